@@ -201,7 +201,7 @@ def _at_step(error: RpcError, index: int, tool: str) -> RpcError:
 
 # --- admission --------------------------------------------------------------------------------------------------------
 
-REHEARSALS: Final = Rate(1000, 10)
+DRY_RUN_RATE: Final = Rate(1000, 10)
 """The rate of dry runs (`dry_run`) for one principal."""
 
 
@@ -336,9 +336,9 @@ class Admission:
 
     def _require_dry_run_rate(self, now: float) -> None:
         """Raise RateLimited for a dry run that comes too soon: it takes no tokens of a tool, but two audit records."""
-        wait = self._services.rehearsals.take(self._principal, now)
+        wait = self._services.dry_runs.take(self._principal, now)
         if wait:
-            raise too_often("dry runs", REHEARSALS, wait)
+            raise too_often("dry runs", DRY_RUN_RATE, wait)
 
     def _record_rejection(self, tools: Iterable[str], error: RpcError) -> None:
         """Record a rejection, or count it. No task waits for the record, because nothing was done."""

@@ -1,6 +1,6 @@
 """The daemon's AgentCard, its file, and the energy meter whose figure the card publishes.
 
-`AgentCardKeeper` owns `agent-card.json` beside the audit log: the agent_id, made once from the system's CSPRNG, and the
+`PublishedCard` owns `agent-card.json` beside the audit log: the agent_id, made once from the system's CSPRNG, and the
 card that was published last, from which the version of the next one follows. The process that holds the audit log's
 lock owns the file. If the file cannot be written, a warning says so and the card is published all the same.
 
@@ -89,7 +89,7 @@ class _Memory:
     card: Mapping[str, Any] | None = None
 
 
-class AgentCardKeeper:
+class PublishedCard:
     """The card and its version. Without a path nothing is kept beyond the process."""
 
     def __init__(self, path: Path | None, sources: CardSources) -> None:
@@ -111,9 +111,9 @@ class AgentCardKeeper:
         """
         notes: list[str] = []
         if self.path is not None:
-            found, trouble = _read(self.path)
-            if trouble is not None:
-                notes.append(_moved_aside(self.path, trouble, now))
+            found, problem = _read(self.path)
+            if problem is not None:
+                notes.append(_moved_aside(self.path, problem, now))
             if found is not None:
                 self._memory = found
             elif not self._write(sync=True):
@@ -251,13 +251,13 @@ def _parse(content: bytes) -> _Memory:
 def _moved_aside(path: Path, why: str, now: float) -> str:
     stamp = timestamp(now).replace("-", "").replace(":", "")
     aside = path.with_name(f"{path.name}.found-{stamp}")
-    trouble = f"agent card {path}: cannot be read: {why}"
+    problem = f"agent card {path}: cannot be read: {why}"
     try:
         path.rename(aside)
     except OSError as error:
-        return f"{trouble}, nor moved away: {error.strerror}; until that is repaired, this agent has a new agent_id"
+        return f"{problem}, nor moved away: {error.strerror}; until that is repaired, this agent has a new agent_id"
     return (
-        f"{trouble}; it is now {aside}, and this agent has a new agent_id; put it back, repaired, to keep the old one"
+        f"{problem}; it is now {aside}, and this agent has a new agent_id; put it back, repaired, to keep the old one"
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import asdict, evolve
 
 from hearth._util.text import suggest
-from hearth.actors.agentcard import AgentCardKeeper, CardSources, EnergyMeter, card_file
+from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
@@ -93,7 +93,7 @@ def build_parts(
     meter = _meter(config, board, journal)
     hcp = _job_settings(config.hcp)
     offered = _capabilities(hcp, registry)
-    cards = AgentCardKeeper(
+    cards = PublishedCard(
         card_file(real(audit.path)),
         CardSources(
             tools=tools,

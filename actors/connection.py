@@ -83,7 +83,7 @@ class Connection:
         "_principal",
         "_protocol",
         "_settled",
-        "_untold",
+        "_unanswered",
         "_weighty",
         "send_queue",
     )
@@ -118,7 +118,7 @@ class Connection:
         # is in the send queue. The client of the last two may never learn the session's id.
         self._opened: list[Session] = []
         self._opening: dict[Call, Session] = {}
-        self._untold: list[Session] = []
+        self._unanswered: list[Session] = []
         self._partial = 0
         """Bytes charged for a document of which only a part has been received."""
         self.send_queue = SendQueue(self._account)
@@ -142,9 +142,9 @@ class Connection:
             self.send_queue.abandon()
             self._account.release(CONNECTION_BYTES + self._partial)
             self._partial = 0
-            untold = {*self._opening.values(), *self._untold}
+            unanswered = {*self._opening.values(), *self._unanswered}
             for session in self._opened:
-                session.post(Disconnected(self.send_queue, session in untold, followed))
+                session.post(Disconnected(self.send_queue, session in unanswered, followed))
             with trio.CancelScope(shield=True):
                 await self._carrier.aclose()
 
@@ -158,8 +158,8 @@ class Connection:
             while documents := await batch():
                 await send(documents)
                 # No answer waits any more, so those to session.open have been sent.
-                if self._untold and not self.send_queue.size:
-                    self._untold.clear()
+                if self._unanswered and not self.send_queue.size:
+                    self._unanswered.clear()
         except PeerGone:
             pass
         # Either everything has been sent, or nothing more can be sent.
@@ -334,7 +334,7 @@ class Connection:
         if call.method in WEIGHTY:
             self._weighty -= 1
         elif call.method == "session.open" and (session := self._opening.pop(call, None)) is not None:
-            self._untold.append(session)
+            self._unanswered.append(session)
         if (batch := call.batch) is not None and call.id is not None:
             # The answers of a batch wait for each other: charge those that are there.
             kept, batch.kept = batch.kept, 0 if line is not None else sum(map(len, batch.lines))

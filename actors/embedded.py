@@ -121,7 +121,7 @@ class LocalLink(SessionLink):
             raise
         return answer, None if follower.reader is None else following
 
-    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """See SessionLink."""
         with suppress(RpcError):
             self._session(params["session_id"]).post(LocalRequest(METHODS[method](params)))
@@ -148,7 +148,7 @@ class LocalLink(SessionLink):
                 def abandoned(value: Any) -> None:
                     undo = compensate(value)
                     if undo is not None:
-                        self.tell(*undo)
+                        self.notify(*undo)
 
                 request.abandoned = abandoned
             raise
@@ -200,11 +200,11 @@ class EmbeddedRuntime(JobsClient):
         self._jobs = jobs
         """The client side of jobs; None for a runtime that takes no jobs from here."""
 
-    def delegations(self) -> JobRouter:
+    def job_router(self) -> JobRouter:
         """See JobsClient."""
         if self._jobs is None:
             raise MethodNotFound("this runtime delegates no jobs")
-        return self._jobs.delegations
+        return self._jobs.job_router
 
     @property
     def audit_path(self) -> Path:
@@ -396,7 +396,7 @@ class LocalJobs:
         self._jobs: JobRouter | None = None
 
     @property
-    def delegations(self) -> JobRouter:
+    def job_router(self) -> JobRouter:
         """The jobs that are followed here."""
         if self._jobs is None:
             from hearth.client.job_stream import JobRouter
@@ -411,7 +411,7 @@ class LocalJobs:
         try:
             while lines := await self._send_queue.batch():
                 for line in lines:
-                    self.delegations.receive(orjson.loads(line))
+                    self.job_router.receive(orjson.loads(line))
         finally:
             self._send_queue.abandon()
             if self._jobs is not None:
@@ -429,7 +429,7 @@ class LocalJobs:
         answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await request.slot.get()))
         return answer
 
-    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """See JobLink."""
         with suppress(RpcError):
             self._job_server().call(self._principal, LocalRequest(METHODS[method](params)), self._send_queue)

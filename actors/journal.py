@@ -135,7 +135,7 @@ class Journal:
         """True if the log cannot be written because the disk is full."""
         self._warned: str | None = None
         """The warning that was last written to the operator's log."""
-        self._key_trouble: str | None = None
+        self._key_problem: str | None = None
         self._key_retry_at = 0
         self._key_loading = False
         self._running: trio.Event | None = None
@@ -242,7 +242,7 @@ class Journal:
     @property
     def warning(self) -> str | None:
         """A problem although records are written: no rotation, unsigned checkpoints, a log file that was removed."""
-        return self._log.warning or self._key_trouble or self._log.reserve.trouble
+        return self._log.warning or self._key_problem or self._log.reserve.problem
 
     @property
     def lag(self) -> int:
@@ -510,9 +510,9 @@ class Journal:
         self._key_loading = True
         try:
             self._log.signer = await _in_time(partial(keys.load_or_create, self._settings.key))
-            self._key_trouble = None
+            self._key_problem = None
         except (OSError, ConfigError) as error:
-            self._key_trouble = f"audit checkpoints are not signed: {str(error) or _SILENT}"
+            self._key_problem = f"audit checkpoints are not signed: {str(error) or _SILENT}"
             self._key_retry_at = self._log.head[0] + self._settings.checkpoint_every
         finally:
             self._key_loading = False

@@ -87,8 +87,8 @@ class JobServer(Protocol):
     def receive(self, principal: Principal, request: HcpRequest) -> None:
         """Take a message and answer it later. Never raises for anything a caller can send."""
 
-    def call(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
-        """Execute an hcp.* method. Raises RpcError, or answers `ask`."""
+    def call(self, principal: Principal, request: Request, sink: MessageSink) -> None:
+        """Execute an hcp.* method. Raises RpcError, or answers `request`."""
 
 
 class MessageSink(Protocol):
@@ -118,12 +118,12 @@ class CloseSession:
 class Disconnected:
     """A notice that a follower's connection has ended.
 
-    `untold`: it ended before the answer to session.open was sent. `followed`: the histories that it followed then, of
-    any session.
+    `open_unanswered`: it ended before the answer to session.open was sent. `followed`: the histories, of any session,
+    that it followed then.
     """
 
     follower: EventSink
-    untold: bool = False
+    open_unanswered: bool = False
     followed: Collection[History] = ()
 
 

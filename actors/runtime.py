@@ -19,7 +19,7 @@ import trio
 from attrs import field, frozen
 
 from hearth._version import __version__
-from hearth.actors.admission import REHEARSALS, Checks
+from hearth.actors.admission import DRY_RUN_RATE, Checks
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT, Bus
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.catalogue import ToolCatalogue
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
 
 # --- all buses of a runtime: start and end
 
-OPEN_PATIENCE = 5.0
+OPEN_TIMEOUT = 5.0
 """Seconds that the start waits for its buses, and for the safe states of outputs that an earlier run left driven. A bus
 that opens later begins with those, and serves from then on."""
 
-REOPEN_PATIENCE = 1.0
+REOPEN_TIMEOUT = 1.0
 """Seconds that the end waits for a bus that is down and has safe states pending. A bus that has crashed is open again
 by then. For a device that is not there, the next start makes them safe."""
 
@@ -68,9 +68,9 @@ by then. For a device that is not there, the next start makes them safe."""
 def disown_outputs(outputs_file: OutputsFile, buses: Mapping[str, Bus], board: str, audit: Callable[..., None]) -> None:
     """Record, and then forget, outputs that an earlier run may have left driven and no bus here can make safe."""
     found = outputs_file.found
-    if found.trouble is not None:
+    if found.problem is not None:
         moved = {"file": found.aside.name} if found.aside is not None else {}
-        audit("outputs.unknown", reason=found.trouble, **moved)
+        audit("outputs.unknown", reason=found.problem, **moved)
     for bus_id, outputs in found.outputs.items():
         if bus_id not in buses:
             reason = f"board {board} has no such bus"
@@ -80,12 +80,12 @@ def disown_outputs(outputs_file: OutputsFile, buses: Mapping[str, Bus], board: s
 
 
 async def start_buses(buses: Mapping[str, Bus], outer: trio.Nursery, audit: Callable[..., None]) -> None:
-    """Open the buses, each in a task of `outer`; return when each serves or has failed once, or after OPEN_PATIENCE."""
+    """Open the buses, each in a task of `outer`; return when each serves or has failed once, or after OPEN_TIMEOUT."""
     # All at the same time: one device that hangs must not delay the others.
     opened = {bus_id: trio.Event() for bus_id in buses}
     for bus_id, bus in buses.items():
         outer.start_soon(keep_open, bus, audit, opened[bus_id].set)
-    with trio.move_on_after(OPEN_PATIENCE):
+    with trio.move_on_after(OPEN_TIMEOUT):
         for event in opened.values():
             await event.wait()
         for bus in buses.values():
@@ -93,7 +93,7 @@ async def start_buses(buses: Mapping[str, Bus], outer: trio.Nursery, audit: Call
                 await bus.settle()
     for bus_id, event in opened.items():
         if not event.is_set():
-            log.warning("bus %s is not open after %g s; starting without it", bus_id, OPEN_PATIENCE)
+            log.warning("bus %s is not open after %g s; starting without it", bus_id, OPEN_TIMEOUT)
 
 
 async def settle_buses(buses: Mapping[str, Bus]) -> None:
@@ -108,7 +108,7 @@ async def settle_buses(buses: Mapping[str, Bus]) -> None:
 
 
 async def _settle(bus: Bus) -> None:
-    with trio.move_on_after(REOPEN_PATIENCE):
+    with trio.move_on_after(REOPEN_TIMEOUT):
         await bus.settle()
         return
     if bus.state != "down":
@@ -208,7 +208,7 @@ class Runtime:
                 parts.clock,
                 self.health,
                 self.refusals,
-                Buckets(REHEARSALS),
+                Buckets(DRY_RUN_RATE),
             ),
             checks=Checks(parts.registry, validators, self.buses, parts.paths, limits.max_steps, known),
             limits=SessionLimits(

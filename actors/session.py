@@ -277,7 +277,7 @@ class Session:
             self._subscribers.forget(message.follower)
             if message.follower is self._opener and self._opening.on_disconnect == "close":
                 self.reason = self.reason or "its client disconnected"
-            elif message.untold and self._idle_timer.unbroken:
+            elif message.open_unanswered and self._idle_timer.unbroken:
                 # No client will use it. Clients that give up while they wait must not use up their principal's share.
                 self.reason = self.reason or "its client never learned of it"
         elif self.reason is None:

@@ -41,7 +41,7 @@ class TaskServices:
     health: Callable[[], Mapping[str, Any]]
     refusals: Refusals
     """Decides which refusals are recorded one by one."""
-    rehearsals: Buckets
+    dry_runs: Buckets
     """Limits how often each principal may submit a dry run."""
 
 
@@ -184,7 +184,7 @@ class StepScope:
         self._log.publish("progress", ts, {"step_index": self._index, "data": data})
 
 
-def sayable(error: RpcError) -> RpcError:
+def json_safe(error: RpcError) -> RpcError:
     """Return the error in a form that JSON can hold: a driver may put any object into its data, any bytes in its text.
 
     Its traceback, context and cause are removed: their frames refer to the step that keeps the error, and only the

@@ -54,14 +54,14 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
     """
     pause = FIRST_PAUSE
     failures = 0
-    said = ""
+    last = ""
     while True:
         opened_at = trio.current_time()
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(bus.run)
                 opened_at = trio.current_time()
-                said = ""
+                last = ""
                 if failures:
                     log.info("bus %s: is open again after %d attempts", bus.bus_id, failures)
                     audit("bus.reopened", bus=bus.bus_id, attempts=failures)
@@ -69,9 +69,9 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
         except Exception as error:
             what = _describe(error)
             # A device that is missing for a day must not fill the operator's log with one line.
-            level = logging.DEBUG if what == said else logging.ERROR
+            level = logging.DEBUG if what == last else logging.ERROR
             log.log(level, "bus %s: %s", bus.bus_id, what, exc_info=_traced(error))
-            said = what
+            last = what
         except BaseExceptionGroup as group:
             crash, rest = group.split(Exception)
             if crash is not None:

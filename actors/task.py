@@ -49,7 +49,7 @@ import trio
 from hearth._util.exceptions import sole
 from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.events import EventLog, to_keep
-from hearth.actors.step import StepScope, sayable
+from hearth.actors.step import StepScope, json_safe
 from hearth.actors.supervisor import contain
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
@@ -236,7 +236,7 @@ class TaskActor:
         self._records.append(self._submit_record())
         if self._constraints.dry_run:
             await self._commit()
-            self._rehearse()
+            self._dry_run()
             return
         if self._constraints.exclusive:
             await self._commit()
@@ -303,7 +303,7 @@ class TaskActor:
                 step.result = result
                 step.status = "SUCCESS"
         if error is not None:
-            step.error = sayable(error)
+            step.error = json_safe(error)
             step.status = "FAILED"
         elif value is None:
             step.status = "CANCELLED"
@@ -336,7 +336,7 @@ class TaskActor:
             self.charged += size
         return None
 
-    def _rehearse(self) -> None:
+    def _dry_run(self) -> None:
         """Give each step of a dry run its result: the bus and the risk. No tool runs."""
         for step in self.steps:
             step.status = "SUCCESS"

@@ -8,7 +8,7 @@ reports the effect on the hardware in `effect`; any other exception is a bug, an
 `pump` alone reports a device that disappears. The transaction that met it fails like any other. `pump` raises the
 DeviceError; the bus goes down with that reason, closes the driver, and opens it again with growing pauses until `open`
 succeeds (docs/decisions/0040). A driver with a descriptor that can be polled sees the end there; one that learns of it
-in a transaction passes it to its pump through `hearth.drivers.base.Departure`.
+in a transaction passes it to its pump through `hearth.drivers.base.DeviceGone`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #
 # The bridge by which asynchronous input in a driver reaches a waiting step: a task that does not run on the bus. A
 # Wakeup holds no state: the waiters check the state of its owner. It may be woken from the Trio thread and from a bus's
-# own thread alike, and never loses a wakeup. `Departure` is the one state that drivers share: the device is gone.
+# own thread alike, and never loses a wakeup. `DeviceGone` is the one state that drivers share: the device is gone.
 
 
 class Wakeup:
@@ -70,7 +70,7 @@ class Wakeup:
             await event.wait()
 
 
-class Departure:
+class DeviceGone:
     """The report from a transaction that its device is gone, where nothing that can be polled would show it.
 
     The transaction calls `report` and then fails as it would anyway; the driver's `pump` is `await departure.wait()`,

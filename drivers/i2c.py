@@ -259,7 +259,7 @@ DANGEROUS: Mapping[int, str] = {
 
 Kind = Literal["quick", "receive"]
 
-_TOLD: Mapping[Kind, str] = {"quick": "a quick write", "receive": "receiving a byte"}
+_PROBE_NAMES: Mapping[Kind, str] = {"quick": "a quick write", "receive": "receiving a byte"}
 
 
 @frozen
@@ -299,5 +299,5 @@ def plan(
         elif addr in include and able[other]:
             probes[addr] = other
         else:
-            skipped[addr] = f"only {_TOLD[kind]} is safe here, and the adapter cannot do that"
+            skipped[addr] = f"only {_PROBE_NAMES[kind]} is safe here, and the adapter cannot do that"
     return Transfers(probes, skipped)

@@ -72,7 +72,7 @@ MARK: Final = "HEARTH_EXEC"
 """Environment variable of every program: the launcher's process id, a slash, and the template's name."""
 SLOT: Final = 96
 """Bytes of a slot: a boot's id, a process id, a start time, and room."""
-_PATIENCE: Final = 5.0
+_END_TIMEOUT: Final = 5.0
 """Seconds for the launcher of a killed daemon to end."""
 _PROC: Final = Path("/proc")
 
@@ -99,7 +99,7 @@ def open_record(path: Path, *, make: bool) -> int | None:
 
 
 def _lock(record: int, path: Path) -> None:
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _END_TIMEOUT
     while True:
         try:
             fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,7 +197,7 @@ def _boot() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text("utf-8").strip()
 
 
-MOST_SAID: Final = 200_000
+MOST_MESSAGE_BYTES: Final = 200_000
 """Bytes of a message: a template's parameters are bounded, and each of them."""
 SWEEP_S: Final = 1.0
 """Seconds for a program's remaining processes to die of SIGKILL, before its end is reported all the same."""
@@ -275,7 +275,7 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._programs: dict[int, LaunchedProgram] = {}
         """Running programs, by the leader's process id."""
-        self._told: dict[int, socket.socket] = {}
+        self._reported: dict[int, socket.socket] = {}
         """Control sockets, by descriptor, on which the end was reported. Closed at once they could lose it."""
 
     def run(self) -> None:
@@ -296,7 +296,7 @@ class Launcher:
             if not program.ending:
                 poll.register(program.control.fileno(), select.POLLIN)
                 waited[program.control.fileno()] = program
-        for descriptor in self._told:
+        for descriptor in self._reported:
             poll.register(descriptor, select.POLLIN)
         deadlines = [program.deadline for program in self._programs.values() if program.deadline is not None]
         left = None if not deadlines else max(0.0, min(deadlines) - time.monotonic()) * 1000 + 1
@@ -306,9 +306,9 @@ class Launcher:
         for descriptor in ready & waited.keys():
             waited[descriptor].stopped = True
             waited[descriptor].end()
-        for descriptor in ready & self._told.keys():
-            if not _received(self._told[descriptor]):
-                self._told.pop(descriptor).close()
+        for descriptor in ready & self._reported.keys():
+            if not _received(self._reported[descriptor]):
+                self._reported.pop(descriptor).close()
         self._woken()
         self._reap()
         for program in list(self._programs.values()):
@@ -323,11 +323,11 @@ class Launcher:
 
     def _serve(self) -> bool:
         """Answer one request; return False at the end of the requests."""
-        said = _received(self._line)
-        if not said:
+        message = _received(self._line)
+        if not message:
             return False
         descriptors: list[int] = []
-        asked = json.loads(said)
+        asked = json.loads(message)
         if "run" in asked:
             answer = self._start(asked["run"], asked["params"], descriptors)
         else:
@@ -477,7 +477,7 @@ class Launcher:
         clear(self._settings.record, program.slot)
         with contextlib.suppress(OSError):
             program.control.send(json.dumps(program.outcome).encode())
-        self._told[program.control.fileno()] = program.control
+        self._reported[program.control.fileno()] = program.control
         os.close(program.failure)
 
     def _end_all(self) -> None:
@@ -497,7 +497,7 @@ class Launcher:
 def _received(line: socket.socket) -> bytes:
     """Return one message; an empty one where the other end was closed."""
     try:
-        return line.recv(MOST_SAID)
+        return line.recv(MOST_MESSAGE_BYTES)
     except ConnectionResetError:
         return b""
 

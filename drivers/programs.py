@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hearth._util.python import python_module
 from hearth.drivers.base import BaseDriver
-from hearth.drivers.launcher import MOST_SAID, Settings, end_survivors, open_record
+from hearth.drivers.launcher import MOST_MESSAGE_BYTES, Settings, end_survivors, open_record
 from hearth.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hearth.config.exec import ExecTemplate
     from hearth.drivers.sandbox.cage import Cage
     from hearth.drivers.sandbox.identity import ProcessIdentity
+
 
 class Capture:
     """The beginning of a stream; the rest is counted and dropped, so that the writer never blocks."""
@@ -144,9 +145,9 @@ def _signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
-PATIENCE: Final = 10.0
+ANSWER_TIMEOUT: Final = 10.0
 """Seconds within which the launcher answers; it never waits."""
-END_PATIENCE: Final = 3.0
+END_TIMEOUT: Final = 3.0
 """Seconds that its end is waited for, in which it kills the programs that still run."""
 _HANDED_ON: Final = ("LANG", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 
@@ -186,7 +187,7 @@ class LauncherClient:
                     self._process = _started(settings)
             finally:
                 os.close(record)
-            self._line.settimeout(PATIENCE)
+            self._line.settimeout(ANSWER_TIMEOUT)
 
     def wait_until_ready(self) -> None:
         """Wait until it accepts requests. Raises DeviceError."""
@@ -221,17 +222,17 @@ class LauncherClient:
     def _answer(self) -> tuple[dict[str, Any], list[int]]:
         if self._line is None:
             raise _gone()
-        said, descriptors = b"", list[int]()
+        message, descriptors = b"", list[int]()
         with contextlib.suppress(OSError):  # it has ended, or answers too late
-            said, descriptors, _, _ = socket.recv_fds(self._line, MOST_SAID, 3)
-        if not said:
+            message, descriptors, _, _ = socket.recv_fds(self._line, MOST_MESSAGE_BYTES, 3)
+        if not message:
             # A later message would be taken for the answer to another request.
             self._line.close()
             self._line = None
             raise _gone()
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
-        return json.loads(said), list(descriptors)
+        return json.loads(message), list(descriptors)
 
     def close(self) -> None:
         """End it, with all that it started, and wait for that. Blocking; idempotent."""
@@ -241,7 +242,7 @@ class LauncherClient:
                 self._line = None
             if self._process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(END_PATIENCE)
+                    self._process.wait(END_TIMEOUT)
 
 
 def _gone() -> DeviceError:
@@ -287,15 +288,15 @@ class Run:
     def outcome(self) -> dict[str, Any]:
         """Return its exit status, after `wait`. Raises DeviceError where the launcher has ended before it."""
         try:
-            said = self._control.recv(MOST_SAID)
+            message = self._control.recv(MOST_MESSAGE_BYTES)
         except OSError:
-            said = b""
-        if not said:
+            message = b""
+        if not message:
             raise DeviceError(
                 "the process that starts programs has ended, and its programs with it; restart hearthd",
                 effect="unknown",
             )
-        found: dict[str, Any] = json.loads(said)
+        found: dict[str, Any] = json.loads(message)
         return found
 
     def wait(self, streams: Mapping[int, Any]) -> None:

@@ -140,7 +140,7 @@ def _unescape(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
 
 
-def doubtful_mounts(found: Sequence[Mount]) -> list[str]:
+def blocking_mounts(found: Sequence[Mount]) -> list[str]:
     """Return mount points whose path may block for ever: a network, a FUSE process, a mount yet to be made."""
     topmost = {one.mount: one for one in found}
     known = LOCAL_FS | NO_DISK_FS
@@ -480,9 +480,7 @@ class SystemDriver(BaseDriver):
             "load_1m_per_core": round(float(one) / cores, 3),
             "runnable_threads": int(runnable),
             "threads": int(total),
-            "pressure": {
-                what: pressure(read_text(self._proc / "pressure" / what)) for what in ("cpu", "memory", "io")
-            },
+            "pressure": {what: pressure(read_text(self._proc / "pressure" / what)) for what in ("cpu", "memory", "io")},
         }
 
     def disk(self) -> dict[str, Any]:
@@ -492,11 +490,11 @@ class SystemDriver(BaseDriver):
         server would block the call for ever. Bytes read and written are the whole device's, since boot.
         """
         mounts = list(read_mounts(self._text("self/mountinfo")))
-        doubtful = doubtful_mounts(mounts)
+        blocking = blocking_mounts(mounts)
         traffic = disk_traffic(read_text(self._proc / "diskstats"))
 
         def rank(one: Mount) -> tuple[bool, int]:
-            return any(beneath(one.mount, at) for at in doubtful), len(one.mount)
+            return any(beneath(one.mount, at) for at in blocking), len(one.mount)
 
         chosen: dict[str, Mount] = {}
         for one in mounts:

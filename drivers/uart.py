@@ -196,8 +196,8 @@ class Inbox:
         "_feeds",
         "_overruns",
         "_read",
+        "_reported",
         "_start",
-        "_told",
         "_wakeup",
     )
 
@@ -209,7 +209,7 @@ class Inbox:
         self._read = 0
         """The offset of the first byte that no reader has read."""
         self._cursors: OrderedDict[str, _ReadPosition] = OrderedDict()
-        self._overruns = self._told = 0
+        self._overruns = self._reported = 0
         self._fed_at = 0.0
         self._feeds = 0
         self._closed: DeviceError | None = None
@@ -245,7 +245,7 @@ class Inbox:
     def _cursor(self, reader: str) -> _ReadPosition:
         cursor = self._cursors.get(reader)
         if cursor is None:
-            cursor = self._cursors[reader] = _ReadPosition(self._read, self._told)
+            cursor = self._cursors[reader] = _ReadPosition(self._read, self._reported)
             if len(self._cursors) > MOST_CURSORS:
                 self._cursors.popitem(last=False)
         else:
@@ -288,7 +288,7 @@ class Inbox:
     def _move(self, cursor: _ReadPosition, at: int) -> None:
         cursor.at = at
         self._read = max(self._read, at)
-        self._told = max(self._told, cursor.overruns)
+        self._reported = max(self._reported, cursor.overruns)
         self._wakeup.wake()
 
     def complete(self, length: int | None, until: bytes | None, gap_s: float | None = None, reader: str = "") -> int:
@@ -344,9 +344,9 @@ class Inbox:
             there = len(self._data) > self._offset(reader)
             deadline = self._fed_at + gap_s if gap_s is not None and there else math.inf
             with trio.move_on_at(deadline):
-                await self._wakeup.until(partial(self._news_since, self._feeds))
+                await self._wakeup.until(partial(self._changed_since, self._feeds))
 
-    def _news_since(self, feeds: int) -> bool:
+    def _changed_since(self, feeds: int) -> bool:
         return self._feeds != feeds or self._closed is not None
 
     async def wait_for_room(self) -> None:

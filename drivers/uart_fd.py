@@ -45,8 +45,8 @@ class Receiver(BaseDriver):
         self.settings = settings
         self._fd = -1
         self._inbox = Inbox(settings.inbox_bytes)
-        self._flights = 0
-        self._landed = Wakeup()
+        self._transactions = 0
+        self._idle = Wakeup()
 
     def _attach(self, fd: int) -> None:
         self._fd = fd
@@ -89,15 +89,15 @@ class Receiver(BaseDriver):
         return self._fd
 
     @contextmanager
-    def _flight(self) -> Iterator[int]:
+    def _transaction(self) -> Iterator[int]:
         """Keep the pump receiving until the transaction that needs it has ended."""
         fd = self._open_fd()
-        self._flights += 1
+        self._transactions += 1
         try:
             yield fd
         finally:
-            self._flights -= 1
-            self._landed.wake()
+            self._transactions -= 1
+            self._idle.wake()
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
@@ -114,17 +114,17 @@ class Receiver(BaseDriver):
             with trio.CancelScope(shield=True) as receiving:
                 # A transaction that begins at this moment is seen after one more turn.
                 await trio.lowlevel.checkpoint()
-                if self._flights and self._fd == fd:
-                    await self._receive_until_landed(fd, inbox, receiving)
+                if self._transactions and self._fd == fd:
+                    await self._receive_until_idle(fd, inbox, receiving)
             raise
 
-    async def _receive_until_landed(self, fd: int, inbox: Inbox, receiving: trio.CancelScope) -> None:
-        async def landing() -> None:
-            await self._landed.until(lambda: not self._flights)
+    async def _receive_until_idle(self, fd: int, inbox: Inbox, receiving: trio.CancelScope) -> None:
+        async def cancel_when_idle() -> None:
+            await self._idle.until(lambda: not self._transactions)
             receiving.cancel()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(landing)
+            nursery.start_soon(cancel_when_idle)
             # The readers have got the error, and this pump is ending already.
             with suppress(DeviceError):
                 await self._receive(fd, inbox)
@@ -133,12 +133,12 @@ class Receiver(BaseDriver):
     async def _receive(self, fd: int, inbox: Inbox) -> None:
         while fd >= 0:
             try:
-                if not self._appetite(inbox):
+                if not self._read_size(inbox):
                     await inbox.wait_for_room()
                 await trio.lowlevel.wait_readable(fd)
                 if self._fd != fd:
                     return
-                size = self._appetite(inbox)
+                size = self._read_size(inbox)
                 if not size:
                     continue
                 data = os.read(fd, size)
@@ -154,7 +154,7 @@ class Receiver(BaseDriver):
                 raise failure from error
             inbox.feed(data, now=trio.current_time())
 
-    def _appetite(self, inbox: Inbox) -> int:
+    def _read_size(self, inbox: Inbox) -> int:
         """Return the number of bytes to read at once.
 
         With flow control no more than fit: unread bytes stay in the kernel, which stops the sender.
@@ -166,7 +166,7 @@ class Receiver(BaseDriver):
         inbox = self._inbox
         for _ in range(16):
             try:
-                data = os.read(fd, self._appetite(inbox))
+                data = os.read(fd, self._read_size(inbox))
             except OSError:
                 return
             if not data:
@@ -226,7 +226,7 @@ class FdUart(Receiver):
 
     async def write(self, data: bytes, *, timeout_s: float, drain: bool = False, reader: str = "") -> int:
         """See `UartDriver.write`."""
-        with self._flight() as fd:
+        with self._transaction() as fd:
             self._inbox.begin(reader)
             deadline = trio.current_time() + timeout_s
             await self._send(fd, data, deadline, timeout_s)
@@ -291,7 +291,7 @@ class FdUart(Receiver):
         reader: str = "",
     ) -> Taken:
         """See `UartDriver.exchange`."""
-        with self._flight() as fd:
+        with self._transaction() as fd:
             inbox = self._inbox
             self._pull(fd)
             inbox.overran(self._new_overruns())
@@ -315,7 +315,7 @@ class FdUart(Receiver):
         self, *, rts: bool | None = None, dtr: bool | None = None, break_s: float | None = None
     ) -> ModemLines:
         """See `UartDriver.control`."""
-        with self._flight() as fd:
+        with self._transaction() as fd:
             owner = self._rts_owner()
             if rts is not None and owner is not None:
                 raise self._error(f"RTS belongs to {owner} on this port, so it cannot be set", number=errno.EBUSY)

@@ -414,7 +414,7 @@ class _Mapping(FieldType):
         return raw
 
 
-def unsayable(value: object, path: str = "") -> Iterator[Fault]:
+def json_faults(value: object, path: str = "") -> Iterator[Fault]:
     """Yield a fault for each value without JSON: TOML's dates and times, inf, nan, and the largest integers.
 
     Other parties read integers beyond 2**53 as doubles, which are then other integers.
@@ -422,12 +422,12 @@ def unsayable(value: object, path: str = "") -> Iterator[Fault]:
     if isinstance(value, Mapping):
         for key, member in value.items():
             if isinstance(key, str):
-                yield from unsayable(member, join(path, key))
+                yield from json_faults(member, join(path, key))
             else:
                 yield Fault(path, f"expected a key that JSON can hold, got {show(key)}; write it as a string")
     elif isinstance(value, list):
         for index, member in enumerate(value):
-            yield from unsayable(member, f"{path}[{index}]")
+            yield from json_faults(member, f"{path}[{index}]")
     elif isinstance(value, (bool, str)) or (isinstance(value, float) and isfinite(value)):
         return
     elif not isinstance(value, int):

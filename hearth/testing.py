@@ -229,11 +229,11 @@ class _TestRun:
         self._lives.append({})
         parts = self._parts(place)
         (name,) = parts.capabilities
-        books = open_all(parts)
-        assert books is not None
-        self._watch(books.open().job_store, place, after_crash)
+        storage = open_all(parts)
+        assert storage is not None
+        self._watch(storage.open().job_store, place, after_crash)
         run = None
-        async with serve_parts(parts, books) as runtime, trio.open_nursery() as nursery:
+        async with serve_parts(parts, storage) as runtime, trio.open_nursery() as nursery:
             begin()
             nursery.start_soon(self._person, runtime)
             with trio.CancelScope() as self._life:

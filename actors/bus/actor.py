@@ -220,7 +220,7 @@ class Bus:
         """
         if not self._driven.leave(session_id, hands_over=hands_over):
             return None
-        waiting = self._queue.standing(session_id)
+        waiting = self._queue.safe_state_ticket(session_id)
         if waiting is not None:
             # When its turn comes it takes all outputs that the session holds then, these included.
             waiting.unattended = unattended
@@ -323,7 +323,7 @@ class Bus:
                 # The level that was to be taken back may still be there: this session holds it.
                 self._driven.claim(ticket.drives, ticket.requester, insist=True)
         if type(ticket) is SafeStateTicket:
-            self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, tell=ticket.unattended)
+            self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, report=ticket.unattended)
         if error is None:
             ticket.fill(value)
         else:
@@ -366,7 +366,7 @@ class Bus:
     def _retry_safe_states(self) -> None:
         """Queue the safe states of sessions that ended while the device was not there, and of an earlier run."""
         for session_id in sorted(self._driven.pending):
-            if self._queue.standing(session_id) is None:
+            if self._queue.safe_state_ticket(session_id) is None:
                 self.make_safe(session_id, unattended=True)
 
     def _down(self, error: BaseException) -> None:

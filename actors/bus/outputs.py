@@ -95,7 +95,7 @@ class DrivenOutputs:
 
     def borrow(self, output: Hashable, requester: Requester, *, insist: bool) -> str:
         """Note that a session drives an output for a while; return the session to give it back to."""
-        holders = self._living(output)
+        holders = self._live_holders(output)
         if holders:
             return holders[-1].session_id
         self.claim(output, requester, insist=insist)
@@ -106,7 +106,7 @@ class DrivenOutputs:
 
         Raises ResourceBusy, with effect "none", if another session has set the output since.
         """
-        holders = self._living(output)
+        holders = self._live_holders(output)
         if holders and holders[-1].session_id != back.taken_by(output):
             text = f"output {output} of bus {self._bus} has been set by another session since: it is left as it is"
             raise ResourceBusy(text, data={"bus": self._bus, "reason": "set since", "effect": "none"})
@@ -122,7 +122,7 @@ class DrivenOutputs:
             holders = self._holders[output]
             holders[:] = [holder for holder in holders if holder.session_id != taken_by]
 
-    def _living(self, output: Hashable) -> list[Requester]:
+    def _live_holders(self, output: Hashable) -> list[Requester]:
         return [holder for holder in self._holders.get(output, ()) if holder.session_id not in self._ended]
 
     # --- safe states ----------------------------------------------------------------------------------------------
@@ -160,11 +160,11 @@ class DrivenOutputs:
         self._outputs_file.strike(self._bus, known)
 
     def settle(
-        self, session_id: str, outputs: list[Hashable], reports: Any, error: RpcError | None, *, tell: bool
+        self, session_id: str, outputs: list[Hashable], reports: Any, error: RpcError | None, *, report: bool
     ) -> None:
         """Note the outcome of making a session's outputs safe: the driver's `reports`, or `error`.
 
-        Forgets the outputs that are safe, or kept by the profile. With `tell` no task waits for the outcome: it is
+        Forgets the outputs that are safe, or kept by the profile. With `report` no task waits for the outcome: it is
         written to the audit log and to the operator's log here.
         """
         if error is None and not has_error(reports):
@@ -173,7 +173,7 @@ class DrivenOutputs:
         elif isinstance(error, InternalError):
             # A bug in the driver: a retry at each opening would crash the bus for ever. The next run tries again.
             self.pending.discard(session_id)
-        if tell:
+        if report:
             self._report(session_id, outputs or self.of(session_id), reports, error)
 
     def _report(self, session_id: str, outputs: list[Hashable], reports: Any, error: RpcError | None) -> None:
@@ -212,17 +212,17 @@ _MOST_BYTES = 1 << 20
 
 @frozen
 class FoundOutputs:
-    """The outputs file of an earlier run: `outputs` by bus id; or the `trouble` of reading it, and its new path."""
+    """The outputs file of an earlier run: `outputs` by bus id; or the `problem` of reading it, and its new path."""
 
     outputs: Mapping[str, tuple[Hashable, ...]] = field(factory=dict)
-    trouble: str | None = None
+    problem: str | None = None
     aside: Path | None = None
 
     def notes(self) -> list[str]:
         """Return the findings for a person, one line each."""
-        if self.trouble is not None:
+        if self.problem is not None:
             kept = f"; it is now {self.aside}" if self.aside else ""
-            return [f"{self.trouble}{kept}: the last run may have left outputs driven; look at the hardware"]
+            return [f"{self.problem}{kept}: the last run may have left outputs driven; look at the hardware"]
         return [
             f"bus {bus}: the last run left outputs driven: {', '.join(map(str, outputs))}"
             for bus, outputs in self.outputs.items()
@@ -268,13 +268,13 @@ class OutputsFile:
     def _moved_aside(self, path: Path, why: str, now: float) -> FoundOutputs:
         stamp = timestamp(now).replace("-", "").replace(":", "")
         aside = path.with_name(f"{path.name}.found-{stamp}")
-        trouble = f"driven outputs {path}: cannot be read: {why}"
+        problem = f"driven outputs {path}: cannot be read: {why}"
         try:
             path.rename(aside)
         except OSError as error:
-            self.failure = f"{trouble}, nor moved away: {error.strerror}"
-            return FoundOutputs(trouble=self.failure)
-        return FoundOutputs(trouble=trouble, aside=aside)
+            self.failure = f"{problem}, nor moved away: {error.strerror}"
+            return FoundOutputs(problem=self.failure)
+        return FoundOutputs(problem=problem, aside=aside)
 
     def add(self, bus: str, output: Hashable, *, insist: bool) -> None:
         """Write down that an output is about to be driven.

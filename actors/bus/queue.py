@@ -298,7 +298,7 @@ class TicketQueue:
         """True while a `must_run` ticket waits."""
         return bool(self._must)
 
-    def standing(self, session_id: str) -> SafeStateTicket | None:
+    def safe_state_ticket(self, session_id: str) -> SafeStateTicket | None:
         """Return the queued ticket that brings a session's outputs to their safe state, or None."""
         for ticket in self._must:
             if type(ticket) is SafeStateTicket and ticket.requester.session_id == session_id:

@@ -69,7 +69,7 @@ log = logging.getLogger("hearth.daemon")
 OWN_DESCRIPTORS = 64
 """Descriptors that the daemon itself may need: devices, roots of the path guard, the audit log, Trio's."""
 DAY = 86_400.0
-FLUSH_PATIENCE = 1.0
+FLUSH_TIMEOUT = 1.0
 """Seconds that connections have, after all sessions have ended, to send what is due."""
 
 
@@ -133,7 +133,7 @@ class Daemon:
                 accepting.cancel_scope.cancel()
             for listener in listeners:
                 listener.close()
-            self._notifier.tell("STOPPING=1")
+            self._notifier.notify("STOPPING=1")
             async with trio.open_nursery() as ending:
                 ending.start_soon(self._stop_waiting, runtime)
                 until = trio.current_time() + self._config.limits.shutdown_grace_s
@@ -145,7 +145,7 @@ class Daemon:
                 connection.finish()
             for listener in listeners:
                 listener.finish()
-            connections.cancel_scope.deadline = trio.current_time() + FLUSH_PATIENCE
+            connections.cancel_scope.deadline = trio.current_time() + FLUSH_TIMEOUT
 
     async def _serve_connection(self, runtime: Runtime, scheme: str, carrier: Carrier, principal: Principal) -> None:
         limits = self._config.limits
@@ -170,7 +170,7 @@ class Daemon:
 
     def _reload(self, listeners: Sequence[Listener]) -> None:
         """Read certificates again; a listener whose files cannot be read keeps its certificates."""
-        self._notifier.tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         failed = False
         for listener in listeners:
             try:
@@ -181,7 +181,7 @@ class Daemon:
         if not failed:
             log.info("SIGHUP: certificates have been read again; the rest of the configuration takes a restart")
         _warn(listeners)
-        self._notifier.tell("READY=1")
+        self._notifier.notify("READY=1")
 
     async def _remind(self, listeners: Sequence[Listener]) -> None:
         """Log once a day the certificates that are about to expire."""
@@ -210,7 +210,7 @@ class Daemon:
         for address in elsewhere:
             self._log_handler.write_line(f"hearthd: listening on {address}")
         self._log_handler.write_line(f"hearthd: ready on {path}")
-        self._notifier.tell(f"READY=1\nSTATUS=ready on {path}")
+        self._notifier.notify(f"READY=1\nSTATUS=ready on {path}")
 
 
 def _warn(listeners: Sequence[Listener]) -> None:

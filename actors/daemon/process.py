@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 STDERR: Final = 2
 MOST_LINES: Final = 1000
 """Messages that may wait to be written."""
-PATIENCE: Final = 1.0
+FLUSH_TIMEOUT: Final = 1.0
 """Seconds that the end of the process waits until all messages are written."""
 
 
@@ -93,12 +93,12 @@ class NonBlockingLogHandler(logging.Handler):
             self._dropped = 0
 
     def end(self) -> None:
-        """Wait until all lines are written, for at most `PATIENCE` seconds."""
+        """Wait until all lines are written, for at most `FLUSH_TIMEOUT` seconds."""
         self.start()
         with suppress(Full):
             self._lines.put_nowait(None)
             if self._thread is not None:
-                self._thread.join(PATIENCE)
+                self._thread.join(FLUSH_TIMEOUT)
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
@@ -234,12 +234,12 @@ async def watched(
         yield
         return
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send_signs_of_life, notifier, seconds, answers)
+        nursery.start_soon(_send_keepalives, notifier, seconds, answers)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _send_signs_of_life(notifier: Notifier, seconds: float, answers: Callable[[], Awaitable[None]]) -> None:
+async def _send_keepalives(notifier: Notifier, seconds: float, answers: Callable[[], Awaitable[None]]) -> None:
     while True:
         with trio.move_on_after(seconds) as waiting:
             await answers()
@@ -247,14 +247,14 @@ async def _send_signs_of_life(notifier: Notifier, seconds: float, answers: Calla
             log.error("the journal has not answered for %g s, so the service manager gets no sign of life", seconds)
             continue
         # A manager that does not receive it must not hold the event loop; it gets the next one.
-        notifier.tell(ALIVE, patience=0)
+        notifier.notify(ALIVE, timeout=0)
         await trio.sleep(seconds / SHARE)
 
 
 # --- the service manager ----------------------------------------------------------------------------------------------
 
 FIRST_FD = 3
-NOTIFY_PATIENCE = 0.5
+NOTIFY_TIMEOUT = 0.5
 """Seconds that a service manager may take to receive a state."""
 
 
@@ -281,10 +281,10 @@ class Notifier:
         """Return the descriptor of the socket, or None."""
         return None if self._socket is None else self._socket.fileno()
 
-    def tell(self, state: str, *, patience: float = NOTIFY_PATIENCE) -> None:
-        """Send a state such as "READY=1", waiting at most `patience` seconds: the manager may hang."""
+    def notify(self, state: str, *, timeout: float = NOTIFY_TIMEOUT) -> None:
+        """Send a state such as "READY=1", waiting at most `timeout` seconds: the manager may hang."""
         if self._socket is not None:
-            self._socket.settimeout(patience)
+            self._socket.settimeout(timeout)
             with suppress(OSError):
                 self._socket.send(state.encode())
 

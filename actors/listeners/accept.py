@@ -131,7 +131,7 @@ class ConnectionLimiter:
         self._inside -= 1
         _take_one(self._held, principal.key)
 
-    def crowded(self, origin: str) -> bool:
+    def at_limit(self, origin: str) -> bool:
         """Return True if no further unauthenticated connection from this origin is allowed."""
         waiting = self._unknown_peers
         return waiting[origin] >= MOST_UNKNOWN_PEERS_EACH or waiting.total() >= MOST_UNKNOWN_PEERS

@@ -75,7 +75,7 @@ async def each_unknown_peer(
             connected.close()
             return
         origin = _origin(peer, connected)
-        if limiter.crowded(origin):
+        if limiter.at_limit(origin):
             connected.close()
             return
         begin(connected, peer, limiter.arrived(origin))

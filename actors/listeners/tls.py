@@ -111,21 +111,21 @@ class Certificates:
 
         Imports `cryptography` (70 ms).
         """
-        found = self._about("cert", self._cert, self._files.cert, _server_complaints)
+        found = self._about("cert", self._cert, self._files.cert, _server_faults)
         if self._files.client_ca is not None and self._client_ca is not None:
-            found += self._about("client_ca", self._client_ca, self._files.client_ca, _complaints)
+            found += self._about("client_ca", self._client_ca, self._files.client_ca, _faults)
         return found
 
     # --- the files ----------------------------------------------------------------------------------------------
 
     def _read(self) -> _Files:
-        cert = self._slurp("cert", self._cert)
+        cert = self._read_file("cert", self._cert)
         if not _CERTIFICATE.search(cert):
             raise self._error(
                 "cert", f"{self._cert} holds no certificate in PEM form; `openssl x509 -inform der -in {self._cert}` "
                 "converts one from DER"
             )  # fmt: skip
-        key = self._slurp("key", self._key, private=True)
+        key = self._read_file("key", self._key, private=True)
         if _ENCRYPTED.search(key):
             # OpenSSL would ask for the password on a terminal, which a daemon does not have.
             raise self._error(
@@ -136,12 +136,12 @@ class Certificates:
             raise self._error("key", f"{self._key} holds no private key in PEM form; give the one made with the cert")
         client_ca = None
         if self._client_ca is not None:
-            client_ca = self._slurp("client_ca", self._client_ca)
+            client_ca = self._read_file("client_ca", self._client_ca)
             if not _CERTIFICATE.search(client_ca):
                 raise self._error("client_ca", f"{self._client_ca} holds no certificate in PEM form; give the CA's")
         return _Files(cert, key, client_ca)
 
-    def _slurp(self, key: str, path: Path, *, private: bool = False) -> bytes:
+    def _read_file(self, key: str, path: Path, *, private: bool = False) -> bytes:
         try:
             # O_NONBLOCK: a FIFO in place of the file must not block the daemon.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -230,21 +230,21 @@ class Certificates:
     # --- warnings -----------------------------------------------------------------------------------------------
 
     def _about(
-        self, key: str, path: Path, pem: bytes, complaints: Callable[[Sequence[Certificate]], Iterator[str]]
+        self, key: str, path: Path, pem: bytes, faults_of: Callable[[Sequence[Certificate]], Iterator[str]]
     ) -> list[str]:
         place = f"[{self._section}] {key}: {path}"
         try:
-            return [f"{place}: {text}" for text in complaints(_parsed(pem))]
+            return [f"{place}: {text}" for text in faults_of(_parsed(pem))]
         except ValueError as error:
             # OpenSSL accepts it, so it is in use; only its expiry is unknown.
             return [f"{place}: cannot tell how long it is valid: {error}"]
 
 
-def _server_complaints(chain: Sequence[Certificate]) -> Iterator[str]:
+def _server_faults(chain: Sequence[Certificate]) -> Iterator[str]:
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID as Purpose
 
-    yield from _complaints(chain)
+    yield from _faults(chain)
     own = {type(extension.value): extension.value for extension in chain[0].extensions}
     purposes = own.get(x509.ExtendedKeyUsage)
     fit = {Purpose.SERVER_AUTH, Purpose.ANY_EXTENDED_KEY_USAGE}
@@ -254,7 +254,7 @@ def _server_complaints(chain: Sequence[Certificate]) -> Iterator[str]:
         yield "it names no host (subjectAltName), and clients will refuse it; have one made with its host names"
 
 
-def _complaints(certificates: Sequence[Certificate]) -> Iterator[str]:
+def _faults(certificates: Sequence[Certificate]) -> Iterator[str]:
     for certificate in certificates:
         yield from _untimely(certificate)
 

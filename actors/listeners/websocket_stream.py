@@ -45,13 +45,13 @@ class Wire(trio.abc.Stream):
         "_closed",
         "_closing",
         "_head",
-        "_heard",
         "_nursery",
         "_ping_interval",
         "_ping_timeout",
         "_pinged",
         "_quiet",
-        "_seen",
+        "_received",
+        "_received_before",
         "_silent_since",
         "_stream",
         "_transport",
@@ -82,7 +82,7 @@ class Wire(trio.abc.Stream):
         self._turn = trio.Lock()
         self._waiting = False
         self._quiet: trio.Event | None = None
-        self._heard = self._seen = 0
+        self._received = self._received_before = 0
         self._head: bytearray | None = bytearray()
         """The part of the request that has been received, until its head is complete; then None."""
         self._silent_since = trio.current_time()
@@ -141,7 +141,7 @@ class Wire(trio.abc.Stream):
         if not data:
             self._ended()
             return data
-        self._heard += 1
+        self._received += 1
         if self._head is not None:
             searched = max(0, len(self._head) - 2)
             self._head += data
@@ -166,8 +166,8 @@ class Wire(trio.abc.Stream):
         The time runs only while the daemon reads, and while it sends nothing: a daemon that does not read cannot tell
         that the peer is dead, and a send has its own bound.
         """
-        if self._heard != self._seen or not self._waiting or self._turn.locked():
-            self._seen = self._heard
+        if self._received != self._received_before or not self._waiting or self._turn.locked():
+            self._received_before = self._received
             self._silent_since = now
             self._pinged = False
         elif not self._pinged:
@@ -287,7 +287,7 @@ class Wire(trio.abc.Stream):
     def _closing_bytes(self) -> bytes:
         """Return the last bytes for the peer: a close frame, or the answer to an invalid request."""
         if self._why_closed is None:
-            return _BAD_REQUEST if self._heard and not self.answered else b""
+            return _BAD_REQUEST if self._received and not self.answered else b""
         if self._close_sent:
             return b""
         closed = self._why_closed()

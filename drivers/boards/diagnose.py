@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hearth.config.model import Config
-    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundPort, Machine, Machinery
+    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundDevices, FoundPort, Machine
     from hearth.drivers.boards.profile import BusKind, ChipSpec, I2cSpec, Profile, UartSpec
     from hearth.drivers.linux.device_users import Holder, Holders
 
@@ -67,32 +67,36 @@ class ProfileProblem:
         return {"key": self.key, "severity": self.severity, "problem": self.problem, "cure": self.cure}
 
 
-def misfits(profile: Profile, found: Machinery, holders: Holders, machine: Machine = THIS) -> Iterator[ProfileProblem]:
+def mismatches(
+    profile: Profile, found: FoundDevices, holders: Holders, machine: Machine = THIS
+) -> Iterator[ProfileProblem]:
     """Yield the problems that keep the profile from working here.
 
     A device that it merely looks for (`discover`) need not be there; one that is there and cannot be used is reported.
     """
     for index, chip in enumerate(profile.chips):
         if chip.driver != "sim":
-            yield from _chip_misfits(f"gpio[{index}]", chip, found.chips, holders)
+            yield from _chip_mismatches(f"gpio[{index}]", chip, found.chips, holders)
     for index, adapter in enumerate(profile.i2c):
         if adapter.driver != "sim":
-            yield from _adapter_misfits(f"i2c[{index}]", adapter, found.adapters, machine)
+            yield from _adapter_mismatches(f"i2c[{index}]", adapter, found.adapters, machine)
     for index, port in enumerate(profile.uarts):
         if port.driver != "sim":
-            yield from _port_misfits(f"uart[{index}]", port, found.ports, holders)
+            yield from _port_mismatches(f"uart[{index}]", port, found.ports, holders)
     for entry in survey(profile, found, holders).undriven:
         if not entry.left_alone:
             yield ProfileProblem(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
 
 
-def _lack_misfits(key: str, path: str, kind: BusKind) -> Iterator[ProfileProblem]:
+def _lack_mismatches(key: str, path: str, kind: BusKind) -> Iterator[ProfileProblem]:
     lack = lack_of(path, kind)
     if lack is not None:
         yield ProfileProblem(key, "warn", f"{lack.reason}: hearthd could not either, as this user", lack.cure)
 
 
-def _chip_misfits(key: str, spec: ChipSpec, chips: tuple[FoundChip, ...], holders: Holders) -> Iterator[ProfileProblem]:
+def _chip_mismatches(
+    key: str, spec: ChipSpec, chips: tuple[FoundChip, ...], holders: Holders
+) -> Iterator[ProfileProblem]:
     if spec.path is not None:
         key = f"{key}.path"
         matching = [chip for chip in chips if chip.path == realpath(spec.path)]
@@ -107,7 +111,7 @@ def _chip_misfits(key: str, spec: ChipSpec, chips: tuple[FoundChip, ...], holder
     elif not matching:
         closed = [chip for chip in chips if chip.label is None]
         for chip in closed:
-            yield from _lack_misfits(key, chip.path, "gpio")
+            yield from _lack_mismatches(key, chip.path, "gpio")
         there = ", ".join(f"{chip.label!r} ({chip.node})" for chip in chips if chip.label is not None)
         cure = "is it plugged in and its kernel module loaded? One of those that could not be opened may be it"
         yield ProfileProblem(
@@ -117,11 +121,11 @@ def _chip_misfits(key: str, spec: ChipSpec, chips: tuple[FoundChip, ...], holder
             cure if closed else "is it plugged in, and its kernel module loaded? Else correct the profile",
         )
     else:
-        yield from _lack_misfits(key, matching[0].path, "gpio")
-        yield from _lines_misfits(key.partition(".")[0], spec, matching[0], holders)
+        yield from _lack_mismatches(key, matching[0].path, "gpio")
+        yield from _line_mismatches(key.partition(".")[0], spec, matching[0], holders)
 
 
-def _lines_misfits(key: str, spec: ChipSpec, chip: FoundChip, holders: Holders) -> Iterator[ProfileProblem]:
+def _line_mismatches(key: str, spec: ChipSpec, chip: FoundChip, holders: Holders) -> Iterator[ProfileProblem]:
     if chip.error is not None:
         return
     for line in spec.lines:
@@ -146,7 +150,7 @@ def _lines_misfits(key: str, spec: ChipSpec, chip: FoundChip, holders: Holders) 
             yield ProfileProblem(place, "warn", what, "correct `names`: the index of a name is the line's offset")
 
 
-def _adapter_misfits(
+def _adapter_mismatches(
     key: str, spec: I2cSpec, adapters: tuple[FoundAdapter, ...], machine: Machine
 ) -> Iterator[ProfileProblem]:
     if spec.adapter is not None:
@@ -170,7 +174,7 @@ def _adapter_misfits(
             cure = "`sudo modprobe i2c-dev` makes the nodes; is the adapter switched on?"
         yield ProfileProblem(key, "fail", f"{wanted} is not there; there is {there or 'none'}", cure)
         return
-    yield from _lack_misfits(key, matching[0].path, "i2c")
+    yield from _lack_mismatches(key, matching[0].path, "i2c")
     owned = clients(matching[0].bus, machine)
     for index, device in enumerate(spec.devices):
         if device.addr in owned:
@@ -182,11 +186,13 @@ def _adapter_misfits(
             )
 
 
-def _port_misfits(key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holders: Holders) -> Iterator[ProfileProblem]:
+def _port_mismatches(
+    key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holders: Holders
+) -> Iterator[ProfileProblem]:
     assert spec.path is not None, "parse_port asks for it"
     node = realpath(spec.path)
     key = f"{key}.path"
-    lack = list(_lack_misfits(key, spec.path, "uart"))
+    lack = list(_lack_mismatches(key, spec.path, "uart"))
     port = next((port for port in ports if port.path == node), None)
     if port is None and (lack or os.access(node, os.F_OK)):
         yield from lack  # it is there, a pseudo-terminal say: the profile lists it on purpose
@@ -252,7 +258,7 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             "name": profile.name,
             "source": profile.source,
             "wants": _wants(profile),
-            "problems": [problem.to_json() for problem in misfits(profile, found, holders, machine)],
+            "problems": [problem.to_json() for problem in mismatches(profile, found, holders, machine)],
         }
     return result
 

@@ -100,7 +100,7 @@ class FoundPort:
 
 
 @frozen
-class Machinery:
+class FoundDevices:
     """All devices found, of the kinds that were asked for."""
 
     chips: tuple[FoundChip, ...] = ()
@@ -108,9 +108,9 @@ class Machinery:
     ports: tuple[FoundPort, ...] = ()
 
 
-def find(kinds: Container[str] = ("gpio", "i2c", "uart"), machine: Machine = THIS) -> Machinery:
+def find(kinds: Container[str] = ("gpio", "i2c", "uart"), machine: Machine = THIS) -> FoundDevices:
     """Return the devices of these kinds."""
-    return Machinery(
+    return FoundDevices(
         tuple(find_chips(machine)) if "gpio" in kinds else (),
         tuple(find_adapters(machine)) if "i2c" in kinds else (),
         tuple(find_ports(machine)) if "uart" in kinds else (),

@@ -25,7 +25,7 @@ from hearth.drivers.linux.device_users import NO_HOLDERS, group_name, lets_group
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hearth.drivers.boards.discover import DeviceOrigin, FoundAdapter, FoundChip, FoundLine, FoundPort, Machinery
+    from hearth.drivers.boards.discover import DeviceOrigin, FoundAdapter, FoundChip, FoundDevices, FoundLine, FoundPort
     from hearth.drivers.boards.profile import BusKind
     from hearth.drivers.linux.device_users import Holder, Holders
 
@@ -97,7 +97,7 @@ class MachineSurvey:
     undriven: tuple[Undriven, ...] = ()
 
 
-def survey(profile: Profile, found: Machinery, holders: Holders = NO_HOLDERS) -> MachineSurvey:
+def survey(profile: Profile, found: FoundDevices, holders: Holders = NO_HOLDERS) -> MachineSurvey:
     """Sort the devices that the profile's `discover` asks for, without those that the profile lists itself.
 
     `holders` are the processes that have ports open.

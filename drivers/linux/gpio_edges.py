@@ -129,8 +129,8 @@ class EdgePump:
         self._lines: dict[int, Edges] = {}
         self._chip_fd = chip_fd
         self._epoll = select.epoll()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._bell, select.EPOLLIN)
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wakeup, select.EPOLLIN)
         # The chip's own descriptor hangs up when it is unplugged; no other reports of it are requested.
         self._epoll.register(chip_fd, 0)
 
@@ -171,7 +171,7 @@ class EdgePump:
     def ring(self) -> None:
         """Wake `run` because an operation has found that the chip is gone; some kernels do not wake it."""
         if not self._epoll.closed:
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._wakeup, 1)
 
     async def run(self) -> bool:
         """Feed the watches; True once the chip is gone, False when this is closed."""
@@ -194,7 +194,7 @@ class EdgePump:
                         edges.read(fd)
                     except OSError:
                         return True
-                elif fd in (self._bell, self._chip_fd):
+                elif fd in (self._wakeup, self._chip_fd):
                     return True
                 # If not, the bus's thread has just ended the last watch on this line.
         return False
@@ -215,4 +215,4 @@ class EdgePump:
             if trio.lowlevel.in_trio_run():
                 trio.lowlevel.notify_closing(self._epoll.fileno())
             self._epoll.close()
-            os.close(self._bell)
+            os.close(self._wakeup)

@@ -17,7 +17,7 @@ import trio
 from attrs import frozen
 
 from hearth._util.exceptions import unwrapped
-from hearth.drivers.base import BaseDriver, Departure, Style
+from hearth.drivers.base import BaseDriver, DeviceGone, Style
 from hearth.drivers.i2c import (
     EVERY_ADDRESS,
     Kind,
@@ -252,7 +252,7 @@ class LinuxI2c(BaseDriver):
         self._functionality = 0
         self._handle: SMBus | None = None
         self._presence: Presence | None = None
-        self._departure = Departure()
+        self._gone_report = DeviceGone()
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class LinuxI2c(BaseDriver):
         """
         from smbus2 import SMBus
 
-        self._departure.forget()
+        self._gone_report.forget()
         handle = SMBus()
         try:
             self._number = find_adapter(self.bus, self._adapter)
@@ -311,12 +311,12 @@ class LinuxI2c(BaseDriver):
             if presence.watch is not None:
                 nursery.start_soon(self._watch, presence, nursery)
             async with body.watched():
-                await self._departure.wait()
+                await self._gone_report.wait()
 
     async def _watch(self, presence: Presence, nursery: trio.Nursery) -> None:
         while presence.watch is not None:
             if presence.gone():
-                self._departure.report(gone(self.bus, self._path, effect="none"))
+                self._gone_report.report(gone(self.bus, self._path, effect="none"))
                 return
             with suppress(trio.ClosedResourceError):
                 await trio.lowlevel.wait_readable(presence.watch)
@@ -435,7 +435,7 @@ class LinuxI2c(BaseDriver):
         if self._presence.unlinked():
             # Not checked at all: an adapter that is gone may take seconds to answer.
             error = gone(self.bus, self._path, effect="none")
-            self._departure.report(error)
+            self._gone_report.report(error)
             raise error
         return self._handle
 
@@ -459,9 +459,9 @@ class LinuxI2c(BaseDriver):
 
     def _failure(self, error: OSError, addr: int, messages: Sequence[Message]) -> DeviceError:
         if self._gone():
-            departed = gone(self.bus, self._path, effect="unknown")
-            self._departure.report(departed)
-            return departed
+            gone_error = gone(self.bus, self._path, effect="unknown")
+            self._gone_report.report(gone_error)
+            return gone_error
         return failed(error, self.bus, addr, messages, able=able(self._functionality), retries=self.retries)
 
     def _gone(self) -> bool:

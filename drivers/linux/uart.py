@@ -154,14 +154,14 @@ class LinuxUart(FdUart):
         if "RS485" in str(error):
             return self._no_rs485(number)
         if number == errno.EINVAL or isinstance(error, ValueError):
-            return self._unwilling(error)
+            return self._settings_refused(error)
         if number == errno.ENOTTY:
             return self._refused(f"{self.path} is not a serial port", number)
         if number in (errno.EIO, errno.ENXIO, errno.ENODEV):
             return self._refused(f"{self.path} has no working device behind it ({os.strerror(number)})", number)
         return self._refused(f"{self.path} cannot be opened: {error}", number)
 
-    def _unwilling(self, error: BaseException) -> DeviceError:
+    def _settings_refused(self, error: BaseException) -> DeviceError:
         """Return the error of a device that took none of the changes; they are found by reading the settings back."""
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)

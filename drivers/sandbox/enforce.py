@@ -239,19 +239,19 @@ def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Part]:
         for name, _, _ in _LANDLOCK:
             yield Part(name, False, landlock.why_not(error))
         return
-    said = {
+    reasons = {
         "files": f"Landlock {abi}, {len(plan.grants) - len(failed)} paths",
         "network": "no TCP is bound or connected" if plan.network is None else f"TCP is allowed: {plan.network}",
         "devices": "ioctl on none but the listed",
         "scopes": _scopes(plan),
     }
     for name, since, kernel in _LANDLOCK:
-        yield _part_of_landlock(name, since, kernel, abi, said[name])
+        yield _part_of_landlock(name, since, kernel, abi, reasons[name])
 
 
-def _part_of_landlock(name: Name, since: int, kernel: str, abi: int, said: str) -> Part:
+def _part_of_landlock(name: Name, since: int, kernel: str, abi: int, reason: str) -> Part:
     if abi >= since:
-        return Part(name, True, said)
+        return Part(name, True, reason)
     return Part(name, False, f"Landlock {abi} of this kernel does not know it; it takes {kernel} or later")
 
 

@@ -174,7 +174,7 @@ class SandboxPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan for doctor."""
-        said = {
+        reasons = {
             "network": self.network,
             "connect": self.connect,
             "signals": self.signals,
@@ -183,7 +183,7 @@ class SandboxPlan:
         return {
             "paths": [grant.to_json() for grant in self.grants],
             "sockets": dict(self.families),
-            **{name: why for name, why in said.items() if why is not None},
+            **{name: why for name, why in reasons.items() if why is not None},
             **({"user": self.user.name} if self.user is not None else {}),
         }
 

@@ -34,7 +34,7 @@ _SLOWEST_BAUD = 50
 
 
 @frozen
-class _Wish:
+class _ReadRequest:
     """The end of a read: a number of bytes, a text, or a quiet line."""
 
     length: int | None
@@ -42,7 +42,7 @@ class _Wish:
     gap_s: float | None
 
     @classmethod
-    def of(cls, args: Args) -> _Wish:
+    def of(cls, args: Args) -> _ReadRequest:
         length, until, gap_ms = args.get("len"), args.get("until"), args.get("gap_ms")
         return cls(
             None if length is None else int(length),
@@ -61,13 +61,13 @@ def _answer(taken: Taken) -> dict[str, Any]:
 
 async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
     """uart.read."""
-    wish = _Wish.of(args)
+    wanted = _ReadRequest.of(args)
     deadline = trio.current_time() + args.get("timeout_ms", _DEFAULT_MS) / 1000
 
     async def take(*, partial: bool) -> Taken:
         taken: Taken = await ctx.transact(
             lambda driver: driver.take(
-                wish.length, wish.until, gap_s=wish.gap_s, partial=partial, reader=ctx.session_id
+                wanted.length, wanted.until, gap_s=wanted.gap_s, partial=partial, reader=ctx.session_id
             ),
             limit_ms=_LIMIT_MS,
         )
@@ -77,7 +77,7 @@ async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
     while not taken.complete:
         assert taken.inbox is not None, "an incomplete read says where to wait"
         with trio.move_on_at(deadline) as waiting:
-            await taken.inbox.wait(wish.length, wish.until, wish.gap_s, ctx.session_id)
+            await taken.inbox.wait(wanted.length, wanted.until, wanted.gap_s, ctx.session_id)
         # Another step of this session may have read the bytes: then wait for more.
         taken = await take(partial=waiting.cancelled_caught)
         if waiting.cancelled_caught:
@@ -125,16 +125,16 @@ class _Uart:
     async def exchange(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """uart.exchange."""
         data = read_bytes(args, most=MAX_TAKE)
-        wish = _Wish.of(args)
+        wanted = _ReadRequest.of(args)
         timeout_s = args.get("timeout_ms", _DEFAULT_MS) / 1000
         limit_ms = (timeout_s + self._write_s(args, data)) * 1000 + _LIMIT_MS
 
         def op(driver: UartDriver) -> Any:
             return driver.exchange(
                 data,
-                length=wish.length,
-                until=wish.until,
-                gap_s=wish.gap_s,
+                length=wanted.length,
+                until=wanted.until,
+                gap_s=wanted.gap_s,
                 timeout_s=timeout_s,
                 reader=ctx.session_id,
             )

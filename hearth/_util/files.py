@@ -100,12 +100,12 @@ def _writers(place: Path, status: os.stat_result, trusted: Collection[int]) -> s
                 f"choose a directory of its own: {place}/NAME/hearth.sock, say"
             )
         return f"{place} is writable by every user; `chmod o-w {place}`"
-    if status.st_mode & stat.S_IWGRP and not _is_ours_alone(place, status.st_gid, trusted):
+    if status.st_mode & stat.S_IWGRP and not _all_members_trusted(place, status.st_gid, trusted):
         return f"{place} is writable by the members of {_group(status.st_gid)}; `chmod g-w {place}`"
     return None
 
 
-def _is_ours_alone(place: Path, gid: int, trusted: Collection[int]) -> bool:
+def _all_members_trusted(place: Path, gid: int, trusted: Collection[int]) -> bool:
     """Return True if all members of a group are trusted: many systems give each user a group of its own."""
     try:
         # With an access control list, the mode's group bits are only the upper bound for the users and groups in it.

@@ -48,8 +48,8 @@ _META = "https://json-schema.org/draft/2020-12/schema"
 
 def why_no_schema(value: Mapping[str, object]) -> tuple[str, str] | None:
     """Return the place and the reason why an object is no JSON Schema 2020-12; None if it is one. Never raises."""
-    if (strange := _no_json(value)) is not None:
-        return strange
+    if (invalid := _no_json(value)) is not None:
+        return invalid
     validator = _meta()
     return None if validator.accepts(value) else validator.explain(value, within=EXPLAINED_BYTES)
 
@@ -149,8 +149,8 @@ def _agent_id(value: object, where: str, problems: FindingList) -> None:
             where, "§5 rule 1", f"{shown(text)} has {len(text)} characters, not {_ULID_LENGTH}", _AGENT_ID_CURE
         )
         return
-    strange = next(character for character in text if not _AGENT_ID.fullmatch(character * _ULID_LENGTH))
-    problems.add(where, "§5 rule 1", f"{shown(text)} has {shown(strange)}, not of Crockford's alphabet", _AGENT_ID_CURE)
+    invalid = next(character for character in text if not _AGENT_ID.fullmatch(character * _ULID_LENGTH))
+    problems.add(where, "§5 rule 1", f"{shown(text)} has {shown(invalid)}, not of Crockford's alphabet", _AGENT_ID_CURE)
 
 
 _ULID_LENGTH = 26

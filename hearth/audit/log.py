@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Reserve:
     """The file at `path`, of `size` bytes (0: there is none)."""
 
-    __slots__ = ("_disk", "held", "path", "size", "spent", "trouble")
+    __slots__ = ("_disk", "held", "path", "problem", "size", "spent")
 
     def __init__(self, path: Path, size: int, disk: Disk) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class Reserve:
         """True while the reserve holds its room."""
         self.spent = False
         """True from when its room was freed until it is held again."""
-        self.trouble: str | None = None
+        self.problem: str | None = None
         """The reason for a missing reserve."""
         self._disk = disk
 
@@ -59,9 +59,9 @@ class Reserve:
             else:
                 self._disk.free(self.path)
         except OSError as error:
-            self.trouble = f"{self.path}: cannot be kept: {error.strerror}; free space, or see [audit] reserve_bytes"
+            self.problem = f"{self.path}: cannot be kept: {error.strerror}; free space, or see [audit] reserve_bytes"
             raise
-        self.held, self.spent, self.trouble = self.size > 0, False, None
+        self.held, self.spent, self.problem = self.size > 0, False, None
 
     def spend(self) -> None:
         """Free its room, if it is held. Raises OSError."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+
 class Disk:
     """The real calls: their contracts are those of write(2), fdatasync(2) and ftruncate(2)."""
 
@@ -128,7 +129,7 @@ class Writer:
         self._written: Head = self.chain.head
         self._synced = (0, self._written)
         self._unsynced = 0
-        self._ragged = ""
+        self._uncut = ""
         """The reason why a partly written record could not be cut off, until it can be."""
         self._new_name = False
 
@@ -138,17 +139,17 @@ class Writer:
         self.chain.seq, self.chain.prev = self._written = head
         self._synced = (size, head)
         self.first_seq = first_seq or head[0] + 1
-        self._ragged, self._new_name = "", not size
+        self._uncut, self._new_name = "", not size
 
     def begin(self) -> None:
         """Start to count the records of a batch (`kept`). Raises LogFailed if the file cannot be written at all."""
         self.kept = self._unsynced = 0
         if self.fd < 0:
             raise LogFailed(f"audit log {self.path}: closed")
-        if self._ragged:
+        if self._uncut:
             self._cut()
-            if self._ragged:
-                reason = f"a record was written in part and cannot be cut off again: {self._ragged}"
+            if self._uncut:
+                reason = f"a record was written in part and cannot be cut off again: {self._uncut}"
                 raise LogFailed(f"audit log {self.path}: {reason}")
 
     def write(self, lines: list[bytes], *, ours: bool = False) -> None:
@@ -227,6 +228,6 @@ class Writer:
         try:
             if os.fstat(self.fd).st_size > self.size:
                 self._disk.truncate(self.fd, self.size)
-            self._ragged = ""
+            self._uncut = ""
         except OSError as error:
-            self._ragged = error.strerror or str(error)
+            self._uncut = error.strerror or str(error)

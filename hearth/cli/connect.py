@@ -24,7 +24,7 @@ from hearth.transport import open_stream
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-SILENCE = 10.0
+IDLE_TIMEOUT = 10.0
 """Seconds without data after which the pipe ends, although answers are missing, once stdin has ended."""
 PIECE = 1 << 16
 """Limit of the bytes in transit in each direction; a sender of more waits for the reader."""
@@ -147,13 +147,14 @@ class UnansweredRequests:
         self._less = trio.Event()
 
     async def wait(self) -> None:
-        """Wait until every request is answered. Raises CarrierError after SILENCE seconds without data."""
+        """Wait until every request is answered. Raises CarrierError after IDLE_TIMEOUT seconds without data."""
         while self._ids.total():
             self._less = trio.Event()
-            with trio.move_on_after(SILENCE) as patience:
+            with trio.move_on_after(IDLE_TIMEOUT) as waiting:
                 await self._less.wait()
-            if patience.cancelled_caught:
-                raise CarrierError(f"{self._ids.total()} requests are not answered, and for {SILENCE:g} s nothing came")
+            if waiting.cancelled_caught:
+                missing = f"{self._ids.total()} requests are not answered"
+                raise CarrierError(f"{missing}, and for {IDLE_TIMEOUT:g} s nothing came")
 
     def sent(self, data: bytes) -> None:
         """Note the requests in bytes that are about to be sent to the daemon."""

@@ -111,9 +111,9 @@ def _next_steps(code: Path, test: Path) -> list[str]:
 
 # --- jobs that are followed -----------------------------------------------------------------------------------------
 
-SILENCE = 2.0
+NOTE_AFTER = 2.0
 """Seconds without an answer after which a note says what the job may wait for."""
-ABORT_PATIENCE = 15.0
+ABORT_TIMEOUT = 15.0
 """Seconds that a job may take to end after Ctrl-C; then the command ends without it."""
 
 
@@ -161,7 +161,7 @@ async def _submit(options: Options, document: Any, message_id: str | None, *, li
         try:
             job = await _handed_over(client, document, message_id)
         except JobRejected as rejected:
-            return told_rejection(options, rejected)
+            return show_rejection(options, rejected)
         except MessageError as error:
             # The file itself was checked before, so only --message-id can be wrong.
             raise click.UsageError(f"--message-id: {_cured(error)}") from None
@@ -176,10 +176,10 @@ async def _submit(options: Options, document: Any, message_id: str | None, *, li
 
 
 async def _handed_over(client: Client, document: Any, message_id: str | None) -> ClientJob:
-    """Submit the job; if the answer takes more than SILENCE, print what the job may wait for."""
+    """Submit the job; if the answer takes more than NOTE_AFTER, print what the job may wait for."""
 
-    async def tell() -> None:
-        await trio.sleep(SILENCE)
+    async def note_wait() -> None:
+        await trio.sleep(NOTE_AFTER)
         waiting: list[dict[str, Any]] = []
         click.echo("note: no answer yet", err=True)
         with suppress(RpcError):
@@ -189,7 +189,7 @@ async def _handed_over(client: Client, document: Any, message_id: str | None) ->
             click.echo(f"note: {name} {hcp_view.waits(each)}; `hearth hcp abort {name}` withdraws it", err=True)
 
     async with unwrapped() as body, trio.open_nursery() as nursery:
-        nursery.start_soon(tell)
+        nursery.start_soon(note_wait)
         async with body.watched():
             try:
                 job = await client.hand_over(document, message_id=message_id)
@@ -205,7 +205,7 @@ async def _handed_over(client: Client, document: Any, message_id: str | None) ->
 async def _abort_quietly(job: ClientJob) -> None:
     """Abort the job after an interruption, and print how it ended, or how to follow it again."""
     result: JobResult | None = None
-    with trio.move_on_after(ABORT_PATIENCE, shield=True), suppress(HearthError):
+    with trio.move_on_after(ABORT_TIMEOUT, shield=True), suppress(HearthError):
         # An error here is the end of the connection: the job goes on.
         await job.abort("its caller was interrupted")
         result = await job.wait()
@@ -250,7 +250,7 @@ async def abort(options: Options, session: str, reason: str | None) -> int:
         try:
             state = await job.abort(reason)
         except JobRejected as rejected:
-            return told_rejection(options, rejected)
+            return show_rejection(options, rejected)
     shown = {"session_id": job.session_id, "state": state}
     click.echo(common.compact(shown) if options.json else hcp_view.state(state))
     return DONE
@@ -333,7 +333,7 @@ async def _show_live(job: ClientJob) -> None:
                 shown.console.print(Text(hcp_view.message_line(message)))
 
 
-def told_rejection(options: Options, rejected: JobRejected) -> int:
+def show_rejection(options: Options, rejected: JobRejected) -> int:
     """Print why a job was not accepted; return the exit code for it."""
     if options.json:
         members = {
@@ -467,8 +467,8 @@ async def artifact(options: Options, uri: str, output: str | None) -> None:
     async with connected(options) as client:
         if output is not None:
             size = await client.artifact_to(uri, output)
-            told = {"uri": uri, "file": output, "size_bytes": size}
-            click.echo(common.compact(told) if options.json else f"{common.clean(output)}  {size} bytes")
+            written = {"uri": uri, "file": output, "size_bytes": size}
+            click.echo(common.compact(written) if options.json else f"{common.clean(output)}  {size} bytes")
             return
         content = await client.artifact(uri)
     if options.json:

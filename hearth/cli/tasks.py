@@ -138,7 +138,7 @@ def exit_code(done: Mapping[str, Any]) -> int:
 # A task is followed silently, in lines, as JSON, or as a live table on a terminal. A later command finds a task by its
 # reference SESSION/TASK.
 
-SIGN_OF_LIFE = 2.0
+KEEP_ALIVE = 2.0
 """Seconds between two requests while a session is held: well below any sensible idle time-to-live."""
 _FRAMES_PER_SECOND = 8
 
@@ -240,7 +240,7 @@ async def hold(client: Client, task: Reference, seconds: float) -> None:
     click.echo(f"note: the session is held for {seconds:g} s; Ctrl-C ends it", err=True)
     with trio.move_on_after(seconds):
         while True:
-            await trio.sleep(SIGN_OF_LIFE)
+            await trio.sleep(KEEP_ALIVE)
             await get_task(client, task)
 
 

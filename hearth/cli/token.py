@@ -59,7 +59,7 @@ def new(options: Options, name: str | None, path: str | None) -> int:
         secret = {"token": made} if kept is None else {"file": os.fsencode(kept).decode("utf-8", "backslashreplace")}
         click.echo(common.compact({**secret, "token_sha256": digest, "policy": "\n".join(entry) + "\n"}))
     else:
-        click.echo("\n".join([*([made, ""] if kept is None else _whereabouts(kept)), *entry]))
+        click.echo("\n".join([*([made, ""] if kept is None else _file_lines(kept)), *entry]))
     return DONE
 
 
@@ -102,7 +102,7 @@ def _entry(name: str, digest: str) -> list[str]:
     ]
 
 
-def _whereabouts(path: Path) -> Iterator[str]:
+def _file_lines(path: Path) -> Iterator[str]:
     address = f"ws://127.0.0.1:7118?token_file={quote(os.fsencode(path))}"
     yield f"# The token is in {str(path)!r}, which only you may read. Its bearer calls so:"
     yield f"#   hearth tools --to {shlex.quote(address)}"

@@ -111,16 +111,16 @@ class Polling(Following):
             members = shown["steps"][index]
             if index not in self._started and _has_begun(step):
                 self._started.add(index)
-                self._tell("start", {"tool": step.tool}, index)
+                self._publish("start", {"tool": step.tool}, index)
             if index in self._started and index not in self._finished and step.status in TERMINAL:
                 self._finished.add(index)
-                self._tell("finish", members, index)
+                self._publish("finish", members, index)
         if task.done:
             self._over = True
-            told = ("status", "error", "error_code", "error_data")
-            self._tell("task_finish", {name: shown[name] for name in told if shown.get(name) is not None})
+            members = ("status", "error", "error_code", "error_data")
+            self._publish("task_finish", {name: shown[name] for name in members if shown.get(name) is not None})
 
-    def _tell(self, phase: Phase, data: Mapping[str, Any], step_index: int | None = None) -> None:
+    def _publish(self, phase: Phase, data: Mapping[str, Any], step_index: int | None = None) -> None:
         self._seq += 1
         if self._seq >= self._from_seq:
             seen = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -158,11 +158,11 @@ class Fallback(Following):
 
 
 RECEIVE_SIZE = 1 << 16
-LAST_WORDS = 1.0
+DRAIN_TIMEOUT = 1.0
 """Seconds for which a connection is still read after a failed write."""
 STREAMING = "CAP_STREAMING_TASK_EVENTS"
 """The flag of a server that sends a task's events (draft §8); without it the client polls."""
-PATIENCE = 5.0
+ANSWER_TIMEOUT = 5.0
 """Seconds that the daemon may take to open a session, or to confirm its close, when the caller is cancelled."""
 
 
@@ -252,15 +252,15 @@ class Client(SessionLink, JobsClient):
 
     async def _open_whole(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Call session.open, shielded from cancellation: without the answer the new session could not be closed."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + ANSWER_TIMEOUT):
             return await self.call("session.open", params)
-        raise CarrierError(f"no answer to session.open for {PATIENCE:g} s; is it hearthd that listens there?")
+        raise CarrierError(f"no answer to session.open for {ANSWER_TIMEOUT:g} s; is it hearthd that listens there?")
 
     async def _close_quietly(self, session: ClientSession) -> None:
         if session.closed or self._broken is not None:
             return
         # Shielded, because a cancelled program must still release the hardware; bounded, because it must end.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + ANSWER_TIMEOUT):
             try:
                 await session.close()
             except (RpcError, CarrierError):
@@ -329,7 +329,7 @@ class Client(SessionLink, JobsClient):
         self._outgoing.send_nowait(line)
         return pending
 
-    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """See SessionLink."""
         if self._broken is None:
             # A notification while the connection is being closed is dropped.
@@ -354,7 +354,7 @@ class Client(SessionLink, JobsClient):
 
     # --- jobs: job_stream.JobLink -------------------------------------------------------------------------------
 
-    def delegations(self) -> JobRouter:
+    def job_router(self) -> JobRouter:
         """See JobsClient."""
         if self._jobs is None:
             from hearth.client.job_stream import JobRouter
@@ -391,7 +391,7 @@ class Client(SessionLink, JobsClient):
                 await self._stream.send_all(b"".join(lines))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # The daemon may have sent the reason before it closed: let the reader find it, or this error hides it.
-            with trio.move_on_after(LAST_WORDS):
+            with trio.move_on_after(DRAIN_TIMEOUT):
                 await self._read_all.wait()
             self._break(CarrierError("the daemon closed the connection"))
         finally:
@@ -427,7 +427,7 @@ class Client(SessionLink, JobsClient):
         if pending.compensate is not None:
             undo = pending.compensate(reply.result) if type(reply.result) is dict else None
             if undo is not None:
-                self.tell(*undo)
+                self.notify(*undo)
             self._abandoned -= 1
             self._settled.set()
         pending.reply = reply
@@ -438,12 +438,12 @@ class Client(SessionLink, JobsClient):
 
         Called before the connection is closed. Each wait is shielded and bounded.
         """
-        with trio.move_on_after(PATIENCE, shield=True):
+        with trio.move_on_after(ANSWER_TIMEOUT, shield=True):
             while self._broken is None and (self._abandoned or (self._jobs is not None and self._jobs.abandoned)):
                 self._settled = trio.Event()
                 await self._settled.wait()
         self._outgoing.close()
-        with trio.move_on_after(LAST_WORDS, shield=True):
+        with trio.move_on_after(DRAIN_TIMEOUT, shield=True):
             await self._written.wait()
         self._break(CarrierError("it was closed here"))
 

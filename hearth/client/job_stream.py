@@ -118,9 +118,9 @@ class ReorderBuffer:
 # --- one job --------------------------------------------------------------------------------------------------------
 #
 # A job is over once its outcome is known or it is in a final state. Its callee should then send an outcome and
-# session_closed; readers and callers wait for them no longer than CLOSING_PATIENCE.
+# session_closed; readers and callers wait for them no longer than CLOSING_TIMEOUT.
 
-CLOSING_PATIENCE = 5.0
+CLOSING_TIMEOUT = 5.0
 """Seconds that a reader waits for session_closed, and a caller for an outcome, once the session is known to be over."""
 MESSAGES_KEPT = 4096
 """Limit of the messages that wait for a slow reader; it has the rest sent again when it gets there."""
@@ -209,7 +209,7 @@ class JobStream:
         doing = f"before {self.session_id} had"
         await self.until(lambda: self.ended or self.over_at is not None, doing)
         if not self.ended and self.over_at is not None:
-            with trio.move_on_at(self.over_at + CLOSING_PATIENCE) as waiting:
+            with trio.move_on_at(self.over_at + CLOSING_TIMEOUT) as waiting:
                 await self.until(lambda: self.ended, doing)
             if waiting.cancelled_caught:
                 log.warning("HCP session %s: it ended %s, and no outcome has come", self.session_id, self.state)
@@ -240,7 +240,7 @@ class JobStream:
     async def _attach(self, from_sequence: int) -> Mapping[str, Any]:
         # Sequence 0 is the acceptance, before the first event: a reader from the beginning gets it too.
         sequence = from_sequence if from_sequence > 1 else 0
-        return await self._router.post.call("hcp.attach", {"session_id": self.session_id, "from_sequence": sequence})
+        return await self._router.link.call("hcp.attach", {"session_id": self.session_id, "from_sequence": sequence})
 
 
 class Messages:
@@ -249,13 +249,13 @@ class Messages:
     `async for message in job.messages()` reads it; a reader may stop early without closing it.
     """
 
-    __slots__ = ("__weakref__", "_changed", "_heard_at", "_job", "_live", "_order", "_over", "_ready")
+    __slots__ = ("__weakref__", "_changed", "_job", "_live", "_order", "_over", "_ready", "_received_at")
 
     def __init__(self, job: JobStream, from_sequence: int, *, live: bool) -> None:
         self._job = job
         self._order = ReorderBuffer(from_sequence)
         self._ready: deque[Message] = deque()
-        self._heard_at = float("-inf")
+        self._received_at = float("-inf")
         """The time at which the newest message came."""
         self._live = live
         """False while received messages are ignored and requested again later: before the first read, and after
@@ -275,7 +275,7 @@ class Messages:
     async def next(self) -> Message | None:
         """Return the next message, or None after session_closed. Cancelling this loses none.
 
-        If a callee sends no session_closed after an outcome, the wait ends after `CLOSING_PATIENCE`.
+        If a callee sends no session_closed after an outcome, the wait ends after `CLOSING_TIMEOUT`.
         """
         while not self._ready:
             if self._over:
@@ -293,7 +293,7 @@ class Messages:
 
     def _closing_by(self) -> float:
         over_at = self._job.over_at
-        return float("inf") if over_at is None else max(over_at, self._heard_at) + CLOSING_PATIENCE
+        return float("inf") if over_at is None else max(over_at, self._received_at) + CLOSING_TIMEOUT
 
     async def catch_up(self) -> None:
         """Request the messages after the last processed one. Raises SessionInvalid."""
@@ -310,7 +310,7 @@ class Messages:
         """Queue a received message for the reader."""
         if not self._live:
             return
-        self._heard_at = trio.current_time()
+        self._received_at = trio.current_time()
         if len(self._ready) >= MESSAGES_KEPT:
             # Drop it, and all later ones: `next` requests them again once the reader has read what is queued.
             self._live = False
@@ -341,7 +341,7 @@ class JobLink(Protocol):
         """Call a method that needs no session. Raises the RpcError of the answer, or CarrierError."""
         ...
 
-    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Call a method that needs no session, without waiting for an answer."""
 
     def settled(self) -> None:
@@ -376,9 +376,9 @@ class SubmissionRefused:
 class JobRouter:
     """The submissions, aborts and followed jobs of one connection. Raises ConfigError without the extra for HCP."""
 
-    def __init__(self, post: JobLink) -> None:
+    def __init__(self, link: JobLink) -> None:
         require("jobs (HCP)")
-        self.post = post
+        self.link = link
         self.ended: Callable[[str], HearthError] | None = None
         """Set when the connection has ended: returns the error for an operation, given its name."""
         self.abandoned = 0
@@ -405,7 +405,7 @@ class JobRouter:
             else:
                 submission.abandoned = True
                 self.abandoned += 1
-                self.post.tell("hcp.withdraw", {"message_id": submit.message_id, "reason": "its caller has gone"})
+                self.link.notify("hcp.withdraw", {"message_id": submit.message_id, "reason": "its caller has gone"})
             raise
         if submission.error is not None:
             raise submission.error
@@ -457,7 +457,7 @@ class JobRouter:
             line = dump(message)
         except TypeError as error:
             raise InvalidParams(f"Invalid params: not JSON: {error}", data={"reason": str(error)}) from None
-        self.post.send_message(line)
+        self.link.send_message(line)
 
     # --- received messages --------------------------------------------------------------------------------------
 
@@ -540,7 +540,7 @@ class JobRouter:
         abandoned = sum(submission.abandoned for submission in submissions)
         if abandoned:
             self.abandoned -= abandoned
-            self.post.settled()
+            self.link.settled()
 
     def end(self, why: Callable[[str], HearthError]) -> None:
         """Note the end of the connection, and wake every waiting task."""

@@ -26,7 +26,7 @@ class JobsClient(ABC):
     """A receiver of jobs: a connection to a daemon, or a runtime in this process."""
 
     @abstractmethod
-    def delegations(self) -> JobRouter:
+    def job_router(self) -> JobRouter:
         """Return the router of the jobs that are followed here."""
 
     async def delegate(
@@ -76,13 +76,13 @@ class JobsClient(ABC):
             "expected_output": _object(expected_output),
             "context": _object(context),
         }
-        return await submit_payload(self.delegations(), payload, message_id)
+        return await submit_payload(self.job_router(), payload, message_id)
 
     async def hand_over(self, document: Any, *, message_id: str | None = None) -> ClientJob:
         """Submit a job as `delegate` does, from a whole HCP task_submit (whose `message_id` is kept) or its payload."""
         from hearth.client.job_handle import submit_document
 
-        return await submit_document(self.delegations(), document, message_id)
+        return await submit_document(self.job_router(), document, message_id)
 
     async def attach_job(self, session_id: str, from_sequence: int = 1) -> ClientJob:
         """Return a job of this principal that was submitted earlier, here or elsewhere; events from `from_sequence` on.
@@ -91,7 +91,7 @@ class JobsClient(ABC):
         """
         from hearth.client.job_handle import attach
 
-        return await attach(self.delegations(), session_id, from_sequence)
+        return await attach(self.job_router(), session_id, from_sequence)
 
     async def capabilities(self) -> list[dict[str, Any]]:
         """Return the Capability Declarations (L3) of the capabilities that this principal may use."""
@@ -110,7 +110,7 @@ class JobsClient(ABC):
         Its submitter gets JobRejected ("withdrawn"). Raises InvalidParams if no job with this `message_id` waits; use
         `abort` for an accepted job.
         """
-        await self.delegations().post.call("hcp.withdraw", {"message_id": message_id, "reason": reason})
+        await self.job_router().link.call("hcp.withdraw", {"message_id": message_id, "reason": reason})
 
     async def pending_approvals(self) -> list[dict[str, Any]]:
         """Return the jobs that wait for approval. Raises PermissionDenied for a principal that may not approve."""
@@ -119,7 +119,7 @@ class JobsClient(ABC):
     async def decide(self, approval_id: str, *, approve: bool, reason: str | None = None) -> None:
         """Approve or refuse a waiting job. Raises InvalidParams (unknown `approval_id`) and PermissionDenied."""
         params = {"approval_id": approval_id, "approve": approve, "reason": reason}
-        await self.delegations().post.call("hcp.decide", params)
+        await self.job_router().link.call("hcp.decide", params)
 
     async def artifact(self, uri: str) -> bytes:
         """Return the content of a file that a job made, after a check of its size and checksum.
@@ -128,18 +128,18 @@ class JobsClient(ABC):
         """
         from hearth.client.job_handle import fetch
 
-        return await fetch(self.delegations().post.call, uri)
+        return await fetch(self.job_router().link.call, uri)
 
     async def artifact_to(self, uri: str, path: str | os.PathLike[str]) -> int:
         """Write the artifact to a file, whole or not at all; return its size. Raises as `artifact`, and OSError."""
         from hearth.client.job_handle import fetch_to
 
-        return await fetch_to(self.delegations().post.call, uri, Path(path))
+        return await fetch_to(self.job_router().link.call, uri, Path(path))
 
     async def _list(self, method: str, name: str) -> list[dict[str, Any]]:
         from hearth.client.session import member
 
-        found: list[dict[str, Any]] = member(await self.delegations().post.call(method, {}), name, list, method)
+        found: list[dict[str, Any]] = member(await self.job_router().link.call(method, {}), name, list, method)
         return found
 
 

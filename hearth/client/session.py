@@ -105,7 +105,7 @@ class SessionLink(ABC):
         """
 
     @abstractmethod
-    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Call a method without waiting for an answer."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class SessionLink(ABC):
         """Return a subscription to a task: its events from `from_seq` on, of which `task_finish` is the last."""
 
 
-class TaskFace:
+class ClientTask:
     """An implementation of `hearth.api.Task`."""
 
     def __init__(self, link: SessionLink, session_id: str, task_id: str, events: TaskEvents | None = None) -> None:
@@ -191,7 +191,7 @@ class ClientSession:
         idempotency_key: str | None = None,
         follow: bool = False,
         **constraints: Any,
-    ) -> TaskFace:
+    ) -> ClientTask:
         """See hearth.api.Session."""
         task: dict[str, Any] = {
             "intent": intent,
@@ -212,7 +212,7 @@ class ClientSession:
             events = None if following is None else TaskEvents(following, started=True)
         else:
             answer = await self._link.call("task.submit", params, compensate=compensate)
-        return TaskFace(self._link, self.session_id, member(answer, "task_id", str, "task.submit"), events)
+        return ClientTask(self._link, self.session_id, member(answer, "task_id", str, "task.submit"), events)
 
     def _cancelling(self, submitted: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
         task_id = submitted.get("task_id")
@@ -225,7 +225,7 @@ class ClientSession:
             done = await task.wait()
         except BaseException:
             # Only this caller has the id of the task, so no other could cancel it.
-            self._link.tell("task.cancel", {"session_id": self.session_id, "task_id": task.task_id})
+            self._link.notify("task.cancel", {"session_id": self.session_id, "task_id": task.task_id})
             raise
         step = done.steps[0] if done.steps else StepResult(tool, done.status)
         if step.status == "SUCCESS":
@@ -234,9 +234,9 @@ class ClientSession:
             raise from_wire({"code": step.error_code, "message": step.error, "data": step.error_data})
         raise TaskFailed(f"task {task.task_id} {done.status}: {done.error or step.error or tool}")
 
-    async def task(self, task_id: str) -> TaskFace:
+    async def task(self, task_id: str) -> ClientTask:
         """See hearth.api.Session."""
-        task = TaskFace(self._link, self.session_id, task_id)
+        task = ClientTask(self._link, self.session_id, task_id)
         await task.get()
         return task
 
@@ -344,7 +344,7 @@ class Subscription(Following):
     def close(self) -> None:
         """See Following."""
         if self._all.remove(self) and not self._over:
-            self._all.link.tell("task.events.unsubscribe", self._params)
+            self._all.link.notify("task.events.unsubscribe", self._params)
 
     def take(self, event: TaskEvent) -> None:
         """Queue a received event for the reader."""

@@ -41,7 +41,7 @@ from attrs import frozen
 from hearth._util.files import ownership_fault
 from hearth._util.toml import number_too_long
 from hearth.errors import ConfigError, HearthError
-from hearth.fields import Fault, FieldType, Table, Text, join, near, unknown_key, unsayable
+from hearth.fields import Fault, FieldType, Table, Text, join, json_faults, near, unknown_key
 from hearth.hcp.capability import MARK, CapabilitySource
 from hearth.protocol.known import known_by
 from hearth.schema import Validator
@@ -319,7 +319,7 @@ def read_plan(file: Path, data: bytes, registry: ToolRegistry) -> tuple[Capabili
     document = _parse(file, data)
     if "recipe" in document:
         return None, [Fault("recipe", _RECIPE)]
-    if faults := list(unsayable(document)):
+    if faults := list(json_faults(document)):
         return None, faults
     top = Table(document, "", faults)
     about = top.table("capability")

@@ -28,8 +28,8 @@ from hearth.fields import (
     TableOf,
     Text,
     join,
+    json_faults,
     near,
-    unsayable,
 )
 from hearth.hcp.annotations import MISSING, NotJson, evaluated, object_schema, schema_of, structurer, unstructure
 from hearth.hcp.capability import Capability, Escalation, Limit, Safety, SafetyEnvelope
@@ -217,7 +217,7 @@ def _given_schema(values: _Values, key: str) -> Mapping[str, Any] | None:
     schema: Mapping[str, Any] | None = values.mapping(key, None)
     if schema is None:
         return None
-    found = [*unsayable(schema, values.at(key))] or [*schema_faults(schema, values.at(key))]
+    found = [*json_faults(schema, values.at(key))] or [*schema_faults(schema, values.at(key))]
     values.faults += found
     return None if found else schema
 

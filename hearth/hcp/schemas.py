@@ -73,8 +73,8 @@ def _elsewhere(value: object, path: str) -> Iterator[Fault]:
 def _default_faults(schema: Mapping[str, Any], key: str) -> Iterator[Fault]:
     """Yield the faults of defaults of top-level properties: they are filled in, so each must be valid."""
     properties = schema.get("properties", {})
-    surroundings = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    alone = {**surroundings, "properties": properties}
+    definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    alone = {**definitions, "properties": properties}
     validator = None
     for name, property_ in properties.items():
         if isinstance(property_, Mapping) and "default" in property_:

@@ -257,8 +257,8 @@ def _summary(result: TaskResult) -> str:
     count = f"{len(steps)} step" + ("" if len(steps) == 1 else "s")
     done = sum(step.status == "SUCCESS" for step in steps)
     if result.status == "SUCCESS":
-        rehearsed = bool(steps) and all((step.result or {}).get("dry_run") is True for step in steps)
-        return f"Dry run: all {count} would run; nothing was touched." if rehearsed else f"Done: all {count} succeeded."
+        dry_run = bool(steps) and all((step.result or {}).get("dry_run") is True for step in steps)
+        return f"Dry run: all {count} would run; nothing was touched." if dry_run else f"Done: all {count} succeeded."
     lines = [f"The plan is {result.status}: {done} of {count} succeeded."]
     if result.error is not None:
         lines.append(f"{result.error.rstrip('.')}.")

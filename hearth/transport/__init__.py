@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #
 # The kernel gives each side the other's credentials, so no further authentication is needed.
 
-PATIENCE = 5.0
+ACCEPT_TIMEOUT = 5.0
 """Seconds that a daemon may take to accept while its queue of connections is full."""
 
 
@@ -85,7 +85,7 @@ async def _connected(path: Path) -> socket.socket:
     (`trio.open_unix_socket` takes that refusal, EAGAIN, for a connection in progress, which then proves unconnected.)
     """
     pause = 0.005
-    until = trio.current_time() + PATIENCE
+    until = trio.current_time() + ACCEPT_TIMEOUT
     await trio.lowlevel.checkpoint()
     while True:
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -29,7 +29,7 @@ from hearth.agentcard.document import Finding, parse_uri
 from hearth.agentcard.validate import read_card
 from hearth.errors import CarrierError, ConfigError, HearthError
 from hearth.transport.address import TlsAddress
-from hearth.transport.tls import context_for, told
+from hearth.transport.tls import connect_failure, context_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -210,11 +210,11 @@ def _max_age(headers: Mapping[str, str]) -> int | None:
 
     Without max-age, or with `no-cache`, it is 0: the answer may be kept, and is revalidated each time.
     """
-    told = {match[1].lower(): match[2] for match in _CACHE.finditer(headers.get("cache-control", ""))}
-    if "no-store" in told:
+    directives = {match[1].lower(): match[2] for match in _CACHE.finditer(headers.get("cache-control", ""))}
+    if "no-store" in directives:
         return None
-    age, most = headers.get("age", "0"), told.get("max-age")
-    if "no-cache" in told or most is None or not _COUNT.fullmatch(most):
+    age, most = headers.get("age", "0"), directives.get("max-age")
+    if "no-cache" in directives or most is None or not _COUNT.fullmatch(most):
         return 0
     return max(0, min(int(most), MAX_AGE_S) - (int(age) if _COUNT.fullmatch(age) else 0))
 
@@ -228,7 +228,7 @@ def _why(error: httpx2.HTTPError, url: httpx2.URL, ca: Path | None) -> str:
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
             address = TlsAddress(url.host, url.port or _PORTS["https"], ca=ca)
-            return told(cause, address).replace("?ca=FILE", "--ca FILE")
+            return connect_failure(cause, address).replace("?ca=FILE", "--ca FILE")
         cause = cause.__cause__ or cause.__context__
     return str(error) or type(error).__name__
 

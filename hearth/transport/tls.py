@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DEADLINE = 10.0
 """Seconds for the whole set-up of a connection: name, TCP, TLS and WebSocket together."""
-SILENCE = 30
+DEAD_PEER_TIMEOUT = 30
 """Seconds after which a peer whose machine or network is down counts as lost, also if this side sends nothing."""
 _PROBE = 10
 """Seconds between two of the kernel's keep-alive probes."""
@@ -62,8 +62,8 @@ async def open_tcp(address: TlsAddress | WebSocketAddress) -> trio.SocketStream:
         for option, value in (
             (socket.TCP_KEEPIDLE, _PROBE),
             (socket.TCP_KEEPINTVL, _PROBE),
-            (socket.TCP_KEEPCNT, SILENCE // _PROBE),
-            (socket.TCP_USER_TIMEOUT, SILENCE * 1000),
+            (socket.TCP_KEEPCNT, DEAD_PEER_TIMEOUT // _PROBE),
+            (socket.TCP_USER_TIMEOUT, DEAD_PEER_TIMEOUT * 1000),
         ):
             stream.setsockopt(socket.IPPROTO_TCP, option, value)
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -82,8 +82,8 @@ def _why(address: TlsAddress | WebSocketAddress, error: OSError) -> str:
         return f"no process listens on that port; is hearthd running there, with [{section}] listen for that address?"
     if numbers & _NO_WAY:
         return f"there is no way to {address.host} from here; is it on, and on this network?"
-    told = sorted(os.strerror(number) for number in numbers)
-    return "; ".join(told) or str(error)
+    reasons = sorted(os.strerror(number) for number in numbers)
+    return "; ".join(reasons) or str(error)
 
 
 def _numbers(error: BaseException) -> set[int]:
@@ -228,14 +228,14 @@ async def secure(
         await secured.do_handshake()
     except trio.BrokenResourceError as error:
         await trio.aclose_forcefully(stream)
-        raise CarrierError(f"cannot connect to {address.place}: {told(error, address)}") from None
+        raise CarrierError(f"cannot connect to {address.place}: {connect_failure(error, address)}") from None
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
     return secured
 
 
-def told(error: BaseException, address: TlsAddress | WebSocketAddress) -> str:
+def connect_failure(error: BaseException, address: TlsAddress | WebSocketAddress) -> str:
     """Return the reason of a TLS failure and its cure, in words; `error` is Trio's exception."""
     cause = error.__cause__ or error
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -279,7 +279,7 @@ class TlsStream(trio.abc.Stream):
         self._stream = stream
         self._address = address
         self._why: str | None = None
-        self._heard = False
+        self._received = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """See trio.abc.SendStream."""
@@ -298,14 +298,14 @@ class TlsStream(trio.abc.Stream):
             data = bytes(await self._stream.receive_some(max_bytes))
         except trio.BrokenResourceError as error:
             raise self._broken(error) from None
-        self._heard = True
+        self._received = True
         return data
 
     def _broken(self, error: trio.BrokenResourceError) -> trio.BrokenResourceError:
         # Trio gives the cause only with its first error; keep it for later calls.
         if self._why is None and error.__cause__ is not None:
-            self._why = told(error, self._address)
-            if self._why == _LOST and not self._heard:
+            self._why = connect_failure(error, self._address)
+            if self._why == _LOST and not self._received:
                 # The server's alert may be lost: TCP drops unread data if the server closes before it has read all.
                 self._why += ", before it said anything; if it always does, it may not take our certificate"
         return trio.BrokenResourceError(f"{self._address.place}: {self._why or 'the connection ended'}")

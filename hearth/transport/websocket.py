@@ -38,7 +38,7 @@ async def open_websocket(address: WebSocketAddress, token: str | None) -> AsyncI
             assert isinstance(transport, trio.SocketStream)
             transport = TlsStream(await secure(transport, address, context, https=True), address)
         try:
-            protocol = await _shake_hands(transport, address, offered)
+            protocol = await _handshake(transport, address, offered)
         except BaseException:
             await trio.aclose_forcefully(transport)
             raise
@@ -48,7 +48,7 @@ async def open_websocket(address: WebSocketAddress, token: str | None) -> AsyncI
         yield stream
 
 
-async def _shake_hands(
+async def _handshake(
     transport: trio.abc.Stream, address: WebSocketAddress, offered: tuple[str, str] | None
 ) -> WSConnection:
     host = f"[{address.host.partition('%')[0]}]" if ":" in address.host else address.host

@@ -13,7 +13,7 @@ from hearth.actors.bus import workers as workers_module
 from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.queue import Requester, Ticket
 from hearth.actors.supervisor import keep_open
-from hearth.drivers.base import Departure, Style
+from hearth.drivers.base import DeviceGone, Style
 from hearth.errors import DeviceError, ResourceBusy
 
 ME = Requester("session", "task", "me")
@@ -151,7 +151,7 @@ async def test_a_device_that_could_not_be_opened_is_not_closed(driver):
 @pytest.mark.parametrize("style", list(Style))
 async def test_a_driver_can_say_from_a_transaction_that_its_device_is_gone(style, nursery):
     class Departing(BenchDriver):
-        departure = Departure()
+        departure = DeviceGone()
 
         def open(self):
             super().open()

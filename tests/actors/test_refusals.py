@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from support.world import ALICE, BOB, NOON, World, running
 
-from hearth.actors.admission import REHEARSALS
+from hearth.actors.admission import DRY_RUN_RATE
 from hearth.actors.bridges.hcp.job_table import JobQuota
 from hearth.actors.refusals import INTERVAL_S, Refusals
 from hearth.audit.record import timestamp
@@ -112,7 +112,7 @@ async def test_dry_runs_are_limited_for_each_principal_and_use_up_no_tools_rate(
     world = World(max_tasks_per_session=10_000)
     async with running(world):
         session = await world.connect().open()
-        for _ in range(REHEARSALS.count):
+        for _ in range(DRY_RUN_RATE.count):
             await session.submit(("limited", {}), dry_run=True)
         with pytest.raises(RateLimited) as caught:
             await session.submit(("limited", {}), dry_run=True)

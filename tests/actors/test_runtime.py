@@ -44,7 +44,7 @@ async def test_a_dead_adapter_does_not_keep_the_others_from_serving():
 
 
 async def test_an_adapter_that_hangs_while_it_is_opened_keeps_neither_the_others_nor_the_end(monkeypatch):
-    monkeypatch.setattr(runtime_module, "OPEN_PATIENCE", 0.05)
+    monkeypatch.setattr(runtime_module, "OPEN_TIMEOUT", 0.05)
     world = World(buses={"a": Style.THREAD, "b": Style.THREAD})
     let_go = threading.Event()
     world.drivers["a"].open = let_go.wait

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hearth.actors.agentcard import AgentCardKeeper, CardSources
+from hearth.actors.agentcard import CardSources, PublishedCard
 from hearth.config.exec import ExecTemplate
 from hearth.config.listen import HttpConfig
 from hearth.config.model import CardConfig, ToolsConfig
@@ -31,15 +31,15 @@ def tools() -> list[Tool]:
 
 
 @pytest.fixture
-def keeper(tmp_path, tools) -> Callable[..., AgentCardKeeper]:
+def keeper(tmp_path, tools) -> Callable[..., PublishedCard]:
     """Makes keepers of the file in this test's directory, as one run of the daemon after another."""
 
     def make(
         *, path=tmp_path / "agent-card.json", tools=tools, card=None, http=None, **more: object
-    ) -> AgentCardKeeper:
+    ) -> PublishedCard:
         sources = CardSources(
             tools=tools, card=card or CardConfig(), http=http or HttpConfig(), board="sim", **more
         )  # fmt: skip
-        return AgentCardKeeper(path, sources)
+        return PublishedCard(path, sources)
 
     return make

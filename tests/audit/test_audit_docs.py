@@ -122,13 +122,13 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
 @pytest.mark.slow
 def test_the_driven_outputs_on_the_page_can_be_read_and_are_made_safe_in_the_time_on_the_page(tmp_path):
     from hearth.actors.bus.outputs import OutputsFile
-    from hearth.actors.runtime import OPEN_PATIENCE
+    from hearth.actors.runtime import OPEN_TIMEOUT
 
     (tmp_path / "audit.log.outputs").write_text(blocks("json")[1])
     ledger = OutputsFile(tmp_path / "audit.log.outputs")
     ledger.open(0.0)
     assert ledger.found.outputs == {"gpio:sim-header": (17, 18)}
-    assert f"waits up to {OPEN_PATIENCE:g} s" in PAGE
+    assert f"waits up to {OPEN_TIMEOUT:g} s" in PAGE
 
 
 EVENT = re.compile(r'(?:"event":\s*|_?record\(\s*|\b_?audit\(\s*)"([a-z]+(?:\.[a-z]+)+)"')

@@ -53,7 +53,7 @@ def test_one_that_cannot_be_had_whole_takes_nothing_and_says_why(reserve, monkey
         reserve.make()
     assert taken(reserve.path) == 0
     assert not reserve.held
-    assert os.strerror(number) in reserve.trouble
+    assert os.strerror(number) in reserve.problem
     reserve.spend()
     assert not reserve.spent, "there was nothing to give up"
 

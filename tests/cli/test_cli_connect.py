@@ -284,7 +284,7 @@ def test_every_command_goes_over_a_websocket(websocket, cli, monkeypatch) -> Non
 
 
 async def test_what_is_owed_is_what_has_an_id_and_no_answer(monkeypatch) -> None:
-    monkeypatch.setattr(connect, "SILENCE", 0.01)
+    monkeypatch.setattr(connect, "IDLE_TIMEOUT", 0.01)
     unanswered = UnansweredRequests()
     await unanswered.wait()
     unanswered.sent(request(1)[:10])

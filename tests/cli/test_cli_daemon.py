@@ -168,7 +168,7 @@ def test_constraints_go_with_the_run(at_home):
 
 
 def test_hold_keeps_the_session_for_that_long(at_home, house, monkeypatch):
-    monkeypatch.setattr(tasks, "SIGN_OF_LIFE", 0.01)
+    monkeypatch.setattr(tasks, "KEEP_ALIVE", 0.01)
     answer = at_home("run", "gpio.set", "line=17", "value=1", "--hold", "0.05")
     assert answer.code == 0
     assert "the session is held for 0.05 s" in answer.err
@@ -302,7 +302,7 @@ def test_nobody_at_the_socket_is_exit_code_3_with_a_cure(cli, tmp_path):
 
 
 def test_somebody_who_does_not_answer_is_not_waited_for_for_ever(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr(connection, "PATIENCE", 0.05)
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 0.05)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent"))
         silent.listen()

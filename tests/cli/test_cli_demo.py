@@ -135,7 +135,7 @@ def test_a_daemon_that_does_not_start_ends_the_demo_with_what_it_said(cli, monke
 
 @pytest.mark.slow
 def test_a_daemon_that_says_nothing_is_not_waited_for_for_ever(cli, monkeypatch):
-    monkeypatch.setattr(demo_stage, "START_PATIENCE", 0.0)
+    monkeypatch.setattr(demo_stage, "START_TIMEOUT", 0.0)
     answer = cli("demo")
     assert answer.code == 1
     assert "it said: nothing" in answer.err
@@ -219,7 +219,7 @@ async def test_the_daemon_does_not_outlive_the_demo():
 
 @pytest.mark.slow
 async def test_a_daemon_that_does_not_end_is_an_error(monkeypatch):
-    monkeypatch.setattr(demo_stage, "STOP_PATIENCE", 0.0)
+    monkeypatch.setattr(demo_stage, "STOP_TIMEOUT", 0.0)
     with make_place() as place:
         async with run_daemon(place) as daemon:
             os.kill(daemon.pid, signal.SIGSTOP)

@@ -86,7 +86,7 @@ def bound(row: str) -> list[float]:
         ("A bus's queue", [LIMITS.bus_queue]),
         ("Records that cannot be written", [backlog.MOST_KEPT, backlog.MOST_KEPT_BYTES / MIB]),
         ("Sessions and jobs that one principal starts", [SESSIONS.count, SESSIONS.period_s]),
-        ("Dry runs of one principal", [admission.REHEARSALS.count, admission.REHEARSALS.period_s]),
+        ("Dry runs of one principal", [admission.DRY_RUN_RATE.count, admission.DRY_RUN_RATE.period_s]),
         ("Records of refusals of one principal, of each kind", [Rate.parse(LIMITS.reject_rate).count]),
         (
             "Records of failed authentications",

@@ -6,15 +6,15 @@ import pytest
 from support.machine import FilesMachine
 
 from hearth.drivers.boards import generic as access, open_board
-from hearth.drivers.boards.diagnose import misfits
+from hearth.drivers.boards.diagnose import mismatches
 from hearth.drivers.boards.discover import (
     KERNEL,
     DeviceOrigin,
     FoundAdapter,
     FoundChip,
+    FoundDevices,
     FoundLine,
     FoundPort,
-    Machinery,
 )
 from hearth.drivers.boards.generic import HEADERS, NAME_IT, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
@@ -42,7 +42,7 @@ def port(name, origin=USB, **facts):
 
 def found(*things):
     kinds = (FoundChip, FoundAdapter, FoundPort)
-    return Machinery(*(tuple(thing for thing in things if isinstance(thing, kind)) for kind in kinds))
+    return FoundDevices(*(tuple(thing for thing in things if isinstance(thing, kind)) for kind in kinds))
 
 
 def generic(*things, **discover):
@@ -257,7 +257,7 @@ def problems(*things, holders=NO_HOLDERS, machine=None, **change):
     """What does not fit: key path, severity, problem."""
     profile = parse_profile({**CONTENT, **change}, "cell.toml")
     more = {} if machine is None else {"machine": machine}
-    return [(each.key, each.severity, each.problem) for each in misfits(profile, found(*things), holders, **more)]
+    return [(each.key, each.severity, each.problem) for each in mismatches(profile, found(*things), holders, **more)]
 
 
 def test_a_profile_fits_where_everything_is_there_and_free():
@@ -268,7 +268,7 @@ def test_a_profile_fits_where_everything_is_there_and_free():
 
 
 def test_a_simulated_board_fits_everywhere():
-    assert list(misfits(load_profile("sim"), found(), NO_HOLDERS)) == []
+    assert list(mismatches(load_profile("sim"), found(), NO_HOLDERS)) == []
 
 
 def test_everything_that_is_missing_is_named_with_what_there_is():
@@ -374,7 +374,7 @@ def test_what_is_looked_for_and_may_not_be_opened_is_a_warning_and_what_is_left_
     (tmp_path / "i2c-1").touch(mode=0o600)
     closed = FoundAdapter("i2c-1", str(tmp_path / "i2c-1"), 1, USB, "bridge")
     host = adapter(0, "SMBus I801 adapter at efa0", PCI)
-    (told,) = misfits(load_profile("generic-linux"), found(closed, host, port("ttyS0", console=True)), NO_HOLDERS)
+    (told,) = mismatches(load_profile("generic-linux"), found(closed, host, port("ttyS0", console=True)), NO_HOLDERS)
     assert (told.key, told.severity) == ("discover.i2c", "warn")
     assert "sudo usermod -aG i2c" in told.cure
 
@@ -384,7 +384,7 @@ def test_a_permission_that_lacks_is_a_warning_with_the_command(tmp_path, monkeyp
     (tmp_path / "i2c-1").touch(mode=0o600)
     there = FoundAdapter("i2c-1", str(tmp_path / "i2c-1"), 1, USB, "bridge")
     profile = parse_profile(CONTENT, "cell.toml")
-    (told,) = misfits(profile, found(THERE[0], there, THERE[2]), NO_HOLDERS)
+    (told,) = mismatches(profile, found(THERE[0], there, THERE[2]), NO_HOLDERS)
     assert (told.key, told.severity) == ("i2c[0].bus", "warn")
     assert "sudo usermod -aG i2c" in told.cure
     assert told.to_json()["cure"] == told.cure

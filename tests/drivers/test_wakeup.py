@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.drivers.base import Departure, Wakeup
+from hearth.drivers.base import DeviceGone, Wakeup
 from hearth.errors import DeviceError
 
 
@@ -105,7 +105,7 @@ async def test_a_wakeup_serves_again_and_again(count):
 
 
 async def test_a_device_that_departs_ends_the_wait_with_the_first_reason_that_was_told(nursery):
-    departure, raised = Departure(), []
+    departure, raised = DeviceGone(), []
 
     async def pump():
         try:
@@ -128,7 +128,7 @@ async def test_a_device_that_departs_ends_the_wait_with_the_first_reason_that_wa
 
 
 async def test_a_device_that_departed_before_anybody_waited_is_not_missed():
-    departure = Departure()
+    departure = DeviceGone()
     departure.report(DeviceError("unplugged", effect="none"))
     with trio.fail_after(10):
         with pytest.raises(DeviceError, match="unplugged"):

@@ -295,7 +295,7 @@ async def test_a_job_with_an_id_of_its_callers_goes_on_and_one_that_is_rejected_
     # The next exchange is behind it.
     async with delegated(client, callee, session_id=OTHER):
         assert callee.messages("abort") == []
-        assert client.delegations().abandoned == 0
+        assert client.job_router().abandoned == 0
 
 
 async def test_of_two_who_asked_for_the_same_job_one_may_go(ends):
@@ -586,7 +586,7 @@ async def test_an_abort_that_is_answered_with_how_the_job_has_ended_returns_that
 
 
 async def test_a_callee_that_never_closes_its_session_keeps_no_reader(ends, monkeypatch, caplog):
-    monkeypatch.setattr(job_stream, "CLOSING_PATIENCE", 0.05)
+    monkeypatch.setattr(job_stream, "CLOSING_TIMEOUT", 0.05)
     client, callee = ends
     async with delegated(client, callee) as job:
         await callee.event(1)
@@ -600,7 +600,7 @@ async def test_a_callee_that_never_closes_its_session_keeps_no_reader(ends, monk
 
 @pytest.mark.parametrize("state", ["ABORTED", "FAILED"])
 async def test_a_callee_that_ends_in_a_state_and_tells_no_outcome_keeps_no_caller(ends, monkeypatch, caplog, state):
-    monkeypatch.setattr(job_stream, "CLOSING_PATIENCE", 0.05)
+    monkeypatch.setattr(job_stream, "CLOSING_TIMEOUT", 0.05)
     client, callee = ends
     async with delegated(client, callee) as job:
         await callee.event(1, "state_changed", from_state="ABORTING", to_state=state)

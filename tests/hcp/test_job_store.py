@@ -317,7 +317,7 @@ async def test_the_key_is_as_old_as_the_book(place, tmp_path):
 
 
 async def test_a_story_that_is_full_takes_its_end_and_nothing_else(place):
-    limits = Limits(story_bytes=1000)
+    limits = Limits(log_bytes=1000)
     async with running(JobStore(place, limits=limits)) as job_store:
         await begin(job_store)
         with pytest.raises(MessageLogFull, match="1000 bytes"):

@@ -100,7 +100,7 @@ def test_a_descriptor_that_is_no_socket_is_refused(tmp_path) -> None:
 
 def notify(environ: dict[str, str], state: str) -> None:
     with contextlib.closing(Notifier(environ)) as notifier:
-        notifier.tell(state)
+        notifier.notify(state)
 
 
 @pytest.mark.parametrize("abstract", [False, True])

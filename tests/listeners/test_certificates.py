@@ -106,7 +106,7 @@ def test_an_end_without_a_farewell_is_told_from_one_with_it_by_every_python(load
     cut.reason = "UNEXPECTED_EOF_WHILE_READING"
     here = TlsAddress("localhost")
     lost = "the connection ended without a close message"
-    assert dial_tls.told(cut, here) == dial_tls.told(ssl.SSLEOFError(), here) == lost
+    assert dial_tls.connect_failure(cut, here) == dial_tls.connect_failure(ssl.SSLEOFError(), here) == lost
 
 
 def test_a_tls_1_3_client_gets_nothing_to_come_back_with(load, bench) -> None:

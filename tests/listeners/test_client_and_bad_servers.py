@@ -300,7 +300,7 @@ async def test_leaving_a_session_whose_server_has_gone_raises_nothing_new(fake) 
 
 
 async def test_a_server_that_never_answers_does_not_keep_a_cancelled_client(fake, monkeypatch) -> None:
-    monkeypatch.setattr("hearth.client.connection.PATIENCE", 0.2)
+    monkeypatch.setattr("hearth.client.connection.ANSWER_TIMEOUT", 0.2)
     async with fake() as (client, server):
         server.answers["session.close"] = never
         begun = trio.current_time()

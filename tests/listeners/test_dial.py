@@ -123,12 +123,12 @@ async def test_a_link_that_is_dead_is_found_out_by_the_kernel(bounded) -> None:
         assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
         between = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
-        assert idle + between * (stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) - 1) <= tls.SILENCE
-        assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == tls.SILENCE * 1000
+        assert idle + between * (stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) - 1) <= tls.DEAD_PEER_TIMEOUT
+        assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == tls.DEAD_PEER_TIMEOUT * 1000
 
 
 async def test_a_daemon_that_accepts_nobody_is_waited_for_only_so_long(bounded, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(transport, "PATIENCE", 0.1)
+    monkeypatch.setattr(transport, "ACCEPT_TIMEOUT", 0.1)
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as first:
         listening.bind(str(tmp_path / "full"))
         listening.listen(0)

@@ -367,12 +367,12 @@ async def test_cancelling_while_it_connects_closes_everything(certificates) -> N
 def test_what_openssl_says_is_told_in_words(reason, words) -> None:
     error = ssl.SSLError(1, reason)
     error.reason = reason
-    assert words in tls.told(error, parse("tls://arm?cert=me.pem&key=me.key"))
+    assert words in tls.connect_failure(error, parse("tls://arm?cert=me.pem&key=me.key"))
 
 
 def test_a_certificate_that_is_refused_for_another_reason_is_told_in_openssls_words() -> None:
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_code, error.verify_message = 24, "invalid CA certificate"
-    assert "not accepted: invalid CA certificate" in tls.told(error, parse("tls://arm"))
+    assert "not accepted: invalid CA certificate" in tls.connect_failure(error, parse("tls://arm"))
     error.verify_code = 26
-    assert "serverAuth" in tls.told(error, parse("tls://arm"))
+    assert "serverAuth" in tls.connect_failure(error, parse("tls://arm"))

@@ -142,7 +142,7 @@ async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_
     strangers[0].close()
     strangers[1].sendall(b"carol")
     assert await line(strangers[1]) == b"welcome\n"
-    await until(lambda: not door.limiter.crowded("uid:2"))
+    await until(lambda: not door.limiter.at_limit("uid:2"))
     with door.connect("127.0.0.2") as next_one:
         next_one.sendall(b"dave")
         assert await line(next_one) == b"welcome\n"
@@ -153,9 +153,9 @@ async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_
 def test_few_strangers_wait_at_the_door_in_all() -> None:
     limiter = ConnectionLimiter(10)
     waiting = [limiter.arrived(str(n // MOST_UNKNOWN_PEERS_EACH)) for n in range(MOST_UNKNOWN_PEERS)]
-    assert limiter.crowded("somebody else")
+    assert limiter.at_limit("somebody else")
     waiting[0]()
-    assert not limiter.crowded("somebody else")
+    assert not limiter.at_limit("somebody else")
     waiting[0]()
     assert limiter._unknown_peers.total() == MOST_UNKNOWN_PEERS - 1
 

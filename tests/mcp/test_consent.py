@@ -17,7 +17,7 @@ from support.mcp import ERAS, house, mcp_client, memory, text_of
 from support.world import World, running
 
 from hearth.actors.bridges.mcp.calls import FORM, KEY, ConsentRequest, _digest, _question, arguments_of
-from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE, MOST_QUESTIONS, Client as HacpClient, Questions, Refused
+from hearth.actors.bridges.mcp.provider import ANSWER_TIMEOUT, MOST_QUESTIONS, Client as HacpClient, Questions, Refused
 from hearth.actors.bridges.mcp.server import HacpTools, make_server
 from hearth.api import Step
 from hearth.mcp.names import META_ERROR, PLAN
@@ -360,7 +360,7 @@ async def test_a_person_who_does_not_answer_allows_nothing(autojump_clock, w):
     async with mcp_client(house(w), "legacy", elicitation_callback=silent) as client:
         began = trio.current_time()
         result = await client.call_tool("bench_danger", {})
-        assert trio.current_time() - began == pytest.approx(ANSWER_PATIENCE)
+        assert trio.current_time() - began == pytest.approx(ANSWER_TIMEOUT)
     assert result.is_error
     assert not ran(w)
 
@@ -489,7 +489,7 @@ async def test_a_question_is_forgotten_when_too_many_wait_or_too_long(autojump_c
     assert not questions.settle(names[0], b"b")
     assert not questions.settle(names[0], b"a"), "a wrong try uses it up"
     assert questions.settle(names[1], b"a")
-    await trio.sleep(ANSWER_PATIENCE + 1)
+    await trio.sleep(ANSWER_TIMEOUT + 1)
     assert not questions.settle(names[2], b"a")
 
 

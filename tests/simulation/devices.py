@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hearth.drivers.base import BaseDriver, Departure, Style
+from hearth.drivers.base import BaseDriver, DeviceGone, Style
 from hearth.drivers.sim.gpio import SimGpio
 from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102
 from hearth.drivers.sim.uart import EchoPeer, SimUart
@@ -49,7 +49,7 @@ class Wire:
         self.gone = False
         self.dead = False
         """The machine is off: what is still in its memory reaches the wire no more."""
-        self.departure = Departure()
+        self.departure = DeviceGone()
         self.broken = trio.Event()
         self.open = False
 

@@ -5,7 +5,7 @@ Owns the shape (see `story` for its words) and its translation into a hearth con
 
 from __future__ import annotations
 
-from hearth.actors.daemon import FLUSH_PATIENCE
+from hearth.actors.daemon import FLUSH_TIMEOUT
 from hearth.config.model import PolicyConfig
 
 BUSES = ("gpio:sim", "i2c:1", "i2c:2", "uart:uart0", "files", "system")
@@ -149,5 +149,5 @@ def make_terms(rng):
         "rotate_bytes": rng.choice([4096, 16384, 1 << 26]),
         "checkpoint_every": rng.choice([7, 40, 1000]),
         # Sessions, the transactions that were left, safe states, buses that are down, clients, the last records.
-        "end_bound": limits["shutdown_grace_s"] + 5 + limits["close_grace_s"] + 5 + 1 + FLUSH_PATIENCE + 10 + 2,
+        "end_bound": limits["shutdown_grace_s"] + 5 + limits["close_grace_s"] + 5 + 1 + FLUSH_TIMEOUT + 10 + 2,
     }

@@ -143,7 +143,7 @@ class Job:
         execution, branch = self._execution, BRANCH.get()
         deadline = trio.current_time() + execution.capability.clean_up_s
         if execution.stopping():
-            deadline = min(deadline, execution.patience())
+            deadline = min(deadline, execution.abort_deadline())
         before = branch.cleaning, branch.cancelled
         branch.cleaning = True
         branch.cancelled = branch.cancelled or trio.current_effective_deadline() <= trio.current_time()
@@ -160,11 +160,11 @@ class Job:
     @property
     def phase(self) -> str:
         """The job's stage, in the capability's own words."""
-        return self._execution.account.phase
+        return self._execution.events.phase
 
     @phase.setter
     def phase(self, phase: str) -> None:
-        self._execution.account.phase = phase
+        self._execution.events.phase = phase
 
     async def report(
         self, progress: float | None = None, message: str = "", *, result_type: str = "progress", **data: Any
@@ -174,11 +174,11 @@ class Job:
         if execution.history.replaying:
             return
         if progress is not None:
-            said = execution.progress(progress, message or f"{execution.steps_asked} steps done")
-            if said is not None:
-                await execution.tell(("progress", said))
+            due = execution.progress(progress, message or f"{execution.steps_asked} steps done")
+            if due is not None:
+                await execution.report(("progress", due))
         if data:
-            await execution.tell(
+            await execution.report(
                 ("intermediate_result", {"result_type": result_type, "data": data, "is_partial": True})
             )
 

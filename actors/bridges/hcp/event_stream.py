@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import EventType, State
     from hearth.policy.memory import Account
 
-Said: TypeAlias = "tuple[EventType, Mapping[str, Any]] | Payload"
+Entry: TypeAlias = "tuple[EventType, Mapping[str, Any]] | Payload"
 """An event (type and data), which gets its number here; or a payload, which has none."""
 
 log = logging.getLogger("hearth.hcp")
@@ -85,18 +85,18 @@ class MessageLog(Retained):
             raise RuntimeError("this message log has ended")
         self._lines += lines
         self.grow(_size(lines))
-        self._poke()
+        self._notify_readers()
 
     def end(self) -> None:
         """Mark the log as complete. Idempotent."""
         if not self.ended:
             self.ended = True
             # A reader that has read everything learns of the end by reading once more.
-            self._poke()
+            self._notify_readers()
             self._readers = {}
             self.let_go()
 
-    def _poke(self) -> None:
+    def _notify_readers(self) -> None:
         for reader in self._readers:
             if not reader.gone:
                 reader.notify()
@@ -166,30 +166,30 @@ class EventWriter:
         self._sequence = sequence
         self._turn = trio.StrictFIFOLock()
 
-    async def tell(self, *said: Said) -> None:
+    async def write(self, *entries: Entry) -> None:
         """Store and send messages. Raises JobStoreError; then none of them is sent."""
         async with self._uninterrupted():
-            lines = self._lines(said)
+            lines = self._lines(entries)
             await self._job_store.append(self.session_id, lines, phase=self.phase, state=self.state)
             self.message_log.append(*lines)
 
     async def open(self, created: Mapping[str, Any], reason: str) -> None:
         """Report that the session exists and that its work begins. Raises JobStoreError."""
         self.state = "PENDING"
-        await self.tell(("session_created", created), self._changed("RUNNING", reason))
+        await self.write(("session_created", created), self._changed("RUNNING", reason))
 
-    async def move(self, to: State, reason: str | None, *said: Said) -> None:
+    async def move(self, to: State, reason: str | None, *entries: Entry) -> None:
         """Change the state and report it, then send the other messages. Raises JobStoreError."""
-        await self.tell(self._changed(to, reason), *said)
+        await self.write(self._changed(to, reason), *entries)
 
-    async def keep(self, number: int, outcome: dict[str, Any], *said: Said) -> None:
+    async def record(self, number: int, outcome: dict[str, Any], *entries: Entry) -> None:
         """Store an operation's outcome together with the messages about it. Raises JobStoreError."""
         async with self._uninterrupted():
-            lines = self._lines(said)
+            lines = self._lines(entries)
             await self._job_store.record(self.session_id, number, outcome, lines, phase=self.phase)
             self.message_log.append(*lines)
 
-    async def close(self, to: State, reason: str, *said: Said, closing: Mapping[str, Any] | None = None) -> None:
+    async def close(self, to: State, reason: str, *entries: Entry, closing: Mapping[str, Any] | None = None) -> None:
         """End the session: its final state, the last messages, and session_closed as the last line.
 
         They are sent even if they cannot be stored, because a caller must not wait for ever. The next start then finds
@@ -198,7 +198,7 @@ class EventWriter:
         async with self._uninterrupted():
             moved = [self._changed(to, reason)] if self.state != to else []
             closed = {"final_state": to, "reason": reason, **(closing or {})}
-            lines = self._lines([*moved, *said, ("session_closed", closed)])
+            lines = self._lines([*moved, *entries, ("session_closed", closed)])
             try:
                 await self._job_store.end(self.session_id, to, lines)
             except JobStoreError as error:
@@ -206,20 +206,20 @@ class EventWriter:
             self.message_log.append(*lines)
             self.message_log.end()
 
-    def _changed(self, to: State, reason: str | None) -> Said:
+    def _changed(self, to: State, reason: str | None) -> Entry:
         data = {"from_state": self.state, "to_state": to}
         self.state = move(self.state, to)
         return "state_changed", data if reason is None else {**data, "reason": reason}
 
-    def _lines(self, said: tuple[Said, ...] | list[Said]) -> list[bytes]:
+    def _lines(self, entries: tuple[Entry, ...] | list[Entry]) -> list[bytes]:
         now = self._clock()
-        return [dump(message(self._payload(one), session_id=self.session_id, now=now)) for one in said]
+        return [dump(message(self._payload(one), session_id=self.session_id, now=now)) for one in entries]
 
-    def _payload(self, said: Said) -> Payload:
-        if not isinstance(said, tuple):
-            return said
+    def _payload(self, entry: Entry) -> Payload:
+        if not isinstance(entry, tuple):
+            return entry
         self._sequence += 1
-        return Event(event_type=said[0], sequence=self._sequence, data=said[1])
+        return Event(event_type=entry[0], sequence=self._sequence, data=entry[1])
 
     @asynccontextmanager
     async def _uninterrupted(self) -> AsyncIterator[None]:

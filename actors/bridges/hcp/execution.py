@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 
     from hearth.actors.bridges.hcp.approvals import Approvals
-    from hearth.actors.bridges.hcp.event_stream import EventWriter, Said
+    from hearth.actors.bridges.hcp.event_stream import Entry, EventWriter
     from hearth.actors.bridges.hcp.services import Services
     from hearth.actors.bridges.hcp.steps import Steps
     from hearth.api import Step
@@ -76,11 +76,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_TOLD_BYTES: Final = 256 << 10
+MOST_REPORT_BYTES: Final = 256 << 10
 """Bytes of JSON in one event of a function."""
 MOST_FILES: Final = 64
 """Artifacts of one job, at most."""
-REPLAY_PATIENCE: Final = 1.0
+REPLAY_TIMEOUT: Final = 1.0
 """Seconds that a part waits, in a replay, for another part that has recorded outcomes and does not ask for them."""
 OPERATIONS_PER_STEP: Final = 4
 """Operations that a job may have for each step that it may do: sleeps, times and numbers are recorded as well."""
@@ -152,7 +152,7 @@ class Execution:
     submit: TaskSubmit
     session_id: str
     principal: str
-    account: EventWriter
+    events: EventWriter
     steps: Steps
     history: ReplayHistory
     done: int
@@ -166,7 +166,7 @@ class Execution:
     warn: Callable[[str, str, Mapping[str, Any]], Awaitable[None]]
     stopping: Callable[[], bool]
     """True once the job as a whole is being stopped."""
-    patience: Callable[[], float]
+    abort_deadline: Callable[[], float]
     """Return the time (Trio's clock) until which a job that is being stopped may clean up."""
     watched: Callable[[Awaitable[Any]], Awaitable[Any]]
     """Wrap the capability's code, to detect that it holds the event loop."""
@@ -180,13 +180,13 @@ class Execution:
     """Positions noted as begun that have no outcome yet."""
     fatal: Exception | None = None
     _asked: int = 0
-    _told: int = 0
+    _reported: int = 0
     _failures: list[Recorded] = field(factory=list)
     """Steps that failed without effect and are not stored yet."""
     _keeping: trio.StrictFIFOLock = field(factory=trio.StrictFIFOLock)
     _replaying: set[Branch] = field(factory=set)
     """Branches that got a recorded outcome and have not asked for another operation since."""
-    _went_on: trio.Event = field(factory=trio.Event)
+    _advanced: trio.Event = field(factory=trio.Event)
     """Set when a branch has asked for an operation or has ended."""
 
     # --- operations -----------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Execution:
         if self.fatal is not None:
             raise self.fatal
         branch = BRANCH.get()
-        self._goes_on(branch)
+        self._advance(branch)
         try:
             if branch.cancelled and self.stopping():
                 # Clean-up of a stopped job: not recorded, so a job that resumes from here continues where this one was
@@ -213,7 +213,7 @@ class Execution:
                 outcome = await self._do(operation, live)
             elif outcome.missed:
                 # The part that failed will cancel this one, as it did in the recorded run.
-                with trio.move_on_after(REPLAY_PATIENCE):
+                with trio.move_on_after(REPLAY_TIMEOUT):
                     await trio.sleep_forever()
             else:
                 self._replaying.add(branch)
@@ -224,10 +224,10 @@ class Execution:
             raise
         return results_of(outcome, operation, tools)
 
-    def _goes_on(self, branch: Branch) -> None:
+    def _advance(self, branch: Branch) -> None:
         self._replaying.discard(branch)
-        self._went_on.set()
-        self._went_on = trio.Event()
+        self._advanced.set()
+        self._advanced = trio.Event()
 
     async def _caught_up(self, prefix: str) -> None:
         """Wait until the parts beneath a position have reached their last recorded operations.
@@ -235,9 +235,9 @@ class Execution:
         Otherwise a part could do an operation that it never reached, because another part had failed by then.
         """
         while self.history.awaits(prefix) or any(one.prefix.startswith(prefix) for one in self._replaying):
-            with trio.move_on_after(REPLAY_PATIENCE) as patience:
-                await self._went_on.wait()
-            if patience.cancelled_caught:
+            with trio.move_on_after(REPLAY_TIMEOUT) as waiting:
+                await self._advanced.wait()
+            if waiting.cancelled_caught:
                 # The parts wait for each other by other means than the job's.
                 return
 
@@ -285,7 +285,7 @@ class Execution:
     async def _keep(self, recorded: Recorded) -> None:
         """Store an outcome: from here on a job can resume after it. Raises JobStoreError."""
         number, operation, outcome = self.done + 1, recorded.operation, recorded.outcome
-        said: list[Said] = []
+        entries: list[Entry] = []
         if operation.kind in ANNOUNCED:
             description = (
                 operation.what if outcome.status == "done" else f"{operation.what}: {outcome.error or outcome.status}"
@@ -296,13 +296,13 @@ class Execution:
                 "resumable": True,
                 "created_at": write_instant(self.services.clock()),
             }
-            said.append(("checkpoint_created", checkpoint))
+            entries.append(("checkpoint_created", checkpoint))
             if (progress := self.progress(None, f"{self.steps_asked} steps done")) is not None:
-                said.append(("progress", progress))
-        await self.account.keep(number, recorded.write(), *said)
+                entries.append(("progress", progress))
+        await self.events.record(number, recorded.write(), *entries)
         self.done = number
         self.begun.discard(operation.position)
-        self.announced += len(said) > 0
+        self.announced += len(entries) > 0
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
@@ -345,8 +345,8 @@ class Execution:
         for tool in tools:
             if tool not in declared:
                 where = "clean_up" if cleaning else "tools"
-                said = f"{self.capability.name} uses {tool}, which is not among the {where} that it declares"
-                raise CapabilityFailed(f"{said}; add it there", "internal_error")
+                reason = f"{self.capability.name} uses {tool}, which is not among the {where} that it declares"
+                raise CapabilityFailed(f"{reason}; add it there", "internal_error")
 
     async def _note(self, operation: Operation, steps: Sequence[Step]) -> bool:
         """Note that steps begin, and return True; False for steps that cannot have an effect. Raises JobStoreError."""
@@ -397,13 +397,13 @@ class Execution:
                 "session_id": self.session_id,
             }
             asked = Question(principal=self.principal, message_id="", about=about, session_id=self.session_id)
-            if self.account.state == "RUNNING":
-                await self.account.move("PAUSED", f"asks a person: {question}"[:200])
+            if self.events.state == "RUNNING":
+                await self.events.move("PAUSED", f"asks a person: {question}"[:200])
             try:
                 answer = await self._answer(asked)
             finally:
-                if self.account.state == "PAUSED" and not self.stopping():
-                    await self.account.move("RUNNING", "asks a person no longer")
+                if self.events.state == "PAUSED" and not self.stopping():
+                    await self.events.move("RUNNING", "asks a person no longer")
             return Outcome(elapsed_s=self.elapsed(), value=asdict(answer))
 
         return Answer(**await self.perform("ask_person", "", question, live))
@@ -430,7 +430,7 @@ class Execution:
         """Run parts side by side, and return their results in order. Raises the failure of the first failed part."""
         parent = BRANCH.get()
         position = parent.next()
-        self._goes_on(parent)
+        self._advance(parent)
         branches = [
             Branch(f"{position}.{index}.", parent.elapsed_s, parent.cleaning, parent.cancelled)
             for index in range(len(parts))
@@ -444,12 +444,12 @@ class Execution:
                 results[index] = await self.watched(parts[index]())
             except Exception as error:  # noqa: BLE001  whatever a part raises is raised again below
                 failures[index] = error
-                self._goes_on(branches[index])
+                self._advance(branches[index])
                 # In a replay, the siblings first reach the positions that they had in the recorded run.
                 await self._caught_up(f"{position}.")
                 nursery.cancel_scope.cancel()
             finally:
-                self._goes_on(branches[index])
+                self._advance(branches[index])
 
         async with trio.open_nursery() as nursery:
             for index in range(len(parts)):
@@ -464,20 +464,20 @@ class Execution:
 
     # --- events and files ---------------------------------------------------------------------------------------------
 
-    async def tell(self, *said: Said) -> None:
+    async def report(self, *entries: Entry) -> None:
         """Send the function's events, except those that were sent before a crash. Raises JobStoreError."""
         if self.fatal is not None:
             raise self.fatal
-        self._told += 1
-        if self.history.replaying or self._told > self.services.settings.max_steps:
+        self._reported += 1
+        if self.history.replaying or self._reported > self.services.settings.max_steps:
             return
         try:
-            for one in said:
-                if isinstance(one, tuple) and (size := len(orjson.dumps(one[1]))) > MOST_TOLD_BYTES:
+            for one in entries:
+                if isinstance(one, tuple) and (size := len(orjson.dumps(one[1]))) > MOST_REPORT_BYTES:
                     message = f"a capability's event of {size} bytes was left out: its place is an artifact"
                     await self.warn("event_too_large", message, {})
                 else:
-                    await self.account.tell(one)
+                    await self.events.write(one)
         except JobStoreError as error:
             self.fatal = error
             raise

@@ -58,7 +58,7 @@ class JobFinisher:
                 await contain(f"{name}: its partial outputs", partial(self._collect_partial, execution), self._crashed)
             await contain(f"{name}: its files", partial(self._keep_files, execution), self._crashed)
         await contain(f"{name}: its end", self._write_end, self._crashed)
-        if not job.account.message_log.ended:
+        if not job.events.message_log.ended:
             # The partial outputs could not be written. Write at least that the job failed.
             self._partial = {}
             await self._write_end()
@@ -123,7 +123,7 @@ class JobFinisher:
         job = self._job
         assert job.end is not None
         end = self._check_outputs(job.end)
-        if job.account.state == "ABORTING":
+        if job.events.state == "ABORTING":
             # Whatever else happened while it was being stopped: L2 has no other transition from ABORTING.
             end = evolve(end, state="ABORTED")
         done = summary(
@@ -148,10 +148,10 @@ class JobFinisher:
         artifacts = tuple(self._artifacts)
         if end.state == "COMPLETED":
             completed = TaskCompleted(outputs=end.outputs, artifacts=artifacts, execution_summary=done)
-            await job.account.close("COMPLETED", "completed", completed)
+            await job.events.close("COMPLETED", "completed", completed)
             return
         details = ErrorDetails(
-            phase=job.account.phase or None,
+            phase=job.events.phase or None,
             step=job.step or None,
             last_checkpoint=job.last_checkpoint,
             recoverable=end.recoverable,
@@ -166,12 +166,12 @@ class JobFinisher:
             execution_summary=done,
         )
         if end.state == "FAILED":
-            await job.account.close("FAILED", end.reason or end.error_code, failed)
+            await job.events.close("FAILED", end.reason or end.error_code, failed)
         else:
             # L4 has no message for the results of an aborted task: they go into session_closed.
-            said = write_payload(failed)
-            left = {name: said[name] for name in AFTER_ABORT if said.get(name)}
-            await job.account.close("ABORTED", end.message or "aborted", closing=left)
+            document = write_payload(failed)
+            left = {name: document[name] for name in AFTER_ABORT if document.get(name)}
+            await job.events.close("ABORTED", end.message or "aborted", closing=left)
 
     def _check_outputs(self, end: JobOutcome) -> JobOutcome:
         if end.state != "COMPLETED":

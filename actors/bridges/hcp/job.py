@@ -109,7 +109,7 @@ class RunningJob:
     submit: TaskSubmit
     row: SessionRow
     token: str
-    account: EventWriter
+    events: EventWriter
     recorded: Sequence[Recorded] = ()
     """The records that are replayed: those of the job that this one resumes."""
     execution: Execution | None = None
@@ -134,7 +134,7 @@ class RunningJob:
             self._scope.cancel()
         # A later request can only shorten the wait for the step in flight.
         if self.steps is not None and self._stop_request is not None:
-            self.steps.hurry(request.until)
+            self.steps.end_by(request.until)
 
     def check(self, token: str) -> None:
         """Check a session token. Raises TokenError for one that is not this session's, or has expired.
@@ -185,9 +185,9 @@ class RunningJob:
                 self.end = await self._work(session)
             if self.end is None:
                 await self._announce_aborting()
-            if self.account.state == "PAUSED":
+            if self.events.state == "PAUSED":
                 # L2 has no transition from PAUSED to an end.
-                await self.account.move("RUNNING", "asks a person no longer")
+                await self.events.move("RUNNING", "asks a person no longer")
         except FATAL as error:
             # A stop request explains an ended HACP session; then it decides the outcome.
             if not (isinstance(error, StepsEnded) and self._stop_request is not None):
@@ -217,7 +217,7 @@ class RunningJob:
             submit=self.submit,
             session_id=self.row.session_id,
             principal=self.row.principal,
-            account=self.account,
+            events=self.events,
             steps=self.steps,
             history=ReplayHistory.of(self.recorded),
             done=len(self.recorded),
@@ -226,7 +226,7 @@ class RunningJob:
             progress=self._progress,
             warn=self.warn,
             stopping=lambda: self._scope.cancel_called,
-            patience=self._patience,
+            abort_deadline=self._abort_deadline,
             watched=watch.over,
         )
         self.recorded = ()
@@ -274,9 +274,9 @@ class RunningJob:
 
     async def _keep_alive(self, session: Session, execution: Execution, function: trio.CancelScope) -> None:
         """Send requests that keep the HACP session open while the function waits: an idle session would be ended."""
-        nap = min(KEEP_ALIVE, self.services.idle_ttl_s / 3)
+        interval = min(KEEP_ALIVE, self.services.idle_ttl_s / 3)
         while True:
-            await trio.sleep(nap)
+            await trio.sleep(interval)
             try:
                 await session.tools()
             except RpcError as error:
@@ -290,14 +290,14 @@ class RunningJob:
     async def _announce_created(self) -> None:
         row = self.row
         created = {"state": "PENDING", "risk_level": row.risk_level, "session_token": self.token}
-        await self.account.open(created, "recovered_from_checkpoint" if self.recorded else "approved")
+        await self.events.open(created, "recovered_from_checkpoint" if self.recorded else "approved")
         for warning in self.approval.warnings:
             await self.warn("gate", warning)
 
     async def warn(self, code: str, message: str, more: Mapping[str, Any] | None = None) -> None:
         """Send a warning, and list it in the summary."""
         self.warnings.append(message)
-        await self.account.tell(("warning", {"code": code, "message": message, **(more or {})}))
+        await self.events.write(("warning", {"code": code, "message": message, **(more or {})}))
 
     async def _throttled(self, name: str) -> None:
         await self.warn("rate_limited", f"{name}: the policy's rate limit makes this job wait")
@@ -316,22 +316,22 @@ class RunningJob:
             log.warning("%s", self._held_message())
 
     def _progress(self, done: float | None, message: str) -> dict[str, Any] | None:
-        return self._throttle.due(self.account.phase, message, done, self._elapsed(), trio.current_time())
+        return self._throttle.due(self.events.phase, message, done, self._elapsed(), trio.current_time())
 
     async def _stopping(self) -> float:
         """Report ABORTING if the whole job is being stopped; return the time until which to wait for the step."""
         if self._scope.cancel_called:
             await self._announce_aborting()
-        return self._patience()
+        return self._abort_deadline()
 
-    def _patience(self) -> float:
+    def _abort_deadline(self) -> float:
         if self._stop_request is not None:
             return self._stop_request.until
         return trio.current_time() + self.services.settings.abort_timeout_s
 
     async def _announce_aborting(self) -> None:
-        if self._stop_request is not None and self._stop_request.aborts and self.account.state in ("RUNNING", "PAUSED"):
-            await self.account.move("ABORTING", self._stop_request.message)
+        if self._stop_request is not None and self._stop_request.aborts and self.events.state in ("RUNNING", "PAUSED"):
+            await self.events.move("ABORTING", self._stop_request.message)
 
     def _stopped_outcome(self) -> JobOutcome:
         if self._stop_request is None:

@@ -104,7 +104,7 @@ class JobTable:
         """
         job = self.running.get(session_id)
         if job is not None:
-            return job.account.message_log
+            return job.events.message_log
         if (message_log := self._ended.get(session_id)) is not None:
             return message_log
         lines = await self.services.job_store.message_log(session_id)

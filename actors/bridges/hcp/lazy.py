@@ -94,13 +94,13 @@ class LazyJobServer:
 
     def receive(self, principal: Principal, request: HcpRequest) -> None:
         """See messages.JobServer."""
-        self._hand_on(_Waiting(principal, request=request))
+        self._hand_on(_Waiting(principal, message=request))
 
-    def call(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
+    def call(self, principal: Principal, request: Request, sink: MessageSink) -> None:
         """See messages.JobServer."""
         if self.closing:
             raise ShuttingDown
-        self._hand_on(_Waiting(principal, ask=ask, reader=reader))
+        self._hand_on(_Waiting(principal, request=request, sink=sink))
 
     def _hand_on(self, waiting: _Waiting) -> None:
         if self._job_server is not None:
@@ -163,32 +163,32 @@ class LazyJobServer:
 
 @define(eq=False)
 class _Waiting:
-    """An HCP message (`request`), or a method call (`ask` and `reader`), that waits for the real job server."""
+    """An HCP `message`, or a method call (`request` and `sink`), that waits for the real job server."""
 
     principal: Principal
-    request: HcpRequest | None = None
-    ask: Request | None = None
-    reader: MessageSink | None = None
+    message: HcpRequest | None = None
+    request: Request | None = None
+    sink: MessageSink | None = None
 
     def deliver(self, job_server: HcpJobServer) -> None:
         """Pass it to the job server."""
-        if self.request is not None:
-            job_server.receive(self.principal, self.request)
-        elif self.ask is not None and self.reader is not None:
+        if self.message is not None:
+            job_server.receive(self.principal, self.message)
+        elif self.request is not None and self.sink is not None:
             try:
-                job_server.call(self.principal, self.ask, self.reader)
+                job_server.call(self.principal, self.request, self.sink)
             except RpcError as error:
-                self.ask.error(error)
+                self.request.error(error)
 
     def refuse(self, reason_code: Any, reason: str) -> None:
         """Answer that it cannot be served now."""
-        if self.ask is not None:
+        if self.request is not None:
             shutting_down = reason_code == "shutting_down"
-            self.ask.error(ShuttingDown() if shutting_down else InternalError(data={"reason": reason}))
-        elif self.request is not None:
+            self.request.error(ShuttingDown() if shutting_down else InternalError(data={"reason": reason}))
+        elif self.message is not None:
             from hearth.hcp.safety import unread
 
-            self.request.answer(unread(self.request.document, reason_code, reason, time.time()))
+            self.message.answer(unread(self.message.document, reason_code, reason, time.time()))
 
 
 class JobServerLifetime:

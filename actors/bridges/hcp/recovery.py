@@ -93,7 +93,7 @@ async def _end(services: Services, row: SessionRow) -> None:
             duration_s=duration_s, steps=made, checkpoints=made, risk_events=(), warnings=warnings
         ),
     )
-    account = EventWriter(
+    events = EventWriter(
         row.session_id,
         services.job_store,
         MessageLog(lines),
@@ -104,13 +104,13 @@ async def _end(services: Services, row: SessionRow) -> None:
     )
     if row.state == "PAUSED":
         # L2 has no transition from PAUSED to an end.
-        await account.move("RUNNING", "the daemon ended")
+        await events.move("RUNNING", "the daemon ended")
     if aborting:
-        said = write_payload(failed)
-        left = {name: said[name] for name in AFTER_ABORT if said.get(name)}
-        await account.close("ABORTED", "daemon ended", closing=left)
+        document = write_payload(failed)
+        left = {name: document[name] for name in AFTER_ABORT if document.get(name)}
+        await events.close("ABORTED", "daemon ended", closing=left)
     else:
-        await account.close("FAILED", "daemon ended", failed)
+        await events.close("FAILED", "daemon ended", failed)
     log.warning("HCP session %s (%s) had not ended; its last checkpoint is %s", row.session_id, row.capability, last)
 
 

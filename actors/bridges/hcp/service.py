@@ -146,7 +146,7 @@ async def serve_jobs(
 
 NOT_FOR_CALLERS: Final = frozenset(TYPES) - {"task_submit", "abort"}
 """Types that only a callee sends; the server refuses them without reading their payloads."""
-LAST_WORDS: Final = 2.0
+END_TIMEOUT: Final = 2.0
 """Seconds that jobs get to write their end, once their HACP sessions have been closed."""
 EXPIRY_S: Final = 60.0
 """Seconds between two retention runs."""
@@ -224,7 +224,7 @@ class HcpJobServer:
         elif submission.digest != digest:
             self._refuse(principal, request, reused(message.message_id), message.message_id)
         elif submission.session_id is not None and (job := self.jobs.running.get(submission.session_id)) is not None:
-            request.follow(job.account.message_log, 1)
+            request.follow(job.events.message_log, 1)
         else:
             submission.requests.append(request)
 
@@ -259,8 +259,8 @@ class HcpJobServer:
         if self.services.refusals.admit("hcp.abort", principal.key, None):
             reason = (abort.reason or "")[:256] or None
             self.services.audit("hcp.abort", hcp_session=session_id, principal=principal.key, reason=reason)
-        patience = trio.current_time() + self.services.settings.abort_timeout_s
-        job.stop(StopRequest(message=abort.reason or "aborted by the caller", until=patience))
+        until = trio.current_time() + self.services.settings.abort_timeout_s
+        job.stop(StopRequest(message=abort.reason or "aborted by the caller", until=until))
 
     async def _row(self, session_id: str) -> SessionRow | None:
         try:
@@ -283,14 +283,14 @@ class HcpJobServer:
 
     # --- methods ------------------------------------------------------------------------------------------------
 
-    def call(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
+    def call(self, principal: Principal, request: Request, sink: MessageSink) -> None:
         """See messages.JobServer."""
         if self.jobs.closing:
             raise ShuttingDown
         self._start(
-            f"{type(ask.params).__name__} of {principal.key}",
-            partial(self._methods.answer, principal, ask, reader),
-            lambda _error: ask.error(InternalError()),
+            f"{type(request.params).__name__} of {principal.key}",
+            partial(self._methods.answer, principal, request, sink),
+            lambda _error: request.error(InternalError()),
         )
 
     def withdraw(self, principal: Principal, message_id: str, reason: str | None) -> bool:
@@ -308,10 +308,10 @@ class HcpJobServer:
     async def end(self, until: float) -> None:
         """Accept no more jobs, stop the running ones, and wait for their ends until this time (Trio's clock).
 
-        A second call waits `LAST_WORDS` seconds at most: by then no job waits for a step any more.
+        A second call waits `END_TIMEOUT` seconds at most: by then no job waits for a step any more.
         """
         if self.jobs.closing:
-            until = min(until, trio.current_time() + LAST_WORDS)
+            until = min(until, trio.current_time() + END_TIMEOUT)
         self.jobs.closing = True
         self.jobs.approvals.close()
         for job in list(self.jobs.running.values()):
@@ -357,29 +357,29 @@ class Methods:
         self._withdraw_submission = withdraw
         self._reads = Buckets(jobs.services.rate)
 
-    async def answer(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
+    async def answer(self, principal: Principal, request: Request, sink: MessageSink) -> None:
         """Run one method call and answer it."""
-        params = ask.params
+        params = request.params
         try:
             allowed = self._allowed(principal)
             if isinstance(params, HcpCapabilities):
-                ask.result(self._capabilities(allowed))
+                request.result(self._capabilities(allowed))
             elif isinstance(params, HcpSessions):
-                ask.result(await self._sessions(principal))
+                request.result(await self._sessions(principal))
             elif isinstance(params, HcpAttach):
-                await self._attach(principal, ask, params, reader)
+                await self._attach(principal, request, params, sink)
             elif isinstance(params, HcpArtifact):
-                ask.result(await self._artifact(principal, allowed, params))
+                request.result(await self._artifact(principal, allowed, params))
             elif isinstance(params, HcpPending):
-                ask.result(self._pending(principal, allowed))
+                request.result(self._pending(principal, allowed))
             elif isinstance(params, HcpDecide):
-                ask.result(self._decide(principal, allowed, params))
+                request.result(self._decide(principal, allowed, params))
             elif isinstance(params, HcpWithdraw):
-                ask.result(self._withdraw(principal, params))
+                request.result(self._withdraw(principal, params))
         except RpcError as error:
-            ask.error(error)
+            request.error(error)
         except (JobStoreError, StoreError) as error:
-            ask.error(InternalError(data={"reason": str(error)}))
+            request.error(InternalError(data={"reason": str(error)}))
 
     def _allowed(self, principal: Principal) -> Allowance:
         services = self._jobs.services
@@ -401,14 +401,14 @@ class Methods:
         waiting = self._jobs.approvals.waiting(principal.key)
         return {"sessions": [*waiting, *(entry_of(row) for row in rows)]}
 
-    async def _attach(self, principal: Principal, ask: Request, params: HcpAttach, reader: MessageSink) -> None:
+    async def _attach(self, principal: Principal, request: Request, params: HcpAttach, sink: MessageSink) -> None:
         row = await self._jobs.services.job_store.session(params.session_id)
         owned = row is not None and row.principal == principal.key
         message_log = await self._jobs.messages_of(params.session_id, principal) if owned else None
         if row is None or message_log is None:
             raise SessionInvalid(data={"reason": "there is no such session of yours"})
-        ask.result(entry_of(row))
-        reader.follow(message_log, message_log.index_of(params.from_sequence) if params.from_sequence else 1)
+        request.result(entry_of(row))
+        sink.follow(message_log, message_log.index_of(params.from_sequence) if params.from_sequence else 1)
 
     # --- artifacts ----------------------------------------------------------------------------------------------
 

@@ -71,11 +71,11 @@ class Steps:
         self.begun = 0
         """Steps that were submitted."""
         self._was_throttled = False
-        self._patience = trio.CancelScope()
+        self._wait_scope = trio.CancelScope()
 
-    def hurry(self, until: float) -> None:
+    def end_by(self, until: float) -> None:
         """Wait for a step that is being stopped no longer than until this time (Trio's clock)."""
-        self._patience.deadline = min(self._patience.deadline, until)
+        self._wait_scope.deadline = min(self._wait_scope.deadline, until)
 
     async def do(self, name: str, steps: Sequence[Step], **constraints: Any) -> Outcome:
         """Run steps as one task. Raises StepsEnded.
@@ -133,10 +133,10 @@ class Steps:
     async def _stop(self, task: Task) -> Outcome:
         """Ask the task to stop, wait for it, and return its outcome."""
         with trio.CancelScope(shield=True):
-            self.hurry(await self._stopping())
-        # Its deadline, which `hurry` sets, bounds the shielded wait.
-        self._patience.shield = True
-        with self._patience:
+            self.end_by(await self._stopping())
+        # Its deadline, which `end_by` sets, bounds the shielded wait.
+        self._wait_scope.shield = True
+        with self._wait_scope:
             try:
                 await task.cancel()
                 done = await task.wait()

@@ -247,9 +247,9 @@ class Submission:
         await services.job_store.answer(self.principal.key, self.message_id, line, row, outcomes=recorded)
         self._claimed = False
         message_log = MessageLog((line,), metrics=services.journal.metrics, account=self.memory)
-        account = EventWriter(row.session_id, services.job_store, message_log, services.clock)
+        events = EventWriter(row.session_id, services.job_store, message_log, services.clock)
         replayed = () if resumed is None else resumed.steps
-        job = RunningJob(services, self.jobs.approvals, approval, submit, row, token, account, replayed)
+        job = RunningJob(services, self.jobs.approvals, approval, submit, row, token, events, replayed)
         self.jobs.running[row.session_id] = job
         self._follow(message_log)
         return job

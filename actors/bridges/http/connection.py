@@ -31,7 +31,7 @@ GRACE = 10.0
 class PeerConnection:
     """A connection, from `accept` to its end. Times in seconds.
 
-    `scope` is the whole connection's: its deadline is what ends the connection. `patience` bounds an unknown peer's
+    `scope` is the whole connection's: its deadline is what ends the connection. `timeout` bounds an unknown peer's
     whole connection; later, the headers of each request from their first byte on.
     """
 
@@ -42,19 +42,19 @@ class PeerConnection:
         settled: Callable[[], None],
         limiter: ConnectionLimiter,
         *,
-        patience: float,
+        timeout: float,
     ) -> None:
         self.connected = connected
         self.peer = peer
         self.certificate: Certificate = no_certificate
-        self.scope = trio.CancelScope(deadline=trio.current_time() + patience)
+        self.scope = trio.CancelScope(deadline=trio.current_time() + timeout)
         self.idle = True
         """True while no request is under way."""
         self.sending: trio.CancelScope | None = None
         """The scope of a send under way; only `cut` cancels it."""
         self._settled = settled
         self._limiter = limiter
-        self._patience = patience
+        self._timeout = timeout
         self._inside: Principal | None = None
         self._local: Principal | None = None
         self._finishing = False
@@ -91,10 +91,10 @@ class PeerConnection:
 
     # --- the clock ----------------------------------------------------------------------------------------------
 
-    def heard(self) -> None:
+    def note_data(self) -> None:
         """Start the deadline for a request's headers: its first bytes have come."""
         if self.idle:
-            self.hurry(self._patience)
+            self.close_within(self._timeout)
 
     def begun(self) -> None:
         """Note that a request's headers are complete."""
@@ -107,9 +107,9 @@ class PeerConnection:
         self.idle = True
         if self._finishing:
             self.scope.cancel()
-        self.hurry(KEEP_ALIVE)
+        self.close_within(KEEP_ALIVE)
 
-    def hurry(self, seconds: float) -> None:
+    def close_within(self, seconds: float) -> None:
         """End the connection after this many seconds, or at its earlier deadline."""
         self.scope.deadline = min(self.scope.deadline, trio.current_time() + seconds)
 

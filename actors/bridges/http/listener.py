@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # --- listener ---------------------------------------------------------------------------------------------------------
 
-LAST_WORDS = 0.5
+FLUSH_TIMEOUT = 0.5
 """Seconds for sending answers once all sessions have ended, before streams are ended too."""
 
 
@@ -83,7 +83,7 @@ class HttpListener(Listening):
         app = await nursery.start(self._serve_app)
 
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
-            connection = PeerConnection(connected, peer, settled, limiter, patience=self._handshake_timeout)
+            connection = PeerConnection(connected, peer, settled, limiter, timeout=self._handshake_timeout)
             nursery.start_soon(self._serve, app, connection)
 
         await each_unknown_peer(self._listening, limiter, self._send_timeout, begin)
@@ -97,7 +97,7 @@ class HttpListener(Listening):
                     connection.finish()
                 # Answers to requests whose session has ended are being sent; a stream ends only when the application
                 # closes.
-                with trio.move_on_after(LAST_WORDS):
+                with trio.move_on_after(FLUSH_TIMEOUT):
                     await self._wait_until_all_ended()
             await self._wait_until_all_ended()
         finally:
@@ -264,7 +264,7 @@ class HttpConnection:
         self._reading = trio.CancelScope()
         self._closing = False
         """True once the last answer is sent: what the peer still sends is read and dropped."""
-        self._deaf = False
+        self._ignoring_input = False
         """True once reading has stopped while an answer is still due."""
 
     async def run(self) -> None:
@@ -281,9 +281,9 @@ class HttpConnection:
             self._protocol = _Protocol(requests, self._app, self._config, state, encrypted, client, server, self._send)
             with self._reading:
                 await self._read()
-            if not self._deaf:
+            if not self._ignoring_input:
                 await self._protocol.handle(Closed())
-                self._connection.hurry(GRACE)
+                self._connection.close_within(GRACE)
 
     async def _read(self) -> None:
         while True:
@@ -296,9 +296,9 @@ class HttpConnection:
                     return
                 continue
             if data:
-                self._connection.heard()
-            await self._protocol.receive(bytes(data), lambda: self._closing or self._deaf)
-            if not data or self._deaf:
+                self._connection.note_data()
+            await self._protocol.receive(bytes(data), lambda: self._closing or self._ignoring_input)
+            if not data or self._ignoring_input:
                 return
 
     async def _send(self, event: Event) -> None:
@@ -316,7 +316,7 @@ class HttpConnection:
             unfinished = self._protocol.connection.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
             if unfinished and self._requests.answering and self._protocol.stream is not None:
                 # The bytes after the request are invalid. The request is still answered; then the connection closes.
-                self._deaf = True
+                self._ignoring_input = True
                 return
             self._close()
             await self._protocol.handle(Closed())

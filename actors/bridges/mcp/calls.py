@@ -28,7 +28,7 @@ from attrs import evolve, field, frozen
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE, Provider, Refused
+from hearth.actors.bridges.mcp.provider import ANSWER_TIMEOUT, Provider, Refused
 from hearth.errors import CarrierError, HearthError, ParseError, PermissionDenied, RpcError, SessionInvalid
 from hearth.mcp.arguments import Fault, usage
 from hearth.mcp.names import LONGEST_SHOWN, META_TASK
@@ -142,11 +142,11 @@ async def consent(
     request: McpRequest,
     params: types.CallToolRequestParams,
     job: ConsentRequest,
-    rehearse: Callable[[], Awaitable[object]],
+    dry_run: Callable[[], Awaitable[object]],
 ) -> types.InputRequiredResult | str | None:
     """Return None if a person allows the call, a question to put to them, or the reason of a refusal, as a sentence.
 
-    `rehearse` raises for a call that could not run anyway; then no person is asked.
+    `dry_run` raises for a call that could not run anyway; then no person is asked.
     """
     if not request.can_elicit:
         return (
@@ -158,7 +158,7 @@ async def consent(
     if isinstance(answer, types.ElicitResult) and request.client.questions.settle(params.request_state, about):
         return _verdict(answer)
     # Anything that is not an answer to this very question is ignored: the person is asked, or asked again.
-    await rehearse()
+    await dry_run()
     question = _question(job, await request.client.board())
     if question is None:
         return "A person has to allow such a call, and it is too long to be shown to one: make it smaller"
@@ -171,10 +171,10 @@ async def consent(
 async def _asked(request: McpRequest, question: str) -> str | None:
     """Ask on the request's own stream, and wait for the answer."""
     try:
-        with trio.fail_after(ANSWER_PATIENCE):
+        with trio.fail_after(ANSWER_TIMEOUT):
             answer = await request.ctx.session.elicit_form(question, FORM, related_request_id=request.ctx.request_id)
     except trio.TooSlowError:
-        return f"No person has answered within {ANSWER_PATIENCE:g} s"
+        return f"No person has answered within {ANSWER_TIMEOUT:g} s"
     except (MCPError, ValidationError) as error:
         return f"A person has to allow each such call, and the client could not ask one ({str(error).splitlines()[0]})"
     return _verdict(answer)
@@ -238,8 +238,8 @@ def _clean(text: str) -> str:
 
 def _digest(job: ConsentRequest) -> bytes:
     steps = [[step.tool, dict(step.args)] for step in job.steps]
-    said = orjson.dumps([job.tool, job.intent, steps, dict(job.constraints)], option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(said).digest()
+    content = orjson.dumps([job.tool, job.intent, steps, dict(job.constraints)], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(content).digest()
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class ProgressReporter:
         self._every = every
         self._began = trio.current_time()
         self._index = 0
-        self._said = 0
+        self._reports = 0
         """The number of messages about the current step."""
         self.due = self._began + every
         """The time of the next sign of life (Trio's clock)."""
@@ -273,7 +273,7 @@ class ProgressReporter:
         if event.step_index is None or event.phase not in ("start", "progress"):
             return
         if event.phase == "start":
-            self._index, self._said = event.step_index, 0
+            self._index, self._reports = event.step_index, 0
             await self._say("begins")
             return
         await self._say(orjson.dumps(event.data.get("data")).decode()[:MOST_DETAILS])
@@ -284,16 +284,16 @@ class ProgressReporter:
 
     async def _say(self, what: str) -> None:
         count = len(self._steps)
-        said, self._said = self._said, self._said + 1
+        reports, self._reports = self._reports, self._reports + 1
         tool = self._steps[self._index].tool
         place = f"step {self._index + 1} of {count} ({tool})" if count > 1 else tool
-        await self._session.report_progress(self._index + said / (said + 1), count, f"{place}: {what}")
+        await self._session.report_progress(self._index + reports / (reports + 1), count, f"{place}: {what}")
         self.due = trio.current_time() + self._every
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
 
-PATIENCE: Final = 2.0
+CANCEL_TIMEOUT: Final = 2.0
 """Seconds that a cancelled request waits for the daemon to take note."""
 
 
@@ -325,7 +325,7 @@ class Running:
 
     async def cancel(self) -> None:
         """Have the daemon cancel the task; cancellation of the caller does not stop this."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CANCEL_TIMEOUT):
             try:
                 await self.task.cancel()
             except HearthError:
@@ -379,7 +379,7 @@ async def perform(
         if job.least_risk < CONSENT_RISK <= job.risk:
             job = await _at_effective_risk(client, job)
         if job.risk >= CONSENT_RISK:
-            answer = await consent(request, params, job, partial(_rehearse, client, _raised(job)))
+            answer = await consent(request, params, job, partial(_dry_run, client, _raised(job)))
             if isinstance(answer, str):
                 return with_note(client, refused(job, answer))
             if answer is not None:
@@ -413,7 +413,7 @@ def _lost(running: Running, error: RpcError | CarrierError) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {META_TASK: {"task_id": task_id}}}
 
 
-async def _rehearse(client: Client, job: ConsentRequest) -> Running:
+async def _dry_run(client: Client, job: ConsentRequest) -> Running:
     """Have the daemon check and authorise a request without running it.
 
     Raises the RpcError it would be refused with.
@@ -440,8 +440,8 @@ async def _at_effective_risk(client: Client, job: ConsentRequest) -> ConsentRequ
     return evolve(measured, constraints={**job.constraints, "max_risk_level": measured.risk})
 
 
-async def _measured(client: Client, job: ConsentRequest, rehearsed: ConsentRequest) -> ConsentRequest:
-    steps = (await (await _rehearse(client, rehearsed)).result()).steps
+async def _measured(client: Client, job: ConsentRequest, dry_run: ConsentRequest) -> ConsentRequest:
+    steps = (await (await _dry_run(client, dry_run)).result()).steps
     if len(steps) != len(job.steps):
         return job
     entries = [

@@ -147,7 +147,7 @@ class HttpClients:
         if len(named) < self._most:
             return
         for name, known in named.items():
-            if not self._lives(principal, known):
+            if not self._is_open(principal, known):
                 known.client.close()
                 del named[name]
                 return
@@ -157,7 +157,7 @@ class HttpClients:
             f"have been idle for {self._idle_ttl:g} s",
         )
 
-    def _lives(self, principal: Principal, known: _Known) -> bool:
+    def _is_open(self, principal: Principal, known: _Known) -> bool:
         """Return True if a client has a session, or is opening one."""
         session = known.client.opened
         return not known.client.idle and (session is None or self._alive(principal, session))
@@ -169,7 +169,7 @@ class HttpClients:
             await trio.sleep_until(known.used + self._idle_ttl)
             if known.used + self._idle_ttl > trio.current_time():
                 continue
-            if self._lives(principal, known):
+            if self._is_open(principal, known):
                 # Work that it began goes on in its session.
                 known.used = trio.current_time()
                 continue

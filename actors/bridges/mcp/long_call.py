@@ -62,7 +62,7 @@ class LongCall:
         self._changed = changed
         self._lease = lease
         self._version = request.ctx.protocol_version
-        self._ask = CallChannel(request, self._tell).ask(request)
+        self._ask = CallChannel(request, self._report).ask(request)
         self._scope = trio.CancelScope()
         self._keep = trio.CancelScope()
         self._settled = trio.Event()
@@ -80,8 +80,8 @@ class LongCall:
         self._questions: dict[str, tuple[str, types.InputRequest]] = {}
         self._answers: dict[str, types.InputResponse] = {}
         self._answered = trio.Event()
-        self._born = self._touched = datetime.now(UTC)
-        self._born_at = trio.current_time()
+        self._created = self._touched = datetime.now(UTC)
+        self._created_at = trio.current_time()
         self._until = float("inf")
 
     def charge(self) -> None:
@@ -265,7 +265,7 @@ class LongCall:
             self.renew()
         self._become(status, message)
 
-    def _tell(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         self._become(self.status, message)
 
     def _become(self, status: types.TaskStatus, message: str | None) -> None:
@@ -278,9 +278,9 @@ class LongCall:
         envelope: dict[str, Any] = {
             "taskId": self.task_id,
             "status": self.status,
-            "createdAt": _iso(self._born),
+            "createdAt": _iso(self._created),
             "lastUpdatedAt": _iso(self._touched),
-            "ttlMs": round((self._until - self._born_at) * 1000),
+            "ttlMs": round((self._until - self._created_at) * 1000),
             "pollIntervalMs": POLL_MS,
         }
         if self._message is not None:
@@ -317,16 +317,17 @@ def _iso(moment: datetime) -> str:
 
 async def notify_on_stream(ctx: Context, method: str, params: Mapping[str, Any] | None) -> None:
     """Send a notification, in wire form, on the stream of a request's answer."""
-    said = types.Notification[dict[str, Any], str](method=method, params=dict(params or {}))
-    await ctx.session.send_notification(cast("types.ServerNotification", said), related_request_id=ctx.request_id)
+    notification = types.Notification[dict[str, Any], str](method=method, params=dict(params or {}))
+    sent = cast("types.ServerNotification", notification)
+    await ctx.session.send_notification(sent, related_request_id=ctx.request_id)
 
 
 class CallChannel:
-    """The SDK's DispatchContext for one call. `tell` takes the text of each progress report."""
+    """The SDK's DispatchContext for one call. `report` takes the text of each progress report."""
 
-    def __init__(self, request: McpRequest, tell: Callable[[str], None]) -> None:
+    def __init__(self, request: McpRequest, report: Callable[[str], None]) -> None:
         self._origin = request.ctx
-        self._tell = tell
+        self._report = report
         self._cancel_requested = anyio.Event()
 
     def ask(self, request: McpRequest) -> McpRequest:
@@ -342,7 +343,7 @@ class CallChannel:
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """See DispatchContext."""
         if message is not None:
-            self._tell(message)
+            self._report(message)
         await self._origin.session.report_progress(progress, total, message)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> None:

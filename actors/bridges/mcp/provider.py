@@ -58,7 +58,7 @@ Context: TypeAlias = "ServerRequestContext[Clients, Any]"
 
 KEEP_ALIVE: Final = 60.0
 """Seconds between two requests that keep a present client's session open: the idle TTL is 300 s."""
-ANSWER_PATIENCE: Final = 600.0
+ANSWER_TIMEOUT: Final = 600.0
 """Seconds for which a question waits for its answer."""
 MOST_QUESTIONS: Final = 16
 """Questions of one client that may wait for their answers; one more drops the oldest."""
@@ -107,13 +107,13 @@ class Questions:
     def ask(self, about: bytes) -> str:
         """Return the token of a new question, which its answer must carry and which cannot be guessed."""
         name = secrets.token_urlsafe(24)
-        self._open[name] = about, trio.current_time() + ANSWER_PATIENCE
+        self._open[name] = about, trio.current_time() + ANSWER_TIMEOUT
         if len(self._open) > MOST_QUESTIONS:
             self._open.popitem(last=False)
         return name
 
     def settle(self, name: str | None, about: bytes) -> bool:
-        """Return True for the first answer to a question about exactly this, within `ANSWER_PATIENCE`."""
+        """Return True for the first answer to a question about exactly this, within `ANSWER_TIMEOUT`."""
         asked, until = self._open.pop(name or "", (b"", 0.0))
         return asked == about and trio.current_time() <= until
 

@@ -64,7 +64,7 @@ MOST_STREAMS: Final = 16
 Look: TypeAlias = "Callable[[Client, str], Awaitable[object]]"
 """The value of the resource with a canonical URI that is compared with its former one. Raises HearthError."""
 
-Tell: TypeAlias = "Callable[[], Awaitable[None]]"
+Notify: TypeAlias = "Callable[[], Awaitable[None]]"
 
 _PASSING = (AuditUnavailable, QueueFull, RateLimited, ResourceBusy)
 """Refusals that do not tell whether a resource exists and may be read."""
@@ -78,7 +78,7 @@ class _Watch:
 
     def __init__(self, account: Account) -> None:
         self._account = account
-        self.subscribers: dict[object, tuple[Tell, int]] = {}
+        self.subscribers: dict[object, tuple[Notify, int]] = {}
         """By token: the function to call, and the bytes charged for it."""
         self.ready = trio.Event()
         """Set after the first poll: a value that differs from that one is a change."""
@@ -132,12 +132,12 @@ class Changes:
             return True
         session = request.ctx.session
 
-        async def tell() -> None:
+        async def notify() -> None:
             await session.send_resource_updated(uri)
 
         token = object()
         try:
-            watch = self._enter(request.client, key, uri, token, tell)
+            watch = self._enter(request.client, key, uri, token, notify)
             if watch is None:
                 raise MCPError(
                     types.INVALID_REQUEST,
@@ -208,8 +208,8 @@ class Changes:
     def _subscribed_of(self, client: Client) -> _ClientSubscriptions:
         return self._subscriptions.setdefault(client, _ClientSubscriptions())
 
-    def _enter(self, client: Client, key: str, uri: str, token: object, tell: Tell) -> _Watch | None:
-        """Call `tell` whenever the resource has changed since the watch's first poll.
+    def _enter(self, client: Client, key: str, uri: str, token: object, notify: Notify) -> _Watch | None:
+        """Call `notify` whenever the resource has changed since the watch's first poll.
 
         Returns None beyond the limit. Raises QueueFull.
         """
@@ -223,7 +223,7 @@ class Changes:
         if watch is None:
             watch = watches[key] = _Watch(client.account)
             client.nursery.start_soon(self._poll, client, key, watch)
-        watch.subscribers[token] = tell, size
+        watch.subscribers[token] = notify, size
         return watch
 
     async def _poll(self, client: Client, key: str, watch: _Watch) -> None:
@@ -264,8 +264,8 @@ class Changes:
             return max(self._every, retry_ms / 1000)
         before, watch.seen = watch.seen, now
         if before is not _UNKNOWN and before != now:
-            for tell, _ in list(watch.subscribers.values()):
-                await tell()
+            for notify, _ in list(watch.subscribers.values()):
+                await notify()
         return self._every
 
 
@@ -279,14 +279,14 @@ class _Stream:
         self._changed: dict[str, None] = {}
         self._wake = trio.Event()
 
-    def notifier(self, uri: str) -> Tell:
+    def notifier(self, uri: str) -> Notify:
         """Return the function that notes a change of this resource; it never waits for the stream's reader."""
 
-        async def tell() -> None:
+        async def notify() -> None:
             self._changed[uri] = None
             self._wake.set()
 
-        return tell
+        return notify
 
     async def acknowledge(self, uris: list[str]) -> None:
         honoured = types.SubscriptionFilter(resource_subscriptions=uris or None)
@@ -299,11 +299,11 @@ class _Stream:
     async def run(self, gone: trio.Event) -> None:
         """Send changes until the client has gone."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell)
+            nursery.start_soon(self._notify)
             await gone.wait()
             nursery.cancel_scope.cancel()
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -353,7 +353,7 @@ class Resources(Provider):
     """
 
     def __init__(self, *, every: float = EVERY) -> None:
-        self.changes = Changes(watchable, essence, every=every)
+        self.changes = Changes(watchable, compared_value, every=every)
 
     async def resources(self, request: McpRequest) -> Sequence[types.Resource]:
         """See Provider. Sensors that cannot be listed at the moment are left out."""
@@ -520,7 +520,7 @@ def watchable(uri: str) -> str | None:
     return None
 
 
-async def essence(client: Client, uri: str) -> object:
+async def compared_value(client: Client, uri: str) -> object:
     """Return the value of a watchable resource to compare: a sensor's value; the states of the board's parts.
 
     The board's counters and the audit log's head change with every poll, and are left out.

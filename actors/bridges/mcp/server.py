@@ -29,7 +29,7 @@ from hearth.actors.bridges.mcp.calls import BEAT, ConsentRequest, TaskProvider, 
 from hearth.actors.bridges.mcp.cards import AgentCards
 from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.provider import (
-    ANSWER_PATIENCE,
+    ANSWER_TIMEOUT,
     McpRequest,
     Method,
     Outcome,
@@ -120,7 +120,7 @@ def make_server(
         server.add_request_handler(method.name, method.params, partial(offers.serve, method))
     for name, settings in offers.extensions().items():
         server.extensions[name] = dict(settings)
-    security = RequestStateSecurity(keys=[secrets.token_bytes(32)], ttl=ANSWER_PATIENCE, bind_principal=principal)
+    security = RequestStateSecurity(keys=[secrets.token_bytes(32)], ttl=ANSWER_TIMEOUT, bind_principal=principal)
     # Replaces the SDK's own middleware, which traces every message for OpenTelemetry; here the audit log records calls.
     server.middleware[:] = [RequestStateBoundary(security, default_audience=NAME)]
     return server

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hearth.client.connection import Client as HearthClient
     from hearth.transport.address import Address
 
-LAST_WORDS: Final = 1.0
+FLUSH_TIMEOUT: Final = 1.0
 """Seconds for the last answers to be read, once the client has closed its side."""
 
 log = logging.getLogger("hearth.mcp")
@@ -129,7 +129,7 @@ async def serve(
         outgoing = Outgoing(stdout, nursery.cancel_scope)
         nursery.start_soon(outgoing.run)
         await server.run(Incoming(stdin, outgoing), outgoing, server.create_initialization_options())
-        with trio.move_on_after(LAST_WORDS):
+        with trio.move_on_after(FLUSH_TIMEOUT):
             await outgoing.written.wait()
         nursery.cancel_scope.cancel()
     if outgoing.broken:

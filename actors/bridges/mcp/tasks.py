@@ -267,8 +267,8 @@ class TaskWatch:
 
     def __init__(self, watches: set[TaskWatch], calls: list[LongCall]) -> None:
         self._calls = {call.task_id: call for call in calls}
-        self._untold = dict(self._calls)
-        self._news = trio.Event()
+        self._unreported = dict(self._calls)
+        self._changed = trio.Event()
         self._watches = watches
 
     @property
@@ -279,8 +279,8 @@ class TaskWatch:
     def note(self, call: LongCall) -> None:
         """Note that a task has changed."""
         if call.task_id in self._calls:
-            self._untold[call.task_id] = call
-            self._news.set()
+            self._unreported[call.task_id] = call
+            self._changed.set()
 
     def __enter__(self) -> Self:
         self._watches.add(self)
@@ -289,15 +289,15 @@ class TaskWatch:
     def __exit__(self, *_exc: object) -> None:
         self._watches.discard(self)
 
-    async def tell(self, say: Callable[[dict[str, Any]], Awaitable[None]]) -> NoReturn:
+    async def report(self, say: Callable[[dict[str, Any]], Awaitable[None]]) -> NoReturn:
         """Send each task's state, at first and after every change, until cancelled."""
         while True:
-            while self._untold:
-                _, call = self._untold.popitem()
+            while self._unreported:
+                _, call = self._unreported.popitem()
                 await say(call.describe())
-            self._news = trio.Event()
+            self._changed = trio.Event()
             with trio.move_on_after(LISTENING):
-                await self._news.wait()
+                await self._changed.wait()
             for call in self._calls.values():
                 if not call.settled:
                     # A client that listens still wants its tasks.
@@ -368,7 +368,7 @@ class _Stream(CallChannel):
     async def run(self) -> None:
         """Send the tasks' states, once the acknowledgement has named them."""
         await self._acknowledged.wait()
-        await self._watch.tell(self._say)
+        await self._watch.report(self._say)
 
     async def _say(self, state: dict[str, Any]) -> None:
         meta = {SUBSCRIPTION_ID_META_KEY: self._ctx.request_id}

@@ -119,7 +119,7 @@ class KernelSensors(BaseDriver):
                             return found
                         limits, answers = _limits(channel) if answers else ({}, False)
                         alarms = [_joined(name, other.name) for other in channels if other.of == channel.name]
-                        found.append(_told(_joined(name, channel.name), device, channel, limits, tuple(alarms)))
+                        found.append(_sensor(_joined(name, channel.name), device, channel, limits, tuple(alarms)))
         return found
 
     def read(self, name: str) -> KernelReading:
@@ -199,7 +199,7 @@ def _limits(channel: SensorChannel) -> tuple[dict[str, float], bool]:
     return limits, True
 
 
-def _told(
+def _sensor(
     name: str, device: SensorDevice, channel: SensorChannel, limits: Mapping[str, float], alarms: tuple[str, ...]
 ) -> KernelSensor:
     scale = sysfs.numeric(channel.scale) if channel.scale is not None else 1

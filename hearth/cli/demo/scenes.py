@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hearth.api import Step, TaskEvent
     from hearth.client.connection import Client
-    from hearth.client.session import ClientSession, TaskFace
+    from hearth.client.session import ClientSession, ClientTask
 
 
 EXAMPLE: Mapping[str, Any] = {
@@ -198,7 +198,7 @@ TRIES = 3
 """Attempts to cancel during a write, which takes 90 ms: on a busy machine the cancel may come between two writes."""
 _PAGES = 8
 _CANCEL_IN = 2
-_CONTROLLER_PATIENCE = 30.0
+_CONTROLLER_TIMEOUT = 30.0
 
 
 def _write(page: int, data: bytes) -> Step:
@@ -292,7 +292,7 @@ async def a_cancelled_write(stage: Stage, client: Client, _place: DemoFolder) ->
         )
 
 
-async def _cancel_within(stage: Stage, task: TaskFace) -> tuple[str, int | None]:
+async def _cancel_within(stage: Stage, task: ClientTask) -> tuple[str, int | None]:
     """Cancel while a page is written; return the answer, and the page's step if it is still RUNNING after that."""
     answer, caught = "", None
     async for event in task.events():
@@ -334,7 +334,7 @@ async def a_dead_controller(stage: Stage, client: Client, place: DemoFolder) -> 
             seen = seen or (time.perf_counter() - killed) * 1000
             show(stage, event)
         result: Any = (await watch.get()).steps[0].result or {}
-        with trio.fail_after(_CONTROLLER_PATIENCE):
+        with trio.fail_after(_CONTROLLER_TIMEOUT):
             code = await process.wait()
         stage.claim("the controller was killed: it did not end by itself", code == -signal.SIGKILL, f"exit {code}")
         stage.claim(
@@ -352,7 +352,7 @@ async def _controller(place: DemoFolder) -> AsyncIterator[trio.Process]:
     try:
         assert process.stdout is not None
         said = b""
-        with trio.move_on_after(_CONTROLLER_PATIENCE):
+        with trio.move_on_after(_CONTROLLER_TIMEOUT):
             while b"driving" not in said:
                 chunk = await process.stdout.receive_some()
                 if not chunk:

@@ -191,8 +191,8 @@ def make_stage(*, as_json: bool, terminal: bool, fast: bool) -> Stage:
 
 SCENE_LIMIT = 40.0
 """Seconds after which a scene counts as failed; the longest takes three, and some more for reading."""
-START_PATIENCE = 30.0
-STOP_PATIENCE = 20.0
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 20.0
 _LONGEST_SOCKET = 100
 """Limit of the socket's path in bytes; the kernel's is 107, and TMPDIR may be long."""
 
@@ -308,9 +308,9 @@ class DaemonProcess:
     async def stop(self) -> int:
         """Send SIGTERM, wait and return the exit code. Raises DemoFailed if the daemon does not end."""
         self._process.send_signal(signal.SIGTERM)
-        with trio.move_on_after(STOP_PATIENCE):
+        with trio.move_on_after(STOP_TIMEOUT):
             return await self._process.wait()
-        raise DemoFailed(f"hearthd (pid {self.pid}) has not ended {STOP_PATIENCE:g} s after SIGTERM")
+        raise DemoFailed(f"hearthd (pid {self.pid}) has not ended {STOP_TIMEOUT:g} s after SIGTERM")
 
 
 @asynccontextmanager
@@ -324,7 +324,7 @@ async def run_daemon(place: DemoFolder) -> AsyncIterator[DaemonProcess]:
         async with unwrapped() as body, trio.open_nursery() as nursery:
             said = _Said()
             nursery.start_soon(said.listen, process)
-            with trio.move_on_after(START_PATIENCE):
+            with trio.move_on_after(START_TIMEOUT):
                 await said.heard.wait()
             if not said.is_ready:
                 raise DemoFailed(f"hearthd did not become ready; it said: {said.text.strip() or 'nothing'}")
@@ -335,7 +335,7 @@ async def run_daemon(place: DemoFolder) -> AsyncIterator[DaemonProcess]:
         with trio.CancelScope(shield=True):
             if process.poll() is None:
                 process.terminate()
-                with trio.move_on_after(STOP_PATIENCE):
+                with trio.move_on_after(STOP_TIMEOUT):
                     await process.wait()
             if process.poll() is None:
                 process.kill()

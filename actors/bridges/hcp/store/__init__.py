@@ -401,8 +401,8 @@ class JobStore(DatabaseActor):
         The caller deletes their artifacts' files. The age of a session that ended in this run is the time that has
         passed since, whatever the wall clock has been set to: a board without a battery learns the date late.
         """
-        young = trio.current_time() - retention_s
-        spared = frozenset(session_id for session_id, ended in self._ended.items() if ended > young)
+        oldest_spared = trio.current_time() - retention_s
+        spared = frozenset(session_id for session_id, ended in self._ended.items() if ended > oldest_spared)
         gone = await self.write(queries.forget_old, now - retention_s, spared, self._limits)
         for session_id in gone:
             self._ended.pop(session_id, None)

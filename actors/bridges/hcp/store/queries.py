@@ -130,7 +130,7 @@ class SessionRow:
 class Limits:
     """Limits on the store's size, apart from age."""
 
-    story_bytes: int = 16 << 20
+    log_bytes: int = 16 << 20
     """Bytes of one session's messages, except for its last ones."""
     outcome_bytes: int = 64 << 20
     """Bytes of one session's outcomes."""
@@ -234,8 +234,8 @@ def add_lines(
 ) -> None:
     """Append messages to a session. Raises MessageLogFull."""
     no, have, story_bytes, _, _ = _running(job_store, session_id)
-    if story_bytes + sum(map(len, lines)) > limits.story_bytes:
-        raise MessageLogFull(f"the messages of HCP session {session_id} have reached their {limits.story_bytes} bytes")
+    if story_bytes + sum(map(len, lines)) > limits.log_bytes:
+        raise MessageLogFull(f"the messages of HCP session {session_id} have reached their {limits.log_bytes} bytes")
     _add_lines(job_store, no, have, lines)
     if phase is not None:
         job_store.execute("UPDATE sessions SET phase = ? WHERE no = ?", (phase, no))
