@@ -1,71 +1,160 @@
-"""Field types: the accepted TOML values, the resulting Python values, and the error messages for all others.
+"""Field types: the accepted raw values, the resulting Python values, and the faults of all other values.
 
-Nothing is coerced: "5" is not a number, 1 is not a truth value, 660 is not a mode. A field type knows no key, section
-or file. It is attached to an attribute as `Annotated[float, Number(gt=0)]`. The loader (`hearth.config.file`) and the
-attrs classes (`checked`) both take it from there, so that a Config built in Python keeps the rules of one from a file.
+Nothing is coerced: "5" is not a number, 1 is not a truth value, 660 is not a mode. A field type knows no key, file or
+message. It reads one raw value, of TOML or of JSON, and collects the faults of all its parts, each with its place in
+the value. Three front ends put them into the words of their readers:
 
-A mistake in a capability: its place, its key, and the cure. All checks at start-up collect these.
+- the configuration: a type is attached to an attribute as `Annotated[float, Number(gt=0)]`. The loader
+  (`hearth.config.file`) and the attrs classes (`checked`) both take it from there, so that a Config built in Python
+  keeps the rules of one from a file;
+- capability declarations and board profiles: `Table` reads one TOML table key by key into a list of `Fault`;
+- HCP messages: `hearth.hcp.codec` turns the first fault into a MessageError, with a JSON pointer and the type's `cure`.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from hearth._util.text import suggest
+from hearth._util.text import nearest, suggest
 from hearth._util.toml import dump_key, show
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from attrs import Attribute
 
+Place: TypeAlias = "tuple[str | int, ...]"
+"""Keys and indices that lead from a value to a part of it; () is the value itself."""
+
 _LARGEST: Final = 2**53
 """The largest integer that a JSON number holds exactly, and with it all smaller ones."""
+_ENOUGH: Final = 100
+"""Faults of one value after which reading ends: a document from outside may have tens of thousands."""
+_COMPARED: Final = 60
+"""Characters of a refused word that are compared with the choices."""
+
+
+class WrongKey(str):
+    """A key that is itself at fault, at the end of a place."""
+
+    __slots__ = ()
+
+
+@frozen
+class Problem:
+    """One fault of a value. Its words are made when they are asked for, as the reader's notation has them."""
+
+    kind: FieldType
+    """The type that refused `value`."""
+    value: object
+    place: Place = ()
+    expected: str = ""
+    """The expectation that was not met, if it is another than the type's own."""
+    said: str = ""
+    """The whole reason, where it is not "expected …, got …"."""
+
+    def reason(self, show: Callable[[object], str] = show) -> str:
+        """Return the reason; `show` writes the refused value."""
+        return self.said or f"expected {self.expected or self.kind.expected}, got {show(self.value)}"
+
+
+@frozen
+class Fault:
+    """One mistake. Its text is "PLACE: KEY: REASON", without the parts that are empty."""
+
+    key: str
+    """Such as "risk_ceiling", "parameters.samples" or "capability.safety.risk_ceiling"; "" is the whole."""
+    reason: str
+    """The mistake and its cure."""
+    place: str = ""
+    """A file, with a line for a function: "survey.py:12"."""
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.place, self.key, self.reason) if part)
 
 
 class FieldErrors(ValueError):
-    """A value that does not fit its field type; `problems` has a (place in the value, reason) pair for each fault."""
+    """A value that does not fit its field type."""
 
-    def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        super().__init__()
         self.problems = tuple(problems)
-        super().__init__("; ".join(f"{where}: {why}" if where else why for where, why in self.problems))
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.faults()))
+
+    def faults(self, path: str = "") -> list[Fault]:
+        """Return the faults of a value at this TOML path."""
+        return [Fault((path + place_text(one.place)).removeprefix("."), one.reason()) for one in self.problems]
+
+
+def place_text(place: Place) -> str:
+    """Return the end of a TOML path: ".limits[2]"."""
+    return "".join(map(_step, place))
+
+
+def _step(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f" key {show(str(key))}" if isinstance(key, WrongKey) else f".{dump_key(key)}"
 
 
 class FieldType:
-    """One type of value. `expected` completes the sentence "expected …, got …"."""
+    """One type of value. `expected` completes the sentence "expected …, got …"; `example` is a good value as JSON."""
 
     expected = "a value"
+    example = "null"
 
     def read(self, raw: object) -> object:
-        """Return the Python value for a TOML value. Raises FieldErrors."""
+        """Return the Python value for a raw value. Raises FieldErrors."""
         raise NotImplementedError
 
-    def dump(self, value: object) -> object:
-        """Return the TOML value that reads back as `value`; an unsuitable value passes unchanged: `read` refuses it."""
+    def dump(self, value: Any) -> object:
+        """Return the raw value that reads back as `value`; an unsuitable value passes unchanged: `read` refuses it."""
         return value
 
     def check(self, value: object) -> None:
         """Check a value that was built in Python by the same rules, its type included. Raises FieldErrors."""
         if (right := self.read(self.dump(value))) != value:
-            raise FieldErrors([("", f"expected {self.expected} as {type(right).__name__}, got {value!r}")])
+            raise self.wrong(value, f"expected {self.expected} as {type(right).__name__}, got {value!r}")
 
-    def wrong(self, raw: object) -> FieldErrors:
-        """Return the error for a value that is wrong as a whole."""
-        return FieldErrors([("", f"expected {self.expected}, got {show(raw)}")])
+    def cure(self, raw: object, at: str) -> str:
+        """Return what to change for a refused value at a place, which is given in words."""
+        if isinstance(raw, str) and self.example[:1] != '"' and re.fullmatch(r"-?[0-9.]+|true|false", raw):
+            return f"write the value of {at} without quotes: {self.example}"
+        return f"give {at} {self.expected}, for example {self.example}"
+
+    def wrong(self, raw: object, said: str = "", *, expected: str = "") -> FieldErrors:
+        """Return the error for a value that is wrong as a whole; see Problem."""
+        return FieldErrors([Problem(self, raw, expected=expected, said=said)])
+
+    def broken(self, raw: object, rule: str) -> FieldErrors:
+        """Return the error for a value that breaks a rule of its type."""
+        return self.wrong(raw, f"expected {self.expected}: {rule}; got {show(raw)}")
+
+
+class Anything(FieldType):
+    """Any value, which other code checks."""
+
+    def read(self, raw: object) -> object:
+        """Return the value unchanged."""
+        return raw
 
 
 class Flag(FieldType):
     """A truth value: true or false."""
 
     expected = "true or false"
+    example = "true"
 
     def read(self, raw: object) -> bool:
         """Return a truth value; 0 and 1 are refused, because they are numbers."""
@@ -77,9 +166,11 @@ class Flag(FieldType):
 class Integer(FieldType):
     """A whole number within bounds; the default upper bound is the largest that a JSON number holds exactly."""
 
+    example = "1"
+
     def __init__(self, ge: int, le: int = _LARGEST) -> None:
         self._ge, self._le = ge, le
-        self.expected = f"an integer ≥ {ge}" if le == _LARGEST else f"an integer from {ge} to {le}"
+        self.expected = f"an integer from {ge} to {le}" if le < _LARGEST - 1 else f"an integer ≥ {ge}"
 
     def read(self, raw: object) -> int:
         """Return an integer; truth values are refused."""
@@ -87,17 +178,20 @@ class Integer(FieldType):
             raise self.wrong(raw)
         if raw > self._le:
             # Without a bound of its own, `expected` does not name the largest.
-            words = f"at most {_LARGEST}" if self._le == _LARGEST else self.expected
-            raise FieldErrors([("", f"expected {words}, got {show(raw)}")])
+            raise self.wrong(raw, expected=f"at most {_LARGEST}" if self._le == _LARGEST else "")
         return raw
 
 
 class Number(FieldType):
     """A finite number, greater than `gt` or at least `ge`, and at most `le` (1e9 seconds are thirty years)."""
 
+    example = "0.95"
+
     def __init__(self, *, gt: float | None = None, ge: float = 0, le: float = 1e9) -> None:
         self._above, self._least, self._le = gt, ge, le
         self.expected = f"a number ≥ {ge:g}" if gt is None else f"a number > {gt:g}"
+        if le != 1e9:
+            self.expected = "a number" if le == sys.float_info.max else f"a number from {ge:g} to {le:g}"
 
     def read(self, raw: object) -> float:
         """Return an integer or a float, as written."""
@@ -107,24 +201,83 @@ class Number(FieldType):
         if raw < self._least if self._above is None else raw <= self._above:
             raise self.wrong(raw)
         if raw > self._le:
-            raise FieldErrors([("", f"expected at most {self._le:.0f}, got {show(raw)}")])
+            raise self.wrong(raw, expected=f"at most {self._le:.0f}" if self._le == 1e9 else "")
         return raw
+
+
+ANY_NUMBER: Final = Number(ge=-sys.float_info.max, le=sys.float_info.max)
+"""A finite number of either sign."""
 
 
 class Text(FieldType):
-    """A non-empty string, optionally of a given form."""
+    """A non-empty string, optionally of a given form; with the form "" any string that JSON can hold."""
 
-    def __init__(self, expected: str = "a non-empty string", form: str = "(?s:.+)", *, limit: int = 4096) -> None:
-        self.expected = expected
-        self._form, self._limit = re.compile(form), limit
+    def __init__(
+        self,
+        expected: str = "a non-empty string",
+        form: str = "(?s:.+)",
+        *,
+        least: int = 0,
+        limit: int = 4096,
+        example: str = '"..."',
+    ) -> None:
+        self.expected, self.example = expected, example
+        self._form, self._least, self._limit = re.compile(form) if form else None, least, limit
 
     def read(self, raw: object) -> str:
-        """Return a string without NUL and lone surrogates: neither an argv, nor a path, nor TOML can hold those."""
-        if not isinstance(raw, str) or not self._form.fullmatch(raw) or re.search("[\0\ud800-\udfff]", raw):
+        """Return a string; one of a form without NUL and lone surrogates: no argv, path or TOML file can hold those."""
+        if not isinstance(raw, str):
             raise self.wrong(raw)
-        if len(raw) > self._limit:
-            raise FieldErrors([("", f"expected at most {self._limit} characters, got {len(raw)}")])
+        if self._form is not None and (not self._form.fullmatch(raw) or re.search("[\0\ud800-\udfff]", raw)):
+            raise self.wrong(raw)
+        if not self._least <= len(raw) <= self._limit:
+            bound = f"at most {self._limit} characters" if raw else "at least one character"
+            raise self.wrong(raw, f"expected {bound}, got {len(raw)}")
         return raw
+
+
+_NAME: Final = Text()
+
+
+class Secret(Text):
+    """A string that error messages do not repeat: a user may have put the secret where its digest belongs."""
+
+    def wrong(self, raw: object, said: str = "", *, expected: str = "") -> FieldErrors:
+        """Return the error, without the value."""
+        return super().wrong(None, said or f"expected {self.expected}, got something else")
+
+
+class Parsed(FieldType):
+    """A string in a notation of its own; `parse` reads it, and raises ValueError with what it expected."""
+
+    def __init__(
+        self,
+        expected: str,
+        parse: Callable[[str], object],
+        write: Callable[[Any], object] = str,
+        *,
+        example: str = '"..."',
+        hint: str = "",
+    ) -> None:
+        self.expected, self.example = expected, example
+        self._parse, self._write, self._hint = parse, write, hint
+
+    def read(self, raw: object) -> object:
+        """Return the parsed value."""
+        if not isinstance(raw, str):
+            raise self.wrong(raw)
+        try:
+            return self._parse(raw)
+        except ValueError as error:
+            raise self.wrong(raw, str(error)) from None
+
+    def dump(self, value: Any) -> object:
+        """Return the value in its notation."""
+        return self._write(value)
+
+    def cure(self, raw: object, at: str) -> str:
+        """Return the hint about the notation, where a string was given."""
+        return self._hint.format(at=at) if self._hint and isinstance(raw, str) else super().cure(raw, at)
 
 
 class Choice(FieldType):
@@ -134,6 +287,7 @@ class Choice(FieldType):
         self._options = options
         words = [f'"{option}"' if isinstance(option, str) else f"{option}" for option in options]
         self.expected = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+        self.example = words[0]
 
     def read(self, raw: object) -> str | float:
         """Return the option unchanged; the comparison is case-sensitive, and true is not 1."""
@@ -142,11 +296,19 @@ class Choice(FieldType):
                 return option
         raise self.wrong(raw)
 
+    def cure(self, raw: object, at: str) -> str:
+        """Return the nearest option in either case, or all."""
+        by_lower = {option.lower(): option for option in self._options if isinstance(option, str)}
+        if isinstance(raw, str) and (near := nearest(raw[:_COMPARED].lower(), by_lower)):
+            return f'did you mean "{by_lower[near[0]]}" at {at}?'
+        return f"write {self.expected} at {at}"
+
 
 class AbsolutePath(FieldType):
     """An absolute path: the files of a daemon must not depend on its working directory or its user."""
 
     expected = "an absolute path"
+    example = '"/srv/data"'
 
     def __init__(self, *, max_bytes: int = 4095) -> None:
         self._max_bytes = max_bytes
@@ -157,10 +319,10 @@ class AbsolutePath(FieldType):
             raise self.wrong(raw)
         text = Text().read(raw)
         if (size := len(text.encode())) > self._max_bytes:
-            raise FieldErrors([("", f"expected a path of at most {self._max_bytes} bytes, got {size}")])
+            raise self.wrong(raw, f"expected a path of at most {self._max_bytes} bytes, got {size}")
         return Path(text)
 
-    def dump(self, value: object) -> object:
+    def dump(self, value: Any) -> object:
         """Return the path as a string."""
         return str(value) if isinstance(value, Path) else value
 
@@ -169,6 +331,7 @@ class Mode(FieldType):
     """A file mode, in TOML a string of octal digits: the number 660 would silently be 0o1224."""
 
     expected = 'a string of octal digits such as "0660"'
+    example = '"0660"'
 
     def read(self, raw: object) -> int:
         """Return the permission bits."""
@@ -176,7 +339,7 @@ class Mode(FieldType):
             raise self.wrong(raw)
         return int(raw, 8)
 
-    def dump(self, value: object) -> object:
+    def dump(self, value: Any) -> object:
         """Return four octal digits."""
         return f"{value:04o}" if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -184,73 +347,82 @@ class Mode(FieldType):
 class ListOf(FieldType):
     """An array whose elements all have one field type; the Python value is a tuple."""
 
-    def __init__(self, item: FieldType, *, least: int = 0) -> None:
-        self.item, self._least = item, least
-        self.expected = f"an array of at least {least}" if least else "an array"
+    def __init__(self, item: FieldType, *, least: int = 0, most: float = inf, expected: str = "") -> None:
+        self.item, self._least, self._most = item, least, most
+        self.expected = expected or (f"an array of at least {least}" if least else "an array")
+        self.example = f"[{item.example}]"
 
     def read(self, raw: object) -> tuple[object, ...]:
         """Return all elements. Raises one FieldErrors with the faults of all elements."""
-        if not isinstance(raw, list) or len(raw) < self._least:
+        if not isinstance(raw, list) or not self._least <= len(raw) <= self._most:
             raise self.wrong(raw)
-        return tuple(_gather((f"[{i}]", self.item.read, item) for i, item in enumerate(raw)))
+        return tuple(gather((index, self.item.read, item) for index, item in enumerate(raw)).values())
 
     def check(self, value: object) -> None:
         """Check a tuple and its elements; a list is refused, because it could change inside a frozen configuration."""
         if not isinstance(value, tuple):
-            raise FieldErrors([("", f"expected {self.expected} as tuple, got {value!r}")])
+            raise self.wrong(value, f"expected {self.expected} as tuple, got {value!r}")
         super().check(value)
 
-    def dump(self, value: object) -> object:
+    def dump(self, value: Any) -> object:
         """Return a list of dumped elements."""
         return [self.item.dump(item) for item in value] if isinstance(value, tuple) else value
 
 
-class TableOf(FieldType):
-    """A table from names to values of one field type; the Python value is a dict."""
+class AnyMap(FieldType):
+    """A table with any content, which other code reads."""
 
-    expected = "a table"
+    example = "{}"
 
-    def __init__(self, item: FieldType, key: FieldType | None = None) -> None:
-        self.item, self._key = item, key or Text()
+    def __init__(self, expected: str = "a table", example: str = "{}") -> None:
+        self.expected, self.example = expected, example
 
-    def read(self, raw: object) -> dict[str, object]:
-        """Return all entries. Raises one FieldErrors with the faults of all entries."""
+    def read(self, raw: object) -> Mapping[str, Any]:
+        """Return the table unchanged."""
         if not isinstance(raw, Mapping):
             raise self.wrong(raw)
-        _gather((f" key {show(key)}", self._key.read, key) for key in raw)
-        values = _gather((f".{dump_key(key)}", self.item.read, value) for key, value in raw.items())
-        return dict(zip(raw, values, strict=True))
+        return raw
 
-    def dump(self, value: object) -> object:
+    def dump(self, value: Any) -> object:
+        """Return the table as a dict."""
+        return dict(value) if isinstance(value, Mapping) else value
+
+
+class MapOf(AnyMap):
+    """A table from names to values of one field type; the Python value is a dict."""
+
+    def __init__(self, item: FieldType, key: FieldType | None = _NAME, *, expected: str = "a table") -> None:
+        super().__init__(expected)
+        self.item, self._key = item, key
+
+    def read(self, raw: object) -> dict[str, object]:
+        """Return all entries. Raises one FieldErrors with the faults of all keys, or of all values."""
+        given = super().read(raw)
+        if self._key is not None:
+            gather((WrongKey(key), self._key.read, key) for key in given)
+        return gather((key, self.item.read, value) for key, value in given.items())
+
+    def dump(self, value: Any) -> object:
         """Return a dict of dumped entries."""
         return {k: self.item.dump(v) for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
-class Secret(Text):
-    """A string that error messages do not repeat: a user may have put the secret where its digest belongs."""
-
-    def wrong(self, raw: object) -> FieldErrors:
-        """Return the error, without the value."""
-        return FieldErrors([("", f"expected {self.expected}, got something else")])
-
-
-class Fields(FieldType):
+class Fields(AnyMap):
     """A table with a fixed set of optional keys, each with its own field type; at least one key is required."""
 
     def __init__(self, **kinds: FieldType) -> None:
+        super().__init__(f"a table with at least one of {', '.join(kinds)}")
         self.kinds = kinds
-        self.expected = f"a table with at least one of {', '.join(kinds)}"
 
     def read(self, raw: object) -> dict[str, object]:
         """Return the entries that are present. Raises one FieldErrors with the faults of all entries."""
-        if not isinstance(raw, Mapping) or not raw:
+        if not (given := super().read(raw)):
             raise self.wrong(raw)
-        work = ((f".{dump_key(key)}", partial(self._one, key), value) for key, value in raw.items())
-        return dict(zip(raw, _gather(work), strict=True))
+        return gather((key, partial(self._one, key), value) for key, value in given.items())
 
     def _one(self, key: str, raw: object) -> object:
         if key not in self.kinds:
-            raise FieldErrors([("", unknown_key(key, self.kinds))])
+            raise self.wrong(raw, unknown_key(key, self.kinds))
         return self.kinds[key].read(raw)
 
 
@@ -260,20 +432,70 @@ class OneOrMore(FieldType):
     def __init__(self, item: FieldType) -> None:
         self.item, self._many = item, ListOf(item, least=1)
         self.expected = f"{item.expected}, or an array of such"
+        self.example = item.example
 
     def read(self, raw: object) -> object:
         """Return the value, or a tuple of values."""
         return self._many.read(raw) if isinstance(raw, list) else self.item.read(raw)
 
-    def dump(self, value: object) -> object:
+    def dump(self, value: Any) -> object:
         """Return the dumped value, or a list of dumped values."""
         return self._many.dump(value) if isinstance(value, tuple) else self.item.dump(value)
+
+
+class JsonValue(FieldType):
+    """A value that JSON can hold: no date or time of TOML, no infinity, no NaN.
+
+    Other parties read an integer beyond 2**53 as a double, which is then another integer.
+    """
+
+    expected = "what JSON can hold"
+
+    def read(self, raw: object) -> object:
+        """Return a copy of plain dicts and lists. Raises one FieldErrors with the faults of all parts."""
+        if isinstance(raw, Mapping):
+            for key in raw:
+                if not isinstance(key, str):
+                    said = f"expected a key that JSON can hold, got {show(key)}; write it as a string"
+                    raise self.wrong(raw, said)
+            return gather((key, self.read, value) for key, value in raw.items())
+        if isinstance(raw, (list, tuple)):
+            return list(gather((index, self.read, item) for index, item in enumerate(raw)).values())
+        if isinstance(raw, (bool, str)) or (isinstance(raw, float) and isfinite(raw)):
+            return raw
+        if not isinstance(raw, int):
+            raise self.wrong(raw, f"expected {self.expected}, got {show(raw)}; write it as a string")
+        if abs(raw) > _LARGEST:
+            raise self.wrong(raw, expected="an integer that JSON can hold, from -2^53 to 2^53")
+        return raw
+
+
+def gather(work: Iterable[tuple[Any, Callable[[Any], object], object]]) -> dict[Any, Any]:
+    """Read every part, given as its key, its reader and its raw value, and return the values by their keys.
+
+    Raises one FieldErrors with the faults of all parts.
+    """
+    values: dict[Any, Any] = {}
+    problems: list[Problem] = []
+    for where, read, raw in work:
+        try:
+            values[where] = read(raw)
+        except FieldErrors as error:
+            problems += [evolve(one, place=(where, *one.place)) for one in error.problems]
+            if len(problems) >= _ENOUGH:
+                break
+    if problems:
+        raise FieldErrors(problems)
+    return values
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """Return the reason for refusing an unknown key, with the nearest known key or, if none is near, all keys."""
     names = list(known)
     return f"unknown key; {suggest(key, names) or 'expected ' + ', '.join(names)}"
+
+
+# --- the front end of the configuration -------------------------------------------------------------------------------
 
 
 def kind_of(annotation: object) -> FieldType | None:
@@ -292,38 +514,20 @@ def _check(instance: object, attribute: Attribute[Any], value: object) -> None:
         return
     try:
         kind.check(value)
-    except FieldErrors as mismatch:
-        name = f"{type(instance).__name__}.{attribute.name}"
-        raise ConfigError("\n".join(f"{name}{where}: {why}" for where, why in mismatch.problems)) from None
+    except FieldErrors as error:
+        raise ConfigError("\n".join(map(str, error.faults(f"{type(instance).__name__}.{attribute.name}")))) from None
 
 
-def _gather(work: Iterable[tuple[str, Callable[[Any], object], object]]) -> list[object]:
-    """Read every part; raise one FieldErrors that names all wrong parts if any is wrong."""
-    values: list[object] = []
-    problems: list[tuple[str, str]] = []
-    for where, read, raw in work:
-        try:
-            values.append(read(raw))
-        except FieldErrors as mismatch:
-            problems += [(where + inner, why) for inner, why in mismatch.problems]
-    if problems:
-        raise FieldErrors(problems)
-    return values
+# --- the front end of capability declarations and board profiles ------------------------------------------------------
 
 
-@frozen
-class Fault:
-    """One mistake. Its text is "PLACE: KEY: REASON", without the parts that are empty."""
-
-    key: str
-    """Such as "risk_ceiling", "parameters.samples" or "capability.safety.risk_ceiling"; "" is the whole."""
-    reason: str
-    """The mistake and its cure."""
-    place: str = ""
-    """A file, with a line for a function: "survey.py:12"."""
-
-    def __str__(self) -> str:
-        return ": ".join(part for part in (self.place, self.key, self.reason) if part)
+def faults_of(kind: FieldType, value: object, path: str = "") -> list[Fault]:
+    """Return the faults of the value at a path; none if it is of the type."""
+    try:
+        kind.read(value)
+    except FieldErrors as error:
+        return error.faults(path)
+    return []
 
 
 def join(path: str, key: str) -> str:
@@ -337,58 +541,70 @@ def near(name: str, there: Iterable[str]) -> str:
     return f"; {said}" if said else ""
 
 
-# --- tables of a capability file
-# --- tables of a capability file --------------------------------------------------------------------------------------
-#
-# From a TOML table to values and a list of faults, each with its key path and the cure. Reading goes on after a fault,
-# so that the author sees all of them at once. Unknown keys and values that JSON cannot express are faults, because a
-# plan's values go to callers and into the audit log. The value types are those of hearth.toml (`hearth.fields`).
-
 REQUIRED: Final = object()
 
 
 class Table:
-    """One table and its path. A getter that fails adds to the list of faults and returns None."""
+    """One table and its path. A getter that fails adds to the list of faults and returns None.
+
+    Reading goes on after a fault, so that the author sees all of them at once. Rules between values are for a table
+    that is `ok`.
+    """
 
     def __init__(self, content: Mapping[str, Any], path: str, faults: list[Fault]) -> None:
         self.content = content
         self._path = path
         self._known: list[str] = []
         self.faults = faults
+        self._before = len(faults)
+
+    @property
+    def ok(self) -> bool:
+        """True if no fault was added since the table was opened, here or in a table within."""
+        return len(self.faults) == self._before
 
     def at(self, key: str) -> str:
-        """Return the path of a key of this table."""
-        return join(self._path, key)
+        """Return the path of a key of this table; "" is the table itself."""
+        return join(self._path, key) if key else self._path
 
     def fault(self, key: str, why: str) -> None:
-        """Add a fault."""
+        """Add a fault of a key, or of the table itself."""
         self.faults.append(Fault(self.at(key), why))
 
     def take(self, key: str, kind: FieldType, default: Any = REQUIRED) -> Any:
         """Return the value, read by its type; the default where it is absent, None where it is wrong."""
         self._known.append(key)
-        if key not in self.content:
-            if default is REQUIRED:
-                self.fault(key, f"missing; it takes {kind.expected}")
-                return None
-            return default
+        if key in self.content:
+            return self._read(key, kind)
+        if default is REQUIRED:
+            self.fault(key, f"missing; it takes {kind.expected}")
+            return None
+        return default
+
+    def given(self, kinds: Mapping[str, FieldType]) -> dict[str, Any]:
+        """Return the values of those keys that are present, each read by its type; None where one is wrong."""
+        self._known += kinds
+        return {key: self._read(key, kind) for key, kind in kinds.items() if key in self.content}
+
+    def _read(self, key: str, kind: FieldType) -> Any:
         try:
             return kind.read(self.content[key])
-        except FieldErrors as mismatch:
-            self.faults += [Fault(self.at(key) + where, why) for where, why in mismatch.problems]
+        except FieldErrors as error:
+            self.faults += error.faults(self.at(key))
             return None
-
-    def mapping(self, key: str, default: Any = REQUIRED) -> Any:
-        """Return a table within, unread."""
-        return self.take(key, _Mapping(), default)
 
     def table(self, key: str, *, required: bool = True) -> Table:
         """Return a table within; where it is absent, an empty one whose faults are not reported."""
-        content = self.mapping(key, REQUIRED if required else {})
+        content = self.take(key, AnyMap(), REQUIRED if required else {})
         return Table(content or {}, self.at(key), self.faults if content is not None else [])
 
+    def named(self, key: str) -> Iterator[tuple[str, Table]]:
+        """Yield the tables of a table of them, by name; it may be left out."""
+        for name, content in (self.take(key, _TABLES, {}) or {}).items():
+            yield name, Table(content, join(self.at(key), name), self.faults)
+
     def tables(self, key: str) -> Iterator[Table]:
-        """Each table of an array of them, which may be left out."""
+        """Yield each table of an array of them, which may be left out."""
         self._known.append(key)
         given = self.content.get(key, [])
         if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
@@ -397,40 +613,11 @@ class Table:
         for index, one in enumerate(given):
             yield Table(one, f"{self.at(key)}[{index}]", self.faults)
 
-    def done(self, also: Sequence[str] = ()) -> None:
-        """Add a fault for each unknown key; `also` are keys that other code reads."""
-        known = [*self._known, *also]
+    def done(self) -> None:
+        """Add a fault for each unknown key."""
         for key in self.content:
-            if key not in known:
-                self.fault(key, unknown_key(key, known))
+            if key not in self._known:
+                self.fault(key, unknown_key(key, self._known))
 
 
-class _Mapping(FieldType):
-    expected = "a table"
-
-    def read(self, raw: object) -> Mapping[str, Any]:
-        if not isinstance(raw, Mapping):
-            raise self.wrong(raw)
-        return raw
-
-
-def json_faults(value: object, path: str = "") -> Iterator[Fault]:
-    """Yield a fault for each value without JSON: TOML's dates and times, inf, nan, and the largest integers.
-
-    Other parties read integers beyond 2**53 as doubles, which are then other integers.
-    """
-    if isinstance(value, Mapping):
-        for key, member in value.items():
-            if isinstance(key, str):
-                yield from json_faults(member, join(path, key))
-            else:
-                yield Fault(path, f"expected a key that JSON can hold, got {show(key)}; write it as a string")
-    elif isinstance(value, list):
-        for index, member in enumerate(value):
-            yield from json_faults(member, f"{path}[{index}]")
-    elif isinstance(value, (bool, str)) or (isinstance(value, float) and isfinite(value)):
-        return
-    elif not isinstance(value, int):
-        yield Fault(path, f"expected what JSON can hold, got {show(value)}; write it as a string")
-    elif abs(value) > _LARGEST:
-        yield Fault(path, f"expected an integer that JSON can hold, from -2^53 to 2^53, got {show(value)}")
+_TABLES: Final = MapOf(AnyMap())

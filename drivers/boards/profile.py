@@ -9,14 +9,14 @@ unit. A sensor keeps no state and needs no second transaction.
 
 from __future__ import annotations
 
-import tomllib
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from attrs import field, frozen
 
-from hearth.drivers.boards.toml import Table
-from hearth.drivers.gpio import Direction, Drive, Hold, Level, LineSpec, LineState, Pull
+from hearth._util.toml import parse_toml, show
+from hearth.drivers.gpio import LineSpec
 from hearth.drivers.i2c import (
     FIRST_ADDR,
     LAST_ADDR,
@@ -30,11 +30,12 @@ from hearth.drivers.i2c import (
     Scope,
     Write,
 )
-from hearth.drivers.uart import Flow, Parity, Rs485, UartSettings
+from hearth.drivers.uart import Rs485, UartSettings
 from hearth.errors import ConfigError, DeviceError
+from hearth.fields import Choice, Fault, FieldType, Flag, Integer, ListOf, MapOf, Number, Table, Text, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 SENSORS_BUS = "sensors"
 """The bus of the sensors that the kernel drives itself, on boards whose profile offers them."""
@@ -129,6 +130,13 @@ A chip that has to be set up, waited for, or calibrated belongs to its kernel dr
 
 BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "sensors"]
 
+_DISCOVERED: Final[tuple[BusKind, ...]] = get_args(BusKind)
+_FLAG: Final = Flag()
+_TEXT: Final = Text()
+_STRING: Final = Text("a string", "(?s:.*)")
+_STRINGS: Final = ListOf(_STRING)
+_SENSOR_KIND: Final = Choice(*SENSOR_KINDS)
+
 _SHIPPED = Path(__file__).parent
 
 
@@ -195,7 +203,7 @@ def profile_file(name_or_path: str) -> Path | None:
 def load_profile(name_or_path: str) -> Profile:
     """Read a profile: a shipped one by name, or a TOML file by path (with a "/" in it, or ending in .toml).
 
-    Raises ConfigError naming the file, the key path and what is expected there.
+    Raises ConfigError with one line for each fault: the file, the key path, and what is expected there.
     """
     path = profile_file(name_or_path)
     if path is None:
@@ -207,87 +215,98 @@ def load_profile(name_or_path: str) -> Profile:
             )
     source = f"board profile {path.name if path.parent == _SHIPPED else path}"
     try:
-        content = tomllib.loads(path.read_bytes().decode())
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{source}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{source}: is not TOML: {error}") from error
-    except RecursionError:
-        raise ConfigError(f"{source}: arrays or tables are nested too deeply; flatten them") from None
-    return parse_profile(content, source)
+    return parse_profile(parse_toml(data, source), source)
 
 
 def parse_profile(content: Mapping[str, object], source: str) -> Profile:
-    """Return a profile from the content of its TOML file. Raises ConfigError."""
-    top = Table(source, "", content)
-    tools = top.table("tools")
-    discover = top.table("discover")
-    kinds: tuple[BusKind, ...] = ("gpio", "i2c", "uart", "sensors")
+    """Return a profile from the content of its TOML file. Raises ConfigError with one line for each fault."""
+    faults: list[Fault] = []
+    top = Table(content, "", faults)
+    tools, discover = top.table("tools", required=False), top.table("discover", required=False)
     profile = Profile(
-        name=top.text("name"),
-        description=top.text("description"),
+        name=top.take("name", _TEXT),
+        description=top.take("description", _TEXT),
         source=source,
-        chips=tuple(parse_chip(table) for table in top.tables("gpio")),
-        i2c=tuple(parse_adapter(table) for table in top.tables("i2c")),
-        uarts=tuple(parse_port(table) for table in top.tables("uart")),
-        sensors=tuple(_sensor(name, table) for name, table in top.named("sensors")),
-        tools=tools.texts("allow", ("*",)),
-        discover={kind: patterns for kind in kinds if (patterns := _patterns(discover, kind))},
+        chips=tuple([parse_chip(table) for table in top.tables("gpio")]),
+        i2c=tuple([parse_adapter(table) for table in top.tables("i2c")]),
+        uarts=tuple([parse_port(table) for table in top.tables("uart")]),
+        sensors=tuple([_sensor(name, table) for name, table in top.named("sensors")]),
+        tools=tools.take("allow", _STRINGS, ("*",)),
+        discover={kind: patterns for kind in _DISCOVERED if (patterns := _patterns(discover, kind))},
     )
-    tools.done()
-    discover.done()
-    top.done()
-    _unique(top, "gpio", "label", [chip.label for chip in profile.chips])
-    _unique(top, "i2c", "bus", [spec.bus for spec in profile.i2c])
-    _unique(top, "uart", "port", [spec.port for spec in profile.uarts])
-    adapters = {spec.bus: spec for spec in profile.i2c}
-    for sensor in profile.sensors:
-        if sensor.bus not in adapters:
-            top.refuse(f"sensors.{sensor.name}.bus", f"there is no [[i2c]] with bus = {sensor.bus}")
-        refused = adapters[sensor.bus].addresses.refusal(sensor.addr)
-        if refused is not None:
-            top.refuse(f"sensors.{sensor.name}.addr", f"{sensor.addr:#04x} may not be used: {refused}")
+    for table in (tools, discover, top):
+        table.done()
+    if top.ok:
+        _check_profile(top, profile)
+    if faults:
+        raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
     return profile
 
 
-def _unique(top: Table, key: str, what: str, values: list[str] | list[int]) -> None:
+def _check_profile(top: Table, profile: Profile) -> None:
+    """Add the faults of values that do not go together."""
+    _check_unique(top, "gpio", "label", [chip.label for chip in profile.chips])
+    _check_unique(top, "i2c", "bus", [spec.bus for spec in profile.i2c])
+    _check_unique(top, "uart", "port", [spec.port for spec in profile.uarts])
+    adapters = {spec.bus: spec for spec in profile.i2c}
+    for sensor in profile.sensors:
+        table = Table({}, join("sensors", sensor.name), top.faults)
+        if sensor.bus not in adapters:
+            table.fault("bus", f"there is no [[i2c]] with bus = {sensor.bus}")
+        elif (refused := adapters[sensor.bus].addresses.refusal(sensor.addr)) is not None:
+            table.fault("addr", f"{sensor.addr:#04x} may not be used: {refused}")
+
+
+def _check_unique(top: Table, key: str, what: str, values: Sequence[str | int]) -> None:
     for index, value in enumerate(values):
         if value in values[:index]:
-            top.refuse(f"{key}[{index}].{what}", f"{value!r} is there twice")
+            top.faults.append(Fault(f"{key}[{index}].{what}", f"{show(value)} is there twice"))
 
 
 def _patterns(table: Table, kind: str) -> tuple[str, ...]:
     """Read `true` for everything, or a list of patterns. Sensors have no patterns, because reading one does no harm."""
-    if kind != "sensors" and table.is_list(kind):
-        return table.texts(kind)
-    return ("*",) if table.flag(kind, False) else ()
+    if kind != "sensors" and isinstance(table.content.get(kind), list):
+        return table.take(kind, _STRINGS) or ()
+    return ("*",) if table.take(kind, _FLAG, False) else ()
 
 
 def _sensor(name: str, table: Table) -> SensorSpec:
-    spec = SensorSpec(
-        name,
-        kind=table.choice("kind", tuple(SENSOR_KINDS)),
-        bus=table.integer("bus", 0, 255),
-        addr=parse_addr(table),
-        description=table.text("description", None),
-    )
+    values = {"kind": table.take("kind", _SENSOR_KIND), "bus": table.take("bus", _BUS), "addr": _addr(table)}
+    values |= table.given({"description": _TEXT})
     table.done()
-    return spec
+    return SensorSpec(name, **values)
 
 
-# --- I2C adapters and the known devices on them
 # --- I2C adapters and the known devices on them -----------------------------------------------------------------------
-#
-# The shape of `[[i2c]]` and its checks.
 
-I2C_DRIVERS = ("sim", "i2c-dev")
 SIM_DEVICES: Mapping[str, RegWidth] = {"tmp102": 8, "24c02": 8}
 """The devices that the simulator has, with the width of their register numbers."""
-_SCOPES: tuple[Scope, ...] = ("any", "declared")
-_REG_WIDTHS: tuple[RegWidth | None, ...] = (8, 16, None)
-
 FIRST_TEN_BIT = 0x80
 """From here to LAST_TEN_BIT an address has ten bits and cannot be mistaken for one of seven."""
+
+_BUS: Final = Integer(0, 255)
+_ADDRESS: Final = Integer(FIRST_ADDR, LAST_TEN_BIT)
+_SIM_ADDRESS: Final = Integer(FIRST_ADDR, LAST_ADDR)
+_SIM_KIND: Final = Choice(*SIM_DEVICES)
+_I2C_DRIVER: Final = Choice("sim", "i2c-dev")
+_REAL_ADAPTER: Final[Mapping[str, FieldType]] = {
+    "adapter": _TEXT,
+    "timeout_ms": Integer(10, 60_000),
+    "retries": Integer(0, 10),
+}
+_ADAPTER: Final[Mapping[str, FieldType]] = {
+    "speed_hz": Integer(1_000, 3_400_000),
+    "scope": Choice("any", "declared"),
+    "reserved": ListOf(_ADDRESS),
+}
+_DEVICE: Final[Mapping[str, FieldType]] = {
+    "note": _TEXT,
+    "write_cycle_ms": Number(ge=0, le=1000),
+    "reg_width": Choice(8, 16),
+}
 
 
 @frozen
@@ -330,59 +349,74 @@ class I2cSpec:
 
 
 def parse_adapter(table: Table) -> I2cSpec:
-    """One `[[i2c]]`. Raises ConfigError with the key path."""
-    bus = table.integer("bus", 0, 255)
-    driver = table.choice("driver", I2C_DRIVERS)
-    speed = table.integer("speed_hz", 1_000, 3_400_000, 100_000)
+    """Read one `[[i2c]]`; only where the table is `ok` is every value of its type."""
+    bus, driver = table.take("bus", _BUS), table.take("driver", _I2C_DRIVER)
+    values = table.given(_ADAPTER) | table.given(_REAL_ADAPTER)
     if driver == "sim":
-        for key in ("adapter", "timeout_ms", "retries"):
-            if table.has(key):
-                table.refuse(key, 'a simulated adapter has none; it is for driver = "i2c-dev"')
-    adapter = table.text("adapter", None)
-    timeout = table.integer("timeout_ms", 10, 60_000, 1000)
-    retries = table.integer("retries", 0, 10, 0)
-    scope: Scope = table.choice("scope", _SCOPES, "any")
-    reserved = table.integers("reserved", FIRST_ADDR, LAST_TEN_BIT)
-    devices: list[DeviceSpec] = []
+        for key in _REAL_ADAPTER.keys() & table.content:
+            table.fault(key, 'a simulated adapter has none; it is for driver = "i2c-dev"')
+    reserved, taken, devices = values.get("reserved") or (), set[int](), []
     for entry in table.tables("device"):
-        addr = parse_addr(entry, ten_bit=driver != "sim")
-        if any(addr == other.addr for other in devices):
-            entry.refuse("addr", f"{addr:#04x} is taken on this bus")
-        if addr in reserved:
-            entry.refuse("addr", f"{addr:#04x} is among the adapter's `reserved` addresses; take it out of one of them")
-        kind = entry.choice("kind", tuple(SIM_DEVICES)) if driver == "sim" else entry.text("kind")
-        note, cycle = entry.text("note", None), entry.number("write_cycle_ms", 0, 1000, 0.0)
-        width: RegWidth | None = entry.choice("reg_width", _REG_WIDTHS, None)
-        if driver == "sim":
-            if width not in (None, SIM_DEVICES[kind]):
-                entry.refuse("reg_width", f"the simulated {kind} has {SIM_DEVICES[kind]}, found {width}")
-            width = SIM_DEVICES[kind]
-        devices.append(DeviceSpec(addr, kind, note, cycle, width))
-        entry.done()
+        device = _device(entry, simulated=driver == "sim")
+        if device.addr in taken:
+            entry.fault("addr", f"{device.addr:#04x} is taken on this bus")
+        elif device.addr in reserved:
+            which = f"{device.addr:#04x} is among the adapter's `reserved` addresses"
+            entry.fault("addr", f"{which}; take it out of one of them")
+        taken.add(device.addr)
+        devices.append(device)
     table.done()
-    return I2cSpec(bus, driver, speed, tuple(devices), adapter, timeout, retries, scope, reserved)
+    return I2cSpec(bus, driver, devices=tuple(devices), **values)
 
 
-def parse_addr(table: Table, *, ten_bit: bool = True) -> int:
-    """The key `addr`: 0x08 to 0x77, or a 10-bit one beyond them. Raises ConfigError."""
-    addr = table.integer("addr", FIRST_ADDR, LAST_TEN_BIT if ten_bit else LAST_ADDR)
-    if LAST_ADDR < addr < FIRST_TEN_BIT:
-        table.refuse(
+def _device(entry: Table, *, simulated: bool) -> DeviceSpec:
+    addr, kind = (
+        _addr(entry, _SIM_ADDRESS if simulated else _ADDRESS),
+        entry.take("kind", _SIM_KIND if simulated else _TEXT),
+    )
+    values = entry.given(_DEVICE)
+    if simulated and entry.ok:
+        width = SIM_DEVICES[kind]
+        if values.setdefault("reg_width", width) != width:
+            entry.fault("reg_width", f"the simulated {kind} has {width}, found {values['reg_width']}")
+    entry.done()
+    return DeviceSpec(addr, kind, **values)
+
+
+def _addr(table: Table, kind: FieldType = _ADDRESS) -> int:
+    """The key `addr`: 0x08 to 0x77, or a 10-bit one beyond them."""
+    addr: int | None = table.take("addr", kind)
+    if addr is not None and LAST_ADDR < addr < FIRST_TEN_BIT:
+        table.fault(
             "addr",
             f"{addr:#04x} is reserved by the I2C specification; devices have {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, "
             f"with 10 bits {FIRST_TEN_BIT:#04x} to {LAST_TEN_BIT:#05x}",
         )
-    return addr
+    return addr  # type: ignore[return-value]
 
 
-# --- serial ports
 # --- serial ports -----------------------------------------------------------------------------------------------------
-#
-# The shape of `[[uart]]`: the name that callers use, the device, and its settings. `UartSettings` checks the settings.
 
-UART_DRIVERS = ("sim", "serial")
-MAX_BAUD = 20_000_000
-MAX_DELAY_MS = 1000
+_UART_DRIVER: Final = Choice("sim", "serial")
+_PEER: Final[Mapping[str, FieldType]] = {"peer": Choice("echo", "none")}
+_SETTINGS: Final[Mapping[str, FieldType]] = {
+    "baud": Integer(50, 20_000_000),
+    "bits": Choice(5, 6, 7, 8),
+    "parity": Choice("none", "even", "odd", "mark", "space"),
+    "stop_bits": Choice(1, 1.5, 2),
+    "flow": Choice("none", "rtscts", "xonxoff"),
+    "inbox_bytes": Integer(4096, 16_777_216),
+    "rts": _FLAG,
+    "dtr": _FLAG,
+    "hangup": _FLAG,
+}
+_DELAY_MS: Final = Integer(0, 1000)
+_RS485: Final[Mapping[str, FieldType]] = {
+    "rts_on_send": _FLAG,
+    "loopback": _FLAG,
+    "before_ms": _DELAY_MS,
+    "after_ms": _DELAY_MS,
+}
 
 
 @frozen
@@ -402,72 +436,58 @@ class UartSpec:
 
 
 def parse_port(table: Table) -> UartSpec:
-    """One `[[uart]]`. Raises ConfigError with the key path."""
-    port = table.text("port")
-    driver = table.choice("driver", UART_DRIVERS)
-    path = table.text("path", None) if driver == "sim" else table.text("path")
+    """Read one `[[uart]]`; only where the table is `ok` is every value of its type."""
+    port, driver = table.take("port", _TEXT), table.take("driver", _UART_DRIVER)
+    path = table.take("path", _TEXT) if driver == "serial" else table.take("path", _TEXT, None)
+    values = table.given(_PEER)
     if driver == "sim" and path is not None:
-        table.refuse("path", "a simulated port has none: the pseudo-terminal's is in hw.uart.list")
-    if driver != "sim" and table.has("peer"):
-        table.refuse("peer", 'only a simulated port (driver = "sim") has one')
-    spec = UartSpec(
-        port,
-        driver,
-        path=path,
-        settings=_settings(table),
-        peer=cast('Literal["echo", "none"]', table.choice("peer", ("echo", "none"), "echo")),
-    )
+        table.fault("path", "a simulated port has none: the pseudo-terminal's is in hw.uart.list")
+    if driver == "serial" and values:
+        table.fault("peer", 'only a simulated port (driver = "sim") has one')
+    settings: dict[str, Any] = {**table.given(_SETTINGS), "rs485": _rs485(table)}
     table.done()
-    return spec
-
-
-def _settings(table: Table) -> UartSettings:
-    values: dict[str, Any] = {
-        "baud": table.integer("baud", 50, MAX_BAUD, 115_200),
-        "bits": table.choice("bits", (5, 6, 7, 8), 8),
-        "parity": cast("Parity", table.choice("parity", ("none", "even", "odd", "mark", "space"), "none")),
-        "stop_bits": table.choice("stop_bits", (1, 1.5, 2), 1),
-        "flow": cast("Flow", table.choice("flow", ("none", "rtscts", "xonxoff"), "none")),
-        "rs485": _rs485(table),
-        "inbox_bytes": table.integer("inbox_bytes", 4096, 16_777_216, 65_536),
-        "rts": table.flag("rts", True),
-        "dtr": table.flag("dtr", True),
-        "hangup": table.flag("hangup", True),
-    }
-    try:
-        return UartSettings(**values)
-    except ValueError as error:
-        # The value's own check names the key first: "stop_bits: …".
-        key, _, why = str(error).partition(": ")
-        table.refuse(key, why)
+    if table.ok:
+        try:
+            values["settings"] = UartSettings(**settings)
+        except ValueError as error:
+            # The value's own check names the key first: "stop_bits: …".
+            key, _, why = str(error).partition(": ")
+            table.fault(key, why)
+    return UartSpec(port, driver, path=path, **values)
 
 
 def _rs485(table: Table) -> Rs485 | None:
     """Read `rs485 = true`, or a table of its details."""
-    if not table.is_table("rs485"):
-        return Rs485() if table.flag("rs485", False) else None
+    if not isinstance(table.content.get("rs485"), dict):
+        return Rs485() if table.take("rs485", _FLAG, False) else None
     details = table.table("rs485")
-    rs485 = Rs485(
-        rts_on_send=details.flag("rts_on_send", True),
-        loopback=details.flag("loopback", False),
-        before_ms=details.integer("before_ms", 0, MAX_DELAY_MS, 0),
-        after_ms=details.integer("after_ms", 0, MAX_DELAY_MS, 0),
-    )
+    values = details.given(_RS485)
     details.done()
-    return rs485
+    return Rs485(**values) if details.ok else None
 
 
-# --- GPIO chips
 # --- GPIO chips -------------------------------------------------------------------------------------------------------
-#
-# The shape of `[[gpio]]` and its checks: the chip's label, its lines, and the permitted uses of each.
-
-GPIO_DRIVERS = ("sim", "gpiod")
 
 MAX_OFFSET = 1023
-_INITIAL: tuple[Level | None, ...] = (0, 1, None)
-MAX_DEBOUNCE_US = 1_000_000
-"""A second: a longer bounce is no contact's."""
+
+_GPIO_DRIVER: Final = Choice("sim", "gpiod")
+_REAL_CHIP: Final[Mapping[str, FieldType]] = {"path": _TEXT, "blocking": _FLAG}
+_ALIASES: Final = MapOf(_TEXT)
+_WIRES: Final = ListOf(ListOf(_STRING, least=2, most=2, expected="a pair of line names"))
+_LINE: Final[Mapping[str, FieldType]] = {
+    "safe": Choice(0, 1, "input"),
+    "hold": Choice("release", "keep"),
+    "direction": Choice("any", "input", "output"),
+    "pull": Choice("as-is", "none", "up", "down"),
+    "reserved": _TEXT,
+    "note": _TEXT,
+    "active_low": _FLAG,
+    "drive": Choice("push-pull", "open-drain", "open-source"),
+    # At most a second: a longer bounce is no contact's.
+    "debounce_us": Integer(0, 1_000_000),
+    "initial": Choice(0, 1),
+    "functions": _STRINGS,
+}
 
 
 @frozen
@@ -488,76 +508,71 @@ class ChipSpec:
 
 
 def parse_chip(table: Table) -> ChipSpec:
-    """One `[[gpio]]`. Raises ConfigError with the key path."""
-    label = table.text("label")
-    driver = table.choice("driver", GPIO_DRIVERS)
-    path = table.text("path", None)
-    blocking = table.optional_flag("blocking")
-    if driver == "sim" and path is not None:
-        table.refuse("path", "a simulated chip has no device node")
-    if driver == "sim" and blocking is not None:
-        table.refuse("blocking", "a simulated chip never blocks")
+    """Read one `[[gpio]]`; only where the table is `ok` is every value of its type."""
+    label, driver = table.take("label", _TEXT), table.take("driver", _GPIO_DRIVER)
+    values = table.given(_REAL_CHIP)
+    if driver == "sim" and "path" in values:
+        table.fault("path", "a simulated chip has no device node")
+    if driver == "sim" and "blocking" in values:
+        table.fault("blocking", "a simulated chip never blocks")
     offsets = _offsets(table)
-    details = dict(table.named("lines"))
-    for name in details:
-        if name not in offsets:
-            table.refuse(f"lines.{name}", "no such name under `names`")
-    lines = tuple(_line(offset, name, details.get(name)) for name, offset in offsets.items())
-    aliases: dict[str, int] = {}
-    for alias, name in table.mapping("alias").items():
-        if alias in offsets:
-            table.refuse(f"alias.{alias}", "a line has this name already")
-        aliases[alias] = _offset(table, f"alias.{alias}", name, offsets)
-    wires = tuple(
-        (_offset(table, "wires", one, offsets), _offset(table, "wires", other, offsets))
-        for one, other in table.pairs("wires")
-    )
-    if wires and driver != "sim":
-        table.refuse("wires", 'only a simulated chip (driver = "sim") has wires')
+    lines = {name: LineSpec(offset, name) for name, offset in offsets.items()}
+    for name, details in table.named("lines"):
+        lines[name] = _line(offsets.get(name, 0), name, details)
+        if offsets and name not in offsets:
+            details.fault("", "no such name under `names`")
+    aliases: Mapping[str, str] = table.take("alias", _ALIASES, {}) or {}
+    wires: Sequence[tuple[str, str]] = table.take("wires", _WIRES, ()) or ()
     table.done()
-    return ChipSpec(label, driver, lines, aliases, wires, path, blocking)
+    if wires and driver == "gpiod":
+        table.fault("wires", 'only a simulated chip (driver = "sim") has wires')
+    if offsets:
+        _check_names(table, offsets, aliases, wires)
+    return ChipSpec(
+        label,
+        driver,
+        tuple(lines.values()),
+        {alias: offsets.get(name, 0) for alias, name in aliases.items()},
+        tuple((offsets.get(one, 0), offsets.get(other, 0)) for one, other in wires),
+        **values,
+    )
 
 
 def _offsets(table: Table) -> dict[str, int]:
-    """Map line names to offsets, from `names`, where the index is the offset and "" leaves a line out."""
-    names = table.texts("names")
+    """Map line names to offsets, from `names`, where the index is the offset and "" leaves a line out; {} if wrong."""
+    names: Sequence[str] | None = table.take("names", _STRINGS)
     offsets: dict[str, int] = {}
-    for offset, name in enumerate(names):
+    for offset, name in enumerate(names or ()):
         if name in offsets:
-            table.refuse("names", f"{name!r} is there twice")
+            table.fault("names", f"{show(name)} is there twice")
+            return {}
         if name:
             offsets[name] = offset
-    if not offsets or len(names) > MAX_OFFSET + 1:
-        table.refuse("names", f'expected the names of up to {MAX_OFFSET + 1} lines, by offset; "" leaves one out')
+    if names is not None and (not offsets or len(names) > MAX_OFFSET + 1):
+        table.fault("names", f'expected the names of up to {MAX_OFFSET + 1} lines, by offset; "" leaves one out')
+        return {}
     return offsets
 
 
-def _offset(table: Table, key: str, name: str, offsets: Mapping[str, int]) -> int:
-    if name not in offsets:
-        table.refuse(key, f"no line is named {name!r}")
-    return offsets[name]
+def _check_names(
+    table: Table, offsets: Mapping[str, int], aliases: Mapping[str, str], wires: Iterable[tuple[str, str]]
+) -> None:
+    """Add a fault for each alias of a line that there is not, or that is a line itself, and for the ends of wires."""
+    for alias, name in aliases.items():
+        if alias in offsets:
+            table.faults.append(Fault(join(table.at("alias"), alias), "a line has this name already"))
+        elif name not in offsets:
+            table.faults.append(Fault(join(table.at("alias"), alias), f"no line is named {show(name)}"))
+    for name in chain.from_iterable(wires):
+        if name not in offsets:
+            table.fault("wires", f"no line is named {show(name)}")
 
 
-def _line(offset: int, name: str, table: Table | None) -> LineSpec:
-    if table is None:
-        return LineSpec(offset, name)
-    spec = LineSpec(
-        offset,
-        name,
-        safe=cast("LineState", table.choice("safe", (0, 1, "input"), "input")),
-        hold=cast("Hold", table.choice("hold", ("release", "keep"), "release")),
-        direction=cast("Direction", table.choice("direction", ("any", "input", "output"), "any")),
-        pull=cast("Pull", table.choice("pull", ("as-is", "none", "up", "down"), "as-is")),
-        reserved=table.text("reserved", None),
-        note=table.text("note", None),
-        active_low=table.flag("active_low", False),
-        drive=cast("Drive", table.choice("drive", ("push-pull", "open-drain", "open-source"), "push-pull")),
-        debounce_us=table.integer("debounce_us", 0, MAX_DEBOUNCE_US, 0),
-        initial=table.choice("initial", _INITIAL, None),
-        functions=table.texts("functions", ()),
-    )
-    _check(table, spec)
+def _line(offset: int, name: str, table: Table) -> LineSpec:
+    spec = LineSpec(offset, name, **table.given(_LINE))
     table.done()
+    if table.ok:
+        _check(table, spec)
     return spec
 
 
@@ -566,12 +581,12 @@ def _check(table: Table, spec: LineSpec) -> None:
     if spec.direction == "input":
         never = 'a line with direction = "input" is never driven'
         if spec.safe != "input":
-            table.refuse("safe", f"{never}, so it is safe as an input only")
+            table.fault("safe", f"{never}, so it is safe as an input only")
         if spec.initial is not None:
-            table.refuse("initial", f"{never}, so it has no initial level")
+            table.fault("initial", f"{never}, so it has no initial level")
         if spec.drive != "push-pull":
-            table.refuse("drive", f"{never}, so it has no drive")
+            table.fault("drive", f"{never}, so it has no drive")
     if spec.direction == "output" and spec.debounce_us:
-        table.refuse("debounce_us", 'only an input bounces, and this line has direction = "output"')
+        table.fault("debounce_us", 'only an input bounces, and this line has direction = "output"')
     if spec.reserved is not None and spec.initial is not None:
-        table.refuse("initial", "the line is reserved, and so must not be driven")
+        table.fault("initial", "the line is reserved, and so must not be driven")

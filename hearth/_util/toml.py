@@ -1,4 +1,4 @@
-"""A writer of TOML values: the standard library's `tomllib` only reads them.
+"""TOML documents read whole, with the place of what is no TOML, and TOML values written: `tomllib` only reads.
 
 It writes plain values (strings, numbers, truth values, arrays, inline tables) so that they read back equal,
 and shortens them for error messages. It knows no section and no key, and refuses values that TOML cannot express.
@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
+
+from hearth.errors import ConfigError
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
@@ -70,11 +73,31 @@ def show(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def number_too_long(data: bytes) -> str:
-    """Return the fault of a document for which `tomllib` raises a plain ValueError, with its line.
+def parse_toml(data: bytes, source: str) -> dict[str, Any]:
+    """Return a document as plain values. Raises ConfigError with its source and the place in it."""
+    import tomllib  # 10 ms, and most importers of this module read no file
 
-    `tomllib` passes every run of digits to int(), which takes 4,300 at most.
-    """
-    digits = re.search(rb"[0-9][0-9_]{4299}", data)
-    line = data.count(b"\n", 0, digits.start() if digits else 0) + 1
-    return f"line {line}: a number of more than 4300 digits; no key takes one"
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        why = f"line {line}: byte 0x{byte:02x} is not UTF-8; save it as UTF-8"
+    except tomllib.TOMLDecodeError as error:
+        why = _syntax(str(error))
+    except ValueError:
+        # `tomllib` passes every run of digits to int(), which takes 4,300 at most.
+        digits = re.search(rb"[0-9][0-9_]{4299}", data)
+        line = data.count(b"\n", 0, digits.start() if digits else 0) + 1
+        why = f"line {line}: a number of more than 4300 digits; no key takes one"
+    except RecursionError:
+        why = "arrays or tables are nested too deeply; flatten them"
+    raise ConfigError(f"{source}: {why}")
+
+
+def _syntax(message: str) -> str:
+    """Return the standard library's "what (at line 3, column 5)" with the place in front."""
+    match = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", message, re.DOTALL)
+    if match is None:
+        return message
+    what, line, column = match.groups()
+    return f"line {line}, column {column}: {what}" if line else f"at the end: {what}"

@@ -28,8 +28,7 @@ from hearth.cli.tools import kind
 from hearth.errors import HearthError, JobRejected, RpcError
 from hearth.hcp import require
 from hearth.hcp.codec import read_submission, write_message
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.messages import Event
+from hearth.hcp.messages import Event, MessageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

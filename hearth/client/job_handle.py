@@ -21,8 +21,7 @@ from attrs import evolve, frozen
 from hearth.api import ENDED, JobEvent, JobResult
 from hearth.errors import ArtifactDamaged
 from hearth.hcp.codec import read_message, read_payload, read_submission, write_message
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.messages import HCP_VERSION, Event, TaskCompleted, TaskFailed, new_id, write_instant
+from hearth.hcp.messages import HCP_VERSION, Event, MessageError, TaskCompleted, TaskFailed, new_id, write_instant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

@@ -26,8 +26,16 @@ from hearth.api import ENDED
 from hearth.errors import InvalidParams, JobRejected
 from hearth.hcp import require
 from hearth.hcp.codec import dump, message as new_message, read_message
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.messages import Abort, Event, Message, TaskAccepted, TaskCompleted, TaskFailed, TaskRejected
+from hearth.hcp.messages import (
+    Abort,
+    Event,
+    Message,
+    MessageError,
+    TaskAccepted,
+    TaskCompleted,
+    TaskFailed,
+    TaskRejected,
+)
 from hearth.protocol.client import ProtocolViolation
 
 if TYPE_CHECKING:

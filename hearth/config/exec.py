@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from hearth._util.toml import show
 from hearth.errors import ConfigError, InvalidParams
-from hearth.fields import AbsolutePath, Choice, Flag, Integer, ListOf, TableOf, Text, checked
+from hearth.fields import AbsolutePath, Choice, Flag, Integer, ListOf, MapOf, Text, checked
 
 MAX_PARAM = 1024
 """Limit of a parameter's value, in characters; it also bounds the time that an operator's pattern takes."""
@@ -80,7 +80,7 @@ class ExecTemplate:
     max_output_bytes: Annotated[int, Integer(0, 262_144)] = 65_536
     """Limit for stdout and for stderr, each; further output is read, counted and dropped."""
     ok_exit_codes: Annotated[tuple[int, ...], ListOf(Integer(0, 255), least=1)] = (0,)
-    env: Annotated[Mapping[str, str], TableOf(_ANY_TEXT, _ENV_NAME)] = field(factory=dict)
+    env: Annotated[Mapping[str, str], MapOf(_ANY_TEXT, _ENV_NAME)] = field(factory=dict)
     cwd: Annotated[Path, AbsolutePath()] = Path("/")
     read: _Paths = ()
     """Paths that it may read, beside the system's programs and libraries, and `[sandbox] read`."""

@@ -7,8 +7,6 @@ particular section: the attrs classes define them. It is imported only when a fi
 from __future__ import annotations
 
 import functools
-import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from types import GenericAlias
@@ -19,24 +17,18 @@ from cattrs import BaseValidationError, Converter, ForbiddenExtraKeysError
 from cattrs.errors import AttributeValidationNote, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn
 
-from hearth._util.toml import dump_key, dump_value, number_too_long, show
+from hearth._util.toml import dump_key, dump_value, parse_toml
 from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
-from hearth.fields import FieldErrors, kind_of, unknown_key
+from hearth.fields import AnyMap, Anything, FieldErrors, FieldType, ListOf, Place, kind_of, place_text, unknown_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
-KeyPath = tuple[str | int, ...]
-"""A place in a document: keys and indices from the top; the last may be a `_Within`."""
 Hook = Callable[[Any, Any], Any]
-
-
-class _Within(str):
-    """The end of a place as a field type reports it, `[1]` or `.host`: its keys are quoted already."""
-
-    __slots__ = ()
+_TABLE = AnyMap()
+_TABLES = ListOf(Anything(), expected="an array of tables")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -49,26 +41,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: may not be read by this user; fix its owner or mode") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; expected a TOML file") from None
-    try:
-        return tomllib.loads(data.decode())
-    except UnicodeDecodeError as error:
-        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
-        raise ConfigError(f"{path}: line {line}: byte 0x{byte:02x} is not UTF-8; save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {_syntax(str(error))}") from None
-    except ValueError:
-        raise ConfigError(f"{path}: {number_too_long(data)}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: arrays or tables are nested too deeply; flatten them") from None
-
-
-def _syntax(message: str) -> str:
-    """Return the standard library's "what (at line 3, column 5)" with the place in front."""
-    match = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", message, re.DOTALL)
-    if match is None:
-        return message
-    what, line, column = match.groups()
-    return f"line {line}, column {column}: {what}" if line else f"at the end: {what}"
+    return parse_toml(data, str(path))
 
 
 def structure(cls: type[T], raw: Mapping[str, Any], source: str) -> T:
@@ -89,12 +62,12 @@ def _converter() -> Converter:
         build: Hook = make_dict_structure_fn(
             cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True
         )
-        return lambda raw, _: build(_shaped(raw, dict, "a table"), cls)
+        return lambda raw, _: build(_TABLE.read(raw), cls)
 
-    def collection(shape: type, expected: str, finish: Callable[[Any], Any]) -> Callable[[Any], Hook]:
+    def collection(shape: type, kind: FieldType, finish: Callable[[Any], Any]) -> Callable[[Any], Hook]:
         def hook(cls: Any) -> Hook:
             items: Any = GenericAlias(shape, tuple(arg for arg in get_args(cls) if arg is not Ellipsis))
-            return lambda raw, _: finish(converter.structure(_shaped(raw, shape, expected), items))
+            return lambda raw, _: finish(converter.structure(kind.read(raw), items))
 
         return hook
 
@@ -104,8 +77,8 @@ def _converter() -> Converter:
         return lambda raw, _: kind.read(raw)
 
     converter.register_structure_hook_factory(attrs.has, section)
-    converter.register_structure_hook_factory(_is_a(tuple), collection(list, "an array of tables", tuple))
-    converter.register_structure_hook_factory(_is_a(Mapping), collection(dict, "a table", dict))
+    converter.register_structure_hook_factory(_is_a(tuple), collection(list, _TABLES, tuple))
+    converter.register_structure_hook_factory(_is_a(Mapping), collection(dict, _TABLE, dict))
     converter.register_structure_hook_factory(lambda t: kind_of(t) is not None, leaf)
 
     whole_template = section(ExecTemplate)
@@ -119,13 +92,7 @@ def _is_a(origin: object) -> Callable[[Any], bool]:
     return lambda annotation: get_origin(annotation) is origin
 
 
-def _shaped(raw: T, shape: type, expected: str) -> T:
-    if not isinstance(raw, shape):
-        raise FieldErrors([("", f"expected {expected}, got {show(raw)}")])
-    return raw
-
-
-def _problems(error: BaseException, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]:
     """Yield every leaf of cattrs' tree of errors, with its place and the reason."""
     for note in getattr(error, "__notes__", ()):
         if isinstance(note, AttributeValidationNote):
@@ -139,8 +106,8 @@ def _problems(error: BaseException, place: KeyPath) -> Iterator[tuple[KeyPath, s
         for name in sorted(error.extra_fields):
             yield (*place, name), _unknown(error.cl, place, name)
     elif isinstance(error, FieldErrors):
-        for where, why in error.problems:
-            yield (*place, _Within(where)) if where else place, why
+        for one in error.problems:
+            yield (*place, *one.place), one.reason()
     elif isinstance(error, KeyError):
         yield place, "missing; this key has no default"
     elif isinstance(error, ConfigError):
@@ -149,7 +116,7 @@ def _problems(error: BaseException, place: KeyPath) -> Iterator[tuple[KeyPath, s
         raise error  # a bug in hearth, not a mistake in the file
 
 
-def _unknown(cls: type, place: KeyPath, name: str) -> str:
+def _unknown(cls: type, place: Place, name: str) -> str:
     """Return the reason for refusing an unknown key; at the top of the file, with the table that has such a key."""
     fields = attrs.fields(cls)
     tables = [f.name for f in fields if attrs.has(f.type) and name in attrs.fields_dict(f.type)]
@@ -159,7 +126,7 @@ def _unknown(cls: type, place: KeyPath, name: str) -> str:
     return f"unknown key; {gone[name]}" if name in gone else unknown_key(name, [f.name for f in fields])
 
 
-def _place_text(cls: type, place: KeyPath) -> str:
+def _place_text(cls: type, place: Place) -> str:
     """Return a place as its author knows it: `[limits] idle_ttl_s: `, `[[policy]] #2 tools[0]: `."""
     if not place:
         return ""
@@ -170,12 +137,8 @@ def _place_text(cls: type, place: KeyPath) -> str:
         table = f"[[{head}]]"
         if rest:
             table, rest = f"{table} #{int(rest[0]) + 1}", rest[1:]
-    inner = "".join(map(_part, rest)).removeprefix(".")
+    inner = place_text(rest).removeprefix(".")
     return f"{table} {inner}: " if inner else f"{table}: "
-
-
-def _part(part: str | int) -> str:
-    return part if isinstance(part, _Within) else f".{dump_key(str(part))}"
 
 
 def render(config: attrs.AttrsInstance) -> str:

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from hearth._util.toml import show
 from hearth.errors import ConfigError
-from hearth.fields import AbsolutePath, FieldErrors, FieldType, Flag, ListOf, Number, Text, checked
+from hearth.fields import AbsolutePath, FieldType, Flag, ListOf, Number, Text, checked
 
 _PORT = re.compile(r"[0-9]{1,5}\Z")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?\Z")
@@ -58,29 +58,26 @@ class ListenAddress(FieldType):
             raise self.wrong(raw)
         host, colon, port = raw.rpartition(":")
         if not colon or raw.endswith("]"):
-            raise self._wrong("the port is missing", raw)
+            raise self.broken(raw, "the port is missing")
         bracketed = host.startswith("[") and host.endswith("]")
         if ":" in host and not bracketed:
-            raise self._wrong('an IPv6 address stands in brackets, as in "[::1]:7118"', raw)
+            raise self.broken(raw, 'an IPv6 address stands in brackets, as in "[::1]:7118"')
         if not _PORT.match(port) or int(port) > 0xFFFF:
-            raise self._wrong("a port is a number from 0 (any free one) to 65535", raw)
+            raise self.broken(raw, "a port is a number from 0 (any free one) to 65535")
         return Endpoint(self._host(host[1:-1] if bracketed else host, raw, bracketed=bracketed), int(port))
 
     def _host(self, text: str, raw: str, *, bracketed: bool) -> str:
         if text.lower() == "localhost":
             return "127.0.0.1"
         if "%" in text:
-            raise self._wrong("an address with a zone such as %eth0 is not supported", raw)
+            raise self.broken(raw, "an address with a zone such as %eth0 is not supported")
         try:
             address = ipaddress.IPv6Address(text) if bracketed else ipaddress.IPv4Address(text)
         except ValueError:
             why = 'names are not looked up, since what they lead to changes ("0.0.0.0" and "[::]" mean all addresses)'
-            raise self._wrong(why, raw) from None
+            raise self.broken(raw, why) from None
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         return str(mapped or address)
-
-    def _wrong(self, why: str, raw: str) -> FieldErrors:
-        return FieldErrors([("", f"expected {self.expected}: {why}; got {show(raw)}")])
 
     def dump(self, value: object) -> object:
         """Return the endpoint as text; any other value passes unchanged."""
@@ -97,22 +94,19 @@ class Origin(Text):
         """Return the origin in lower case, without ":80" for http and ":443" for https."""
         text = super().read(raw).lower()
         if "*" in text:
-            raise self._wrong('"*" would let any page that a user visits call as that user; list each origin', raw)
+            raise self.broken(raw, '"*" would let any page that a user visits call as that user; list each origin')
         if text == "null":
-            raise self._wrong('"null" is what any sandboxed frame and any file says; serve the page over http', raw)
+            raise self.broken(raw, '"null" is what any sandboxed frame and any file says; serve the page over http')
         if not text.isascii():
-            raise self._wrong("a browser sends such a name in its xn--… form; write that", raw)
+            raise self.broken(raw, "a browser sends such a name in its xn--… form; write that")
         found = _ORIGIN.match(text)
         if found is None or int(found[3] or 0) > 0xFFFF:
-            raise self._wrong("it has a scheme, a host and perhaps a port, but no path and no trailing slash", raw)
+            raise self.broken(raw, "it has a scheme, a host and perhaps a port, but no path and no trailing slash")
         scheme, host = found.group(1, 2)
         port = _USUAL_PORTS.get(scheme) if found[3] is None else int(found[3])
         if scheme in ("ws", "wss"):
-            raise self._wrong("an origin is the page's address, which begins with http:// or https://", raw)
+            raise self.broken(raw, "an origin is the page's address, which begins with http:// or https://")
         return f"{scheme}://{host}" if port == _USUAL_PORTS.get(scheme) else f"{scheme}://{host}:{port}"
-
-    def _wrong(self, why: str, raw: object) -> FieldErrors:
-        return FieldErrors([("", f"expected {self.expected}: {why}; got {show(raw)}")])
 
 
 class HostName(Text):
@@ -125,15 +119,12 @@ class HostName(Text):
         """Return the host in lower case, an IPv6 address in brackets."""
         text = super().read(raw).lower()
         if "*" in text:
-            raise self._wrong('"*" would take the name of any page that a user visits; list each host', raw)
+            raise self.broken(raw, '"*" would take the name of any page that a user visits; list each host')
         if not text.isascii():
-            raise self._wrong("a browser sends such a name in its xn--… form; write that", raw)
+            raise self.broken(raw, "a browser sends such a name in its xn--… form; write that")
         if not _HOST.match(text):
-            raise self._wrong("it has neither a scheme nor a port, and an IPv6 address stands in brackets", raw)
+            raise self.broken(raw, "it has neither a scheme nor a port, and an IPv6 address stands in brackets")
         return text
-
-    def _wrong(self, why: str, raw: object) -> FieldErrors:
-        return FieldErrors([("", f"expected {self.expected}: {why}; got {show(raw)}")])
 
 
 class AlternativeName(Text):

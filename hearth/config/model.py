@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from hearth._util.toml import dump_key, show
+from hearth._util.toml import show
 from hearth.config.exec import ExecTemplate
 from hearth.config.listen import AlternativeName, HttpConfig, TlsConfig, WebSocketConfig, listener_faults
 from hearth.errors import ConfigError
@@ -28,15 +28,15 @@ from hearth.fields import (
     Choice,
     FieldErrors,
     Fields,
-    FieldType,
     Flag,
     Integer,
+    JsonValue,
     ListOf,
+    MapOf,
     Mode,
     Number,
     OneOrMore,
     Secret,
-    TableOf,
     Text,
     checked,
 )
@@ -67,37 +67,26 @@ class _Goal(Fields):
         """Return the goal's fields. Raises FieldErrors."""
         goal = super().read(raw)
         if "goal_id" not in goal:
-            raise FieldErrors([("", "goal_id is missing; name the goal")])
+            raise self.wrong(raw, "goal_id is missing; name the goal")
         return goal
 
 
-class _Annotations(FieldType):
+class _Annotations(MapOf):
     """A table of annotations: strings, numbers, truth values, arrays and tables of them, as JSON can hold them."""
 
-    expected = "a table"
-
-    def read(self, raw: object) -> dict[str, object]:
-        """Return a copy of the table. Raises FieldErrors for values that JSON cannot hold, such as a date or nan."""
-        if not isinstance(raw, Mapping):
-            raise self.wrong(raw)
-        for key in raw:
-            Text().read(key)
-            if key.startswith("hearth:"):
-                why = "hearth: is for what the daemon says itself; take another prefix"
-                raise FieldErrors([(f" key {show(key)}", why)])
-        plain = _plain(raw, "")
-        assert isinstance(plain, dict)
-        return plain
+    def __init__(self) -> None:
+        super().__init__(JsonValue(), _AnnotationName())
 
 
-def _plain(value: object, where: str) -> object:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(member, f"{where}.{dump_key(str(key))}") for key, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(member, f"{where}[{index}]") for index, member in enumerate(value)]
-    if isinstance(value, (str, bool, int)) or (isinstance(value, float) and abs(value) < float("inf")):
-        return value
-    raise FieldErrors([(where, f"expected what JSON can hold, got {show(value)}; write it as a string")])
+class _AnnotationName(Text):
+    """A name that is not one of the daemon's own."""
+
+    def read(self, raw: object) -> str:
+        """Return the name. Raises FieldErrors."""
+        name = super().read(raw)
+        if name.startswith("hearth:"):
+            raise self.wrong(raw, "hearth: is for what the daemon says itself; take another prefix")
+        return name
 
 
 @frozen(field_transformer=checked)
@@ -243,7 +232,7 @@ class _MatchTable(Fields):
     def read(self, raw: object) -> dict[str, object]:
         table = super().read(raw)
         if "any" in table and table != {"any": True}:
-            raise FieldErrors([("", "any = true stands alone, and any = false means nothing; keep one thing")])
+            raise self.wrong(raw, "any = true stands alone, and any = false means nothing; keep one thing")
         return table
 
 
@@ -399,7 +388,7 @@ class PolicyConfig:
     max_risk: Risk = 2
     max_risk_ceiling: Annotated[int | None, Integer(0, 3)] = None
     tools: Names = ("*",)
-    rate: Annotated[Mapping[str, str], TableOf(_RATE)] = field(factory=dict)
+    rate: Annotated[Mapping[str, str], MapOf(_RATE)] = field(factory=dict)
     hcp: HcpPolicyConfig = field(factory=HcpPolicyConfig)
 
     def __attrs_post_init__(self) -> None:

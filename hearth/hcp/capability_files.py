@@ -27,7 +27,6 @@ import os
 import re
 import stat
 import sys
-import tomllib
 import traceback
 from collections.abc import Mapping
 from hashlib import sha256
@@ -39,9 +38,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from attrs import frozen
 
 from hearth._util.files import ownership_fault
-from hearth._util.toml import number_too_long
+from hearth._util.toml import parse_toml
 from hearth.errors import ConfigError, HearthError
-from hearth.fields import Fault, FieldType, Table, Text, join, json_faults, near, unknown_key
+from hearth.fields import AnyMap, Anything, Fault, JsonValue, Table, Text, faults_of, join, near, unknown_key
 from hearth.hcp.capability import MARK, CapabilitySource
 from hearth.protocol.known import known_by
 from hearth.schema import Validator
@@ -304,22 +303,15 @@ class _PlanStep:
     args: Mapping[str, Any]
 
 
-class _RawPlan(FieldType):
-    """A value of any type, which `declare` reads."""
-
-    def read(self, raw: object) -> Any:
-        return raw
-
-
 def read_plan(file: Path, data: bytes, registry: ToolRegistry) -> tuple[CapabilitySource | None, list[Fault]]:
     """Return a plan file's declaration, unchecked, and the faults of its keys and its steps.
 
     There is no declaration where the file is no plan file at all. Raises ConfigError for text that is not TOML.
     """
-    document = _parse(file, data)
+    document = parse_toml(data, str(file))
     if "recipe" in document:
         return None, [Fault("recipe", _RECIPE)]
-    if faults := list(json_faults(document)):
+    if faults := faults_of(JsonValue(), document):
         return None, faults
     top = Table(document, "", faults)
     about = top.table("capability")
@@ -335,20 +327,6 @@ def read_plan(file: Path, data: bytes, registry: ToolRegistry) -> tuple[Capabili
     return CapabilitySource(function=_function(there), place=str(file), values=values, keys=keys), faults
 
 
-def _parse(file: Path, data: bytes) -> dict[str, Any]:
-    try:
-        return tomllib.loads(data.decode())
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{file}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: is not TOML: {error}") from None
-    except ValueError:
-        raise ConfigError(f"{file}: {number_too_long(data)}") from None
-    except RecursionError:
-        raise ConfigError(f"{file}: arrays or tables are nested too deeply; flatten them") from None
-
-
 def _declared(about: Table) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the arguments of @capability that are given, and the key of each; add a fault for each unknown key."""
     values: dict[str, Any] = {"input_schema": _NO_INPUTS}
@@ -356,8 +334,7 @@ def _declared(about: Table) -> tuple[dict[str, Any], dict[str, str]]:
     for name, keys in _KEYS.items():
         table = about.table(name, required=False) if name else about
         places |= {key: table.at(key) for key in keys}
-        found = {key: table.take(key, _RawPlan(), None) for key in keys}
-        values |= {key: value for key, value in found.items() if value is not None}
+        values |= table.given(dict.fromkeys(keys, Anything()))
         if name:
             table.done()
     if "description" not in values and about.content:
@@ -368,7 +345,7 @@ def _declared(about: Table) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _PlanStep | None:
-    name, args = table.take("tool", Text("a tool's name")), table.mapping("args", {})
+    name, args = table.take("tool", Text("a tool's name")), table.take("args", AnyMap(), {})
     table.done()
     before = len(table.faults)
     for place, text in _strings(args or {}, table.at("args")):

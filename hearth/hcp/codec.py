@@ -2,34 +2,39 @@
 
 Reading raises MessageError, and nothing else, whatever a document holds. A message that is read and written reads as
 the same message again. The meaning of a message and the sender's rights are not checked here.
+
+The types of the members are those of `hearth.fields`. This module adds `Table`, which makes an attrs class of an object
+and writes it back, and the words of a refusal: a JSON pointer, the expected type, the value, and the cure.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, get_args
+from datetime import datetime, timedelta
+from functools import cache, partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import orjson
+from attrs import NOTHING, Factory, fields
 
-from hearth.hcp.kinds import (
+from hearth._util.text import nearest
+from hearth.fields import (
+    ANY_NUMBER,
+    AnyMap,
     Anything,
-    Checked,
     Choice,
-    Duration,
+    FieldErrors,
+    FieldType,
     Flag,
-    Free,
-    Identifier,
-    Instant,
     Integer,
     ListOf,
     MapOf,
-    MessageError,
     Number,
-    Table,
+    Parsed,
     Text,
-    missing,
-    shown,
+    gather,
 )
 from hearth.hcp.messages import (
     CLASSIFICATIONS,
@@ -46,6 +51,7 @@ from hearth.hcp.messages import (
     ExecutionSummary,
     ExpectedOutput,
     Message,
+    MessageError,
     MessageType,
     Payload,
     Priority,
@@ -56,38 +62,213 @@ from hearth.hcp.messages import (
     TaskRejected,
     TaskSubmit,
     new_id,
+    read_duration,
+    read_instant,
     whole_milliseconds,
+    write_duration,
+    write_instant,
 )
+from hearth.protocol.jsonrpc import kind_of
+from hearth.schema import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hearth.hcp.kinds import ValueType
+MAX_SAFE: Final = (1 << 53) - 1
+"""Integers beyond this do not survive a peer that reads numbers as doubles."""
+ELIDED: Final = "..."
+"""Placeholder of the pages' examples for an id or an instant."""
+_SHOWN = 60
+_LONGEST_NAME = 60
+_COMPARED = 32
 
-# --- HCP's tables (L1 to L4): which members a payload has, which it needs, and their types
+
+# --- the types that only messages have --------------------------------------------------------------------------------
+
+
+class _Text(Text):
+    """A string of at least one character: an empty name names nothing."""
+
+    def __init__(
+        self, example: str = '"..."', *, least: int = 1, limit: int = 1 << 20, expected: str = "a string"
+    ) -> None:
+        super().__init__(expected, "", least=least, limit=limit, example=example)
+
+    def cure(self, raw: object, at: str) -> str:
+        return f"give {at} a string such as {self.example}" if isinstance(raw, str) else super().cure(raw, at)
+
+
+class _Identifier(FieldType):
+    """A peer's own name for a message or a session: 1 to 200 printable characters (decision 0068)."""
+
+    example = '"550e8400-e29b-41d4-a716-446655440000"'
+
+    def __init__(self, expected: str = "a string of 1 to 200 printable characters") -> None:
+        self.expected = expected
+
+    def read(self, raw: object) -> str:
+        if not isinstance(raw, str) or not 1 <= len(raw) <= 200 or not raw.isprintable():
+            raise self.wrong(raw)
+        return raw
+
+
+class Table(FieldType):
+    """An object of one of the pages' tables, and the class that holds it; without a class it is only checked.
+
+    A `required` member must be present and not null. An `optional` one that is absent or null has the class's default,
+    and is left out when written, unless it is one of `always`. Unknown members are ignored at every level, because a
+    later minor version may add some.
+    """
+
+    expected = "an object"
+
+    def __init__(
+        self,
+        make: Callable[..., Any] | None = None,
+        required: Mapping[str, FieldType] | None = None,
+        optional: Mapping[str, FieldType] | None = None,
+        always: Sequence[str] = (),
+    ) -> None:
+        self.make = make
+        required, optional = required or {}, optional or {}
+        self._kinds, self._always = {**required, **optional}, always
+        absent = {name: _Absent(name, kind).read for name, kind in required.items()}
+        self._readers = [(name, kind.read, absent.get(name)) for name, kind in self._kinds.items()]
+        self.example = "{" + ", ".join(f'"{name}": {kind.example}' for name, kind in required.items()) + "}"
+
+    def read(self, raw: object) -> Any:
+        """Return an instance of the class, or the object unchanged. Raises FieldErrors."""
+        if not isinstance(raw, dict):
+            raise self.wrong(raw)
+        work: list[tuple[str, Callable[[Any], object], object]] = []
+        for name, read, absent in self._readers:
+            value = raw.get(name)
+            if value is not None or (absent is not None and name in raw):
+                work.append((name, read, value))
+            elif absent is not None:
+                work.append((name, absent, raw))
+        found = gather(work)
+        return self.make(**found) if self.make else raw
+
+    def dump(self, value: Any) -> dict[str, Any]:
+        """Return the JSON object that reads back as it."""
+        return dict(self._members(value)) if self.make else dict(value)
+
+    def _members(self, value: Any) -> Iterator[tuple[str, Any]]:
+        made: Any = type(value)
+        absent = _defaults(made)
+        for name, kind in self._kinds.items():
+            member = getattr(value, name)
+            if name not in absent or name in self._always or member != absent[name]:
+                yield name, kind.dump(member)
+
+
+@cache
+def _defaults(made: Any) -> Mapping[str, Any]:
+    """Return the defaults of the optional members of an attrs class."""
+    return {
+        each.name: each.default.factory() if isinstance(each.default, Factory) else each.default  # type: ignore[arg-type]
+        for each in fields(made)
+        if each.default is not NOTHING
+    }
+
+
+class _Absent(FieldType):
+    """In place of the type of a required member that is absent: it refuses the object that lacks it."""
+
+    def __init__(self, name: str, kind: FieldType) -> None:
+        self._name, self._kind = name, kind
+
+    def read(self, raw: object) -> object:
+        raise self.wrong(raw, f"expected {self._kind.expected}, but there is no such member")
+
+    def cure(self, raw: Any, at: str) -> str:
+        """Return the misspelt member, or the one to add; the place is that of the absent member."""
+        place = at.removesuffix(f"/{self._name}") or "the message"
+        # The first few: comparing names takes time, and there may be thousands.
+        others = [key for key in islice(raw, _COMPARED) if isinstance(key, str) and len(key) <= _LONGEST_NAME]
+        if near := nearest(self._name, others, 1, 0.8):
+            return f'write "{self._name}" where {place} has {json.dumps(near[0])}'
+        return f'add "{self._name}" to {place}: {self._kind.expected}, for example {self._kind.example}'
+
+
+def _read(kind: FieldType, value: object, at: str) -> Any:
+    """Return the value of a JSON value at this pointer. Raises MessageError for its first fault."""
+    try:
+        return kind.read(value)
+    except FieldErrors as error:
+        first = error.problems[0]
+        at += "".join(f"/{escaped(str(key))}" for key in first.place)
+        cure = first.kind.cure(first.value, at or "the message")
+        raise MessageError(at, first.reason(_shown), suggestion=cure) from None
+
+
+def _shown(value: object) -> str:
+    """Return a JSON value for a message: its type, and the value where it is short."""
+    if type(value) is int and abs(value) > MAX_SAFE:
+        return "an integer beyond what a double holds"
+    if value is None or type(value) is bool:
+        return json.dumps(value)
+    if type(value) is str and len(json.dumps(value[:_SHOWN])) > _SHOWN:
+        return f"a string of {len(value)} characters"
+    kind = kind_of(value)
+    named = f"a Python {type(value).__name__}" if kind == "?" else kind
+    return f"{named} ({json.dumps(value)})" if type(value) in (int, float, str) else named
+
+
+def _list(item: FieldType) -> ListOf:
+    return ListOf(item, expected=f"an array, each item {item.expected}")
+
+
+def _map(item: FieldType) -> MapOf:
+    return MapOf(item, None, expected=f"an object, each value {item.expected}")
+
+
+def _duration(least: timedelta) -> Parsed:
+    hint = 'write a duration such as "PT10M" or "P3DT12H" at {at}: P, days, T, hours, minutes, seconds'
+    read = partial(read_duration, least=least)
+    return Parsed("an ISO 8601 duration", read, write_duration, example='"PT10M"', hint=hint)
+
+
+def _read_timestamp(text: str) -> datetime | None:
+    return None if text == ELIDED else read_instant(text)
+
+
+def _write_timestamp(instant: datetime | None) -> str:
+    return ELIDED if instant is None else write_instant(instant)
+
+
 # --- HCP's tables (L1 to L4): which members a payload has, which it needs, and their types ----------------------------
 #
 # Shape only. Whether a capability exists, a schema is valid, or a session is the sender's is checked elsewhere.
 
-_NAME = Text('"bench-climate-survey"', most=200)
-_SENTENCE = Text('"..."')
-_WORDS = Text('""', least=0)
-_LONGER_THAN_NOTHING = Duration(timedelta(microseconds=1))
-_MEASURED = Duration(timedelta(0))
-_RISK = Choice(RISKS)
-_CLASSIFICATION = Choice(CLASSIFICATIONS)
-_STATE = Choice(get_args(State))
-_ID = Identifier()
+_NAME = _Text('"bench-climate-survey"', limit=200)
+_SENTENCE = _Text()
+_SENTENCES = _list(_SENTENCE)
+_WORDS = _Text('""', least=0)
+_COUNT = Integer(0, MAX_SAFE)
+_OBJECT = AnyMap("an object")
+_LONGER_THAN_NOTHING = _duration(timedelta(microseconds=1))
+_MEASURED = _duration(timedelta(0))
+_TIMESTAMP = Parsed(
+    "an ISO 8601 date and time in UTC",
+    _read_timestamp,
+    _write_timestamp,
+    example='"2025-01-15T08:30:00.000Z"',
+    hint='write the date and time in UTC at {at}, with Z at its end, for example "2025-01-15T08:30:00.000Z"',
+)
+_RISK = Choice(*RISKS)
+_CLASSIFICATION = Choice(*CLASSIFICATIONS)
+_STATE = Choice(*get_args(State))
+_ID = _Identifier()
 
-SAFETY_ENVELOPE: Table[dict[str, Any]] = Table(
-    dict,
-    {},
-    {
-        "parameters": MapOf(
-            Table(dict, {}, {"min": Number(), "max": Number(), "unit": Text('"celsius"'), "hard_limit": Flag()})
+SAFETY_ENVELOPE = Table(
+    optional={
+        "parameters": _map(
+            Table(optional={"min": ANY_NUMBER, "max": ANY_NUMBER, "unit": _Text('"celsius"'), "hard_limit": Flag()})
         ),
-        "prohibited_actions": ListOf(_SENTENCE),
-        "emergency_procedures": MapOf(_SENTENCE),
+        "prohibited_actions": _SENTENCES,
+        "emergency_procedures": _map(_SENTENCE),
     },
 )
 """L3, Safety Envelope. A parameter may have further members."""
@@ -97,55 +278,55 @@ _CONSTRAINTS = Table(
     {},
     {
         "max_duration": _LONGER_THAN_NOTHING,
-        "confidence_threshold": Number(0, 1),
+        "confidence_threshold": Number(ge=0, le=1),
         "data_classification": _CLASSIFICATION,
-        "priority": Choice(get_args(Priority)),
+        "priority": Choice(*get_args(Priority)),
     },
 )
 _EXPECTED_OUTPUT = Table(
-    ExpectedOutput, {}, {"format": _NAME, "required_fields": ListOf(Text('"confidence"')), "schema": Free()}
+    ExpectedOutput, {}, {"format": _NAME, "required_fields": _list(_Text('"confidence"')), "schema": _OBJECT}
 )
 _ARTIFACT = Table(
     Artifact,
-    {"name": _SENTENCE, "type": Text('"text/csv"'), "uri": Text('"hcp://session-abc/artifacts/samples.csv"')},
-    {"size_bytes": Integer(), "checksum": Text('"sha256:abc..."')},
+    {"name": _SENTENCE, "type": _Text('"text/csv"'), "uri": _Text('"hcp://session-abc/artifacts/samples.csv"')},
+    {"size_bytes": _COUNT, "checksum": _Text('"sha256:abc..."')},
 )
 _SUMMARY = Table(
     ExecutionSummary,
-    {"duration": _MEASURED, "steps_executed": Integer()},
-    {"checkpoints_created": Integer(), "risk_events": ListOf(_SENTENCE), "warnings": ListOf(_SENTENCE)},
-    always=frozenset(("checkpoints_created", "risk_events", "warnings")),
+    {"duration": _MEASURED, "steps_executed": _COUNT},
+    {"checkpoints_created": _COUNT, "risk_events": _SENTENCES, "warnings": _SENTENCES},
+    always=("checkpoints_created", "risk_events", "warnings"),
 )
 _DETAILS = Table(
     ErrorDetails,
     {},
     {
         "phase": _WORDS,
-        "step": Integer(),
-        "last_checkpoint": Text('"ckpt-002"'),
+        "step": _COUNT,
+        "last_checkpoint": _Text('"ckpt-002"'),
         "recoverable": Flag(),
         "reason": _WORDS,
     },
-    always=frozenset(("recoverable",)),
+    always=("recoverable",),
 )
 
-PAYLOADS: Mapping[MessageType, Table[Any]] = {
+PAYLOADS: Mapping[MessageType, Table] = {
     "task_submit": Table(
         TaskSubmit,
         {
             "capability": _NAME,
-            "caller_id": Text('"harness-alpha-001"', most=256),
-            "intent": Text('"Survey the climate of the bench"'),
-            "inputs": Free(),
+            "caller_id": _Text('"harness-alpha-001"', limit=256),
+            "intent": _Text('"Survey the climate of the bench"'),
+            "inputs": _OBJECT,
         },
         {
-            "capability_version": Text('"1.x"', most=200),
+            "capability_version": _Text('"1.x"', limit=200),
             "constraints": _CONSTRAINTS,
             "expected_output": _EXPECTED_OUTPUT,
-            "context": Free(),
+            "context": _OBJECT,
         },
     ),
-    "abort": Table(Abort, {}, {"reason": Text('"no longer needed"', most=4096, least=0), "session_token": _SENTENCE}),
+    "abort": Table(Abort, {}, {"reason": _Text('"no longer needed"', limit=4096, least=0), "session_token": _SENTENCE}),
     "task_accepted": Table(
         TaskAccepted,
         {
@@ -156,8 +337,8 @@ PAYLOADS: Mapping[MessageType, Table[Any]] = {
                 AcceptedConstraints, {"max_duration": _LONGER_THAN_NOTHING, "abort_timeout": _MEASURED}
             ),
         },
-        {"safety_envelope": Checked(SAFETY_ENVELOPE), "in_reply_to": _ID},
-        always=frozenset(("safety_envelope",)),
+        {"safety_envelope": SAFETY_ENVELOPE, "in_reply_to": _ID},
+        always=("safety_envelope",),
     ),
     "task_rejected": Table(
         TaskRejected,
@@ -166,71 +347,69 @@ PAYLOADS: Mapping[MessageType, Table[Any]] = {
             "assessed_risk_level": _RISK,
             "suggestion": _SENTENCE,
             "in_reply_to": _ID,
-            "final_state": Choice(get_args(State)),
+            "final_state": _STATE,
         },
     ),
     "event": Table(
         Event,
-        {"event_type": Choice(get_args(EventType)), "sequence": Integer()},
-        {"data": Free()},
-        always=frozenset(("data",)),
+        {"event_type": Choice(*get_args(EventType)), "sequence": _COUNT},
+        {"data": _OBJECT},
+        always=("data",),
     ),
     "task_completed": Table(
-        TaskCompleted, {"outputs": Free()}, {"artifacts": ListOf(_ARTIFACT), "execution_summary": _SUMMARY}
+        TaskCompleted, {"outputs": _OBJECT}, {"artifacts": _list(_ARTIFACT), "execution_summary": _SUMMARY}
     ),
     "task_failed": Table(
         TaskFailed,
-        {"error_code": Choice(get_args(ErrorCode)), "error_message": _SENTENCE},
+        {"error_code": Choice(*get_args(ErrorCode)), "error_message": _SENTENCE},
         {
             "error_details": _DETAILS,
-            "partial_outputs": Free(),
-            "artifacts": ListOf(_ARTIFACT),
+            "partial_outputs": _OBJECT,
+            "artifacts": _list(_ARTIFACT),
             "execution_summary": _SUMMARY,
         },
-        always=frozenset(("error_details",)),
+        always=("error_details",),
     ),
 }
 """Message type -> its payload."""
 
-EVENT_DATA: Mapping[EventType, Table[dict[str, Any]]] = {
-    "session_created": Table(dict, {}, {"state": _STATE, "risk_level": _RISK, "session_token": _SENTENCE}),
-    "state_changed": Table(dict, {}, {"from_state": _STATE, "to_state": _STATE, "reason": _WORDS}),
+EVENT_DATA: Mapping[EventType, Table] = {
+    "session_created": Table(optional={"state": _STATE, "risk_level": _RISK, "session_token": _SENTENCE}),
+    "state_changed": Table(optional={"from_state": _STATE, "to_state": _STATE, "reason": _WORDS}),
     "progress": Table(
-        dict, {}, {"stage": _WORDS, "percent": Number(0, 100), "message": _WORDS, "remaining": _MEASURED}
+        optional={"stage": _WORDS, "percent": Number(ge=0, le=100), "message": _WORDS, "remaining": _MEASURED}
     ),
-    "intermediate_result": Table(dict, {}, {"result_type": _SENTENCE, "data": Anything(), "is_partial": Flag()}),
+    "intermediate_result": Table(optional={"result_type": _SENTENCE, "data": Anything(), "is_partial": Flag()}),
     "log": Table(
-        dict, {}, {"level": Choice(("info", "warn", "error")), "message": _WORDS, "details": Anything()}
+        optional={"level": Choice("info", "warn", "error"), "message": _WORDS, "details": Anything()}
     ),
-    "warning": Table(dict, {}, {"code": _SENTENCE, "message": _WORDS, "details": Anything()}),
-    "error": Table(dict, {}, {"code": _SENTENCE, "message": _WORDS, "recoverable": Flag()}),
+    "warning": Table(optional={"code": _SENTENCE, "message": _WORDS, "details": Anything()}),
+    "error": Table(optional={"code": _SENTENCE, "message": _WORDS, "recoverable": Flag()}),
     "checkpoint_created": Table(
-        dict,
-        {},
-        {"checkpoint_id": _SENTENCE, "description": _WORDS, "resumable": Flag(), "created_at": Instant(elidable=True)},
+        optional={"checkpoint_id": _SENTENCE, "description": _WORDS, "resumable": Flag(), "created_at": _TIMESTAMP},
     ),
     "session_closed": Table(
-        dict, {}, {"final_state": Choice(("REJECTED", "ABORTED", "COMPLETED", "FAILED")), "reason": _WORDS}
+        optional={"final_state": Choice("REJECTED", "ABORTED", "COMPLETED", "FAILED"), "reason": _WORDS}
     ),
 }  # fmt: skip
 """Event type -> the data fields of L2's table for it. The page's own example omits them, so each may be absent."""
 
-_SCHEMA = Free(example='{"type": "object"}')
-DECLARATION: Table[dict[str, Any]] = Table(
-    dict,
+_SCHEMA = AnyMap("an object", '{"type": "object"}')
+DECLARATION = Table(
+    None,
     {
         "name": _NAME,
-        "version": Text('"1.0.0"', most=200),
+        "version": _Text('"1.0.0"', limit=200),
         "description": _SENTENCE,
         "input_schema": _SCHEMA,
         "output_schema": _SCHEMA,
         "safety": Table(
-            dict,
+            None,
             {"risk_ceiling": _RISK, "requires_human_approval": Flag(), "involves_physical_resources": Flag()},
-            {"resource_types": ListOf(_SENTENCE), "hazard_categories": ListOf(_SENTENCE)},
+            {"resource_types": _SENTENCES, "hazard_categories": _SENTENCES},
         ),
     },
-    {"constraints": Table(dict, {}, {"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": Integer(1)})},
+    {"constraints": Table(optional={"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": Integer(1, MAX_SAFE)})},
 )
 """L3, Capability Declaration Fields and Safety Declaration Fields."""
 
@@ -238,32 +417,26 @@ DECLARATION: Table[dict[str, Any]] = Table(
 TYPES: tuple[MessageType, ...] = get_args(MessageType)
 
 _TYPE_OF: Mapping[type, MessageType] = {table.make: name for name, table in PAYLOADS.items()}  # type: ignore[misc]
-_VERSION = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
-_TIMESTAMP = Instant(elidable=True)
-_ENVELOPE: Mapping[str, ValueType[Any]] = {
-    "message_id": Identifier(),
-    "hcp_version": Text(f'"{HCP_VERSION}"', expected='a version, "MAJOR.MINOR"'),
-    "type": Choice(TYPES),
-    "timestamp": _TIMESTAMP,
-}
-_SESSION_ID = Identifier(expected="the session's id, a string of 1 to 200 printable characters")
-_DECLARED = Checked(Table(dict, {"capability": DECLARATION}, {"safety_envelope": SAFETY_ENVELOPE}))
+_MAJOR_MINOR = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
+_VERSION = _Text(f'"{HCP_VERSION}"', expected='a version, "MAJOR.MINOR"')
+_TYPE = Choice(*TYPES)
+_SESSION_ID = _Identifier("the session's id, a string of 1 to 200 printable characters")
+_DECLARED = Table(None, {"capability": DECLARATION}, {"safety_envelope": SAFETY_ENVELOPE})
 
 
 def read_message(document: Any) -> Message:
     """Return the message of a JSON value. Raises MessageError."""
     if type(document) is not dict:
-        raise MessageError("", f"expected an object, got {shown(document)}", suggestion="send one HCP message")
+        raise MessageError("", f"expected an object, got {_shown(document)}", suggestion="send one HCP message")
     message_id = None
     try:
-        message_id = _member(document, "message_id")
+        message_id = _member(document, "message_id", _ID)
         version = _version(document)
-        kind = _member(document, "type")
-        timestamp = _member(document, "timestamp")
+        kind = _member(document, "type", _TYPE)
+        timestamp = _member(document, "timestamp", _TIMESTAMP)
         session_id = _session_id(document, kind)
-        if "payload" not in document:
-            raise missing("payload", PAYLOADS[kind], document, "")
-        payload = read_payload(kind, document["payload"])
+        there = "payload" in document
+        payload = read_payload(kind, document["payload"]) if there else _member(document, "payload", PAYLOADS[kind])
     except MessageError as error:
         error.message_id = message_id
         raise
@@ -280,30 +453,28 @@ def read_message(document: Any) -> Message:
 def message_id_of(document: Mapping[str, Any]) -> str | None:
     """Return the id of a message, without reading the rest; None where it is no id."""
     try:
-        given: str = _member(document, "message_id")
+        given: str = _member(document, "message_id", _ID)
     except MessageError:
         return None
     return given
 
 
-def _member(document: Mapping[str, Any], name: str) -> Any:
-    kind = _ENVELOPE[name]
-    if name not in document:
-        raise missing(name, kind, document, "")
-    return kind.read(document[name], f"/{name}")
+def _member(document: Mapping[str, Any], name: str, kind: FieldType) -> Any:
+    at = f"/{name}"
+    return _read(kind, document[name], at) if name in document else _read(_Absent(name, kind), document, at)
 
 
 def _version(document: Mapping[str, Any]) -> str:
-    version: str = _member(document, "hcp_version")
-    matched = _VERSION.fullmatch(version)
+    version: str = _member(document, "hcp_version", _VERSION)
+    matched = _MAJOR_MINOR.fullmatch(version)
     if matched is None:
         raise MessageError(
-            "/hcp_version", f'expected "MAJOR.MINOR", got {shown(version)}', suggestion=f'write "{HCP_VERSION}"'
+            "/hcp_version", f'expected "MAJOR.MINOR", got {_shown(version)}', suggestion=f'write "{HCP_VERSION}"'
         )
     if matched[1] != HCP_VERSION.partition(".")[0]:
         raise MessageError(
             "/hcp_version",
-            f'expected a version of the major that is spoken here, "{HCP_VERSION}", got {shown(version)}',
+            f'expected a version of the major that is spoken here, "{HCP_VERSION}", got {_shown(version)}',
             code="unsupported_version",
             suggestion=f'speak HCP "{HCP_VERSION}"',
         )
@@ -320,17 +491,16 @@ def _session_id(document: Mapping[str, Any], kind: MessageType) -> str | None:
         return None
     if kind == "task_submit":
         cure = "write null: a session is created when the task is accepted, and its id comes with the answer"
-        raise MessageError("/session_id", f"expected null in a task_submit, got {shown(given)}", suggestion=cure)
-    if "session_id" not in document:
-        raise missing("session_id", _SESSION_ID, document, "")
-    return _SESSION_ID.read(given, "/session_id")
+        raise MessageError("/session_id", f"expected null in a task_submit, got {_shown(given)}", suggestion=cure)
+    session_id: str = _member(document, "session_id", _SESSION_ID)
+    return session_id
 
 
 def read_payload(kind: MessageType, payload: Any, at: str = "/payload") -> Payload:
     """Return the payload of a message of this type. Raises MessageError without a message_id."""
-    read: Payload = PAYLOADS[kind].read(payload, at)
+    read: Payload = _read(PAYLOADS[kind], payload, at)
     if isinstance(read, Event):
-        EVENT_DATA[read.event_type].members(read.data, f"{at}/data")
+        _read(EVENT_DATA[read.event_type], read.data, f"{at}/data")
     return read
 
 
@@ -339,7 +509,7 @@ def read_declaration(document: Any, at: str = "") -> Mapping[str, Any]:
 
     It is returned unchanged. Raises MessageError.
     """
-    read: Mapping[str, Any] = _DECLARED.read(document, at)
+    read: Mapping[str, Any] = _read(_DECLARED, document, at)
     return read
 
 
@@ -352,7 +522,7 @@ def read_submission(document: Any, *, now: float) -> Message:
         return message(read_payload("task_submit", document, ""), session_id=None, now=now)
     read = read_message(document)
     if not isinstance(read.payload, TaskSubmit):
-        reason = f'expected "task_submit", got {shown(read.type)}'
+        reason = f'expected "task_submit", got {_shown(read.type)}'
         cure = "expected a task_submit, or its payload alone"
         raise MessageError("/type", reason, message_id=read.message_id, suggestion=cure)
     return read
@@ -375,7 +545,7 @@ def write_message(message: Message) -> dict[str, Any]:
     return {
         "hcp_version": message.hcp_version,
         "message_id": message.message_id,
-        "timestamp": _TIMESTAMP.write(message.timestamp),
+        "timestamp": _TIMESTAMP.dump(message.timestamp),
         "session_id": message.session_id,
         "type": message.type,
         "payload": write_payload(message.payload),
@@ -384,7 +554,7 @@ def write_message(message: Message) -> dict[str, Any]:
 
 def write_payload(payload: Payload) -> dict[str, Any]:
     """The payload alone, as `read_payload` takes it."""
-    return PAYLOADS[_TYPE_OF[type(payload)]].write(payload)
+    return PAYLOADS[_TYPE_OF[type(payload)]].dump(payload)
 
 
 def dump(message: Message) -> bytes:

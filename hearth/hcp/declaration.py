@@ -8,7 +8,6 @@ rules: its loader makes a `CapabilitySource` of it. This module reads no files.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from datetime import timedelta
@@ -17,18 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from attrs import evolve, frozen
 
 from hearth.fields import (
+    ANY_NUMBER,
+    AnyMap,
     Choice,
     Fault,
-    FieldErrors,
     FieldType,
     Flag,
     Integer,
+    JsonValue,
     ListOf,
+    MapOf,
+    Parsed,
     Table,
-    TableOf,
     Text,
+    faults_of,
     join,
-    json_faults,
     near,
 )
 from hearth.hcp.annotations import MISSING, NotJson, evaluated, object_schema, schema_of, structurer, unstructure
@@ -58,33 +60,6 @@ _MACHINE = ("hw", "file", "sys", "proc")
 _SENTENCE: Final = Text(limit=300)
 
 
-class _ReadDeclaration(FieldType):
-    """A string, read by a function that raises ValueError with what was expected."""
-
-    def __init__(self, expected: str, read: Callable[[str], object]) -> None:
-        self.expected = expected
-        self._read = read
-
-    def read(self, raw: object) -> object:
-        """Return the function's value for `raw`. Raises FieldErrors."""
-        text = Text(self.expected).read(raw)
-        try:
-            return self._read(text)
-        except ValueError as error:
-            raise FieldErrors([("", str(error))]) from None
-
-
-class _Bound(FieldType):
-    """A finite number of either sign."""
-
-    expected = "a number"
-
-    def read(self, raw: object) -> float:
-        if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
-            raise self.wrong(raw)
-        return raw
-
-
 class _Instance(FieldType):
     """An object of one class."""
 
@@ -99,8 +74,8 @@ class _Instance(FieldType):
 
 
 _NAME = Text('a name such as "bench-climate-survey"', r"[a-z0-9]+(-[a-z0-9]+)*", limit=LONGEST_NAME)
-_VERSION = _ReadDeclaration('a semver version such as "1.0.0"', read_version)
-_DURATION = _ReadDeclaration('an ISO 8601 duration such as "PT10M"', read_duration)
+_VERSION = Parsed('a semver version such as "1.0.0"', read_version)
+_DURATION = Parsed('an ISO 8601 duration such as "PT10M"', read_duration)
 
 
 @frozen
@@ -214,10 +189,10 @@ def _clean_up(values: _Values, tools: Sequence[str] | None) -> tuple[frozenset[s
 
 def _given_schema(values: _Values, key: str) -> Mapping[str, Any] | None:
     """The schema that the author gave; None without one, and where it is wrong."""
-    schema: Mapping[str, Any] | None = values.mapping(key, None)
+    schema: Mapping[str, Any] | None = values.take(key, AnyMap(), None)
     if schema is None:
         return None
-    found = [*json_faults(schema, values.at(key))] or [*schema_faults(schema, values.at(key))]
+    found = faults_of(JsonValue(), schema, values.at(key)) or [*schema_faults(schema, values.at(key))]
     values.faults += found
     return None if found else schema
 
@@ -301,12 +276,12 @@ def _drives(tool: Tool) -> bool:
 
 
 def _envelope(values: _Values) -> SafetyEnvelope:
-    limits = values.take("limits", TableOf(_Instance("a Limit(value, min=…, max=…)", Limit), Text(limit=128)), {}) or {}
+    limits = values.take("limits", MapOf(_Instance("a Limit(value, min=…, max=…)", Limit), Text(limit=128)), {}) or {}
     for name, limit in limits.items():
         given = {"min": limit.min, "max": limit.max, "unit": limit.unit}
         given = {key: value for key, value in given.items() if value is not None}
         table = Table(given, join(values.at("limits"), name), values.faults)
-        low, high = table.take("min", _Bound(), None), table.take("max", _Bound(), None)
+        low, high = table.take("min", ANY_NUMBER, None), table.take("max", ANY_NUMBER, None)
         table.take("unit", Text("a unit", limit=64), None)
         if "min" not in table.content and "max" not in table.content:
             table.fault("max", "a limit without `min` and `max` bounds nothing")
@@ -317,7 +292,7 @@ def _envelope(values: _Values) -> SafetyEnvelope:
     return SafetyEnvelope(
         parameters=limits,
         prohibited_actions=values.take("prohibited_actions", ListOf(Text()), ()) or (),
-        emergency_procedures=values.take("emergency_procedures", TableOf(Text()), {}) or {},
+        emergency_procedures=values.take("emergency_procedures", MapOf(Text()), {}) or {},
     )
 
 

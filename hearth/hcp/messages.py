@@ -353,6 +353,31 @@ class Rejection(HearthError):
         )
 
 
+class MessageError(HearthError):
+    """A document that is not a valid message.
+
+    `pointer` is the JSON pointer of the member at fault ("" for the whole), `reason` says what was expected and what
+    was found, `suggestion` is the cure; `message_id` is the document's own where one could be read, and `code` the
+    `reason_code` of the task_rejected that answers it.
+    """
+
+    def __init__(
+        self,
+        pointer: str,
+        reason: str,
+        *,
+        message_id: str | None = None,
+        code: str = "invalid_message",
+        suggestion: str | None = None,
+    ) -> None:
+        self.pointer = pointer
+        self.reason = reason
+        self.message_id = message_id
+        self.code = code
+        self.suggestion = suggestion
+        super().__init__(f"{pointer or 'the message'}: {reason}")
+
+
 def quoted(text: str) -> str:
     """Quote untrusted text for a sentence: unprintable characters are escaped, long text is cut."""
     return repr(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…")

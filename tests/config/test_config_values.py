@@ -37,11 +37,11 @@ from hearth.fields import (
     Flag,
     Integer,
     ListOf,
+    MapOf,
     Mode,
     Number,
     OneOrMore,
     Secret,
-    TableOf,
     Text,
     kind_of,
 )
@@ -325,7 +325,7 @@ def test_one_or_more_tells_alternatives_by_their_number():
 
 def test_a_table_with_a_wrong_key_is_told_by_the_key():
     with pytest.raises(ValueError, match='key "A": expected lower case'):
-        TableOf(Integer(0), Text("lower case", "[a-z]+")).read({"A": 1})
+        MapOf(Integer(0), Text("lower case", "[a-z]+")).read({"A": 1})
 
 
 def test_a_secret_is_not_shown():

@@ -86,7 +86,7 @@ to_toml = Config.to_toml
 PLANTED = {
     "wire": ("hearth.protocol.framing.LineFramer._overflows", lambda framer, rest: framer._pending.extend(rest)),
     "config": ("hearth.config.model.Config.to_toml", unread),
-    "board": ("hearth.drivers.boards.toml.Table.done", lambda table: None),
+    "board": ("hearth.fields.Table.done", lambda table: None),
     "card": ("hearth.agentcard.validate._CAPABILITY", re.compile("(?s).*")),
     "hcp": ("hearth.hcp.codec._session_id", lambda document, kind: None),
     "audit": ("hearth.audit.verify._ChainCheck._link", lambda check, seq, prev: None),

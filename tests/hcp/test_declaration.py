@@ -345,6 +345,7 @@ WRONG = [
     ("limits", {"a": Limit(min=2, max=1)}, "limits.a.min: 2 is above max = 1; nothing could hold"),
     ("limits", {"a": Limit(max="1")}, 'limits.a.max: expected a number, got "1"'),
     ("limits", {"a": Limit(max=float("inf"))}, "limits.a.max: expected a number, got inf"),
+    ("limits", {"a": Limit(max=10**400)}, "limits.a.max: expected a number, got a number of 1329 bits"),
     ("limits", {"a": Limit(min=True)}, "limits.a.min: expected a number, got true"),
     ("limits", {"a": Limit(max=1, unit=5)}, "limits.a.unit: expected a unit, got 5"),
     ("limits", {"a": Limit(5, max=1)}, "limits.a.value: expected a function of the inputs, such as"),

@@ -12,11 +12,11 @@ from support.steps import within_real_seconds
 import hearth
 from hearth import CarrierError, InvalidParams, JobFailed, JobRejected, SessionInvalid
 from hearth.client import job_stream
-from hearth.hcp.kinds import MessageError
 from hearth.hcp.messages import (
     Artifact,
     ErrorDetails,
     ExecutionSummary,
+    MessageError,
     TaskCompleted,
     TaskFailed,
 )

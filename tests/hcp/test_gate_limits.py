@@ -11,8 +11,15 @@ from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from hearth.hcp.capability import CapabilitySet
 from hearth.hcp.codec import read_message
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.messages import CLASSIFICATIONS, RISKS, Rejection, TaskSubmit, read_duration, write_duration
+from hearth.hcp.messages import (
+    CLASSIFICATIONS,
+    RISKS,
+    MessageError,
+    Rejection,
+    TaskSubmit,
+    read_duration,
+    write_duration,
+)
 from hearth.hcp.safety import Allowance, Approval, assess
 
 CAPABILITIES = [

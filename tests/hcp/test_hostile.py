@@ -15,8 +15,7 @@ from support.hearthd import Hearthd
 
 from hearth.audit.verify import verify
 from hearth.hcp.codec import read_message
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.messages import Abort
+from hearth.hcp.messages import Abort, MessageError
 from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.protocol.jsonrpc import load
 

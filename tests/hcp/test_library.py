@@ -92,7 +92,7 @@ def test_every_fault_of_every_source_is_told_with_its_place(tmp_path):
         ["b.toml:", "steps[0].tool:"],
         ["b.toml:", "capability.safety.risk_ceiling:"],
         ["c.py:1:", "ModuleNotFoundError:"],
-        ["d.toml:", "is"],
+        ["d.toml:", "line"],
     ]
 
 

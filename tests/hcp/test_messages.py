@@ -9,7 +9,7 @@ import pytest
 from hcp.examples import GONE, at, changed, example
 
 from hearth.hcp.codec import dump, read_declaration, read_message, write_message
-from hearth.hcp.kinds import MessageError
+from hearth.hcp.messages import MessageError
 from hearth.protocol.jsonrpc import load
 
 NO_STRING: list[Any] = [5, 5.5, True, [], {}, ["a"], {"a": 1}]

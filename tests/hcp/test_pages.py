@@ -19,8 +19,7 @@ from hearth.hcp.codec import (
     write_message,
     write_payload,
 )
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.messages import read_duration
+from hearth.hcp.messages import MessageError, read_duration
 from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.protocol.jsonrpc import load
 from hearth.schema import Validator, check_schema

@@ -199,7 +199,7 @@ def test_a_mistake_is_told_with_its_key_and_the_cure(tmp_path, old, new, said):
         ("[recipe]\n[capability]\n", "recipe: hearth has no recipes any more; write it as a Python function"),
         ("x = " + "[" * 5000 + "]" * 5000, "arrays or tables are nested too deeply; flatten them"),
         ("x = " + "9" * 5000, "line 1: a number of more than 4300 digits; no key takes one"),
-        ("[capability\n", "is not TOML: Expected ']' at the end of a table declaration (at line 1, column 12)"),
+        ("[capability\n", "line 1, column 12: Expected ']' at the end of a table declaration"),
     ],
 )
 def test_what_is_no_plan_file_says_so(tmp_path, text, said):
@@ -212,7 +212,7 @@ def test_what_is_no_plan_file_says_so(tmp_path, text, said):
 
 def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path):
     (tmp_path / "a.toml").write_bytes(b"[capability]\nname = '\xff'\n")
-    with pytest.raises(ConfigError, match=r"a\.toml:2: byte 0xff is not UTF-8; save it as UTF-8"):
+    with pytest.raises(ConfigError, match=r"a\.toml: line 2: byte 0xff is not UTF-8; save it as UTF-8"):
         load_capabilities([str(tmp_path)], registry=registry(), shipped=[])
 
 

@@ -15,8 +15,7 @@ from hcp.mutating import mangled, mutant
 
 from hearth.errors import ParseError
 from hearth.hcp.codec import dump, message, read_declaration, read_message, read_submission, write_message
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.messages import Abort, Event, Message, TaskCompleted
+from hearth.hcp.messages import Abort, Event, Message, MessageError, TaskCompleted
 from hearth.protocol.jsonrpc import load
 
 NOW = 1_736_929_800.25

@@ -29,8 +29,7 @@ from hearth.actors.supervisor import contain
 from hearth.audit.record import digest as digest_of
 from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.hcp.codec import TYPES, dump, message as message_of, message_id_of, read_message
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.messages import Abort, Rejection, TaskSubmit, write_instant
+from hearth.hcp.messages import Abort, MessageError, Rejection, TaskSubmit, write_instant
 from hearth.hcp.safety import (
     allowance,
     crashed,

@@ -17,8 +17,7 @@ import orjson
 
 from hearth.errors import ParseError
 from hearth.hcp.codec import dump, message, read_declaration, read_message, read_submission, write_message
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.messages import LONGEST, Rejection, read_duration, read_instant
+from hearth.hcp.messages import LONGEST, MessageError, Rejection, read_duration, read_instant
 from hearth.hcp.token import TokenError, issue, verify
 from hearth.protocol.jsonrpc import load
 
