@@ -6,7 +6,7 @@ import pytest
 import trio
 from support.doubles import BenchDriver, Observer
 from support.steps import within_real_seconds
-from support.world import World, running
+from support.world import BenchWorld, running
 
 from hearth.actors.bus.actor import Bus
 from hearth.drivers.base import Style
@@ -74,11 +74,11 @@ def bus_bench_fixture():
 @pytest.fixture
 async def world():
     """A running world with two buses, on the test's clock."""
-    async with running(World()) as running_world:
+    async with running(BenchWorld()) as running_world:
         yield running_world
 
 
 @pytest.fixture
 def make_world():
     """`async with make_world(...) as world`: a running world that is made to measure."""
-    return lambda **more: running(World(**more))
+    return lambda **more: running(BenchWorld(**more))

@@ -6,7 +6,7 @@ import pytest
 import trio
 from support.doubles import BenchDriver, Observer, Op, args_hash
 from support.steps import at_every_step
-from support.world import ALICE, BOB, World, running
+from support.world import ALICE, BOB, BenchWorld, running
 
 from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.queue import Requester, Ticket
@@ -141,7 +141,7 @@ class Disturbed:
 
     def __init__(self, style, act, durability="os", *, spares_others=True):
         buses = {"a": style, "b": style}
-        self.world = World(buses=buses, durability=durability, close_grace_s=0.5, shutdown_grace_s=0.5)
+        self.world = BenchWorld(buses=buses, durability=durability, close_grace_s=0.5, shutdown_grace_s=0.5)
         self._act = act
         self._spares_others = spares_others
         self.told = {}

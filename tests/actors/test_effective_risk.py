@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from support.waiting import until
-from support.world import World, running
+from support.world import BenchWorld, running
 
 import hearth
 from hearth import step
@@ -115,7 +115,7 @@ def bench_tool(**more):
 async def test_without_an_audit_log_steps_whose_args_only_look_go_on(autojump_clock):
     extra = bench_tool(effective_risk=lambda args: args["risk"])
     async with (
-        running(World(extra_tools=[extra])) as world,
+        running(BenchWorld(extra_tools=[extra])) as world,
         world.client() as client,
         client.open_session() as session,
     ):

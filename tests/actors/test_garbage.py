@@ -6,7 +6,7 @@ import gc
 from collections import Counter
 
 import pytest
-from support.world import World, running
+from support.world import BenchWorld, running
 from trio.testing import wait_all_tasks_blocked
 
 ROUNDS = 10
@@ -61,7 +61,7 @@ OURS = (
 
 @pytest.mark.parametrize("tool", ["read", "fail"])
 async def test_a_session_that_has_ended_leaves_nothing_for_the_collector(uncollected, tool) -> None:
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         await in_sessions(world, (tool, {}), (tool, {}), abort_on_step_failure=False)
         uncollected()
         await in_sessions(world, (tool, {}), (tool, {}), abort_on_step_failure=False)

@@ -14,7 +14,7 @@ import trio
 from attrs import evolve
 from support.doubles import BenchDriver, Observer, Op, device_error
 from support.waiting import passes, until
-from support.world import NOON, World, running
+from support.world import NOON, BenchWorld, running
 
 from hearth.actors.bus import outputs as ledger_module
 from hearth.actors.bus.actor import Bus
@@ -53,7 +53,7 @@ def left(path, **outputs):
 async def a_run(path, **more):
     """A world that keeps its driven outputs in a file."""
     prepare = more.pop("prepare", lambda _world: None)
-    world = World(**more)
+    world = BenchWorld(**more)
     world.parts = evolve(world.parts, outputs_file=opened(path))
     prepare(world)
     async with running(world):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from support.world import ALICE, BOB, NOON, World, running
+from support.world import ALICE, BOB, NOON, BenchWorld, running
 
 from hearth.actors.admission import DRY_RUN_RATE
 from hearth.actors.bridges.hcp.job_table import JobQuota
@@ -31,7 +31,7 @@ def accounted(world, event, field="principal", who=ALICE.key):
 
 
 async def test_a_flood_of_refused_tasks_is_as_many_records_as_its_rate_and_one_that_counts_the_rest(autojump_clock):
-    world = World()
+    world = BenchWorld()
     async with running(world):
         session = await world.connect().open()
         began = trio.current_time()
@@ -52,7 +52,7 @@ async def test_a_flood_of_refused_tasks_is_as_many_records_as_its_rate_and_one_t
 
 
 async def test_another_session_has_no_rate_of_its_own_and_another_principal_has(autojump_clock):
-    world = World()
+    world = BenchWorld()
     async with running(world):
         client = world.connect()
         for _ in range(4):
@@ -67,7 +67,7 @@ async def test_another_session_has_no_rate_of_its_own_and_another_principal_has(
 
 
 async def test_what_is_refused_while_the_log_cannot_be_written_is_counted_and_told_when_it_can(autojump_clock):
-    world = World()
+    world = BenchWorld()
     async with running(world):
         session = await world.connect().open()
         world.journal.fail("disk full")
@@ -84,7 +84,7 @@ async def test_what_is_refused_while_the_log_cannot_be_written_is_counted_and_to
 
 
 async def test_who_matches_no_policy_entry_cannot_fill_the_log_by_asking_again(autojump_clock):
-    world = World(policy=[PolicyEntry(name="root only", match=Match(uid=0))])
+    world = BenchWorld(policy=[PolicyEntry(name="root only", match=Match(uid=0))])
     async with running(world):
         client = world.connect()
         for _ in range(100):
@@ -94,7 +94,7 @@ async def test_who_matches_no_policy_entry_cannot_fill_the_log_by_asking_again(a
 
 
 async def test_sessions_opened_and_closed_in_a_loop_are_limited_for_each_principal(autojump_clock):
-    world = World(session_rate="5/10s")
+    world = BenchWorld(session_rate="5/10s")
     async with running(world):
         client = world.connect()
         for _ in range(5):
@@ -109,7 +109,7 @@ async def test_sessions_opened_and_closed_in_a_loop_are_limited_for_each_princip
 
 
 async def test_dry_runs_are_limited_for_each_principal_and_use_up_no_tools_rate(autojump_clock):
-    world = World(max_tasks_per_session=10_000)
+    world = BenchWorld(max_tasks_per_session=10_000)
     async with running(world):
         session = await world.connect().open()
         for _ in range(DRY_RUN_RATE.count):
@@ -123,7 +123,7 @@ async def test_dry_runs_are_limited_for_each_principal_and_use_up_no_tools_rate(
 
 
 async def test_strangers_are_counted_by_carrier_whatever_their_addresses(autojump_clock):
-    world = World()
+    world = BenchWorld()
     async with running(world):
         for number in range(3 * MOST_NAMES):
             world.runtime.refused("ws", f"192.0.{number // 256}.{number % 256}", "unknown token")
@@ -134,7 +134,7 @@ async def test_strangers_are_counted_by_carrier_whatever_their_addresses(autojum
 
 
 async def test_more_principals_than_are_counted_one_by_one_share_a_bucket_and_a_count(autojump_clock):
-    world = World()
+    world = BenchWorld()
     async with running(world):
         refusals = Refusals(world.journal, Rate(1, 60), lambda: NOON)
         whom = [Principal(kind="unix", uid=uid, gid=uid).key for uid in range(MOST_NAMES + 10)]
@@ -162,7 +162,7 @@ def test_a_name_whose_bucket_is_full_again_is_forgotten_when_room_is_needed():
 
 
 async def test_a_read_that_discloses_is_refused_at_submit_while_the_log_cannot_be_written(autojump_clock):
-    world = World()
+    world = BenchWorld()
     async with running(world):
         session = await world.connect().open()
         world.journal.fail("disk full")
@@ -173,7 +173,7 @@ async def test_a_read_that_discloses_is_refused_at_submit_while_the_log_cannot_b
 
 
 async def test_a_read_that_discloses_is_refused_when_its_turn_comes_while_the_log_cannot_be_written(autojump_clock):
-    world = World()
+    world = BenchWorld()
     async with running(world):
         session = await world.connect().open()
         task_id = await session.start(("wait", {"tag": "go"}), ("secret", {"tag": "never"}), subscribe=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import trio.testing
-from support.world import World, running
+from support.world import BenchWorld, running
 
 from hearth.policy.rules import MOST_NAMES
 
 
 @pytest.fixture
 async def world():
-    made = World()
+    made = BenchWorld()
     async with running(made):
         yield made
 

@@ -16,7 +16,7 @@ from hearth.errors import ConfigError
 BOARD = (Path(hearth.__file__).parent / "drivers/boards/sim.toml").read_text()
 
 
-class House:
+class Deployment:
     """A machine's directories: each thing of the daemon's own in one of its own, and places for others beside them."""
 
     def __init__(self, directory):
@@ -56,8 +56,8 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path):
-    return House(tmp_path)
+def deployment(tmp_path):
+    return Deployment(tmp_path)
 
 
 @pytest.mark.parametrize("access", ["read", "write"])
@@ -80,57 +80,57 @@ def house(tmp_path):
         ("log/audit.log.hcp/x", "belongs to the audit log"),
     ],
 )
-def test_a_root_that_reaches_what_the_daemon_relies_on_is_refused_with_place_and_cure(house, access, root, reason):
+def test_a_root_that_reaches_what_the_daemon_relies_on_is_refused_with_place_and_cure(deployment, access, root, reason):
     with pytest.raises(ConfigError) as refused:
-        house.build(access, "share", root)
+        deployment.build(access, "share", root)
     (line,) = str(refused.value).splitlines()
-    assert line.startswith(f'[files] {access}[1]: "{house.directory}')
+    assert line.startswith(f'[files] {access}[1]: "{deployment.directory}')
     assert reason in line
     assert line.endswith("; name a directory that has nothing of hearth's in it")
 
 
-def test_a_root_inside_a_directory_of_capability_files_is_refused(house):
-    (house.directory / "jobs/more").mkdir()
+def test_a_root_inside_a_directory_of_capability_files_is_refused(deployment):
+    (deployment.directory / "jobs/more").mkdir()
     with pytest.raises(ConfigError, match=r"lies in .*/jobs, which holds capability files"):
-        house.build("write", "jobs/more")
+        deployment.build("write", "jobs/more")
 
 
 @pytest.mark.parametrize("access", ["read", "write"])
-def test_a_root_that_holds_what_a_link_among_capability_files_leads_to_is_refused(house, access):
-    (house.directory / "share/survey.py").touch()
-    (house.directory / "jobs/survey.py").symlink_to("../share/survey.py")
+def test_a_root_that_holds_what_a_link_among_capability_files_leads_to_is_refused(deployment, access):
+    (deployment.directory / "share/survey.py").touch()
+    (deployment.directory / "jobs/survey.py").symlink_to("../share/survey.py")
     with pytest.raises(ConfigError, match=r"holds capability files \(.*/jobs/survey.py\)"):
-        house.build(access, "share")
+        deployment.build(access, "share")
 
 
-def test_every_root_that_is_wrong_is_told_at_once(house):
+def test_every_root_that_is_wrong_is_told_at_once(deployment):
     with pytest.raises(ConfigError) as refused:
-        house.build("read", "etc", "share", "run")
+        deployment.build("read", "etc", "share", "run")
     assert [line.split(":")[0] for line in str(refused.value).splitlines()] == ["[files] read[0]", "[files] read[2]"]
 
 
 @pytest.mark.parametrize("root", ["share", "log/files"])
-def test_a_root_beside_them_is_taken_even_in_the_state_directory(house, root):
-    house.build("read", root)
-    house.build("write", root)
+def test_a_root_beside_them_is_taken_even_in_the_state_directory(deployment, root):
+    deployment.build("read", root)
+    deployment.build("write", root)
 
 
-def test_a_root_that_is_not_there_is_refused_for_that(house):
+def test_a_root_that_is_not_there_is_refused_for_that(deployment):
     with pytest.raises(ConfigError, match="cannot be opened"):
-        house.build("read", "nowhere/at/all")
+        deployment.build("read", "nowhere/at/all")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
-def test_a_mount_of_the_state_directory_elsewhere_does_not_hide_it(house):
-    (house.directory / "mounted").mkdir()
-    mount = ["mount", "--bind", str(house.directory / "log"), str(house.directory / "mounted")]
+def test_a_mount_of_the_state_directory_elsewhere_does_not_hide_it(deployment):
+    (deployment.directory / "mounted").mkdir()
+    mount = ["mount", "--bind", str(deployment.directory / "log"), str(deployment.directory / "mounted")]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("this machine lets nobody mount")
     try:
         with pytest.raises(ConfigError, match=r"mounted.* holds the audit log"):
-            house.build("read", "mounted")
+            deployment.build("read", "mounted")
     finally:
-        subprocess.run(["umount", str(house.directory / "mounted")], check=True)
+        subprocess.run(["umount", str(deployment.directory / "mounted")], check=True)
 
 
 async def test_an_embedded_runtime_refuses_them_too(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import trio
 from attrs import evolve
 from support.waiting import passes, until
-from support.world import BOB, World, running
+from support.world import BOB, BenchWorld, running
 
 from hearth.actors import runtime as runtime_module
 from hearth.actors.runtime import Runtime
@@ -27,7 +27,7 @@ async def test_the_start_is_on_record_with_the_board_and_its_buses(world):
 
 
 async def test_a_dead_adapter_does_not_keep_the_others_from_serving():
-    world = World()
+    world = BenchWorld()
     world.drivers["a"].refuses = DeviceError("no such device", effect="none")
     with trio.fail_after(10):
         async with running(world):
@@ -45,7 +45,7 @@ async def test_a_dead_adapter_does_not_keep_the_others_from_serving():
 
 async def test_an_adapter_that_hangs_while_it_is_opened_keeps_neither_the_others_nor_the_end(monkeypatch):
     monkeypatch.setattr(runtime_module, "OPEN_TIMEOUT", 0.05)
-    world = World(buses={"a": Style.THREAD, "b": Style.THREAD})
+    world = BenchWorld(buses={"a": Style.THREAD, "b": Style.THREAD})
     let_go = threading.Event()
     world.drivers["a"].open = let_go.wait
     try:
@@ -64,7 +64,7 @@ async def test_an_adapter_that_hangs_while_it_is_opened_keeps_neither_the_others
 
 @pytest.mark.parametrize("schema", ["params_schema", "result_schema"])
 async def test_a_tool_with_a_schema_that_is_none_is_refused_before_anything_starts(schema):
-    world = World()
+    world = BenchWorld()
     bad = Tool(
         **{
             "name": "bench.bad",
@@ -100,7 +100,7 @@ async def test_health_says_how_things_are(world):
 
 
 async def test_no_session_is_opened_before_the_start_or_after_the_end():
-    world = World()
+    world = BenchWorld()
     runtime = Runtime(world.parts)
     opening = SimpleNamespace()
     with pytest.raises(ShuttingDown):
@@ -243,9 +243,9 @@ async def test_an_output_that_refuses_its_safe_state_is_on_record(make_world):
 
 @pytest.mark.parametrize("rollback", [False, True])
 async def test_a_body_that_is_cancelled_from_outside_still_ends_everything_in_order(autojump_clock, rollback):
-    world = World(buses={"a": Style.ASYNC})
+    world = BenchWorld(buses={"a": Style.ASYNC})
     with trio.move_on_after(1) as program:
-        async with running(world, open_at_end=False):
+        async with running(world, release_at_end=False):
             session = await world.connect().open()
             await session.start(
                 ("set", {"line": 1, "value": 1}),
@@ -267,7 +267,7 @@ async def test_a_body_that_is_cancelled_from_outside_still_ends_everything_in_or
 
 
 async def test_an_exception_of_the_body_ends_everything_in_order_and_comes_out(autojump_clock):
-    world = World()
+    world = BenchWorld()
 
     async def program():
         async with running(world):
@@ -283,7 +283,7 @@ async def test_an_exception_of_the_body_ends_everything_in_order_and_comes_out(a
 
 
 async def test_a_runtime_that_is_cancelled_while_it_starts_leaves_nothing_open(autojump_clock):
-    world = World()
+    world = BenchWorld()
     world.journal.hold()
 
     async def never(*, task_status):
@@ -300,7 +300,7 @@ async def test_a_runtime_that_is_cancelled_while_it_starts_leaves_nothing_open(a
 
 async def test_a_journal_that_crashes_ends_the_runtime_and_the_outputs_are_safe(autojump_clock):
     # It is the one actor without which nothing may go on; a rollback must not wait for it for ever either.
-    world = World(buses={"a": Style.ASYNC}, close_grace_s=0.5, shutdown_grace_s=1)
+    world = BenchWorld(buses={"a": Style.ASYNC}, close_grace_s=0.5, shutdown_grace_s=1)
     broken = trio.Event()
     run = world.journal.run
 

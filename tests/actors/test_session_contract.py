@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.session_contract import SessionContract
-from support.world import World, running
+from support.world import BenchWorld, running
 
 from hearth.actors.embedded import EmbeddedRuntime
 from hearth.policy.principal import Principal
@@ -14,7 +14,7 @@ from hearth.policy.principal import Principal
 
 @asynccontextmanager
 async def a_world():
-    async with running(World(keep=(31,), close_grace_s=0.2)) as world:
+    async with running(BenchWorld(keep=(31,), close_grace_s=0.2)) as world:
         yield world
 
 

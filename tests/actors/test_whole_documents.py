@@ -9,7 +9,7 @@ import orjson
 import pytest
 import trio
 import trio.testing
-from support.world import ALICE, World, running
+from support.world import ALICE, BenchWorld, running
 
 from hearth.actors import connection
 from hearth.actors.connection import Connection
@@ -61,7 +61,7 @@ class Messages:
 
 @pytest.fixture
 async def messages():
-    world = World()
+    world = BenchWorld()
     async with running(world), trio.open_nursery() as nursery:
         carrier = Messages()
         nursery.start_soon(Connection(carrier, ALICE, world.runtime, max_document_bytes=1000).run)
@@ -104,7 +104,7 @@ async def test_too_long_a_document_is_answered_and_ends_the_connection(messages)
 
 async def test_between_documents_that_came_together_others_have_their_turn(monkeypatch) -> None:
     monkeypatch.setattr(connection, "TURN", -1.0)
-    world, carrier, seen = World(), Messages(), []
+    world, carrier, seen = BenchWorld(), Messages(), []
     carrier.whole_documents = False
 
     async def other():

@@ -26,17 +26,17 @@ class Server:
         self.card = with_endpoint("mcp", "http://127.0.0.1/mcp")
         self.headers = {"Cache-Control": "max-age=3600", "ETag": '"one"'}
         self.asked = []
-        house = self
+        server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 wanted = self.headers.get("If-None-Match")
-                house.asked.append((self.path, wanted))
-                body = json.dumps(house.card).encode()
-                fresh = wanted is not None and wanted == house.headers.get("ETag")
+                server.asked.append((self.path, wanted))
+                body = json.dumps(server.card).encode()
+                fresh = wanted is not None and wanted == server.headers.get("ETag")
                 self.send_response(304 if fresh else 200)
                 self.send_header("Content-Type", "application/agentcard+json")
-                for name, value in house.headers.items():
+                for name, value in server.headers.items():
                     self.send_header(name, value)
                 self.send_header("Content-Length", "0" if fresh else str(len(body)))
                 self.end_headers()

@@ -317,7 +317,7 @@ STEPS = subscribers.LEAST_STEPS
 """What the shortest round asks for."""
 
 
-def story(steps: int) -> bytes:
+def task_events(steps: int) -> bytes:
     return b"".join(frame(TEXT, message.encode()) for message in events(steps))
 
 
@@ -361,7 +361,7 @@ def telling() -> Callable[[bytes, bytes], Iterator[str]]:
 
 
 def test_every_message_to_every_subscriber_is_counted_once_with_its_lag(telling: Any) -> None:
-    with telling(story(STEPS), story(STEPS)) as address:
+    with telling(task_events(STEPS), task_events(STEPS)) as address:
         everybody = watching(address)
         done = everybody.run(NO_TIME)
         everybody.close()
@@ -373,7 +373,7 @@ def test_every_message_to_every_subscriber_is_counted_once_with_its_lag(telling:
 @pytest.mark.proof
 @pytest.mark.parametrize("missing", [1, 60])
 def test_a_subscriber_who_is_not_told_everything_is_no_figure(telling: Any, missing: int) -> None:
-    whole = story(STEPS)
+    whole = task_events(STEPS)
     with telling(whole, whole[:-missing]) as address:
         everybody = watching(address)
         with pytest.raises(RuntimeError, match="1 subscribers were not told of everything within 1 s"):
@@ -382,7 +382,7 @@ def test_a_subscriber_who_is_not_told_everything_is_no_figure(telling: Any, miss
 
 
 def test_a_subscriber_who_is_cut_off_is_no_figure(telling: Any) -> None:
-    with telling(story(STEPS), story(STEPS - 1), leave=True) as address:
+    with telling(task_events(STEPS), task_events(STEPS - 1), leave=True) as address:
         everybody = watching(address)
         with pytest.raises((RuntimeError, ConnectionResetError), match=r"hung up|reset"):
             everybody.run(NO_TIME)
@@ -390,7 +390,7 @@ def test_a_subscriber_who_is_cut_off_is_no_figure(telling: Any) -> None:
 
 
 def test_other_events_than_those_expected_are_no_figure(telling: Any) -> None:
-    wrong = story(STEPS).replace(b'"SUCCESS"', b'"FAILED!"')
+    wrong = task_events(STEPS).replace(b'"SUCCESS"', b'"FAILED!"')
     with telling(wrong, wrong) as address:
         everybody = watching(address)
         with pytest.raises(RuntimeError, match="not the events of one good task"):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import pytest
+from support.hearthd import Hearthd
 
 from hearth.cli.main import main
 
@@ -22,79 +22,42 @@ if TYPE_CHECKING:
 HEARTH = Path(sys.executable).parent / "hearth"
 
 
-class House(NamedTuple):
-    """A daemon on the sim board, and where it keeps what."""
+class Daemon(Hearthd):
+    """A daemon on the simulated board, with a directory that tools may use."""
 
-    folder: Path
-    process: subprocess.Popen[str]
+    def __init__(self, directory: Path, config: str = "") -> None:
+        self.shared = directory / "shared"
+        self.shared.mkdir()
+        shared = f'[files]\nread = ["{self.shared}"]\nwrite = ["{self.shared}"]\n'
+        super().__init__(directory, f'[board]\nprofile = "sim"\n{shared}{config}', audit="checkpoint_every = 20")
 
-    @property
-    def socket(self) -> Path:
-        return self.folder / "hearth.sock"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "audit.log"
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "hearth.toml"
-
-    @property
-    def shared(self) -> Path:
-        return self.folder / "shared"
-
-    def records(self) -> list[dict]:
+    def records(self, **like: Any) -> list[dict[str, Any]]:
         """The audit log, without the checkpoints, which may come anywhere."""
-        records = [orjson.loads(line) for line in self.log.read_bytes().splitlines()]
-        return [record for record in records if record["event"] != "audit.checkpoint"]
-
-
-def start(folder: Path, more: str = "") -> House:
-    (folder / "shared").mkdir()
-    (folder / "hearth.toml").write_text(
-        f'[server]\nsocket = "{folder}/hearth.sock"\n[board]\nprofile = "sim"\n'
-        f'[audit]\npath = "{folder}/audit.log"\ncheckpoint_every = 20\n'
-        f'[files]\nread = ["{folder}/shared"]\nwrite = ["{folder}/shared"]\n{more}'
-    )
-    command = [sys.executable, "-m", "hearth.actors.daemon", "--config", str(folder / "hearth.toml")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    said = ""
-    for line in process.stderr:
-        said += line
-        if line.startswith("hearthd: ready on "):
-            return House(folder, process)
-    raise AssertionError(f"hearthd did not start:\n{said}")
-
-
-def stop(house: House) -> None:
-    house.process.send_signal(signal.SIGTERM)
-    try:
-        house.process.communicate(timeout=30)
-    finally:
-        house.process.kill()
+        return [record for record in super().records(**like) if record["event"] != "audit.checkpoint"]
 
 
 @pytest.fixture(scope="module")
-def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def daemon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One for all tests of a module, which may have more to say in its configuration: CONFIG."""
-    house = start(tmp_path_factory.mktemp("house"), getattr(request.module, "CONFIG", ""))
-    yield house
-    stop(house)
+    daemon = Daemon(tmp_path_factory.mktemp("daemon"), getattr(request.module, "CONFIG", ""))
+    daemon.start()
+    yield daemon
+    daemon.end()
 
 
 @pytest.fixture
-def own_house(tmp_path: Path) -> Iterator[Callable[..., House]]:
+def own_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     """A daemon for one test alone."""
-    made: list[House] = []
+    made: list[Daemon] = []
 
-    def make(more: str = "") -> House:
-        made.append(start(tmp_path, more))
+    def make(config: str = "") -> Daemon:
+        made.append(Daemon(tmp_path, config))
+        made[-1].start()
         return made[-1]
 
     yield make
-    for house in made:
-        stop(house)
+    for daemon in made:
+        daemon.end()
 
 
 class Answer(NamedTuple):
@@ -136,9 +99,9 @@ def cli(
 
 
 @pytest.fixture
-def at_home(cli: Callable[..., Answer], house: House, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+def local_cli(cli: Callable[..., Answer], daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """The same, with the module's daemon as the one that is found."""
-    monkeypatch.setenv("HEARTH_SOCKET", str(house.socket))
+    monkeypatch.setenv("HEARTH_SOCKET", str(daemon.socket))
     return cli
 
 
@@ -160,5 +123,5 @@ def process(*args: object, **environ: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def hearth_process(house: House) -> Callable[..., contextlib.AbstractContextManager[subprocess.Popen[str]]]:
-    return lambda *args: process(*args, HEARTH_SOCKET=str(house.socket))
+def hearth_process(daemon: Daemon) -> Callable[..., contextlib.AbstractContextManager[subprocess.Popen[str]]]:
+    return lambda *args: process(*args, HEARTH_SOCKET=str(daemon.socket))

@@ -153,8 +153,8 @@ def test_the_process_that_listens_is_looked_at_with_all_its_threads(tmp_path):
 @pytest.mark.slow
 @needs_filters
 @needs_landlock(6)
-def test_a_daemon_is_asked_and_so_is_the_kernel(cli, house):
-    answer = cli("doctor", "--config", house.config, "--json")
+def test_a_daemon_is_asked_and_so_is_the_kernel(cli, daemon):
+    answer = cli("doctor", "--config", daemon.config, "--json")
     said = {check["name"]: check for check in answer.json["checks"] if check["name"] in ("process", "kernel")}
     assert "no_new_privs 1, seccomp 2" in said["process"]["finding"]
     assert said["kernel"]["state"] == "OK"

@@ -88,8 +88,8 @@ class Daemon:
 
 
 @pytest.mark.slow
-def test_what_comes_on_stdin_is_answered_on_stdout_and_the_end_of_stdin_ends_it(house) -> None:
-    done = carry("--socket", house.socket, said=request(1) + request(2, "nonsense"))
+def test_what_comes_on_stdin_is_answered_on_stdout_and_the_end_of_stdin_ends_it(daemon) -> None:
+    done = carry("--socket", daemon.socket, said=request(1) + request(2, "nonsense"))
     assert (done.returncode, done.stderr) == (0, b"")
     first, second = sorted(answers(done.stdout), key=lambda answer: answer["id"])
     assert first["result"]["session_id"]
@@ -97,25 +97,25 @@ def test_what_comes_on_stdin_is_answered_on_stdout_and_the_end_of_stdin_ends_it(
 
 
 @pytest.mark.slow
-def test_the_last_line_needs_no_line_end(house) -> None:
-    done = carry("--to", f"unix:{house.socket}", said=request(1).rstrip())
+def test_the_last_line_needs_no_line_end(daemon) -> None:
+    done = carry("--to", f"unix:{daemon.socket}", said=request(1).rstrip())
     assert [answer["id"] for answer in answers(done.stdout)] == [1]
 
 
 @pytest.mark.slow
-def test_ready_is_an_empty_line_once_it_is_connected(house, tmp_path) -> None:
-    assert carry("--socket", house.socket, "--ready").stdout == b"\n"
-    assert carry("--socket", house.socket).stdout == b""
+def test_ready_is_an_empty_line_once_it_is_connected(daemon, tmp_path) -> None:
+    assert carry("--socket", daemon.socket, "--ready").stdout == b"\n"
+    assert carry("--socket", daemon.socket).stdout == b""
     assert carry("--socket", tmp_path / "none", "--ready").stdout == b""
 
 
 @pytest.mark.slow
-def test_files_do_for_pipes(house, tmp_path) -> None:
+def test_files_do_for_pipes(daemon, tmp_path) -> None:
     (tmp_path / "in").write_bytes(b"".join(map(request, range(30))))
     with (
         (tmp_path / "in").open("rb") as stdin,
         (tmp_path / "out").open("wb") as stdout,
-        carrying("--socket", house.socket, stdin=stdin, stdout=stdout) as running,
+        carrying("--socket", daemon.socket, stdin=stdin, stdout=stdout) as running,
     ):
         assert running.wait(PATIENCE) == 0
     assert {answer["id"] for answer in answers((tmp_path / "out").read_bytes())} == set(range(30))
@@ -189,8 +189,8 @@ def test_a_daemon_that_vanishes_while_it_is_sent_to_is_exit_code_3(tmp_path) -> 
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_gone_ends_it_quietly(house) -> None:
-    with carrying("--socket", house.socket) as running:
+def test_a_reader_that_has_gone_ends_it_quietly(daemon) -> None:
+    with carrying("--socket", daemon.socket) as running:
         running.stdout.close()
         running.stdin.write(request(1))
         running.stdin.flush()
@@ -202,8 +202,8 @@ def test_a_reader_that_has_gone_ends_it_quietly(house) -> None:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
 )
 @pytest.mark.slow
-def test_a_signal_ends_it(house, number, code) -> None:
-    with carrying("--socket", house.socket, "--ready") as running:
+def test_a_signal_ends_it(daemon, number, code) -> None:
+    with carrying("--socket", daemon.socket, "--ready") as running:
         assert running.stdout.read(1) == b"\n"
         running.send_signal(number)
         assert running.wait(PATIENCE) == code
@@ -211,10 +211,10 @@ def test_a_signal_ends_it(house, number, code) -> None:
 
 
 @pytest.mark.slow
-def test_a_closed_stdin_is_a_usage_error_and_not_somebody_elses_file(house) -> None:
+def test_a_closed_stdin_is_a_usage_error_and_not_somebody_elses_file(daemon) -> None:
     closed = 'exec "$@" <&- >&-'
     done = subprocess.run(
-        ["/bin/sh", "-c", closed, "sh", *COMMAND, "--socket", str(house.socket)],
+        ["/bin/sh", "-c", closed, "sh", *COMMAND, "--socket", str(daemon.socket)],
         capture_output=True,
         timeout=PATIENCE,
         check=False,
@@ -229,11 +229,11 @@ def blocks(fd) -> bool:
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM])
 @pytest.mark.slow
-def test_the_terminal_it_shares_with_a_shell_blocks_again_when_it_has_ended(house, number) -> None:
+def test_the_terminal_it_shares_with_a_shell_blocks_again_when_it_has_ended(daemon, number) -> None:
     """stdin and stdout are one open file then: whoever looks at one after changing the other is misled."""
     controller, terminal = pty.openpty()
     try:
-        with carrying("--socket", house.socket, "--ready", stdin=terminal, stdout=terminal) as running:
+        with carrying("--socket", daemon.socket, "--ready", stdin=terminal, stdout=terminal) as running:
             assert os.read(controller, 2) == b"\r\n"
             assert not blocks(terminal)
             if number is None:
@@ -251,10 +251,10 @@ def test_the_terminal_it_shares_with_a_shell_blocks_again_when_it_has_ended(hous
 
 
 @pytest.fixture
-def websocket(own_house, cli):
+def websocket(own_daemon, cli):
     """A daemon's WebSocket."""
-    house = own_house('[websocket]\nlisten = "127.0.0.1:0"\n')
-    board = cli("--socket", house.socket, "run", "hw.board", "--json").json
+    daemon = own_daemon('[websocket]\nlisten = "127.0.0.1:0"\n')
+    board = cli("--socket", daemon.socket, "run", "hw.board", "--json").json
     return next(address for address in board["health"]["listeners"] if address.startswith("ws://"))
 
 
@@ -345,12 +345,12 @@ async def test_a_daemon_that_closes_before_it_has_answered_everything_is_an_erro
 # --- --to -----------------------------------------------------------------------------------------------------------
 
 
-def test_to_and_socket_may_both_be_given_if_they_agree(cli, house) -> None:
-    assert cli("--to", f"unix:{house.socket}", "tools", "--socket", house.socket).code == 0
-    both = cli("--to", "ssh://pi", "tools", "--socket", house.socket)
+def test_to_and_socket_may_both_be_given_if_they_agree(cli, daemon) -> None:
+    assert cli("--to", f"unix:{daemon.socket}", "tools", "--socket", daemon.socket).code == 0
+    both = cli("--to", "ssh://pi", "tools", "--socket", daemon.socket)
     assert both.code == 2
     assert "--to and --socket name two daemons" in both.err
-    assert cli("tools", "--to", "nonsense://", "--socket", house.socket).code == 2
+    assert cli("tools", "--to", "nonsense://", "--socket", daemon.socket).code == 2
 
 
 @pytest.mark.parametrize(
@@ -369,19 +369,19 @@ def test_an_address_that_is_none_is_a_usage_error_with_the_cure(cli, args, told)
     assert told in cli("tools", *args, "--json").json["error"]["message"]
 
 
-def test_the_environments_address_goes_before_its_socket_and_behind_options(cli, house, monkeypatch, tmp_path) -> None:
+def test_the_environments_address_goes_before_its_socket_and_behind_options(cli, daemon, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("HEARTH_SOCKET", str(tmp_path / "none"))
-    monkeypatch.setenv("HEARTH_ADDRESS", f"unix:{house.socket}")
+    monkeypatch.setenv("HEARTH_ADDRESS", f"unix:{daemon.socket}")
     assert cli("tools").code == 0
     monkeypatch.setenv("HEARTH_ADDRESS", f"unix:{tmp_path}/none")
     assert cli("tools").code == 3
-    assert cli("tools", "--socket", house.socket).code == 0
-    assert cli("tools", "--to", house.socket).code == 0
+    assert cli("tools", "--socket", daemon.socket).code == 0
+    assert cli("tools", "--to", daemon.socket).code == 0
 
 
-def test_a_wrong_address_in_the_environment_is_nothing_to_who_needs_no_daemon(cli, house, monkeypatch) -> None:
+def test_a_wrong_address_in_the_environment_is_nothing_to_who_needs_no_daemon(cli, daemon, monkeypatch) -> None:
     monkeypatch.setenv("HEARTH_ADDRESS", "nonsense://")
-    assert cli("audit", "verify", house.log).code == 0
+    assert cli("audit", "verify", daemon.audit).code == 0
     assert re.match("hearth: HEARTH_ADDRESS: .*nonsense:// is no carrier", cli("tools").err)
 
 

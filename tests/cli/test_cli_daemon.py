@@ -33,8 +33,8 @@ def plan(tmp_path):
 # --- tools ----------------------------------------------------------------------------------------------------------
 
 
-def test_tools_lists_name_risk_rollback_and_description(at_home):
-    answer = at_home("tools")
+def test_tools_lists_name_risk_rollback_and_description(local_cli):
+    answer = local_cli("tools")
     header, *rows = answer.out.splitlines()
     assert header.split() == ["name", "risk", "rollback", "description"]
     shown = {row.split()[0]: row for row in rows}
@@ -45,13 +45,13 @@ def test_tools_lists_name_risk_rollback_and_description(at_home):
 
 @pytest.mark.parametrize(("pattern", "names"), [("gpio.*", {"gpio.get", "gpio.set", "gpio.pulse", "gpio.watch"}),
                                                 ("delete", {"file.delete"})])
-def test_a_pattern_narrows_the_list(at_home, pattern, names):
-    rows = at_home("tools", pattern).out.splitlines()[1:]
+def test_a_pattern_narrows_the_list(local_cli, pattern, names):
+    rows = local_cli("tools", pattern).out.splitlines()[1:]
     assert {row.split()[0] for row in rows} == names
 
 
-def test_a_whole_name_shows_everything_the_tool_declares(at_home):
-    out = at_home("tools", "i2c.read").out
+def test_a_whole_name_shows_everything_the_tool_declares(local_cli):
+    out = local_cli("tools", "i2c.read").out
     assert out.startswith("i2c.read\nRead `len` bytes")
     assert "risk        2 medium, 0 safe for some args" in out
     assert "capability  CAP_I2C_READ" in out
@@ -60,58 +60,58 @@ def test_a_whole_name_shows_everything_the_tool_declares(at_home):
     assert "result_schema" in out
 
 
-def test_a_tool_without_args_says_so(at_home):
-    assert "takes no args" in at_home("tools", "hw.board").out
+def test_a_tool_without_args_says_so(local_cli):
+    assert "takes no args" in local_cli("tools", "hw.board").out
 
 
-def test_tools_as_json_are_the_entries_of_tool_list(at_home):
-    entries = at_home("--json", "tools").json
+def test_tools_as_json_are_the_entries_of_tool_list(local_cli):
+    entries = local_cli("--json", "tools").json
     assert {"name", "risk_level", "params_schema", "description"} <= set(entries[0])
-    assert at_home("tools", "gpio.set", "--json").json["name"] == "gpio.set"
-    assert [entry["name"] for entry in at_home("tools", "delete", "--json").json] == ["file.delete"]
+    assert local_cli("tools", "gpio.set", "--json").json["name"] == "gpio.set"
+    assert [entry["name"] for entry in local_cli("tools", "delete", "--json").json] == ["file.delete"]
 
 
-def test_a_tool_that_is_misspelt_is_an_error_with_the_near_ones(at_home):
-    answer = at_home("tools", "gpoi.set")
+def test_a_tool_that_is_misspelt_is_an_error_with_the_near_ones(local_cli):
+    answer = local_cli("tools", "gpoi.set")
     assert answer.code == 1
     assert "did you mean gpio.set" in answer.err
-    assert "`hearth tools` lists them all" in at_home("tools", "zzzzzz").err
+    assert "`hearth tools` lists them all" in local_cli("tools", "zzzzzz").err
 
 
 # --- run ------------------------------------------------------------------------------------------------------------
 
 
-def test_run_prints_the_result_and_says_that_the_output_goes_safe(at_home):
-    answer = at_home("run", "gpio.set", "line=17", "value=1")
+def test_run_prints_the_result_and_says_that_the_output_goes_safe(local_cli):
+    answer = local_cli("run", "gpio.set", "line=17", "value=1")
     assert answer.code == 0
     assert answer.out == "line   17\nvalue  1\n"
     assert "--hold" in answer.err
-    assert at_home("run", "gpio.get", "line=17").out.splitlines()[1] == "value  0"
+    assert local_cli("run", "gpio.get", "line=17").out.splitlines()[1] == "value  0"
 
 
-def test_run_as_json_prints_the_result_alone(at_home):
-    answer = at_home("run", "gpio.set", "line=17", "value=1", "--json")
+def test_run_as_json_prints_the_result_alone(local_cli):
+    answer = local_cli("run", "gpio.set", "line=17", "value=1", "--json")
     assert answer.json == {"line": 17, "value": 1}
     assert answer.err == ""
 
 
-def test_binary_results_are_shown_as_bytes(at_home, house):
-    shown = at_home("run", "i2c.read", "bus=1", "addr=0x48", "reg=0", "len=2").out
+def test_binary_results_are_shown_as_bytes(local_cli, daemon):
+    shown = local_cli("run", "i2c.read", "bus=1", "addr=0x48", "reg=0", "len=2").out
     assert shown.startswith("data  ")
     assert "(2 bytes)" in shown
-    (house.shared / "hello.txt").write_text("hello\nyou\n")
-    out = at_home("run", "file.read", f"path={house.shared}/hello.txt").out
+    (daemon.shared / "hello.txt").write_text("hello\nyou\n")
+    out = local_cli("run", "file.read", f"path={daemon.shared}/hello.txt").out
     assert out.splitlines()[:3] == ["data  10 bytes", "  hello", "  you"]
 
 
-def test_values_that_look_like_json_can_be_forced_to_be_strings(at_home):
-    answer = at_home("run", "gpio.get", 'line="GPIO17"')
+def test_values_that_look_like_json_can_be_forced_to_be_strings(local_cli):
+    answer = local_cli("run", "gpio.get", 'line="GPIO17"')
     assert answer.out.splitlines()[0] == "line   GPIO17"
-    refused = at_home("run", "gpio.get", 'line="17"', "--json")
+    refused = local_cli("run", "gpio.get", 'line="17"', "--json")
     assert refused.json["error"]["symbol"] == "INVALID_PARAMS"
 
 
-def test_progress_is_shown_as_it_comes_beside_the_result(at_home, house):
+def test_progress_is_shown_as_it_comes_beside_the_result(local_cli, daemon):
     script = (
         "import sys, trio, hearth\n"
         "async def main():\n"
@@ -121,10 +121,10 @@ def test_progress_is_shown_as_it_comes_beside_the_result(at_home, house):
         "            await s.run('gpio.pulse', line=17, value=1, duration_ms=5)\n"
         "trio.run(main)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script, house.socket], stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen([sys.executable, "-c", script, daemon.socket], stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout.readline() == "up\n"
-            answer = at_home("run", "gpio.watch", "line=27", "edge=rising", "count=2", "timeout_ms=30000")
+            answer = local_cli("run", "gpio.watch", "line=27", "edge=rising", "count=2", "timeout_ms=30000")
         finally:
             other.kill()
     assert answer.code == 0
@@ -135,59 +135,59 @@ def test_progress_is_shown_as_it_comes_beside_the_result(at_home, house):
     assert "progress" not in answer.out
 
 
-def test_a_refused_run_is_an_error_with_code_and_cure(at_home):
-    answer = at_home("run", "file.delete", "path=/etc/hosts")
+def test_a_refused_run_is_an_error_with_code_and_cure(local_cli):
+    answer = local_cli("run", "file.delete", "path=/etc/hosts")
     assert answer.code == 1
     assert "max_risk_level=2 < tool=3  (RPC_PERMISSION_DENIED -32003)" in answer.err
     assert answer.out == ""
-    unknown = at_home("run", "gpio.fly")
+    unknown = local_cli("run", "gpio.fly")
     assert (unknown.code, "`hearth tools` lists what there is" in unknown.err) == (1, True)
-    wrong = at_home("run", "gpio.set", "line=17")
+    wrong = local_cli("run", "gpio.set", "line=17")
     assert (wrong.code, '"value" is a required property' in wrong.err) == (1, True)
 
 
-def test_a_failed_step_says_what_became_of_the_hardware(at_home):
-    answer = at_home("run", "i2c.read", "bus=1", "addr=0x33", "len=1")
+def test_a_failed_step_says_what_became_of_the_hardware(local_cli):
+    answer = local_cli("run", "i2c.read", "bus=1", "addr=0x33", "len=1")
     assert answer.code == 1
     assert "no device acknowledges address 0x33" in answer.err
     assert "effect: nothing has happened to the hardware" in answer.err
-    as_json = at_home("run", "i2c.read", "bus=1", "addr=0x33", "len=1", "--json")
+    as_json = local_cli("run", "i2c.read", "bus=1", "addr=0x33", "len=1", "--json")
     assert as_json.code == 1
     assert as_json.json["error"]["code"] == -32009
     assert as_json.json["error"]["data"]["effect"] == "none"
 
 
-def test_constraints_go_with_the_run(at_home):
-    answer = at_home("run", "gpio.set", "line=17", "value=1", "-c", "dry_run=true")
+def test_constraints_go_with_the_run(local_cli):
+    answer = local_cli("run", "gpio.set", "line=17", "value=1", "-c", "dry_run=true")
     assert answer.code == 0
     assert "dry_run" in answer.out
     assert answer.err == ""
-    late = at_home("run", "gpio.watch", "line=9", "-c", "max_duration_ms=20")
+    late = local_cli("run", "gpio.watch", "line=9", "-c", "max_duration_ms=20")
     assert late.code == 1
     assert "max_duration_ms = 20" in late.err
 
 
-def test_hold_keeps_the_session_for_that_long(at_home, house, monkeypatch):
+def test_hold_keeps_the_session_for_that_long(local_cli, daemon, monkeypatch):
     monkeypatch.setattr(tasks, "KEEP_ALIVE", 0.01)
-    answer = at_home("run", "gpio.set", "line=17", "value=1", "--hold", "0.05")
+    answer = local_cli("run", "gpio.set", "line=17", "value=1", "--hold", "0.05")
     assert answer.code == 0
     assert "the session is held for 0.05 s" in answer.err
-    assert house.records()[-1]["reason"] == "closed by the client"
+    assert daemon.records()[-1]["reason"] == "closed by the client"
 
 
 @pytest.mark.parametrize("words", [["line"], ["line=1", "line=2"]])
-def test_words_that_are_no_args_are_a_usage_error_and_nothing_is_sent(at_home, house, words):
-    before = len(house.records())
-    answer = at_home("run", "gpio.get", *words)
+def test_words_that_are_no_args_are_a_usage_error_and_nothing_is_sent(local_cli, daemon, words):
+    before = len(daemon.records())
+    answer = local_cli("run", "gpio.get", *words)
     assert answer.code == 2
-    assert len(house.records()) == before
+    assert len(daemon.records()) == before
 
 
 # --- submit, get, cancel, watch -------------------------------------------------------------------------------------
 
 
-def test_submit_waits_and_prints_the_steps(at_home, plan):
-    answer = at_home("submit", plan(PULSE, {"tool": "gpio.get", "args": {"line": 27}}))
+def test_submit_waits_and_prints_the_steps(local_cli, plan):
+    answer = local_cli("submit", plan(PULSE, {"tool": "gpio.get", "args": {"line": 27}}))
     assert answer.code == 0
     header, first, second, last = answer.out.splitlines()
     assert header.split() == ["#", "tool", "status", "ms", "result"]
@@ -196,99 +196,99 @@ def test_submit_waits_and_prints_the_steps(at_home, plan):
     assert last.startswith("SUCCESS  a test  ")
 
 
-def test_a_task_that_fails_or_is_refused_exits_with_1(at_home, plan):
-    failed = at_home("submit", plan(ABSENT, PULSE))
+def test_a_task_that_fails_or_is_refused_exits_with_1(local_cli, plan):
+    failed = local_cli("submit", plan(ABSENT, PULSE))
     assert failed.code == 1
     assert "0x33" in failed.out
     assert "CANCELLED" in failed.out
-    refused = at_home("submit", plan({"tool": "gpio.fly", "args": {}}))
+    refused = local_cli("submit", plan({"tool": "gpio.fly", "args": {}}))
     assert refused.code == 1
     assert refused.out == ""
 
 
-def test_a_plan_comes_from_stdin_too(at_home, plan):
-    answer = at_home("submit", "-", "--json", stdin=plan(PULSE).read_bytes())
+def test_a_plan_comes_from_stdin_too(local_cli, plan):
+    answer = local_cli("submit", "-", "--json", stdin=plan(PULSE).read_bytes())
     assert answer.json["status"] == "SUCCESS"
-    broken = at_home("submit", "-", stdin=b"{")
+    broken = local_cli("submit", "-", stdin=b"{")
     assert (broken.code, "stdin: not JSON" in broken.err) == (2, True)
 
 
-def test_watch_without_a_terminal_prints_a_line_for_each_event(at_home, plan):
-    answer = at_home("submit", plan(PULSE, ABSENT), "--watch")
+def test_watch_without_a_terminal_prints_a_line_for_each_event(local_cli, plan):
+    answer = local_cli("submit", plan(PULSE, ABSENT), "--watch")
     assert answer.code == 1
     phases = [line.split()[1] for line in answer.out.splitlines()[:-1]]
     assert phases == ["start", "finish", "start", "finish", "task_finish"]
     assert answer.out.splitlines()[-1].startswith("FAILED  a test  ")
 
 
-def test_watch_as_json_prints_the_events_and_then_the_task(at_home, plan):
-    *events, task = at_home("--json", "submit", "--watch", plan(PULSE)).documents
+def test_watch_as_json_prints_the_events_and_then_the_task(local_cli, plan):
+    *events, task = local_cli("--json", "submit", "--watch", plan(PULSE)).documents
     assert [event["phase"] for event in events] == ["start", "finish", "task_finish"]
     assert [event["seq"] for event in events] == [1, 2, 3]
     assert task["status"] == "SUCCESS"
 
 
-def test_submit_can_hold_its_session(at_home, plan):
-    answer = at_home("submit", plan(PULSE), "--hold", "0.01")
+def test_submit_can_hold_its_session(local_cli, plan):
+    answer = local_cli("submit", plan(PULSE), "--hold", "0.01")
     assert answer.code == 0
     assert "held" in answer.err
 
 
 @pytest.mark.parametrize("option", [["--watch"], ["--hold", "1"]])
-def test_detach_goes_with_neither_watch_nor_hold(at_home, plan, option):
-    answer = at_home("submit", plan(PULSE), "--detach", *option)
+def test_detach_goes_with_neither_watch_nor_hold(local_cli, plan, option):
+    answer = local_cli("submit", plan(PULSE), "--detach", *option)
     assert answer.code == 2
     assert "hearth watch" in answer.err
 
 
-def test_a_detached_task_outlives_the_command_and_is_found_by_its_reference(at_home, plan):
-    reference = at_home("submit", "--detach", plan(PULSE, LONG)).out.strip()
+def test_a_detached_task_outlives_the_command_and_is_found_by_its_reference(local_cli, plan):
+    reference = local_cli("submit", "--detach", plan(PULSE, LONG)).out.strip()
     assert reference.count("/") == 1
-    running = at_home("get", reference, "--json")
+    running = local_cli("get", reference, "--json")
     assert running.code == 0
     assert running.json["status"] == "RUNNING"
-    assert at_home("cancel", reference).out.strip() == "CANCELLING"
-    watched = at_home("watch", reference)
+    assert local_cli("cancel", reference).out.strip() == "CANCELLING"
+    watched = local_cli("watch", reference)
     assert watched.code == 1
     assert watched.out.splitlines()[0].endswith("start        step 0  gpio.pulse")
     assert watched.out.splitlines()[-1].startswith("CANCELLED  a test  ")
-    assert at_home("cancel", reference, "--json").json["status"] == "CANCELLED"
-    ended = at_home("get", reference)
+    assert local_cli("cancel", reference, "--json").json["status"] == "CANCELLED"
+    ended = local_cli("get", reference)
     assert ended.code == 0
     assert "CANCELLED  a test" in ended.out
 
 
-def test_detach_as_json_has_both_ids(at_home, plan):
-    answer = at_home("submit", "--detach", "--json", plan(PULSE)).json
+def test_detach_as_json_has_both_ids(local_cli, plan):
+    answer = local_cli("submit", "--detach", "--json", plan(PULSE)).json
     assert answer["reference"] == f"{answer['session_id']}/{answer['task_id']}"
-    assert at_home("watch", answer["reference"], "--json").documents[-1]["status"] == "SUCCESS"
+    assert local_cli("watch", answer["reference"], "--json").documents[-1]["status"] == "SUCCESS"
 
 
-def test_a_detached_plan_that_is_refused_leaves_no_session(at_home, house, plan):
-    answer = at_home("submit", "--detach", plan({"tool": "gpio.fly", "args": {}}))
+def test_a_detached_plan_that_is_refused_leaves_no_session(local_cli, daemon, plan):
+    answer = local_cli("submit", "--detach", plan({"tool": "gpio.fly", "args": {}}))
     assert answer.code == 1
-    assert [record["event"] for record in house.records()[-3:]] == ["session.open", "task.reject", "session.close"]
+    assert [record["event"] for record in daemon.records()[-3:]] == ["session.open", "task.reject", "session.close"]
 
 
-def test_a_task_or_session_that_is_not_there_is_an_error_with_a_cure(at_home, plan):
-    reference = at_home("submit", "--detach", plan(PULSE)).out.strip()
+def test_a_task_or_session_that_is_not_there_is_an_error_with_a_cure(local_cli, plan):
+    reference = local_cli("submit", "--detach", plan(PULSE)).out.strip()
     session_id = reference.partition("/")[0]
-    no_task = at_home("get", f"{session_id}/01NONE")
+    no_task = local_cli("get", f"{session_id}/01NONE")
     assert no_task.code == 1
     assert "audit tail" in no_task.err
-    no_session = at_home("cancel", "01NONE/01NONE")
+    no_session = local_cli("cancel", "01NONE/01NONE")
     assert no_session.code == 1
     assert "another user's" in no_session.err
-    assert at_home("watch", "nonsense").code == 2
+    assert local_cli("watch", "nonsense").code == 2
 
 
 # --- reaching the daemon --------------------------------------------------------------------------------------------
 
 
-def test_the_socket_is_named_before_or_after_the_command(cli, house):
-    assert cli("--socket", house.socket, "run", "hw.board").code == 0
-    assert cli("run", "--socket", house.socket, "hw.board").code == 0
-    assert cli("--socket", f"unix:{house.socket}", "run", "hw.board").code == 0
+def test_the_socket_is_named_before_or_after_the_command(cli, daemon):
+    assert cli("--socket", daemon.socket, "run", "hw.board").code == 0
+    assert cli("run", "--socket", daemon.socket, "hw.board").code == 0
+    assert cli("--socket", f"unix:{daemon.socket}", "run", "hw.board").code == 0
 
 
 def test_nobody_at_the_socket_is_exit_code_3_with_a_cure(cli, tmp_path):
@@ -329,15 +329,15 @@ def test_somebody_who_speaks_another_protocol_is_exit_code_3(cli, tmp_path):
     assert answer.code == 3
 
 
-def test_a_principal_without_a_policy_is_refused_with_exit_code_1(cli, own_house):
-    house = own_house('[[policy]]\nname = "others"\nmatch = { uid = 65533 }\n')
-    answer = cli("--socket", house.socket, "tools")
+def test_a_principal_without_a_policy_is_refused_with_exit_code_1(cli, own_daemon):
+    daemon = own_daemon('[[policy]]\nname = "others"\nmatch = { uid = 65533 }\n')
+    answer = cli("--socket", daemon.socket, "tools")
     assert answer.code == 1
     assert "RPC_PERMISSION_DENIED" in answer.err
 
 
-def test_every_session_the_commands_opened_is_closed(at_home, house, plan):
-    at_home("tools")
-    at_home("run", "hw.board")
-    at_home("submit", plan(PULSE))
-    assert house.records()[-1]["event"] == "session.close"
+def test_every_session_the_commands_opened_is_closed(local_cli, daemon, plan):
+    local_cli("tools")
+    local_cli("run", "hw.board")
+    local_cli("submit", plan(PULSE))
+    assert daemon.records()[-1]["event"] == "session.close"

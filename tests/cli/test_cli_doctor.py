@@ -411,36 +411,36 @@ def test_a_broken_log_makes_it_exit_with_1(cli, tmp_path):
 
 
 @pytest.mark.slow
-def test_with_a_healthy_daemon_all_is_ok(cli, house):
-    answer = cli("doctor", "--config", house.config)
+def test_with_a_healthy_daemon_all_is_ok(cli, daemon):
+    answer = cli("doctor", "--config", daemon.config)
     assert answer.code == 0
     # Where coverage is measured the sandbox is wider by a directory, which doctor says.
     wider = {"WARN", "→"} if "HEARTH_SANDBOX_WRITE" in os.environ else set()
     assert {line.split()[0] for line in answer.out.splitlines()} == {"OK"} | wider
     for said in ("board    sim:", "i2c:1 is ready", "records are written (durability os)", "records are chained"):
         assert said in answer.out
-    assert stat.S_ISSOCK(house.socket.stat().st_mode)
+    assert stat.S_ISSOCK(daemon.socket.stat().st_mode)
 
 
 @pytest.mark.slow
-def test_as_json_it_is_a_list_of_checks(at_home):
-    answer = at_home("--json", "doctor").json
+def test_as_json_it_is_a_list_of_checks(local_cli):
+    answer = local_cli("--json", "doctor").json
     assert answer["ok"] is True
     assert set(answer["checks"][0]) == {"state", "name", "finding", "cure"}
 
 
 @pytest.mark.slow
-def test_a_policy_that_refuses_us_fails_with_where_to_look(cli, own_house):
-    house = own_house('[[policy]]\nname = "others"\nmatch = { uid = 65533 }\n')
-    answer = cli("--socket", house.socket, "doctor")
+def test_a_policy_that_refuses_us_fails_with_where_to_look(cli, own_daemon):
+    daemon = own_daemon('[[policy]]\nname = "others"\nmatch = { uid = 65533 }\n')
+    answer = cli("--socket", daemon.socket, "doctor")
     assert answer.code == 1
     assert "FAIL  session" in answer.out
     assert "[[policy]]" in answer.out
 
 
 @pytest.mark.slow
-def test_a_policy_that_hides_the_board_is_a_warning(cli, own_house):
-    house = own_house('[[policy]]\nname = "few"\nmatch = { any = true }\ntools = ["gpio.*"]\n')
-    answer = cli("--socket", house.socket, "doctor")
+def test_a_policy_that_hides_the_board_is_a_warning(cli, own_daemon):
+    daemon = own_daemon('[[policy]]\nname = "few"\nmatch = { any = true }\ntools = ["gpio.*"]\n')
+    answer = cli("--socket", daemon.socket, "doctor")
     assert answer.code == 0
     assert "WARN  board" in answer.out

@@ -37,12 +37,12 @@ hcp = {{ approve = true }}
 
 
 @pytest.fixture
-def boss(at_home, monkeypatch):
+def boss(local_cli, monkeypatch):
     """The command as somebody who may approve jobs."""
 
     def run(*args):
         monkeypatch.setenv("HEARTH_TOKEN", TOKEN)
-        return at_home(*args, "--to", f"ws://127.0.0.1:{PORT}")
+        return local_cli(*args, "--to", f"ws://127.0.0.1:{PORT}")
 
     return run
 
@@ -83,20 +83,20 @@ def submitted(cli, path, *args):
 # --- what there is --------------------------------------------------------------------------------------------------
 
 
-def test_capabilities_are_listed_with_their_risk(at_home):
-    listed = at_home("hcp", "capabilities")
+def test_capabilities_are_listed_with_their_risk(local_cli):
+    listed = local_cli("hcp", "capabilities")
     assert listed.code == 0
     rows = {line.split()[0]: line for line in listed.out.splitlines()}
     assert "asks a person" in rows["line-check"]
     assert "R4" in rows["line-check"]
     assert rows["host-health-report"].endswith("Report on the health of the machine that hearth runs on")
     assert "gpio-self-test" not in rows
-    document = at_home("hcp", "capabilities", "--json").json
+    document = local_cli("hcp", "capabilities", "--json").json
     assert {each["capability"]["name"] for each in document} == {"line-check", "host-health-report"}
 
 
-def test_one_capability_is_shown_with_what_it_takes_and_gives(at_home):
-    shown = at_home("hcp", "capabilities", "line-check")
+def test_one_capability_is_shown_with_what_it_takes_and_gives(local_cli):
+    shown = local_cli("hcp", "capabilities", "line-check")
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
     assert lines[0] == "line-check 1.2.0"
     assert "line integer required which line" in lines
@@ -104,11 +104,11 @@ def test_one_capability_is_shown_with_what_it_takes_and_gives(at_home):
     assert "value integer as read" in lines
     assert "line at least 0, at most 90" in lines
     assert "never driving two lines" in lines
-    assert at_home("hcp", "capabilities", "line-check", "--json").json["capability"]["version"] == "1.2.0"
+    assert local_cli("hcp", "capabilities", "line-check", "--json").json["capability"]["version"] == "1.2.0"
 
 
-def test_a_capability_that_is_not_there_is_an_error(at_home):
-    answer = at_home("hcp", "capabilities", "nothing")
+def test_a_capability_that_is_not_there_is_an_error(local_cli):
+    answer = local_cli("hcp", "capabilities", "nothing")
     assert answer.code == 1
     assert "`hearth hcp capabilities` lists them" in answer.err
 
@@ -116,8 +116,8 @@ def test_a_capability_that_is_not_there_is_an_error(at_home):
 # --- handing over ---------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_waited_for_and_its_outputs_are_printed(at_home, file):
-    answer = at_home("hcp", "submit", file(job(times=2)))
+def test_a_job_is_waited_for_and_its_outputs_are_printed(local_cli, file):
+    answer = local_cli("hcp", "submit", file(job(times=2)))
     assert answer.code == 0, answer.err
     lines = [" ".join(line.split()) for line in answer.out.splitlines()]
     assert lines[0].startswith("COMPLETED ")
@@ -126,15 +126,15 @@ def test_a_job_is_waited_for_and_its_outputs_are_printed(at_home, file):
     assert any(line.startswith("levels text/csv ") for line in lines)
 
 
-def test_with_json_a_job_is_one_document(at_home, file):
-    document = at_home("hcp", "submit", file(job()), "--json").json
+def test_with_json_a_job_is_one_document(local_cli, file):
+    document = local_cli("hcp", "submit", file(job()), "--json").json
     assert (document["state"], document["outputs"]) == ("COMPLETED", {"value": 0})
     assert document["execution_summary"]["steps_executed"] == 1
     assert document["artifacts"][0]["checksum"].startswith("sha256:")
 
 
-def test_a_job_that_is_watched_tells_what_happens_and_then_how_it_ended(at_home, file):
-    answer = at_home("hcp", "submit", file(job(times=2)), "--watch")
+def test_a_job_that_is_watched_tells_what_happens_and_then_how_it_ended(local_cli, file):
+    answer = local_cli("hcp", "submit", file(job(times=2)), "--watch")
     kinds = [line.split()[1] for line in answer.out.splitlines() if line[:2].isdigit()]
     assert kinds[:3] == ["accepted", "session", "state"]
     assert kinds.count("checkpoint") == 2
@@ -142,8 +142,8 @@ def test_a_job_that_is_watched_tells_what_happens_and_then_how_it_ended(at_home,
     assert "\nCOMPLETED  " in answer.out
 
 
-def test_a_job_that_is_watched_with_json_is_its_messages_and_then_its_result(at_home, file):
-    *messages, result = at_home("hcp", "submit", file(job()), "--watch", "--json").documents
+def test_a_job_that_is_watched_with_json_is_its_messages_and_then_its_result(local_cli, file):
+    *messages, result = local_cli("hcp", "submit", file(job()), "--watch", "--json").documents
     assert messages[0]["type"] == "task_accepted"
     assert messages[-1]["payload"]["event_type"] == "session_closed"
     sequences = [message["payload"]["sequence"] for message in messages if message["type"] == "event"]
@@ -151,15 +151,15 @@ def test_a_job_that_is_watched_with_json_is_its_messages_and_then_its_result(at_
     assert result["state"] == "COMPLETED"
 
 
-def test_a_job_may_come_on_stdin(at_home):
-    assert at_home("hcp", "submit", "-", stdin=json.dumps(job()).encode()).code == 0
+def test_a_job_may_come_on_stdin(local_cli):
+    assert local_cli("hcp", "submit", "-", stdin=json.dumps(job()).encode()).code == 0
 
 
-def test_a_message_that_was_submitted_before_is_answered_with_its_job(at_home, file):
+def test_a_message_that_was_submitted_before_is_answered_with_its_job(local_cli, file):
     path = file(whole("msg-of-the-cli", job()))
-    first = at_home("hcp", "submit", path, "--json").json
-    assert at_home("hcp", "submit", path, "--json").json == first
-    other = at_home("hcp", "submit", path, "--json", "--message-id", "another").json
+    first = local_cli("hcp", "submit", path, "--json").json
+    assert local_cli("hcp", "submit", path, "--json").json == first
+    other = local_cli("hcp", "submit", path, "--json", "--message-id", "another").json
     assert other["session_id"] != first["session_id"]
 
 
@@ -174,50 +174,50 @@ def test_a_message_that_was_submitted_before_is_answered_with_its_job(at_home, f
         (json.dumps({**job(), "constraints": {"max_duration": "soon"}}).encode(), "/constraints/max_duration"),
     ],
 )
-def test_a_file_that_is_no_job_is_a_usage_error_that_names_the_place(at_home, tmp_path, content, said):
+def test_a_file_that_is_no_job_is_a_usage_error_that_names_the_place(local_cli, tmp_path, content, said):
     path = tmp_path / "bad.json"
     path.write_bytes(content)
-    answer = at_home("hcp", "submit", path)
+    answer = local_cli("hcp", "submit", path)
     assert answer.code == 2
     assert f"{path}: " in answer.err
     assert said in answer.err
 
 
-def test_a_file_that_is_not_there_and_an_id_that_is_none_are_usage_errors(at_home, file, tmp_path):
-    assert at_home("hcp", "submit", tmp_path / "none").code == 2
-    answer = at_home("hcp", "submit", file(job()), "--message-id", "\n")
+def test_a_file_that_is_not_there_and_an_id_that_is_none_are_usage_errors(local_cli, file, tmp_path):
+    assert local_cli("hcp", "submit", tmp_path / "none").code == 2
+    answer = local_cli("hcp", "submit", file(job()), "--message-id", "\n")
     assert (answer.code, "--message-id" in answer.err) == (2, True)
-    assert at_home("hcp", "submit", file(job()), "--detach", "--watch").code == 2
+    assert local_cli("hcp", "submit", file(job()), "--detach", "--watch").code == 2
 
 
-def test_a_job_that_is_rejected_says_why_and_what_to_do(at_home, file):
+def test_a_job_that_is_rejected_says_why_and_what_to_do(local_cli, file):
     path = file(job(capability="line-chek"))
-    answer = at_home("hcp", "submit", path)
+    answer = local_cli("hcp", "submit", path)
     assert answer.code == 1
     assert "rejected:" in answer.err
     assert "(unknown_capability)" in answer.err
     assert "line-check" in answer.err.splitlines()[1]
-    error = at_home("hcp", "submit", path, "--json").json["error"]
+    error = local_cli("hcp", "submit", path, "--json").json["error"]
     assert error["reason_code"] == "unknown_capability"
     assert "line-check" in error["suggestion"]
 
 
-def test_a_job_that_fails_exits_with_1_and_says_where(at_home, file):
-    answer = at_home("hcp", "submit", file(job(line=89)))
+def test_a_job_that_fails_exits_with_1_and_says_where(local_cli, file):
+    answer = local_cli("hcp", "submit", file(job(line=89)))
     assert answer.code == 1
     assert "FAILED" in answer.out
     assert "89" in answer.out
-    document = at_home("hcp", "submit", file(job(line=89)), "--json").json
+    document = local_cli("hcp", "submit", file(job(line=89)), "--json").json
     assert document["state"] == "FAILED"
     assert document["error_details"]["phase"]
 
 
 @pytest.mark.slow
-def test_a_daemon_that_takes_no_jobs_says_so(cli, own_house, file):
-    house = own_house("[hcp]\nserve = false\n")
-    answer = cli("hcp", "jobs", "--socket", house.socket)
+def test_a_daemon_that_takes_no_jobs_says_so(cli, own_daemon, file):
+    daemon = own_daemon("[hcp]\nserve = false\n")
+    answer = cli("hcp", "jobs", "--socket", daemon.socket)
     assert (answer.code, "[hcp] serve = false" in answer.err) == (1, True)
-    answer = cli("hcp", "submit", file(job()), "--socket", house.socket)
+    answer = cli("hcp", "submit", file(job()), "--socket", daemon.socket)
     assert (answer.code, "[hcp] serve = false" in answer.err) == (1, True)
 
 
@@ -228,78 +228,78 @@ def test_without_a_daemon_the_exit_code_is_3(cli, file, tmp_path):
 # --- afterwards -----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_can_be_come_back_to(at_home, file):
-    session = submitted(at_home, file(job(times=3)))
-    watched = at_home("hcp", "watch", session)
+def test_a_job_can_be_come_back_to(local_cli, file):
+    session = submitted(local_cli, file(job(times=3)))
+    watched = local_cli("hcp", "watch", session)
     assert watched.code == 0
     assert "COMPLETED" in watched.out
-    rest = at_home("hcp", "watch", session, "--from", 4, "--json").documents
+    rest = local_cli("hcp", "watch", session, "--from", 4, "--json").documents
     assert next(each["payload"]["sequence"] for each in rest if each.get("type") == "event") == 4
-    (row,) = [line for line in at_home("hcp", "jobs").out.splitlines() if session in line]
+    (row,) = [line for line in local_cli("hcp", "jobs").out.splitlines() if session in line]
     assert "line-check 1.2.0" in row
     assert "check the line" in row
-    assert at_home("hcp", "jobs", "--json").json[0]["session_id"] == session
+    assert local_cli("hcp", "jobs", "--json").json[0]["session_id"] == session
 
 
-def test_the_account_of_a_job_tells_it_from_the_submission_to_the_summary(at_home, file):
-    session = submitted(at_home, file(job(times=2)))
-    assert at_home("hcp", "watch", session).code == 0
-    shown = at_home("hcp", "account", session)
+def test_the_account_of_a_job_tells_it_from_the_submission_to_the_summary(local_cli, file):
+    session = submitted(local_cli, file(job(times=2)))
+    assert local_cli("hcp", "watch", session).code == 0
+    shown = local_cli("hcp", "account", session)
     assert shown.code == 0
     sections = [line.split()[0] for line in shown.out.splitlines() if "────" in line]
     assert sections == ["Asked", "Decided", "Done", "Outputs", "Artifacts", "Summary"]
     for said in ("bench-notebook", "check the line", "R2", "PENDING → RUNNING", "levels.csv", "sha256:"):
         assert said in shown.out
-    document = at_home("hcp", "account", session, "--json").json
+    document = local_cli("hcp", "account", session, "--json").json
     assert document["job"]["session_id"] == session
     assert document["messages"][0]["type"] == "task_accepted"
     assert document["result"]["state"] == "COMPLETED"
 
 
-def test_the_account_of_a_job_that_failed_says_why_not(at_home, file):
-    session = submitted(at_home, file(job(line=89)))
-    assert at_home("hcp", "watch", session).code == 1
-    shown = at_home("hcp", "account", session).out
+def test_the_account_of_a_job_that_failed_says_why_not(local_cli, file):
+    session = submitted(local_cli, file(job(line=89)))
+    assert local_cli("hcp", "watch", session).code == 1
+    shown = local_cli("hcp", "account", session).out
     assert "Why not" in shown
     assert "execution_error" in shown or "input_error" in shown
 
 
-def test_a_job_under_way_has_an_account_so_far_and_can_be_aborted(at_home, file):
-    session = submitted(at_home, file(job(times=1000, pause_s=0.5)))
-    shown = at_home("hcp", "account", session)
+def test_a_job_under_way_has_an_account_so_far_and_can_be_aborted(local_cli, file):
+    session = submitted(local_cli, file(job(times=1000, pause_s=0.5)))
+    shown = local_cli("hcp", "account", session)
     assert shown.code == 0
     assert "it is under way" in shown.out
-    assert at_home("hcp", "account", session, "--json").json["result"] is None
-    assert at_home("hcp", "abort", session, "--reason", "enough").out.strip() in ("ABORTING", "ABORTED")
-    watched = at_home("hcp", "watch", session)
+    assert local_cli("hcp", "account", session, "--json").json["result"] is None
+    assert local_cli("hcp", "abort", session, "--reason", "enough").out.strip() in ("ABORTING", "ABORTED")
+    watched = local_cli("hcp", "watch", session)
     assert watched.code == 1
     assert "ABORTED" in watched.out
     assert "enough" in watched.out
-    assert at_home("hcp", "abort", session, "--json").json == {"session_id": session, "state": "ABORTED"}
+    assert local_cli("hcp", "abort", session, "--json").json == {"session_id": session, "state": "ABORTED"}
 
 
 @pytest.mark.parametrize("command", ["watch", "abort", "account"])
-def test_a_job_that_there_is_not_is_an_error_that_says_where_to_look(at_home, command):
-    answer = at_home("hcp", command, "6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42")
+def test_a_job_that_there_is_not_is_an_error_that_says_where_to_look(local_cli, command):
+    answer = local_cli("hcp", command, "6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42")
     assert answer.code == 1
     assert "`hearth hcp jobs` lists yours" in answer.err
 
 
-def test_an_artifact_goes_to_stdout_or_into_a_file_or_into_json(at_home, file, tmp_path):
-    (artifact,) = at_home("hcp", "submit", file(job()), "--json").json["artifacts"]
+def test_an_artifact_goes_to_stdout_or_into_a_file_or_into_json(local_cli, file, tmp_path):
+    (artifact,) = local_cli("hcp", "submit", file(job()), "--json").json["artifacts"]
     uri, kept = artifact["uri"], tmp_path / "levels.csv"
-    told = at_home("hcp", "artifact", uri, "-o", kept)
+    told = local_cli("hcp", "artifact", uri, "-o", kept)
     assert told.out == f"{kept}  {artifact['size_bytes']} bytes\n"
     content = kept.read_bytes()
     assert hashlib.sha256(content).hexdigest() == artifact["checksum"].removeprefix("sha256:")
-    document = at_home("hcp", "artifact", uri, "--json").json
+    document = local_cli("hcp", "artifact", uri, "--json").json
     assert base64.b64decode(document["data"]) == content
-    assert at_home("hcp", "artifact", uri).out == content.decode()
-    assert at_home("hcp", "artifact", uri, "-o", kept, "--json").json["size_bytes"] == len(content)
+    assert local_cli("hcp", "artifact", uri).out == content.decode()
+    assert local_cli("hcp", "artifact", uri, "-o", kept, "--json").json["size_bytes"] == len(content)
 
 
-def test_an_artifact_that_there_is_not_leaves_no_file(at_home, tmp_path):
-    answer = at_home("hcp", "artifact", "hcp://nobody/artifacts/none.csv", "-o", tmp_path / "none.csv")
+def test_an_artifact_that_there_is_not_leaves_no_file(local_cli, tmp_path):
+    answer = local_cli("hcp", "artifact", "hcp://nobody/artifacts/none.csv", "-o", tmp_path / "none.csv")
     assert answer.code == 1
     assert "hearth: Invalid params: " in answer.err
     assert not (tmp_path / "none.csv").exists()
@@ -318,7 +318,7 @@ def waiting(boss, count=1):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["approve", "deny"])
-def test_a_person_decides_about_a_job_of_somebody_else(at_home, boss, file, hearth_process, command):
+def test_a_person_decides_about_a_job_of_somebody_else(local_cli, boss, file, hearth_process, command):
     with hearth_process("hcp", "submit", str(file(job(loud=True)))) as process:
         (asked,) = waiting(boss)
         shown = boss("hcp", "pending").out
@@ -336,26 +336,26 @@ def test_a_person_decides_about_a_job_of_somebody_else(at_home, boss, file, hear
 
 
 @pytest.mark.slow
-def test_a_job_that_waits_for_approval_is_listed_and_withdrawn_by_its_caller(at_home, boss, file, hearth_process):
+def test_a_job_that_waits_for_approval_is_listed_and_withdrawn_by_its_caller(local_cli, boss, file, hearth_process):
     with hearth_process("hcp", "submit", str(file(job(loud=True))), "--message-id", "taken-back") as process:
         waiting(boss)
-        shown = at_home("hcp", "jobs").out
+        shown = local_cli("hcp", "jobs").out
         for said in ("taken-back", "PENDING", "line-check 1.2.0", "waits for approval until"):
             assert said in shown
         assert any("`hearth hcp abort taken-back` withdraws it" in line for line in process.stderr)
-        ended = at_home("hcp", "abort", "taken-back", "--reason", "no longer wanted")
+        ended = local_cli("hcp", "abort", "taken-back", "--reason", "no longer wanted")
         assert (ended.code, ended.out.strip()) == (0, "REJECTED")
         _, err = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "no longer wanted" in err
     assert "withdrawn" in err
     assert boss("hcp", "pending").out == "there is none\n"
-    again = at_home("hcp", "abort", "taken-back", "--json")
+    again = local_cli("hcp", "abort", "taken-back", "--json")
     assert again.code == 1
 
 
-def test_who_may_not_approve_is_told_what_says_so(at_home):
-    answer = at_home("hcp", "pending")
+def test_who_may_not_approve_is_told_what_says_so(local_cli):
+    answer = local_cli("hcp", "pending")
     assert answer.code == 1
     assert "[[policy]]" in answer.err
 
@@ -364,7 +364,7 @@ def test_who_may_not_approve_is_told_what_says_so(at_home):
 
 
 @pytest.mark.slow
-def test_ctrl_c_aborts_the_job_and_says_how_it_ended(at_home, file, hearth_process):
+def test_ctrl_c_aborts_the_job_and_says_how_it_ended(local_cli, file, hearth_process):
     with hearth_process("hcp", "submit", str(file(job(times=1000, pause_s=0.5))), "--watch") as process:
         for line in process.stdout:
             if "checkpoint" in line:
@@ -373,7 +373,7 @@ def test_ctrl_c_aborts_the_job_and_says_how_it_ended(at_home, file, hearth_proce
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "the job has ended ABORTED" in err
-    assert at_home("hcp", "jobs", "--json").json[0]["state"] == "ABORTED"
+    assert local_cli("hcp", "jobs", "--json").json[0]["state"] == "ABORTED"
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def pattern(expected):
 
 
 @pytest.fixture(scope="module")
-def played(house, unmeasured):
+def played(daemon, unmeasured):
     """Each command's output and exit code, from one shell in the daemon's own directory."""
     script = "".join(f"{command.text}\nprintf '\\n{MARK} %d\\n' $?\n" for command in COMMANDS_OF_PAGE)
     bash = shutil.which("bash")
@@ -73,8 +73,8 @@ def played(house, unmeasured):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [bash, "-c", script],
-        cwd=house.folder,
-        env={**environ, "PATH": path, "HEARTH_SOCKET": str(house.socket)},
+        cwd=daemon.directory,
+        env={**environ, "PATH": path, "HEARTH_SOCKET": str(daemon.socket)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

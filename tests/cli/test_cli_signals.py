@@ -18,13 +18,13 @@ pytestmark = pytest.mark.slow
 PATIENCE = 60
 
 
-def close_of(house, session_id):
-    return next(r for r in house.records() if r["event"] == "session.close" and r["session_id"] == session_id)
+def close_of(daemon, session_id):
+    return next(r for r in daemon.records() if r["event"] == "session.close" and r["session_id"] == session_id)
 
 
-async def drives(house, hearth_process, *args):
+async def drives(daemon, hearth_process, *args):
     """Start a command that drives line 17, and wait until another session sees it."""
-    async with connect(house.socket) as client, client.open_session(client_name="witness") as session:
+    async with connect(daemon.socket) as client, client.open_session(client_name="witness") as session:
         watch = await session.submit("see it", [step("gpio.watch", line=27, edge="rising", timeout_ms=PATIENCE * 1000)])
         events = watch.events()
         await anext(events)
@@ -38,17 +38,17 @@ async def drives(house, hearth_process, *args):
         return running, process
 
 
-async def level(house):
-    async with connect(house.socket) as client, client.open_session(client_name="witness") as session:
+async def level(daemon):
+    async with connect(daemon.socket) as client, client.open_session(client_name="witness") as session:
         return (await session.run("gpio.get", line=27))["value"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 async def test_a_signal_cancels_the_task_closes_the_session_and_makes_outputs_safe(
-    house, hearth_process, number, code
+    daemon, hearth_process, number, code
 ):
     pulse = ("gpio.pulse", "line=17", "value=1", "duration_ms=60000")
-    running, process = await drives(house, hearth_process, "run", *pulse)
+    running, process = await drives(daemon, hearth_process, "run", *pulse)
     try:
         process.send_signal(number)
         out, err = await trio.to_thread.run_sync(lambda: process.communicate(timeout=PATIENCE))
@@ -56,30 +56,30 @@ async def test_a_signal_cancels_the_task_closes_the_session_and_makes_outputs_sa
         running.__exit__(None, None, None)
     assert (process.returncode, out) == (code, "")
     assert "Traceback" not in err
-    assert await level(house) == 0
-    finish = [record for record in house.records() if record["event"] == "task.finish"]
+    assert await level(daemon) == 0
+    finish = [record for record in daemon.records() if record["event"] == "task.finish"]
     cancelled = [record for record in finish if record["status"] == "CANCELLED"][-1]
-    assert close_of(house, cancelled["session_id"])
+    assert close_of(daemon, cancelled["session_id"])
 
 
-async def test_ctrl_c_ends_what_is_held(house, hearth_process):
-    running, process = await drives(house, hearth_process, "run", "gpio.set", "line=17", "value=1", "--hold", "inf")
+async def test_ctrl_c_ends_what_is_held(daemon, hearth_process):
+    running, process = await drives(daemon, hearth_process, "run", "gpio.set", "line=17", "value=1", "--hold", "inf")
     try:
         said = await trio.to_thread.run_sync(process.stderr.readline)
         assert "held for inf s; Ctrl-C ends it" in said
-        assert await level(house) == 1
+        assert await level(daemon) == 1
         process.send_signal(signal.SIGINT)
         out, _ = await trio.to_thread.run_sync(lambda: process.communicate(timeout=PATIENCE))
     finally:
         running.__exit__(None, None, None)
     assert process.returncode == 130
     assert out == "line   17\nvalue  1\n"
-    assert await level(house) == 0
+    assert await level(daemon) == 0
 
 
-async def test_a_command_that_is_killed_leaves_nothing_moving(house, hearth_process):
-    running, process = await drives(house, hearth_process, "run", "gpio.set", "line=17", "value=1", "--hold", "inf")
-    async with connect(house.socket) as client, client.open_session(client_name="witness") as session:
+async def test_a_command_that_is_killed_leaves_nothing_moving(daemon, hearth_process):
+    running, process = await drives(daemon, hearth_process, "run", "gpio.set", "line=17", "value=1", "--hold", "inf")
+    async with connect(daemon.socket) as client, client.open_session(client_name="witness") as session:
         falling = step("gpio.watch", line=27, edge="falling", timeout_ms=PATIENCE * 1000)
         watch = await session.submit("see it stop", [falling])
         events = watch.events()
@@ -94,19 +94,19 @@ async def test_a_command_that_is_killed_leaves_nothing_moving(house, hearth_proc
     assert [edge["value"] for edge in done.steps[0].result["edges"]] == [0]
 
 
-def test_ctrl_c_stops_the_watching_and_not_the_task(at_home, hearth_process, tmp_path):
+def test_ctrl_c_stops_the_watching_and_not_the_task(local_cli, hearth_process, tmp_path):
     plan = tmp_path / "plan.json"
     long = {"tool": "gpio.watch", "args": {"line": 9, "timeout_ms": 60_000}}
     plan.write_bytes(orjson.dumps({"intent": "x", "steps": [long]}))
-    reference = at_home("submit", "--detach", plan).out.strip()
+    reference = local_cli("submit", "--detach", plan).out.strip()
     with hearth_process("watch", reference) as process:
         assert "start" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert at_home("get", reference, "--json").json["status"] == "RUNNING"
-    assert at_home("cancel", reference).code == 0
-    assert at_home("watch", reference).code == 1
+    assert local_cli("get", reference, "--json").json["status"] == "RUNNING"
+    assert local_cli("cancel", reference).code == 0
+    assert local_cli("watch", reference).code == 1
 
 
 def test_a_second_signal_does_not_wait():
@@ -135,12 +135,12 @@ def test_a_second_signal_does_not_wait():
 
 
 @pytest.mark.parametrize("args", [["tools"], ["run", "hw.board"], ["--json", "tools"]])
-def test_a_reader_that_has_gone_is_no_error(house, args):
+def test_a_reader_that_has_gone_is_no_error(daemon, args):
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as nobody:
         done = subprocess.run(
-            [sys.executable, "-m", "hearth.cli.main", "--socket", str(house.socket), *args],
+            [sys.executable, "-m", "hearth.cli.main", "--socket", str(daemon.socket), *args],
             stdout=nobody,
             stderr=subprocess.PIPE,
             text=True,

@@ -49,20 +49,20 @@ def on_terminal(*args, **environ):
         return process.wait(timeout=60), written.decode().replace("\r\n", "\n")
 
 
-def test_a_table_fits_the_terminal_and_is_coloured(house):
-    code, written = on_terminal("--socket", house.socket, "tools")
+def test_a_table_fits_the_terminal_and_is_coloured(daemon):
+    code, written = on_terminal("--socket", daemon.socket, "tools")
     assert code == 0
     assert "\x1b[1mname" in written
     assert max(len(_ESCAPE.sub("", line)) for line in written.splitlines()) <= COLUMNS
 
 
-def test_no_color_is_respected(house):
-    code, written = on_terminal("--socket", house.socket, "tools", NO_COLOR="1")
+def test_no_color_is_respected(daemon):
+    code, written = on_terminal("--socket", daemon.socket, "tools", NO_COLOR="1")
     assert code == 0
     assert "\x1b" not in written
 
 
-def test_watching_shows_a_live_table_that_ends_as_the_task_does(house, tmp_path):
+def test_watching_shows_a_live_table_that_ends_as_the_task_does(daemon, tmp_path):
     plan = tmp_path / "plan.json"
     steps = [
         {"tool": "gpio.pulse", "args": {"line": 17, "value": 1, "duration_ms": 2500}},
@@ -70,7 +70,7 @@ def test_watching_shows_a_live_table_that_ends_as_the_task_does(house, tmp_path)
         {"tool": "gpio.get", "args": {"line": 17}},
     ]
     plan.write_bytes(orjson.dumps({"intent": "blink", "steps": steps}))
-    code, written = on_terminal("--socket", house.socket, "submit", "--watch", plan)
+    code, written = on_terminal("--socket", daemon.socket, "submit", "--watch", plan)
     assert code == 1
     frames = _ESCAPE.sub("", written)
     assert "RUNNING" in frames
@@ -83,11 +83,11 @@ def test_watching_shows_a_live_table_that_ends_as_the_task_does(house, tmp_path)
     assert last[-1].startswith("FAILED  blink  ")
 
 
-def test_a_task_submitted_elsewhere_is_watched_live_too(house, at_home, tmp_path):
+def test_a_task_submitted_elsewhere_is_watched_live_too(daemon, local_cli, tmp_path):
     plan = tmp_path / "plan.json"
     plan.write_bytes(orjson.dumps({"intent": "x", "steps": [{"tool": "gpio.get", "args": {"line": 3}}]}))
-    reference = at_home("submit", "--detach", plan).out.strip()
-    code, written = on_terminal("--socket", house.socket, "watch", reference)
+    reference = local_cli("submit", "--detach", plan).out.strip()
+    code, written = on_terminal("--socket", daemon.socket, "watch", reference)
     assert code == 0
     assert "gpio.get  " in written
     assert "line=3 value=0" in _ESCAPE.sub("", written)
@@ -103,13 +103,13 @@ def test_the_demo_is_played_in_colours():
     assert re.search(r"\n\d+ claims, each checked, in [0-9.]+ s\.", shown)
 
 
-def test_a_job_is_watched_with_a_bar_under_what_has_happened(house, tmp_path):
+def test_a_job_is_watched_with_a_bar_under_what_has_happened(daemon, tmp_path):
     job = tmp_path / "job.json"
     inputs = {"samples": 4, "interval_s": 0.2}
     job.write_bytes(
         orjson.dumps({"capability": "bench-climate-survey", "caller_id": "c", "intent": "look", "inputs": inputs})
     )
-    code, written = on_terminal("--socket", house.socket, "hcp", "submit", "--watch", job)
+    code, written = on_terminal("--socket", daemon.socket, "hcp", "submit", "--watch", job)
     assert code == 0
     text = _ESCAPE.sub("", written)
     assert "━" in text
@@ -118,7 +118,7 @@ def test_a_job_is_watched_with_a_bar_under_what_has_happened(house, tmp_path):
     assert text.rstrip().splitlines()[-1].split() == ["checkpoints", "4"]
 
 
-def test_a_file_that_a_job_has_left_is_not_poured_onto_the_terminal(house):
-    code, written = on_terminal("--socket", house.socket, "hcp", "artifact", "hcp://s/artifacts/plot.png")
+def test_a_file_that_a_job_has_left_is_not_poured_onto_the_terminal(daemon):
+    code, written = on_terminal("--socket", daemon.socket, "hcp", "artifact", "hcp://s/artifacts/plot.png")
     assert code == 2
     assert "-o FILE" in written

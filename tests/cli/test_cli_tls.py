@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from cryptography import x509
 from support.pki import CLIENT, DAY, Bench, certify, name, needs_openssl
-from support.tls_door import echoed, opened
+from support.tls import echoed, opened
 
 from hearth.cli import tls
 from hearth.config.model import load_config
@@ -74,9 +74,9 @@ def test_init_makes_three_pairs_whose_keys_nobody_else_can_read(cli, tmp_path) -
 
 async def test_server_and_client_of_the_set_know_each_other(cli, tmp_path) -> None:
     told = cli("tls", "init", tmp_path / "tls", "--json").json
-    async with opened(Made(told)) as door, await door.client() as stream:
+    async with opened(Made(told)) as server, await server.client() as stream:
         assert await echoed(stream)
-        (principal,) = door.principals
+        (principal,) = server.principals
     assert principal.cert_subject == told["policy"]["match"]["cert_subject"] == "CN=bench-client,O=hearth test bench"
 
 
@@ -207,7 +207,7 @@ def test_somebody_elses_directory_is_refused(cli, made, monkeypatch) -> None:
 
 
 def test_what_is_printed_can_be_pasted(cli, tmp_path) -> None:
-    folder = tmp_path / "a \"bench\" & more"
+    folder = tmp_path / 'a "bench" & more'
     out = cli("tls", "init", folder, "--host", "arm-7.local").out
     lines = out.splitlines()
     end = next(number for number, line in enumerate(lines) if line.startswith("The client's address"))
@@ -233,9 +233,9 @@ def test_what_is_printed_can_be_pasted(cli, tmp_path) -> None:
 async def test_another_client_gets_in_as_itself(cli, made) -> None:
     answer = cli("tls", "client", made, "arm-7", "--json")
     assert mode(made / "arm-7.key") == 0o600
-    async with opened(Made(answer.json)) as door, await door.client() as stream:
+    async with opened(Made(answer.json)) as server, await server.client() as stream:
         assert await echoed(stream)
-        assert door.principals[0].cert_subject == "CN=arm-7,O=hearth test bench"
+        assert server.principals[0].cert_subject == "CN=arm-7,O=hearth test bench"
 
 
 def test_a_client_is_told_with_policy_and_address(cli, made) -> None:
@@ -327,7 +327,7 @@ async def test_renewed_certificates_are_the_same_with_a_new_life(cli, tmp_path) 
         assert now.not_valid_after_utc - before[file].not_valid_after_utc > 380 * DAY
         assert {each.oid for each in now.extensions} == {each.oid for each in before[file].extensions}
         assert mode(folder / file) == 0o644
-    async with opened(Made(told)) as door, await door.client() as stream:
+    async with opened(Made(told)) as server, await server.client() as stream:
         assert await echoed(stream)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "arm-7.key", "arm-7.pem"])
 
@@ -386,9 +386,9 @@ async def test_what_show_says_is_what_the_policy_gets(cli, tmp_path) -> None:
     sans = ["Arm-7.Local", "10.0.0.7", "fe80:0::7", "URI:urn:x", "email:x@example.org"]
     pair = bench.write("odd", *certify(odd, bench.authority, purposes=(CLIENT,), sans=sans))
     (said,) = cli("tls", "show", pair.cert, "--json").json["certificates"]
-    async with opened(bench) as door, await door.client(bench.client_context(pair)) as stream:
+    async with opened(bench) as server, await server.client(bench.client_context(pair)) as stream:
         assert await echoed(stream)
-        (principal,) = door.principals
+        (principal,) = server.principals
     assert said["subject"] == principal.cert_subject
     assert set(said["sans"]) == principal.cert_sans
     assert said["match"] == {"cert_subject": principal.cert_subject}

@@ -16,7 +16,7 @@ def main() -> None:
     """Say what came of it; exits 1 at the first breach, with the command that repeats it."""
     sys.path.insert(0, str(TESTS))
     from crash import cuts, plan
-    from crash.house import Zygote
+    from crash.deployment import Zygote
 
     parser = argparse.ArgumentParser("python -m tests.crash", description=__doc__)
     add = parser.add_argument
@@ -26,9 +26,9 @@ def main() -> None:
         "--variants",
         type=int,
         default=12,
-        help="how often the power is cut at each point of a story (default: 12; 0: never)",
+        help="how often the power is cut at each point of a scenario (default: 12; 0: never)",
     )
-    add("--stories", type=int, default=4, help="how many stories have a kill in them before the cut (default: 4)")
+    add("--scenarios", type=int, default=4, help="how many scenarios have a kill in them before the cut (default: 4)")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="hearth-crash-"))
     zygote = Zygote(directory)
@@ -36,7 +36,7 @@ def main() -> None:
         killed = plan.run(directory, zygote, first=options.first, kills=options.kills)
         sys.stdout.write("\n".join([*plan.summary(killed), ""]))
         if options.variants:
-            cut = cuts.run(directory, zygote, lives=options.stories, variants=options.variants, real=500)
+            cut = cuts.run(directory, zygote, lives=options.scenarios, variants=options.variants, real=500)
             sys.stdout.write(f"{cuts.summary(cut)}\n")
     except AssertionError:
         traceback.print_exc()  # a breach is for who works on hearth; what the daemons left stays where it is

@@ -1,6 +1,6 @@
 """Cutting the power at each point of a tape, in many ways, and judging what a daemon finds when it comes back.
 
-`stories` makes the tapes, of real lives: one that ends as it should, and lives that were killed, each followed by one
+`scenarios` makes the tapes, of real lives: one that ends as it should, and lives that were killed, each followed by one
 that recovers on the same kernel, with what was never synced still in its memory. Each state is judged: the log can be
 opened, its chain holds to the end, it has every record whose effect somebody has seen, none that was never written,
 and the tasks that were in flight are named. The parts that a daemon would open are opened here in place; a real daemon
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
-from crash.house import House
+from crash.deployment import Deployment
 from crash.judge import Log, agree, traced
 from crash.powercut import STYLES, Storage, lay_out
 
@@ -29,14 +29,14 @@ from hearth.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from crash.house import Zygote
+    from crash.deployment import Zygote
 
 NOW = 1_900_000_000.0
 
 
 @define
 class Tape:
-    """What happened in a house, and what was meant by its tokens."""
+    """What happened in a deployment, and what was meant by its tokens."""
 
     name: str
     root: str
@@ -50,7 +50,7 @@ class Tape:
 class Cuts:
     """What was done so far."""
 
-    stories: int = 0
+    scenarios: int = 0
     cuts: int = 0
     daemons: int = 0
     refused: int = 0
@@ -75,19 +75,19 @@ class Promised:
             self.hashes.append(intended[token][0])
 
 
-def stories(directory: Path, zygote: Zygote, kills: int) -> Iterator[Tape]:
+def scenarios(directory: Path, zygote: Zygote, kills: int) -> Iterator[Tape]:
     """One life from the first start to SIGTERM, then pairs: one that is killed, and one that goes on from there."""
     for number in range(kills + 1):
-        house = House(directory / f"story{number}", zygote, "fsync")
+        deployment = Deployment(directory / f"scenario{number}", zygote, "fsync")
         try:
             if number:
-                house.story(3 + (number * 37) % 105, ("after", "middle", "before")[number % 3])
-            house.story()
-            entries = house.entries()
+                deployment.scripted_life(3 + (number * 37) % 105, ("after", "middle", "before")[number % 3])
+            deployment.scripted_life()
+            entries = deployment.entries()
         finally:
-            house.close()
+            deployment.close()
         name = f"after a kill, {number}" if number else "from the start"
-        tape = Tape(name, str(house.logs), entries, house.intended)
+        tape = Tape(name, str(deployment.logs), entries, deployment.intended)
         tape.lines = _lines_written(tape)
         yield tape
 
@@ -122,11 +122,11 @@ def every_cut(
 def run(
     directory: Path, zygote: Zygote, *, lives: int, variants: int, real: int = 0, figures: Cuts | None = None
 ) -> Cuts:
-    """Cut the power `variants` times at every point of 1 + `lives` stories; on every `real`th state start a daemon."""
+    """Cut the power `variants` times at every point of 1 + `lives` scenarios; every `real`th state gets a daemon."""
     figures = figures or Cuts()
     began = time.monotonic()
-    for tape in stories(directory, zygote, lives):
-        figures.stories += 1
+    for tape in scenarios(directory, zygote, lives):
+        figures.scenarios += 1
         for point, variant, found, promised in every_cut(tape, variants):
             figures.cuts += 1
             place = directory / "cut"
@@ -138,7 +138,7 @@ def run(
                 elif not _judge(tape, promised, place / Path(tape.root).name / "audit.log"):
                     figures.refused += 1
             except AssertionError as broken:
-                broken.add_note(f"power cut {variant} at point {point} of the story {tape.name}: {tape.entries[point]}")
+                broken.add_note(f"power cut {variant} at point {point} of {tape.name}: {tape.entries[point]}")
                 broken.add_note(f"what it left, as far as it was repaired, is in {place}")
                 raise
             shutil.rmtree(place)
@@ -148,12 +148,12 @@ def run(
 
 def _start_a_daemon(tape: Tape, promised: Promised, place: Path, zygote: Zygote) -> None:
     """The same with a real hearthd: it starts, serves and ends, and the verifiers agree."""
-    house = House(place, zygote, "fsync")
+    deployment = Deployment(place, zygote, "fsync")
     try:
-        house.last_life()
+        deployment.last_life()
     finally:
-        house.close()
-    log = Log(house.log)
+        deployment.close()
+    log = Log(deployment.log)
     agree(log, command=True)
     _nothing_is_lost(promised, log)
     assert len([line for line in log.lines if line + b"\n" in tape.lines]) >= len(promised.acknowledged)
@@ -163,7 +163,7 @@ def summary(figures: Cuts) -> str:
     """For a person."""
     f = figures
     return (
-        f"{f.cuts} power cuts at the points of {f.stories} stories, {f.seconds:.0f} s\n"
+        f"{f.cuts} power cuts at the points of {f.scenarios} scenarios, {f.seconds:.0f} s\n"
         f"a daemon was started on {f.daemons} of the states; {f.refused} times a first file of garbage was refused"
     )
 

@@ -2,8 +2,8 @@
 
 `Log` reads the files as anybody could; `agree` asks the two verifiers that hearth offers, its own and the one of the
 docs that needs only a shell and sha256sum, for the same verdict on the same bytes. `after_kill` judges what a killed
-life left, `at_the_end` the whole of a house once a last life has recovered it. A breach is an AssertionError that says
-what broke.
+life left, `at_the_end` the whole of a deployment once a last life has recovered it. A breach is an AssertionError that
+says what broke.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hearth.audit.verify import verify
 from hearth.cli.main import cli as hearth_command
 
 if TYPE_CHECKING:
-    from crash.house import House
+    from crash.deployment import Deployment
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-audit.sh"
 
@@ -91,51 +91,51 @@ def agree(log: Log, *, command: bool = False) -> None:
         assert (result.exit_code == 0) == report.ok, result.output
 
 
-def after_kill(house: House, *, shell: bool = True, command: bool = False) -> Log:
+def after_kill(deployment: Deployment, *, shell: bool = True, command: bool = False) -> Log:
     """Judge what a killed life left, before anybody repairs it."""
-    log = Log(house.log)
+    log = Log(deployment.log)
     if shell:
         agree(log, command=command)
-    _nothing_told_is_missing(house, log)
-    if house.durability != "relaxed":
-        _nothing_done_is_unrecorded(house, log)
-        _driven_outputs_are_written_down(house)
+    _nothing_told_is_missing(deployment, log)
+    if deployment.durability != "relaxed":
+        _nothing_done_is_unrecorded(deployment, log)
+        _driven_outputs_are_written_down(deployment)
     return log
 
 
-def at_the_end(house: House, *, shell: bool = True, command: bool = False) -> Log:
+def at_the_end(deployment: Deployment, *, shell: bool = True, command: bool = False) -> Log:
     """Judge the whole log, after a last life that ended as it should."""
-    log = Log(house.log)
+    log = Log(deployment.log)
     assert not log.torn, "the last life left a torn end"
     own = ("audit.checkpoint", "audit.rotate")
     said = [record["event"] for record in log.records if record["event"] not in own]
     assert said[-1] == "daemon.stop", f"the last life ended with {said[-1]}"
     if shell:
         agree(log, command=command)
-    _nothing_told_is_missing(house, log)
-    if house.durability != "relaxed":
-        _nothing_done_is_unrecorded(house, log)
+    _nothing_told_is_missing(deployment, log)
+    if deployment.durability != "relaxed":
+        _nothing_done_is_unrecorded(deployment, log)
     unnamed = log.in_flight() - set(log.named())
     assert not unnamed, f"in flight when a life was killed, and named by no recovery: {unnamed}"
     assert set(log.named()) <= log.in_flight(), "a recovery names a task that had ended"
     assert all(count == 1 for count in log.named().values()), "a task is named by two recoveries"
-    public = Path(f"{house.log}.key.pub")
+    public = Path(f"{deployment.log}.key.pub")
     if public.exists():
-        report = verify([house.log], public)
+        report = verify([deployment.log], public)
         assert report.ok, f"a checkpoint's signature: {report.first_bad}"
         assert report.checkpoints
-    leftover = [path.name for path in house.logs.iterdir() if path.name.endswith((".new", ".next"))]
+    leftover = [path.name for path in deployment.logs.iterdir() if path.name.endswith((".new", ".next"))]
     assert not leftover, f"drafts that nobody takes away: {leftover}"
     return log
 
 
-def _nothing_told_is_missing(house: House, log: Log) -> None:
+def _nothing_told_is_missing(deployment: Deployment, log: Log) -> None:
     submitted, ends = log.tasks("task.submit"), {r["task_id"]: r["status"] for r in log.of("task.finish")}
     starts = Counter(r["task_id"] for r in log.of("task.step.start"))
-    for client in house.clients:
+    for client in deployment.clients:
         # Records are written in the order of the acknowledgements: with "relaxed" the newest may be missing.
         missing = [told.task_id not in submitted for told in client.tasks.values()]
-        if house.durability == "relaxed":
+        if deployment.durability == "relaxed":
             assert missing == sorted(missing), "an acknowledged task is missing, and a later one is there"
             continue
         assert not any(missing), "an acknowledged task is missing from the log"
@@ -145,15 +145,15 @@ def _nothing_told_is_missing(house: House, log: Log) -> None:
                 assert ends.get(told.task_id) == told.status, "a client was told of an end that is not in the log"
 
 
-def _nothing_done_is_unrecorded(house: House, log: Log) -> None:
+def _nothing_done_is_unrecorded(deployment: Deployment, log: Log) -> None:
     hashes = log.hashes()
-    for token in traced(house.entries()):
-        assert hashes[house.intended[token][0]] == 1, f"the device was written to ({token}), and no record says so"
-    for path in house.place.iterdir():
-        if path.name in house.intended:
-            assert hashes[house.intended[path.name][1]] == 1, f"{path.name} was written, and no record says so"
+    for token in traced(deployment.entries()):
+        assert hashes[deployment.intended[token][0]] == 1, f"the device was written to ({token}), and no record says so"
+    for path in deployment.place.iterdir():
+        if path.name in deployment.intended:
+            assert hashes[deployment.intended[path.name][1]] == 1, f"{path.name} was written, and no record says so"
     sets = sum(record["tool"] == "gpio.set" for record in log.of("task.step.start"))
-    assert sets >= sum(entry.get("device") == "gpio" for entry in house.entries()), "a line was driven unrecorded"
+    assert sets >= sum(entry.get("device") == "gpio" for entry in deployment.entries()), "a line was driven unrecorded"
 
 
 def traced(entries: list[dict[str, Any]]) -> list[str]:
@@ -161,12 +161,12 @@ def traced(entries: list[dict[str, Any]]) -> list[str]:
     return [bytes.fromhex(entry["data"])[1:].decode() for entry in entries if entry.get("device") == "i2c"]
 
 
-def _driven_outputs_are_written_down(house: House) -> None:
+def _driven_outputs_are_written_down(deployment: Deployment) -> None:
     """A life that was killed before it made its outputs safe leaves the next one a list of them."""
-    entries = house.entries()
+    entries = deployment.entries()
     begun = max(number for number, entry in enumerate(entries) if "life" in entry)
     driven = {entry["line"] for entry in entries[begun:] if entry.get("device") == "gpio"}
-    file = Path(f"{house.log}.outputs")
+    file = Path(f"{deployment.log}.outputs")
     if any("safe" in entry for entry in entries[begun:]) or not driven:
         return
     assert file.exists(), f"lines {driven} were driven, and nothing says so to the next life"

@@ -1,10 +1,10 @@
 """Which lives are killed where: a list of worlds, each of which a number decides, and one of which can be run again.
 
-Eight worlds of nine walk through the points of a fixed story, every call that changes a file of the log's directory,
+Eight worlds of nine walk through the points of a fixed scenario, every call that changes a file of the log's directory,
 in each durability; whether a daemon dies before a call, in the middle of its bytes or after it changes from world to
 world. The life that recovers is killed too, at a point of its recovery. The ninth world is killed at random under
 load, three times over. After every kill what is left is judged, and at the end of a world a last life has to recover,
-serve and end. 500 kills meet about every point of the story once, and those of a recovery at every moment.
+serve and end. 500 kills meet about every point of the scenario once, and those of a recovery at every moment.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 from crash import judge
-from crash.house import House
+from crash.deployment import Deployment
 from crash.syscalls import MOMENTS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from crash.house import Zygote
+    from crash.deployment import Zygote
 
 POINTS = {"os": 66, "fsync": 88, "relaxed": 58}
-"""About how many points the story has, give or take a few: a number beyond the end is a life that nobody killed."""
+"""About how many points the scenario has, give or take a few: a number beyond the end is a life that nobody killed."""
 RECOVERY = 22
 """Points of a life that recovers, up to its first answer and a little beyond."""
 EACH = 9
@@ -73,56 +73,56 @@ def run_world(directory: Path, zygote: Zygote, number: int, figures: Figures) ->
     at_random = turn == EACH - 1
     step = number - walk
     durability, point = PLACES[step % len(PLACES)]
-    house = House(directory, zygote, durability)
+    deployment = Deployment(directory, zygote, durability)
     try:
         if at_random:
             rng = random.Random(number)
             for _ in range(3):
-                house.load(rng.randrange(1, 16))
+                deployment.load(rng.randrange(1, 16))
                 figures.random += 1
-                _judge(house, figures)
+                _judge(deployment, figures)
         else:
-            _kill_at(house, figures, point, MOMENTS[(step + step // len(PLACES)) % 3])
-            _kill_at(house, figures, 1 + step % RECOVERY, MOMENTS[(step // RECOVERY) % 3], recovering=True)
-        house.last_life()
-        log = judge.at_the_end(house, shell=number % 2 == 0, command=number % 10 == 0)
-        _count(house, log, figures)
+            _kill_at(deployment, figures, point, MOMENTS[(step + step // len(PLACES)) % 3])
+            _kill_at(deployment, figures, 1 + step % RECOVERY, MOMENTS[(step // RECOVERY) % 3], recovering=True)
+        deployment.last_life()
+        log = judge.at_the_end(deployment, shell=number % 2 == 0, command=number % 10 == 0)
+        _count(deployment, log, figures)
     except AssertionError as broken:
         broken.add_note(f"durability {durability}; what it left is in {directory}")
         broken.add_note(f"again: python -m tests.crash --kills 1 --variants 0 --from {number}")
         raise
     finally:
-        house.close()
+        deployment.close()
     shutil.rmtree(directory)
 
 
-def _kill_at(house: House, figures: Figures, point: int, moment: str, *, recovering: bool = False) -> None:
-    status = house.story(point, moment)
+def _kill_at(deployment: Deployment, figures: Figures, point: int, moment: str, *, recovering: bool = False) -> None:
+    status = deployment.scripted_life(point, moment)
     if status is not None:
-        assert status == 0, f"the daemon ended with {status}:\n{house.said()}"
+        assert status == 0, f"the daemon ended with {status}:\n{deployment.said()}"
         figures.unreached += 1
         return
-    killed = next(entry for entry in reversed(house.entries()) if "killed" in entry)
+    killed = next(entry for entry in reversed(deployment.entries()) if "killed" in entry)
     name = kind_of_file(killed["path"].rpartition("/")[2])
     figures.at[f"{killed['at']} {name}, {killed['moment']}"] += 1
-    figures.places.add((house.durability, "recovery" if recovering else "story", point, killed["moment"]))
+    figures.places.add((deployment.durability, "recovery" if recovering else "scenario", point, killed["moment"]))
     figures.recoveries += recovering
-    _judge(house, figures)
+    _judge(deployment, figures)
 
 
-def _judge(house: House, figures: Figures) -> None:
+def _judge(deployment: Deployment, figures: Figures) -> None:
     figures.kills += 1
     shell = figures.kills % 2 == 0
     figures.shell += shell
-    figures.torn += judge.after_kill(house, shell=shell, command=figures.kills % 10 == 0).torn
+    figures.torn += judge.after_kill(deployment, shell=shell, command=figures.kills % 10 == 0).torn
 
 
-def _count(house: House, log: judge.Log, figures: Figures) -> None:
+def _count(deployment: Deployment, log: judge.Log, figures: Figures) -> None:
     figures.worlds += 1
     figures.records += len(log.records)
     figures.in_flight += len(log.named())
-    figures.acknowledged += sum(len(client.tasks) for client in house.clients)
-    figures.finished += sum(client.finished for client in house.clients)
+    figures.acknowledged += sum(len(client.tasks) for client in deployment.clients)
+    figures.finished += sum(client.finished for client in deployment.clients)
 
 
 KINDS = {

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from support.hearthd import Hearthd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
@@ -29,29 +33,18 @@ def run(script: Path, *arguments: str, env: dict[str, str] | None = None) -> str
     return done.stdout
 
 
-def start_daemon(directory: Path, config: str = "", env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    (directory / "hearth.toml").write_text(
-        f'[server]\nsocket = "{directory}/hearth.sock"\n[audit]\npath = "{directory}/audit.log"\n{config}'
-    )
-    daemon = subprocess.Popen(
-        [sys.executable, "-m", "hearth.actors.daemon", "--config", str(directory / "hearth.toml")],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
-    assert daemon.stderr is not None
-    said = []
-    for line in daemon.stderr:
-        said.append(line)
-        if line.startswith("hearthd: ready on "):
-            return daemon
-    raise AssertionError("".join(said))
+@pytest.fixture
+def start_daemon(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Starts the daemon of a test, whose socket is tmp_path/hearth.sock; it must end well."""
+    made: list[Hearthd] = []
 
+    def start(config: str = "", env: dict[str, str] | None = None) -> None:
+        made.append(Hearthd(tmp_path, config, env))
+        made[-1].start()
 
-def stop(daemon: subprocess.Popen[str]) -> None:
-    daemon.send_signal(signal.SIGTERM)
-    daemon.communicate(timeout=30)
-    assert daemon.returncode == 0
+    yield start
+    for daemon in made:
+        assert daemon.stop() == 0
 
 
 def test_the_control_loop_switches_and_leaves_its_line_safe() -> None:
@@ -61,19 +54,20 @@ def test_the_control_loop_switches_and_leaves_its_line_safe() -> None:
     assert said[-1] == "the fan's line is now 0"
 
 
-def test_the_agent_discovers_plans_runs_and_is_told_what_went_wrong(tmp_path: Path) -> None:
-    daemon = start_daemon(tmp_path)
-    try:
-        said = run(EXAMPLES / "agent.py", env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
-    finally:
-        stop(daemon)
+def test_the_agent_discovers_plans_runs_and_is_told_what_went_wrong(
+    tmp_path: Path, start_daemon: Callable[..., None]
+) -> None:
+    start_daemon()
+    said = run(EXAMPLES / "agent.py", env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
     assert "would run 2: gpio.set on gpio:sim" in said
     assert "task_finish" in said
     assert "refused: " in said
     assert "effect: none" in said
 
 
-def test_a_vendors_tool_is_installed_enabled_by_name_and_runs(tmp_path: Path) -> None:
+def test_a_vendors_tool_is_installed_enabled_by_name_and_runs(
+    tmp_path: Path, start_daemon: Callable[..., None]
+) -> None:
     site, source = tmp_path / "site", tmp_path / "source"
     # A copy: building leaves things beside the source.
     shutil.copytree(EXAMPLES / "acme_blink", source)
@@ -86,48 +80,41 @@ def test_a_vendors_tool_is_installed_enabled_by_name_and_runs(tmp_path: Path) ->
     )
     if installed.returncode:
         pytest.skip(f"pip cannot build the example here (a package index is needed): {installed.stderr[-300:]}")
-    daemon = start_daemon(tmp_path, '[tools]\nenable = ["com.acme"]\n', {"PYTHONPATH": str(site)})
-    try:
-        script = tmp_path / "blink.py"
-        script.write_text(
-            "import trio, hearth\n"
-            "async def main():\n"
-            "    async with hearth.connect() as client, client.open_session() as session:\n"
-            "        plan = [hearth.step('com.acme.blink', line=17, times=2, period_ms=10)]\n"
-            "        task = await session.submit('blink', plan)\n"
-            "        async for event in task.events():\n"
-            "            print(event.phase, dict(event.data))\n"
-            "trio.run(main)\n"
-        )
-        said = run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
-    finally:
-        stop(daemon)
+    start_daemon('[tools]\nenable = ["com.acme"]\n', {"PYTHONPATH": str(site)})
+    script = tmp_path / "blink.py"
+    script.write_text(
+        "import trio, hearth\n"
+        "async def main():\n"
+        "    async with hearth.connect() as client, client.open_session() as session:\n"
+        "        plan = [hearth.step('com.acme.blink', line=17, times=2, period_ms=10)]\n"
+        "        task = await session.submit('blink', plan)\n"
+        "        async for event in task.events():\n"
+        "            print(event.phase, dict(event.data))\n"
+        "trio.run(main)\n"
+    )
+    said = run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
     assert "progress {'data': {'blinked': 2}}" in said
     assert "'status': 'SUCCESS'" in said
 
 
-def test_a_vendors_tool_that_nobody_enabled_does_not_exist(tmp_path: Path) -> None:
-    daemon = start_daemon(tmp_path)
-    try:
-        script = tmp_path / "ask.py"
-        script.write_text(
-            "import trio, hearth\n"
-            "async def main():\n"
-            "    async with hearth.connect() as client, client.open_session() as session:\n"
-            "        print([tool['name'] for tool in await session.tools()])\n"
-            "trio.run(main)\n"
-        )
-        assert "com.acme" not in run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
-    finally:
-        stop(daemon)
+def test_a_vendors_tool_that_nobody_enabled_does_not_exist(tmp_path: Path, start_daemon: Callable[..., None]) -> None:
+    start_daemon()
+    script = tmp_path / "ask.py"
+    script.write_text(
+        "import trio, hearth\n"
+        "async def main():\n"
+        "    async with hearth.connect() as client, client.open_session() as session:\n"
+        "        print([tool['name'] for tool in await session.tools()])\n"
+        "trio.run(main)\n"
+    )
+    assert "com.acme" not in run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
 
 
-def test_another_agent_delegates_a_job_and_checks_what_it_gets(tmp_path: Path) -> None:
-    daemon = start_daemon(tmp_path)
-    try:
-        said = run(EXAMPLES / "delegate.py", env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
-    finally:
-        stop(daemon)
+def test_another_agent_delegates_a_job_and_checks_what_it_gets(
+    tmp_path: Path, start_daemon: Callable[..., None]
+) -> None:
+    start_daemon()
+    said = run(EXAMPLES / "delegate.py", env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
     assert "bench-climate-survey 2.0.0, at most R2" in said
     assert "rejected: invalid_input: /payload/inputs/samples" in said
     assert "state_changed" in said
@@ -135,25 +122,24 @@ def test_another_agent_delegates_a_job_and_checks_what_it_gets(tmp_path: Path) -
     assert "readings: " in said
 
 
-def test_the_capability_of_the_examples_is_the_one_that_the_page_explains_and_it_runs(tmp_path: Path) -> None:
+def test_the_capability_of_the_examples_is_the_one_that_the_page_explains_and_it_runs(
+    tmp_path: Path, start_daemon: Callable[..., None]
+) -> None:
     file = EXAMPLES / "capabilities.d" / "cooling_check.py"
     page = (EXAMPLES.parent / "docs" / "capabilities.md").read_text("utf-8")
     assert file.read_text("utf-8") in page
-    daemon = start_daemon(tmp_path, f'[hcp]\ncapabilities = ["{file.parent}"]\n')
-    try:
-        script = tmp_path / "cool.py"
-        script.write_text(
-            "import trio, hearth\n"
-            "async def main():\n"
-            "    async with hearth.connect() as client:\n"
-            "        job = await client.delegate('cooling-check', 'Does it cool?', {'target': -40, 'looks': 3})\n"
-            "        print(job.accepted.risk_level)\n"
-            "        result = (await job.wait()).raise_for_state()\n"
-            "        print(result.outputs['looks'], result.outputs['cool_enough'])\n"
-            "        print((await client.artifact(result.artifacts[0].uri)).decode().splitlines()[0])\n"
-            "trio.run(main)\n"
-        )
-        said = run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
-    finally:
-        stop(daemon)
+    start_daemon(f'[hcp]\ncapabilities = ["{file.parent}"]\n')
+    script = tmp_path / "cool.py"
+    script.write_text(
+        "import trio, hearth\n"
+        "async def main():\n"
+        "    async with hearth.connect() as client:\n"
+        "        job = await client.delegate('cooling-check', 'Does it cool?', {'target': -40, 'looks': 3})\n"
+        "        print(job.accepted.risk_level)\n"
+        "        result = (await job.wait()).raise_for_state()\n"
+        "        print(result.outputs['looks'], result.outputs['cool_enough'])\n"
+        "        print((await client.artifact(result.artifacts[0].uri)).decode().splitlines()[0])\n"
+        "trio.run(main)\n"
+    )
+    said = run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
     assert said.splitlines() == ["R3", "3 False", "at,seconds,celsius"]

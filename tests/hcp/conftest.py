@@ -4,13 +4,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import trio
 from support.steps import within_real_seconds
 
 
 @pytest.fixture
 def broken_off_when_it_hangs():
-    """The book has a thread, so these tests run on the real clock: what hangs is broken off after so many seconds."""
-    with within_real_seconds(30):
+    """The job store has a thread, so these tests run on the real clock: what hangs is broken off after a minute."""
+    with within_real_seconds(60):
+        yield
+
+
+@pytest.fixture
+async def bounded():
+    """Every wait of the test is bounded."""
+    with trio.fail_after(60):
         yield
 
 

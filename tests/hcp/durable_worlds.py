@@ -44,7 +44,7 @@ from trio.testing import MockClock
 
 import hearth._util.ids
 from hearth._util.exceptions import sole
-from hearth.actors.bridges.hcp import capability_api, execution, store as book_module
+from hearth.actors.bridges.hcp import capability_api, execution, store as store_module
 from hearth.actors.bridges.hcp.store.database import JobDatabase
 from hearth.actors.bridges.hcp.store.queries import JobStoreError
 from hearth.actors.messages import CloseSession
@@ -379,7 +379,7 @@ class World:
     # --- what is promised
 
     def _hear(self):
-        """Hold what the caller has been told against what it was told before, and against the form of a story."""
+        """Hold what the caller has been told against what it was told before, and against the form of a message log."""
         messages = self.life.messages()
         for session in dict.fromkeys(one["session_id"] for one in messages if one["type"] == "task_accepted"):
             message_log = [one for one in messages if one["session_id"] == session]
@@ -514,7 +514,7 @@ def _surroundings(world):
     with ExitStack() as stack:
         for place, name, stand_in in (
             (trio.to_thread, "run_sync", run_sync),
-            (book_module, "Background", _Background),
+            (store_module, "Background", _Background),
             (execution.LimitWatch, "looking", lambda _watch: nullcontext()),
             (execution, "LONG_S", 3600.0),
             (capability_api, "random", ids),

@@ -1,4 +1,4 @@
-"""The audit log of a delegated job reads as one story: submit, gate decision, steps, artifacts, outcome."""
+"""The audit log of a delegated job shows it whole: submit, gate decision, steps, artifacts, outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def records(config):
     return [json.loads(line) for line in config.audit.path.read_text().splitlines()]
 
 
-async def test_the_audit_log_of_a_delegated_job_reads_as_one_story(tmp_path):
+async def test_the_audit_log_of_a_delegated_job_shows_it_whole(tmp_path):
     config = offering(tmp_path, LOOK_TWICE)
     async with open_runtime(config=config) as runtime:
         job = await runtime.delegate(

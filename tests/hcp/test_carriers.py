@@ -1,4 +1,4 @@
-"""Whole jobs are the same in the process and over every carrier: one contract, kept by a desk and its callers."""
+"""Whole jobs are the same in the process and over every carrier: one contract, kept by a job server and its callers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.world import ALICE
 
 import hearth
 from hearth import CarrierError, InvalidParams, JobRejected, SessionInvalid
-from hearth.actors.embedded import EmbeddedRuntime, LocalJobs
+from hearth.actors.embedded import LocalJobs
 from hearth.config.model import Config, HcpConfig
 from hearth.errors import MethodNotFound
 
@@ -40,8 +40,8 @@ async def keeping(job):
     return {}
 
 
-class House:
-    """A desk, and callers of it."""
+class Served:
+    """A world with a job server, and callers of it."""
 
     def __init__(self, world, caller):
         self.world = world
@@ -56,7 +56,7 @@ def papers(tmp_path_factory):
 
 @pytest.fixture
 def over(tmp_path, papers, monkeypatch):
-    """`async with over(kind) as house`: a desk, in the process or behind a carrier."""
+    """`async with over(kind) as served`: a job server, in the process or behind a carrier."""
     monkeypatch.setenv("HEARTH_SSH", str(ssh_to_here(tmp_path)))
     monkeypatch.delenv("HEARTH_TOKEN", raising=False)
     offered = (
@@ -71,16 +71,16 @@ def over(tmp_path, papers, monkeypatch):
         with trio.fail_after(60):
             async with hcp_world(tmp_path / "hcp", *offered, policy=(HERE,)) as world:
                 if kind == "embedded":
-                    yield House(world, lambda: embedded(world))
+                    yield Served(world, lambda: embedded(world))
                     return
-                async with exposed(world.runtime, tmp_path, papers, kind) as carriers:
-                    yield House(world, lambda: carriers.connect(kind))
+                async with exposed(world, kind, directory=tmp_path, papers=papers) as carriers:
+                    yield Served(world, lambda: carriers.connect(kind))
 
     return opened
 
 
 @pytest.fixture(params=["embedded", "unix", "tls", "ws"])
-async def house(request, over):
+async def served(request, over):
     async with over(request.param) as opened:
         yield opened
 
@@ -90,12 +90,12 @@ async def embedded(world):
     async with trio.open_nursery() as nursery:
         jobs = LocalJobs(world.runtime, ALICE)
         nursery.start_soon(jobs.run)
-        yield EmbeddedRuntime(world.runtime, ALICE, jobs)
+        yield world.sessions(ALICE, jobs)
         nursery.cancel_scope.cancel()
 
 
-async def test_a_job_is_accepted_followed_and_done(house):
-    async with house.caller() as caller:
+async def test_a_job_is_accepted_followed_and_done(served):
+    async with served.caller() as caller:
         job = await caller.delegate("look", "to see", {}, max_duration=timedelta(seconds=30))
         events = [event async for event in job.events()]
         result = (await job.wait()).raise_for_state()
@@ -105,16 +105,16 @@ async def test_a_job_is_accepted_followed_and_done(house):
         assert job.accepted.constraints.max_duration == timedelta(seconds=30)
 
 
-async def test_a_job_that_is_not_accepted_says_why_and_what_to_do(house):
-    async with house.caller() as caller:
+async def test_a_job_that_is_not_accepted_says_why_and_what_to_do(served):
+    async with served.caller() as caller:
         with pytest.raises(JobRejected) as refused:
             await caller.delegate("loook", "to see", {})
     assert refused.value.reason_code == "unknown_capability"
     assert "look" in refused.value.suggestion
 
 
-async def test_what_can_be_done_is_listed_and_so_are_the_jobs(house):
-    async with house.caller() as caller:
+async def test_what_can_be_done_is_listed_and_so_are_the_jobs(served):
+    async with served.caller() as caller:
         offered = [each["capability"]["name"] for each in await caller.capabilities()]
         assert set(offered) == {"look", "gated", "sleeper", "files"}
         first = await caller.delegate("look", "one", {}, message_id="msg-1")
@@ -130,9 +130,9 @@ async def test_what_can_be_done_is_listed_and_so_are_the_jobs(house):
     assert listed[1]["state"] == "COMPLETED"
 
 
-async def test_two_jobs_go_on_beside_each_other_and_beside_calls_of_a_session(house):
-    gates = {name: house.world.gate(name) for name in ("a", "b")}
-    async with house.caller() as caller, caller.open_session(client_name="arm") as session:
+async def test_two_jobs_go_on_beside_each_other_and_beside_calls_of_a_session(served):
+    gates = {name: served.world.gate(name) for name in ("a", "b")}
+    async with served.caller() as caller, caller.open_session(client_name="arm") as session:
         jobs = {name: await caller.delegate("gated", name, {"gate": name}) for name in gates}
         for gate in gates.values():
             await gate.reached()
@@ -147,8 +147,8 @@ async def test_two_jobs_go_on_beside_each_other_and_beside_calls_of_a_session(ho
             assert sequences == list(range(1, len(sequences) + 1))
 
 
-async def test_an_abort_ends_a_job_and_leaves_an_account_of_what_was_done(house):
-    async with house.caller() as caller:
+async def test_an_abort_ends_a_job_and_leaves_an_account_of_what_was_done(served):
+    async with served.caller() as caller:
         job = await caller.delegate("sleeper", "to wait", {})
         async for event in job.events():
             if event.event_type == "checkpoint_created":
@@ -166,31 +166,31 @@ async def test_an_abort_ends_a_job_and_leaves_an_account_of_what_was_done(house)
     "Events published while the caller is disconnected are retained in the queue until the caller reconnects "
     "and consumes them.",
 )
-async def test_a_caller_that_was_away_comes_back_to_the_rest_of_its_job(house):
-    gate = house.world.gate("a")
-    async with house.caller() as caller:
+async def test_a_caller_that_was_away_comes_back_to_the_rest_of_its_job(served):
+    gate = served.world.gate("a")
+    async with served.caller() as caller:
         job = await caller.delegate("gated", "to go on", {"gate": "a"}, message_id="msg-1")
         await gate.reached()
         seen = job.last_processed_sequence
     gate.open()
-    async with house.caller() as caller:
+    async with served.caller() as caller:
         again = await caller.attach_job(job.session_id, seen + 1)
         assert (await again.wait()).outputs == {"tag": "x"}
         sequences = [event.sequence async for event in again.events()]
         assert sequences == list(range(seen + 1, sequences[-1] + 1))
-    async with house.caller() as caller:
+    async with served.caller() as caller:
         repeated = await caller.delegate("gated", "to go on", {"gate": "a"}, message_id="msg-1")
         assert repeated.session_id == job.session_id
         assert (await repeated.wait()).completed
         # Who has processed all of it finds the outcome all the same.
         late = await caller.attach_job(job.session_id, sequences[-1] + 1)
         assert (await late.wait()).completed
-    assert len(house.world.records("hcp.accept")) == 1
+    assert len(served.world.records("hcp.accept")) == 1
 
 
-async def test_a_second_reader_begins_at_the_beginning_while_the_first_goes_on(house):
-    gate = house.world.gate("a")
-    async with house.caller() as caller:
+async def test_a_second_reader_begins_at_the_beginning_while_the_first_goes_on(served):
+    gate = served.world.gate("a")
+    async with served.caller() as caller:
         job = await caller.delegate("gated", "to go on", {"gate": "a"})
         first, second = job.events(), job.events(from_sequence=1)
         begun = [await anext(first), await anext(first)]
@@ -202,30 +202,30 @@ async def test_a_second_reader_begins_at_the_beginning_while_the_first_goes_on(h
         ]
 
 
-async def test_the_connection_ending_is_told_to_whoever_waits_and_the_job_goes_on(house):
-    gate = house.world.gate("a")
-    async with house.caller() as caller:
+async def test_the_connection_ending_is_told_to_whoever_waits_and_the_job_goes_on(served):
+    gate = served.world.gate("a")
+    async with served.caller() as caller:
         job = await caller.delegate("gated", "to go on", {"gate": "a"})
         await gate.reached()
     with pytest.raises(CarrierError):
         await job.wait()
     gate.open()
-    async with house.caller() as caller:
+    async with served.caller() as caller:
         assert (await (await caller.attach_job(job.session_id)).wait()).completed
 
 
-async def test_a_caller_that_has_gone_before_the_answer_leaves_no_job_running(house):
-    async with house.caller() as caller:
+async def test_a_caller_that_has_gone_before_the_answer_leaves_no_job_running(served):
+    async with served.caller() as caller:
         with trio.CancelScope() as gone:
             gone.cancel()
             await caller.delegate("sleeper", "to wait", {})
-        await passes(lambda: house.world.records("hcp.finish", "hcp.reject"))
+        await passes(lambda: served.world.records("hcp.finish", "hcp.reject"))
         # Withdrawn, unless it had been accepted by then.
         assert [entry["state"] for entry in await caller.jobs()] in ([], ["ABORTED"])
 
 
-async def test_an_artifact_comes_whole_and_is_what_was_promised(house, tmp_path):
-    async with house.caller() as caller:
+async def test_an_artifact_comes_whole_and_is_what_was_promised(served, tmp_path):
+    async with served.caller() as caller:
         job = await caller.delegate("files", "to keep", {})
         (artifact,) = (await job.wait()).artifacts
         assert (artifact.size_bytes, artifact.checksum) == (len(CSV), f"sha256:{hashlib.sha256(CSV).hexdigest()}")
@@ -237,8 +237,8 @@ async def test_an_artifact_comes_whole_and_is_what_was_promised(house, tmp_path)
     assert [path.name for path in tmp_path.glob(".samples*")] == []
 
 
-async def test_a_job_that_there_is_not_is_nobodys(house):
-    async with house.caller() as caller:
+async def test_a_job_that_there_is_not_is_nobodys(served):
+    async with served.caller() as caller:
         with pytest.raises(SessionInvalid):
             await caller.attach_job("6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42")
 
@@ -253,8 +253,8 @@ async def test_a_job_that_there_is_not_is_nobodys(house):
     ],
 )
 async def test_over_stdio_it_is_no_other(over, promise):
-    async with over("stdio") as house:
-        await promise(house)
+    async with over("stdio") as served:
+        await promise(served)
 
 
 async def test_a_program_with_a_runtime_of_its_own_has_its_jobs_done_by_it():

@@ -35,7 +35,7 @@ def analysis():
     )
 
 
-def house(tmp_path):
+def bench(tmp_path):
     return hcp_world(tmp_path / "hcp", analysis(), policy=(POLICY,), settings={"max_jobs_per_principal": 64})
 
 
@@ -135,7 +135,7 @@ async def still_works(world):
 async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_desk_goes_on(tmp_path, quiet):
     random = Random(1848)
     with trio.fail_after(60):
-        async with house(tmp_path) as world:
+        async with bench(tmp_path) as world:
             tray = Tray(world.caller())
             abort = Caller.abortion("session-xyz", reason="enough", session_token="a.b")
             sent = []
@@ -159,7 +159,7 @@ async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_desk
 async def test_what_the_desk_refuses_as_unreadable_is_what_reading_refuses(tmp_path):
     random = Random(1871)
     with trio.fail_after(30):
-        async with house(tmp_path) as world:
+        async with bench(tmp_path) as world:
             tray = Tray(world.caller())
             documents = [mutant({**submit(), "message_id": f"msg-{number}"}, random) for number in range(300)]
             documents = [one for one in documents if "hcp_version" in one and read(one) is None]
@@ -180,7 +180,7 @@ async def test_what_the_desk_refuses_as_unreadable_is_what_reading_refuses(tmp_p
 async def test_every_mangled_line_is_answered_and_the_connection_goes_on(tmp_path, quiet):
     random = Random(1905)
     with trio.fail_after(60):
-        async with house(tmp_path) as world:
+        async with bench(tmp_path) as world:
             caller = world.caller()
             tray = Tray(caller)
             expected = 0
@@ -230,7 +230,7 @@ async def test_of_many_mutated_aborts_those_that_are_the_sessions_own_end_it_onc
 
 async def test_messages_of_both_dialects_are_answered_each_in_its_own(tmp_path):
     with trio.fail_after(10):
-        async with house(tmp_path) as world:
+        async with bench(tmp_path) as world:
             caller = world.caller()
             await caller.send({"jsonrpc": "2.0", "id": 1, "method": "hcp.capabilities"})
             await caller.send({**submit(), "hcp_version": None})

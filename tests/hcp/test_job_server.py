@@ -74,15 +74,15 @@ async def test_a_repeated_submit_never_runs_twice(look):
         late = world.caller()
         await late.send(document)
         world.gate("g").open()
-        stories = []
+        logs = []
         for caller in (first, second, late):
             await caller.until(lambda caller=caller: caller.messages)
-            stories.append(await caller.closed(caller.messages[0]["session_id"]))
-        assert stories[0] == stories[1] == stories[2]
+            logs.append(await caller.closed(caller.messages[0]["session_id"]))
+        assert logs[0] == logs[1] == logs[2]
         after = world.caller()
         await after.send(document)
         await after.until(lambda: after.messages)
-        assert await after.closed(after.messages[0]["session_id"]) == stories[0]
+        assert await after.closed(after.messages[0]["session_id"]) == logs[0]
         assert world.observer.labels("begin") == ["first"]
         assert len(world.records("hcp.submit")) == 1
         assert under_way(world) == 0

@@ -62,14 +62,14 @@ async def test_what_waits_is_committed_together(place):
 
 
 async def test_what_is_read_is_what_was_asked_to_be_written_before_it_and_nothing_later(place):
-    stories = {}
+    logs = {}
     async with running(JobStore(place)) as job_store, trio.open_nursery() as nursery:
         await begin(job_store)
         gate = Gate()
         await gate.holds(job_store, nursery)
 
         async def read(after):
-            stories[after] = await job_store.message_log(ONE)
+            logs[after] = await job_store.message_log(ONE)
 
         append = partial(job_store.append, ONE)
         asks = [(read, 0), (append, [event(1)]), (read, 1), (append, [event(2)]), (read, 2)]
@@ -77,7 +77,7 @@ async def test_what_is_read_is_what_was_asked_to_be_written_before_it_and_nothin
             nursery.start_soon(ask, what)
             await until(lambda number=number: waiting(job_store) == number)
         gate.open()
-    assert stories == {0: [ACCEPTED], 1: [ACCEPTED, event(1)], 2: [ACCEPTED, event(1), event(2)]}
+    assert logs == {0: [ACCEPTED], 1: [ACCEPTED, event(1)], 2: [ACCEPTED, event(1), event(2)]}
 
 
 async def test_who_is_cancelled_before_his_turn_has_asked_for_nothing(place):
@@ -143,13 +143,13 @@ async def test_what_was_asked_is_done_when_the_book_is_told_to_end_and_nothing_a
     job_store.open()
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            house = await nursery.start(_house, job_store)
+            scope = await nursery.start(_running, job_store)
             await begin(job_store)
             gate = Gate()
             await gate.holds(job_store, nursery)
             nursery.start_soon(job_store.append, ONE, [event(1)])
             await until(lambda: waiting(job_store) == 1)
-            house.cancel()
+            scope.cancel()
             gate.open()
         for ask in (partial(job_store.append, ONE, [event(2)]), partial(job_store.claim, ANN, "m", "digest")):
             with pytest.raises(JobStoreError, match=f"HCP job store {place}/jobs.sqlite3: closed"):
@@ -160,7 +160,7 @@ async def test_what_was_asked_is_done_when_the_book_is_told_to_end_and_nothing_a
         assert await job_store.message_log(ONE) == [ACCEPTED, event(1)]
 
 
-async def _house(job_store, *, task_status):
+async def _running(job_store, *, task_status):
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             await nursery.start(job_store.run)
@@ -186,7 +186,7 @@ async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_wait
     reasons = []
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            house = await nursery.start(_house, job_store)
+            scope = await nursery.start(_running, job_store)
             await begin(job_store)
 
             async def ask(operation, *args):
@@ -201,7 +201,7 @@ async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_wait
             nursery.start_soon(ask, job_store.append, ONE, [event(1)])
             nursery.start_soon(ask, job_store.message_log, ONE)
             await until(lambda: waiting(job_store) == 2)
-            house.cancel()
+            scope.cancel()
         await job_store.aclose()
     gate.open()
     assert sorted(reasons) == ["closed"] * 2 + ["it ended before this was safe"] * 2

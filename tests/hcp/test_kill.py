@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.hcp import sequences
 from support.hearthd import Hearthd, Wire
 
 from hearth.audit.record import args_hash
@@ -85,7 +86,7 @@ class Caller(Wire):
                 return lines
 
 
-class House:
+class Deployment:
     """A daemon that offers the capability, the place that its jobs write to, and the answer that they wait for."""
 
     def __init__(self, directory):
@@ -140,18 +141,14 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path, unmeasured):
-    house = House(tmp_path)
-    yield house
-    house.daemon.end()
+def deployment(tmp_path, unmeasured):
+    deployment = Deployment(tmp_path)
+    yield deployment
+    deployment.daemon.end()
 
 
 def read(lines):
     return [json.loads(line) for line in lines]
-
-
-def sequences(messages):
-    return [message["payload"]["sequence"] for message in messages if message["type"] == "event"]
 
 
 @pytest.mark.slow
@@ -161,13 +158,13 @@ def sequences(messages):
     "error_details.last_checkpoint: The last checkpoint ID, enabling the caller to potentially resubmit with "
     "recovery context",
 )
-def test_a_job_whose_daemon_is_killed_fails_with_its_last_checkpoint_and_goes_on_from_there_as_often_as_need_be(house):
-    caller = house.caller()
-    caller.submit("the first", house.place)
+def test_a_job_whose_daemon_is_killed_fails_with_its_last_checkpoint_and_goes_on_from_there_each_time(deployment):
+    caller = deployment.caller()
+    caller.submit("the first", deployment.place)
     heard = caller.until(checkpoint=EACH + 2)
 
-    caller = house.kill()
-    caller.submit("the first", house.place)
+    caller = deployment.kill()
+    caller.submit("the first", deployment.place)
     message_log = caller.until()
     assert message_log[: len(heard)] == heard, "a repeated submission is told what was told, from the first answer on"
     messages = read(message_log)
@@ -182,36 +179,36 @@ def test_a_job_whose_daemon_is_killed_fails_with_its_last_checkpoint_and_goes_on
     assert last.startswith(f"ckpt-{session}-")
     assert (details["recoverable"], details["reason"], details["phase"]) == (True, "daemon_ended", "ask")
     assert messages[-1]["payload"]["data"]["final_state"] == "FAILED"
-    assert house.written() == BOTH_HALVES[:EACH]
+    assert deployment.written() == BOTH_HALVES[:EACH]
 
-    caller.submit("the second", house.place, context={"last_checkpoint": last})
+    caller.submit("the second", deployment.place, context={"last_checkpoint": last})
     number = int(last[-6:])
     again = read(caller.until(checkpoint=number + 2))
     reasons = [one["payload"]["data"].get("reason") for one in again if one["type"] == "event"]
     assert "recovered_from_checkpoint" in reasons
 
-    caller = house.kill()
-    caller.submit("the second", house.place, context={"last_checkpoint": last})
+    caller = deployment.kill()
+    caller.submit("the second", deployment.place, context={"last_checkpoint": last})
     failed = read(caller.until())[-2]["payload"]
-    caller.submit("the first", house.place)
+    caller.submit("the first", deployment.place)
     assert caller.until() == message_log, "what has ended is told to the letter, however often"
     newest = failed["error_details"]["last_checkpoint"]
     assert int(newest[-6:]) >= number + 2
-    house.answer("yes")
-    caller.submit("the third", house.place, context={"last_checkpoint": newest})
+    deployment.answer("yes")
+    caller.submit("the third", deployment.place, context={"last_checkpoint": newest})
     completed = read(caller.until())[-2]
     assert completed["type"] == "task_completed"
-    assert completed["payload"]["outputs"] == {"written": [str(house.place / name) for name in BOTH_HALVES]}
-    assert house.written() == BOTH_HALVES
+    assert completed["payload"]["outputs"] == {"written": [str(deployment.place / name) for name in BOTH_HALVES]}
+    assert deployment.written() == BOTH_HALVES
 
-    house.daemon.hang_up()
-    assert house.daemon.stop() == 0
-    report = verify([house.daemon.audit])
+    deployment.daemon.hang_up()
+    assert deployment.daemon.stop() == 0
+    report = verify([deployment.daemon.audit])
     assert report.ok, report
-    assert house.done() == dict.fromkeys(BOTH_HALVES, (1, 1)), "no step was done twice"
+    assert deployment.done() == dict.fromkeys(BOTH_HALVES, (1, 1)), "no step was done twice"
     killed = ["hcp.submit", "hcp.accept", "hcp.recover", "hcp.finish"]
-    assert house.tale() == [*killed, *killed, "hcp.submit", "hcp.accept", "hcp.finish"]
-    assert house.tale(hcp_session=session) == killed[1:]
+    assert deployment.tale() == [*killed, *killed, "hcp.submit", "hcp.accept", "hcp.finish"]
+    assert deployment.tale(hcp_session=session) == killed[1:]
 
 
 @pytest.mark.slow
@@ -221,16 +218,16 @@ def test_a_job_whose_daemon_is_killed_fails_with_its_last_checkpoint_and_goes_on
     "A core requirement of HCP is that the event stream between callee and caller remains stable and lossless "
     "even when the caller crashes, restarts, or experiences network interruption.",
 )
-def test_a_caller_that_dies_in_the_middle_of_its_job_comes_back_and_finds_the_outcome(house):
-    caller = house.caller()
-    caller.submit("mine", house.place)
+def test_a_caller_that_dies_in_the_middle_of_its_job_comes_back_and_finds_the_outcome(deployment):
+    caller = deployment.caller()
+    caller.submit("mine", deployment.place)
     heard = caller.until(checkpoint=EACH + 1)
     caller.close()
-    house.answer("yes")
+    deployment.answer("yes")
 
-    house.daemon.until(lambda: len(house.written()) == len(BOTH_HALVES))
-    caller = house.caller()
-    caller.submit("mine", house.place)
+    deployment.daemon.until(lambda: len(deployment.written()) == len(BOTH_HALVES))
+    caller = deployment.caller()
+    caller.submit("mine", deployment.place)
     message_log = caller.until()
     assert message_log[: len(heard)] == heard
     messages = read(message_log)
@@ -241,8 +238,8 @@ def test_a_caller_that_dies_in_the_middle_of_its_job_comes_back_and_finds_the_ou
     caller.start("hcp.attach", {"session_id": messages[0]["session_id"], "from_sequence": seen + 1})
     assert caller.line()["result"]["state"] == "COMPLETED"
     assert caller.until() == message_log[-2:], "the outcome is between the last event that it has seen and the next"
-    caller.submit("mine", house.place / "elsewhere")
+    caller.submit("mine", deployment.place / "elsewhere")
     refusal = caller.line()
     assert (refusal["type"], refusal["payload"]["reason_code"]) == ("task_rejected", "message_id_reused")
-    assert house.done() == dict.fromkeys(BOTH_HALVES, (1, 1))
-    assert house.tale().count("hcp.accept") == 1
+    assert deployment.done() == dict.fromkeys(BOTH_HALVES, (1, 1))
+    assert deployment.tale().count("hcp.accept") == 1

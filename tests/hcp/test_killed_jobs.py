@@ -16,8 +16,8 @@ import signal
 from collections import Counter
 
 import pytest
-from crash.house import Life, Zygote
-from support.hearthd import Wire
+from crash.deployment import Life, Zygote
+from support.hearthd import Hearthd, Wire
 
 from hearth.audit.record import args_hash
 from hearth.audit.verify import verify
@@ -70,7 +70,7 @@ def zygote(tmp_path_factory, unmeasured):
     zygote.close()
 
 
-class House:
+class Deployment:
     """A directory, one daemon after the other in it, and a caller that outlives them."""
 
     def __init__(self, directory, zygote, capability):
@@ -79,15 +79,16 @@ class House:
         for made in (directory, self.place, self.logs):
             made.mkdir()
         self.tape.touch()
-        self.socket, self.config, self.audit = directory / "s", directory / "hearth.toml", self.logs / "audit.log"
         offered = directory / "drives.py"
         offered.write_text(DRIVES)
         offered.chmod(0o600)
-        self.config.write_text(
-            f'[server]\nsocket = "{self.socket}"\n[board]\nprofile = "sim"\n[audit]\npath = "{self.audit}"\n'
-            f'[hcp]\ncapabilities = ["{offered}"]\n[files]\nwrite = ["{self.place}"]\n'
-            '[[policy]]\nname = "test"\nmatch = { any = true }\nmax_risk = 2\nhcp = {}\n'
+        configured = Hearthd(
+            directory,
+            f'[board]\nprofile = "sim"\n[hcp]\ncapabilities = ["{offered}"]\n[files]\nwrite = ["{self.place}"]\n'
+            '[[policy]]\nname = "test"\nmatch = { any = true }\nmax_risk = 2\nhcp = {}\n',
+            logs=self.logs,
         )
+        self.socket, self.config, self.audit = configured.socket, configured.config, configured.audit
         self.inputs = json.loads(json.dumps(INPUTS[capability]).replace("PLACE", str(self.place)))
         self.sent = 0
         self.document = self.submission()
@@ -210,26 +211,26 @@ def worlds(directory, zygote, capability, kills):
     """Play one world for each list of kills; what came of each, and of how many kills."""
     ends, killed = Counter(), 0
     for number, each in enumerate(kills):
-        house = House(directory / str(number), zygote, capability)
+        deployment = Deployment(directory / str(number), zygote, capability)
         try:
             for at, moment in each:
-                killed += not house.over and not house.life(at, moment)
-            if not house.over:
-                assert house.life(), house.said
-            ends[house.judge()] += 1
+                killed += not deployment.over and not deployment.life(at, moment)
+            if not deployment.over:
+                assert deployment.life(), deployment.said
+            ends[deployment.judge()] += 1
         except AssertionError as broken:
-            broken.add_note(f"killed at {each}; what it left is in {house.directory}")
+            broken.add_note(f"killed at {each}; what it left is in {deployment.directory}")
             raise
-        shutil.rmtree(house.directory)
+        shutil.rmtree(deployment.directory)
     return ends, killed
 
 
 def writes_of(directory, zygote, capability):
     """How many writes a job makes that nothing happens to."""
-    house = House(directory / "whole", zygote, capability)
-    assert house.life()
-    assert house.judge() == "completed"
-    return house.writes
+    deployment = Deployment(directory / "whole", zygote, capability)
+    assert deployment.life()
+    assert deployment.judge() == "completed"
+    return deployment.writes
 
 
 @pytest.mark.proof

@@ -201,7 +201,7 @@ async def test_a_job_is_charged_for_its_memory_refused_without_room_and_released
         world.gate("g").open()
         await caller.closed(session)
         await passes(lambda: account.used < running - JOB_BYTES - SESSION_BYTES)
-        # Who follows an ended story that was read from the book is charged for it until it is sent.
+        # A follower of an ended job that was read from the job store is charged for it until it is sent.
         again = world.caller(ALICE)
         await again.call("hcp.attach", session_id=session)
         await again.closed(session)

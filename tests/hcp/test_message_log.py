@@ -1,4 +1,4 @@
-"""A session's story: one history for any number of readers, found again by the sequence of an event."""
+"""A session's messages: one history for any number of readers, found again by the sequence of an event."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_reader_is_poked_for_what_is_there_for_what_comes_and_for_the_end():
     assert listener.pokes == 3
     assert message_log.ended
     message_log.end()
-    assert listener.pokes == 3, "a story ends once"
+    assert listener.pokes == 3, "a message log ends once"
 
 
 def test_a_reader_of_an_empty_story_is_poked_when_there_is_something():

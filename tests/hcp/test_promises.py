@@ -1,4 +1,4 @@
-"""What HCP's pages promise of messages and sessions (L1, L2), kept at the desk: each test is a sentence or a few."""
+"""What HCP's pages promise of messages and sessions (L1, L2): each test is a sentence or a few of theirs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from uuid import UUID
 
 import pytest
 import trio
-from hcp.houses import events, gated, house, sequences
-from support.hcp import Caller, capability, reading, scripted, step
+from support.hcp import Caller, capability, gated, hcp_world, reading, scripted, sequences, step
 from support.world import ALICE, NOON
 
 from hearth.hcp.codec import read_message
 from hearth.hcp.messages import read_duration, read_instant
+
+pytestmark = pytest.mark.usefixtures("bounded")
 
 ENVELOPE = "hcp L1 Message Envelope"
 DELIVERY = "hcp L1 Delivery Guarantees"
@@ -47,7 +48,7 @@ def place(tmp_path):
 @pytest.mark.spec(DELIVERY, "is", "Each event carries a unique message_id.")
 @pytest.mark.spec(ENCODING, "MUST", "Timestamps MUST use ISO 8601 format in UTC (e.g., 2025-01-15T08:30:00.000Z).")
 async def test_every_message_of_a_job_has_the_whole_envelope_and_ids_of_its_own(place) -> None:
-    async with house(place) as world:
+    async with hcp_world(place) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         message_log = await caller.closed(session_id)
@@ -66,7 +67,7 @@ async def test_every_message_of_a_job_has_the_whole_envelope_and_ids_of_its_own(
 @pytest.mark.spec("hcp L4 Task Failure")
 async def test_a_job_is_accepted_or_rejected_told_of_and_completed_failed_or_aborted(place) -> None:
     offered = capability(), capability("broken", reading(step("fail"))), gated(name="held")
-    async with house(place, *offered) as world:
+    async with hcp_world(place, *offered) as world:
         caller = world.caller()
         done = await caller.closed(await caller.accepted())
         failed = await caller.closed(await caller.accepted("broken"))
@@ -82,7 +83,7 @@ async def test_a_job_is_accepted_or_rejected_told_of_and_completed_failed_or_abo
 
 @pytest.mark.spec(ENCODING, "MUST", "All message bodies MUST be encoded as UTF-8 JSON.")
 async def test_a_message_is_one_line_of_json_in_utf_8(place) -> None:
-    async with house(place, capability(function=reading(step("read", tag="Größe 𝔘")))) as world:
+    async with hcp_world(place, capability(function=reading(step("read", tag="Größe 𝔘")))) as world:
         caller = world.caller()
         document = caller.submission(inputs={"ü": "Größe 𝔘\n"})
         await caller.send(json.dumps(document, ensure_ascii=False).encode())
@@ -96,7 +97,7 @@ async def test_a_message_is_one_line_of_json_in_utf_8(place) -> None:
 
 @pytest.mark.spec(DELIVERY, "MUST", "The callee MUST deduplicate on message_id.")
 async def test_a_repeated_submit_gets_the_first_answer_and_runs_nothing_again(place) -> None:
-    async with house(place) as world:
+    async with hcp_world(place) as world:
         caller = world.caller()
         document = caller.submission(message_id="msg-001")
         first = await caller.reply(document)
@@ -107,7 +108,7 @@ async def test_a_repeated_submit_gets_the_first_answer_and_runs_nothing_again(pl
         stranger = world.caller()
         refusal = await stranger.rejected({**document, "payload": {**document["payload"], "intent": "another"}})
     assert refusal["reason_code"] == "message_id_reused"
-    async with house(place) as world:
+    async with hcp_world(place) as world:
         caller = world.caller()
         assert await caller.reply(document) == first
         assert (await caller.closed(first["session_id"]))[-1]["payload"]["event_type"] == "session_closed"
@@ -134,7 +135,7 @@ async def test_a_repeated_submit_gets_the_first_answer_and_runs_nothing_again(pl
 )
 @pytest.mark.spec(STREAM, "is", "The callee's execution is completely decoupled from the caller's connection state")
 async def test_a_caller_that_goes_and_comes_back_reads_on_where_it_was(place) -> None:
-    async with house(place, gated()) as world:
+    async with hcp_world(place, gated()) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -147,7 +148,7 @@ async def test_a_caller_that_goes_and_comes_back_reads_on_where_it_was(place) ->
         back = world.caller()
         await back.call("hcp.attach", session_id=session_id, from_sequence=sequences(read)[-1] + 1)
         assert read + await back.closed(session_id) == whole
-    async with house(place, gated()) as world:
+    async with hcp_world(place, gated()) as world:
         back = world.caller()
         await back.call("hcp.attach", session_id=session_id, from_sequence=sequences(read)[-1] + 1)
         assert read + await back.closed(session_id) == whole
@@ -155,7 +156,7 @@ async def test_a_caller_that_goes_and_comes_back_reads_on_where_it_was(place) ->
 
 @pytest.mark.spec(STREAM, "is", "the callee never blocks or pauses because of the caller.")
 async def test_a_caller_that_does_not_read_holds_up_no_job(place) -> None:
-    async with house(place) as world:
+    async with hcp_world(place) as world:
         deaf = Caller(world.pipes(ALICE, room=1))
         await deaf.send(deaf.submission())
         watcher = world.caller()
@@ -174,7 +175,7 @@ async def test_a_caller_that_does_not_read_holds_up_no_job(place) -> None:
     "It is created when a task passes L3 safety validation and destroyed when the task reaches a terminal state.",
 )
 async def test_events_are_numbered_from_one_in_each_session_by_itself(place) -> None:
-    async with house(place, capability(concurrent_limit=2)) as world:
+    async with hcp_world(place, capability(concurrent_limit=2)) as world:
         caller = world.caller()
         one, other = await caller.accepted(), await caller.accepted()
         for session_id in (one, other):
@@ -186,7 +187,7 @@ async def test_events_are_numbered_from_one_in_each_session_by_itself(place) -> 
 
 @pytest.mark.spec(DELIVERY, "is", "Since all commands to a callee go to a single queue, ordering is preserved.")
 async def test_an_abort_that_follows_its_submit_finds_the_session(place) -> None:
-    async with house(place, gated()) as world:
+    async with hcp_world(place, gated()) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await caller.send(caller.abortion(session_id))
@@ -204,7 +205,7 @@ async def test_files_are_named_by_a_uri_with_their_size_and_checksum_and_fetched
     async def leaves(job):
         job.artifact("raw.bin", content, media_type="application/octet-stream")
 
-    async with house(place, capability(function=scripted(leaves))) as world:
+    async with hcp_world(place, capability(function=scripted(leaves))) as world:
         caller = world.caller()
         (artifact,) = (await caller.outcome(await caller.accepted()))["artifacts"]
         found = await caller.call("hcp.artifact", uri=artifact["uri"])
@@ -216,7 +217,7 @@ async def test_files_are_named_by_a_uri_with_their_size_and_checksum_and_fetched
 
 @pytest.mark.spec(ENCODING, "MUST", "Durations MUST use ISO 8601 duration format (e.g., PT72H, PT2H15M).")
 async def test_durations_are_iso_8601_in_both_directions(place) -> None:
-    async with house(place) as world:
+    async with hcp_world(place) as world:
         caller = world.caller()
         answer = await caller.reply(caller.submission(constraints={"max_duration": "PT0H0M30S"}))
         completed = await caller.outcome(answer["session_id"])
@@ -229,7 +230,7 @@ async def test_durations_are_iso_8601_in_both_directions(place) -> None:
 
 @pytest.mark.spec("hcp L2 Session Properties")
 async def test_a_session_has_the_properties_of_the_page(place) -> None:
-    async with house(place, gated()) as world:
+    async with hcp_world(place, gated()) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         created = await caller.told(session_id, "session_created")
@@ -255,7 +256,7 @@ async def test_a_session_has_the_properties_of_the_page(place) -> None:
     STATE, "is", "FAILED | Task terminated due to unrecoverable error (terminal) | Callee reports failure"
 )
 async def test_the_states_a_session_goes_through_are_told(place) -> None:
-    async with house(place, capability(), capability("broken", reading(step("fail")))) as world:
+    async with hcp_world(place, capability(), capability("broken", reading(step("fail")))) as world:
         caller = world.caller()
         for name, end in (("look", "COMPLETED"), ("broken", "FAILED")):
             session_id = await caller.accepted(name)
@@ -295,7 +296,7 @@ async def test_a_failed_job_leaves_what_it_has_and_is_gone_on_with_from_its_last
         result = await job.run("bench.read", tag="x", **({"bus": "nowhere"} if failing[0] else {}))
         return {"tag": result["tag"]}
 
-    async with house(place, capability(function=function)) as world:
+    async with hcp_world(place, capability(function=function)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         failed = await caller.outcome(session_id)
@@ -304,13 +305,13 @@ async def test_a_failed_job_leaves_what_it_has_and_is_gone_on_with_from_its_last
         last = failed["error_details"]["last_checkpoint"]
         again = await caller.accepted(context={"last_checkpoint": last})
         completed = await caller.outcome(again)
-        recovered, _ = events(caller, again, "state_changed")
+        recovered, _ = caller.events_in(again, "state_changed")
         assert [one["tool"] for one in world.records("task.step.start")] == ["bench.set", "bench.read"]
     assert told["checkpoint_id"] == last
     assert told["resumable"] is True
     assert failed["partial_outputs"] == {"moves": 1}
     assert [artifact["name"] for artifact in failed["artifacts"]] == ["log"]
-    assert recovered["reason"] == "recovered_from_checkpoint"
+    assert recovered["data"]["reason"] == "recovered_from_checkpoint"
     assert completed["execution_summary"]["steps_executed"] == 1
 
 
@@ -325,7 +326,7 @@ async def test_a_failed_job_leaves_what_it_has_and_is_gone_on_with_from_its_last
 )
 @pytest.mark.spec(CODES, "is", "timeout | Task exceeded max_duration")
 async def test_a_job_past_its_time_has_failed_by_timeout(place) -> None:
-    async with house(place, capability(function=reading(step("nap", ms=900)), tools=["nap"])) as world:
+    async with hcp_world(place, capability(function=reading(step("nap", ms=900)), tools=["nap"])) as world:
         caller = world.caller()
         session_id = await caller.accepted(constraints={"max_duration": "PT0.05S"})
         failed = await caller.outcome(session_id)
@@ -351,18 +352,18 @@ async def test_a_job_past_its_time_has_failed_by_timeout(place) -> None:
     STATE, "is", "ABORTED | Execution aborted, cleanup complete (terminal) | Callee finishes abort cleanup"
 )
 async def test_an_abort_is_told_then_awaited_and_nothing_further_is_done(place) -> None:
-    async with house(place, gated()) as world:
+    async with hcp_world(place, gated()) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
         await caller.send(caller.abortion(session_id, reason="enough"))
         aborting = await caller.told(session_id, "state_changed", 2)
         assert aborting == {"from_state": "RUNNING", "to_state": "ABORTING", "reason": "enough"}
-        assert not events(caller, session_id, "session_closed")
+        assert not caller.events_in(session_id, "session_closed")
         world.gate("g").open()
         message_log = await caller.closed(session_id)
         (ended,) = (await caller.call("hcp.sessions"))["sessions"]
-    assert events(caller, session_id, "state_changed")[-1]["to_state"] == "ABORTED"
+    assert caller.events_in(session_id, "state_changed")[-1]["data"]["to_state"] == "ABORTED"
     assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
     assert ended["state"] == "ABORTED"
     assert not [one for one in message_log if one["type"] in ("task_completed", "task_failed")]
@@ -370,7 +371,7 @@ async def test_an_abort_is_told_then_awaited_and_nothing_further_is_done(place) 
 
 @pytest.mark.spec(ABORT, "SHOULD", "Cleanup SHOULD be bounded by a callee-defined abort timeout.")
 async def test_an_abort_waits_for_a_step_no_longer_than_it_said(place) -> None:
-    async with house(place, gated(), settings={"abort_timeout_s": 0.05}, close_grace_s=0.05) as world:
+    async with hcp_world(place, gated(), settings={"abort_timeout_s": 0.05}, close_grace_s=0.05) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()

@@ -1,4 +1,4 @@
-"""What HCP's pages promise of the gate and of what comes of a task (L3, L4), kept at the desk."""
+"""What HCP's pages promise of the gate and of what comes of a task (L3, L4), kept by the job server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from hcp.houses import gated, house, policy
-from support.hcp import capability, failing, reading, scripted, step
-from support.world import ALICE, BOB, NOON, World
+from support.hcp import capability, failing, gated, hcp_world, open_policy, reading, scripted, step
+from support.world import ALICE, BOB, NOON, BenchWorld
 
 from hearth import Escalation, Limit, capability as declare_capability
 from hearth.hcp.capability import MARK
@@ -22,6 +21,8 @@ from hearth.tools import Tool
 
 if TYPE_CHECKING:
     from hearth import Job
+
+pytestmark = pytest.mark.usefixtures("bounded")
 
 ENVELOPES = "hcp L3 Safety Envelope"
 TASK = "hcp L4 TaskSubmit Fields"
@@ -49,7 +50,7 @@ def place(tmp_path):
 @pytest.mark.spec("hcp L1 Authentication", "is", "Application-level identity (caller_id) is validated by L3.")
 async def test_who_is_not_known_or_not_who_it_may_be_is_unauthorized(place) -> None:
     only = PolicyEntry(name="alice", match=Match(uid=1001), max_risk=3, hcp=JobRules(callers=("harness-*",)))
-    async with house(place, policy=(only,)) as world:
+    async with hcp_world(place, policy=(only,)) as world:
         stranger = world.caller(BOB)
         assert (await stranger.rejected(stranger.submission()))["reason_code"] == "unauthorized"
         caller = world.caller()
@@ -71,13 +72,13 @@ async def test_who_is_not_known_or_not_who_it_may_be_is_unauthorized(place) -> N
 @pytest.mark.spec("hcp L3 TaskRejected Response")
 async def test_no_task_passes_the_gate_that_the_page_would_not_let_pass(place) -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
-    rules = policy(capabilities=("look", "risky"), max_risk="R3")
+    rules = open_policy(capabilities=("look", "risky"), max_risk="R3")
     offered = (
         capability(input_schema=schema),
         capability("hidden"),
         capability("risky", safety={"risk_ceiling": "R4", "risk_floor": "R4"}),
     )
-    async with house(place, *offered, policy=rules) as world:
+    async with hcp_world(place, *offered, policy=rules) as world:
         caller = world.caller()
         for name, inputs, code in (
             ("hidden", {}, "forbidden"),
@@ -98,9 +99,9 @@ async def test_no_task_passes_the_gate_that_the_page_would_not_let_pass(place) -
 )
 @pytest.mark.spec(FLOW, "is", "No / Approved: Issue SessionToken, Return TaskAccepted")
 async def test_a_person_is_asked_where_one_is_required_and_then_it_is_accepted(place) -> None:
-    rules = (*policy(approve=True),)
+    rules = (*open_policy(approve=True),)
     offered = capability(safety={"requires_human_approval": True})
-    async with house(place, offered, policy=rules) as world:
+    async with hcp_world(place, offered, policy=rules) as world:
         caller, person = world.caller(), world.caller(BOB)
         document = caller.submission()
         await caller.send(document)
@@ -134,7 +135,7 @@ async def test_a_person_is_asked_where_one_is_required_and_then_it_is_accepted(p
     "Data classification is declared by the caller in the task submission and validated by the callee's L3 layer.",
 )
 async def test_what_was_assessed_is_in_the_acceptance_and_in_its_token(place) -> None:
-    async with house(place, gated(), policy=policy(max_data_classification="T2")) as world:
+    async with hcp_world(place, gated(), policy=open_policy(max_data_classification="T2")) as world:
         caller = world.caller()
         refusal = await caller.rejected(caller.submission(constraints={"data_classification": "T4"}))
         assert refusal["reason_code"] == "classification_too_high"
@@ -160,7 +161,7 @@ async def test_what_was_assessed_is_in_the_acceptance_and_in_its_token(place) ->
     "Is validated by the callee's L1/L2 layers on each operation to ensure execution stays within approved scope",
 )
 async def test_an_abort_under_a_token_that_does_not_hold_is_refused_and_the_job_goes_on(place) -> None:
-    async with house(place, gated()) as world:
+    async with hcp_world(place, gated()) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -209,10 +210,10 @@ HEAT = Tool(
 
 def kitchen(place):
     """A world with a capability that has a safety envelope, as its author declares it."""
-    registry = World(extra_tools=[HEAT]).parts.registry
+    registry = BenchWorld(extra_tools=[HEAT]).parts.registry
     found = declare(getattr(oven, MARK), registry)
     assert found.capability is not None, found.faults
-    return house(place, found.capability, policy=policy(), extra_tools=[HEAT])
+    return hcp_world(place, found.capability, policy=open_policy(), extra_tools=[HEAT])
 
 
 @pytest.mark.spec(RISK, "is", "Input-driven escalation: Specific input parameters may elevate the risk level.")
@@ -279,7 +280,7 @@ async def test_a_capability_is_found_by_its_name_and_by_a_range_that_has_its_ver
 async def test_a_result_below_the_threshold_is_no_completion(place) -> None:
     function = scripted(step("read", tag="x"), outputs={"confidence": 0.9})
     schema = {"type": "object", "properties": {"confidence": {"type": "number"}}}
-    async with house(place, capability(function=function, output_schema=schema)) as world:
+    async with hcp_world(place, capability(function=function, output_schema=schema)) as world:
         caller = world.caller()
         for threshold, end in ((0.9, "task_completed"), (0.95, "task_failed")):
             message_log = await caller.closed(await caller.accepted(constraints={"confidence_threshold": threshold}))
@@ -288,13 +289,15 @@ async def test_a_result_below_the_threshold_is_no_completion(place) -> None:
 
 @pytest.mark.spec("hcp L3 Capability Declaration")
 async def test_capabilities_are_published_as_declarations_to_who_may_use_them(place) -> None:
-    async with house(place, capability(), capability("hidden"), policy=policy(capabilities=("look",))) as world:
+    async with hcp_world(
+        place, capability(), capability("hidden"), policy=open_policy(capabilities=("look",))
+    ) as world:
         (declared,) = (await world.caller().call("hcp.capabilities"))["capabilities"]
     assert read_declaration(declared)["capability"]["name"] == "look"
 
 
 @pytest.mark.spec("hcp L3 Risk Classification")
-def test_each_risk_level_needs_a_level_of_hacps_that_says_the_same_of_effects() -> None:
+async def test_each_risk_level_needs_a_level_of_hacps_that_says_the_same_of_effects() -> None:
     # Draft §3.3: 0 reads, 1 changes what is easily changed back, 2 moves the world, 3 can do harm.
     assert NEEDED_RISK_LEVEL == {"R1": 0, "R2": 1, "R3": 2, "R4": 2, "R5": 3}
 
@@ -316,7 +319,7 @@ async def test_who_reads_an_artifact_is_logged_from_t2_on_and_is_the_submitter_a
         return {}
 
     offered = capability(function=logging, data_classification="T4")
-    async with house(place, offered, policy=policy(max_data_classification="T4")) as world:
+    async with hcp_world(place, offered, policy=open_policy(max_data_classification="T4")) as world:
         caller, other = world.caller(), world.caller(BOB)
         completed = await caller.outcome(await caller.accepted(constraints={"data_classification": level}))
         uri = completed["artifacts"][0]["uri"]
@@ -340,7 +343,7 @@ async def test_a_failure_bears_the_standard_code_of_its_cause(place, code) -> No
     async def bug(_job):
         return {}["a bug in a capability"]
 
-    async with house(place, capability(function=failing("no further", code)), capability("bug", bug)) as world:
+    async with hcp_world(place, capability(function=failing("no further", code)), capability("bug", bug)) as world:
         caller = world.caller()
         failed = await caller.outcome(await caller.accepted())
         crashed = await caller.outcome(await caller.accepted("bug"))
@@ -352,7 +355,7 @@ async def test_a_failure_bears_the_standard_code_of_its_cause(place, code) -> No
 @pytest.mark.spec("hcp L4 Expected Output")
 async def test_a_result_that_is_not_what_was_expected_is_no_completion(place) -> None:
     expected = {"required_fields": ["tag"], "schema": {"type": "object", "properties": {"tag": {"const": "x"}}}}
-    async with house(place, capability(), capability("other", reading(step("read", tag="y")))) as world:
+    async with hcp_world(place, capability(), capability("other", reading(step("read", tag="y")))) as world:
         caller = world.caller()
         completed = await caller.outcome(await caller.accepted(expected_output=expected))
         assert completed["outputs"] == {"tag": "x"}

@@ -34,8 +34,8 @@ SURVEY, SELF_TEST, HEALTH = "bench-climate-survey", "gpio-self-test", "host-heal
 
 
 @asynccontextmanager
-async def house(path: Path, board: str = "sim", hcp: str = "") -> AsyncIterator[EmbeddedRuntime]:
-    """A runtime whose audit log and book are in this directory; `hcp` is what its policy says of jobs."""
+async def runtime_of(path: Path, board: str = "sim", hcp: str = "") -> AsyncIterator[EmbeddedRuntime]:
+    """A runtime whose audit log and job store are in this directory; `hcp` is what its policy says of jobs."""
     (path / "hearth.toml").write_text(
         f'[audit]\npath = "{path}/audit.log"\n'
         f'[[policy]]\nname = "test"\nmatch = {{ any = true }}\nmax_risk = 2\nhcp = {{ {hcp} }}\n'
@@ -79,14 +79,14 @@ async def files(runtime: EmbeddedRuntime, result: JobResult) -> dict[str, bytes]
 
 
 async def test_those_that_are_shipped_are_offered_on_the_simulated_board(tmp_path: Path) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         offered = [one["capability"]["name"] for one in await runtime.capabilities()]
     modules = sorted(module.name for module in pkgutil.iter_modules(capabilities.__path__))
     assert sorted(offered) == [SURVEY, SELF_TEST, HEALTH] == [module.replace("_", "-") for module in modules]
 
 
 async def test_every_input_and_output_that_a_model_reads_is_described(tmp_path: Path) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         for one in await runtime.capabilities():
             declared = one["capability"]
             for name, schema in declared["input_schema"]["properties"].items():
@@ -101,7 +101,7 @@ async def test_every_input_and_output_that_a_model_reads_is_described(tmp_path: 
 
 async def test_a_survey_reports_the_statistics_of_the_readings_that_it_leaves_behind(tmp_path: Path) -> None:
     asked = {"sensor": "temperature", "samples": 8, "interval_s": 0.02, "unit": "kelvin", "tolerance": 0.5}
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         measures(runtime, 20.0, 20.25, 20.125, 20.5)
         result = (await done(runtime, SURVEY, asked)).raise_for_state()
         kept = await files(runtime, result)
@@ -127,7 +127,7 @@ async def test_a_survey_reports_the_statistics_of_the_readings_that_it_leaves_be
 async def test_the_results_are_in_the_unit_that_was_asked_for(
     tmp_path: Path, unit: str, low: float, high: float
 ) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         result = await done(runtime, SURVEY, {"samples": 2, "interval_s": 0, "unit": unit})
     assert low < result.raise_for_state().outputs["mean"] < high
     assert result.outputs["unit"] == unit
@@ -135,7 +135,7 @@ async def test_the_results_are_in_the_unit_that_was_asked_for(
 
 
 async def test_a_survey_of_the_defaults_alone_is_one(tmp_path: Path) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         job = await runtime.delegate(SURVEY, "as it comes", {})
         state = await job.abort("it was accepted, which is all that is asked here")
         result = await job.wait()
@@ -145,7 +145,7 @@ async def test_a_survey_of_the_defaults_alone_is_one(tmp_path: Path) -> None:
 
 async def test_readings_that_are_spread_too_widely_fail_a_caller_who_wants_to_be_sure(tmp_path: Path) -> None:
     asked = {"samples": 6, "interval_s": 0, "tolerance": 5}
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         measures(runtime, 20.0, 26.0)
         result = await done(runtime, SURVEY, asked, confidence_threshold=0.9)
         kept = await files(runtime, result)
@@ -157,14 +157,14 @@ async def test_readings_that_are_spread_too_widely_fail_a_caller_who_wants_to_be
 
 
 async def test_a_sensor_that_there_is_not_is_an_input_error_with_the_sensors_that_there_are(tmp_path: Path) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         result = await done(runtime, SURVEY, {"sensor": "barometer", "samples": 2})
     assert (result.state, result.error_code) == ("FAILED", "input_error")
     assert "temperature" in (result.error_message or "")
 
 
 async def test_an_aborted_survey_keeps_its_readings_and_the_statistics_of_them(tmp_path: Path) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         result = await aborted(runtime, SURVEY, {"samples": 1000, "interval_s": 0.01}, after=10)
         kept = await files(runtime, result)
     rows = list(csv.DictReader(io.StringIO(kept["readings"].decode())))
@@ -175,7 +175,7 @@ async def test_an_aborted_survey_keeps_its_readings_and_the_statistics_of_them(t
 
 @pytest.mark.slow
 async def test_a_survey_says_how_far_it_is_and_what_it_has_read(tmp_path: Path) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         job = await runtime.delegate(SURVEY, "watched", {"samples": 25, "interval_s": 0})
         events = [event async for event in job.events()]
     progress = [event.data for event in events if event.event_type == "progress"]
@@ -188,7 +188,7 @@ async def test_a_survey_says_how_far_it_is_and_what_it_has_read(tmp_path: Path) 
 
 async def test_a_survey_that_hogs_the_sensors_bus_is_more_risky_and_a_policy_may_stop_it(tmp_path: Path) -> None:
     hogging = {"samples": 501, "interval_s": 0}
-    async with house(tmp_path, hcp='max_risk = "R1"') as runtime:
+    async with runtime_of(tmp_path, hcp='max_risk = "R1"') as runtime:
         with pytest.raises(JobRejected, match="bus busy for all other users") as refused:
             await runtime.delegate(SURVEY, "fast", hogging)
         result = await done(runtime, SURVEY, {**hogging, "samples": 10})
@@ -198,7 +198,7 @@ async def test_a_survey_that_hogs_the_sensors_bus_is_more_risky_and_a_policy_may
 
 
 async def test_a_survey_that_would_outlast_its_day_is_refused_at_once(tmp_path: Path) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         with pytest.raises(JobRejected, match="sampling_time") as refused:
             await runtime.delegate(SURVEY, "for ever", {"samples": 5000, "interval_s": 3600})
     assert refused.value.reason_code == "safety_violation"
@@ -238,7 +238,7 @@ def bench(tmp_path: Path) -> str:
 
 
 async def test_a_wire_that_is_there_passes_and_its_line_is_low_again_afterwards(tmp_path: Path) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         result = (await done(runtime, SELF_TEST, {"wires": [{"out": 17, "in": "GPIO27"}], "settle_s": 0})).outputs
         async with runtime.open_session(client_name="test") as session:
             assert (await session.run("gpio.get", line=27))["value"] == 0
@@ -258,7 +258,7 @@ async def test_each_wire_is_told_for_itself_and_what_is_wrong_is_a_result_and_no
     """One that is right, two that are crossed, one that is missing with its input stuck, two that cannot be driven."""
     pairs = [("A", "IN_A"), ("B", "IN_B"), ("C", "IN_C"), ("D", "IN_D"), ("F", "IN_E"), ("H", "SENSE")]
     wires = [{"out": out, "in": into} for out, into in pairs]
-    async with house(tmp_path, bench) as runtime:
+    async with runtime_of(tmp_path, bench) as runtime:
         result = await done(runtime, SELF_TEST, {"wires": wires, "settle_s": 0})
         kept = await files(runtime, result)
     outputs = result.raise_for_state().outputs
@@ -279,7 +279,7 @@ async def test_each_wire_is_told_for_itself_and_what_is_wrong_is_a_result_and_no
 
 async def test_an_aborted_self_test_keeps_the_levels_that_it_has_read(tmp_path: Path, bench: str) -> None:
     wires = [{"out": out, "in": into} for out, into in (("A", "IN_A"), ("B", "IN_B"), ("C", "IN_C"), ("D", "IN_D"))]
-    async with house(tmp_path, bench) as runtime:
+    async with runtime_of(tmp_path, bench) as runtime:
         result = await aborted(runtime, SELF_TEST, {"wires": wires, "settle_s": 0.05}, after=16)
         kept = await files(runtime, result)
         async with runtime.open_session(client_name="test") as session:
@@ -296,7 +296,7 @@ async def test_one_output_that_two_inputs_see_is_two_wires_that_pass(tmp_path: P
     text = BENCH.replace('["A", "IN_A"]', '["A", "IN_A"], ["A", "IN_D"]').replace('pull = "up"', 'pull = "down"')
     (tmp_path / "bench.toml").write_text(text)
     wires = [{"out": "A", "in": "IN_A"}, {"out": "A", "in": "IN_D"}]
-    async with house(tmp_path, bench) as runtime:
+    async with runtime_of(tmp_path, bench) as runtime:
         outputs = (await done(runtime, SELF_TEST, {"wires": wires, "settle_s": 0})).raise_for_state().outputs
         alone = (await done(runtime, SELF_TEST, {"wires": [*wires[:1], {"out": "B", "in": "IN_D"}]})).outputs
     assert outputs["passed"] is True
@@ -328,7 +328,7 @@ async def test_what_would_drive_a_line_against_another_is_refused_before_anythin
     tmp_path: Path, wires: list[tuple[int | str, int | str]], parameter: str
 ) -> None:
     asked = {"wires": [{"out": out, "in": into} for out, into in wires]}
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         with pytest.raises(JobRejected, match=parameter) as refused:
             await runtime.delegate(SELF_TEST, "not like this", asked)
     assert (refused.value.reason_code, refused.value.assessed_risk) == ("safety_violation", "R4")
@@ -336,14 +336,14 @@ async def test_what_would_drive_a_line_against_another_is_refused_before_anythin
 
 async def test_one_wire_by_two_spellings_is_one_wire(tmp_path: Path) -> None:
     wires = [{"out": 17, "in": 27}, {"out": "LED", "in": "GPIO27"}]
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         with pytest.raises(JobRejected, match="/payload/inputs/wires") as refused:
             await runtime.delegate(SELF_TEST, "twice", {"wires": wires})
     assert refused.value.reason_code == "invalid_input"
 
 
 async def test_a_self_test_is_accepted_as_r4_and_its_safety_envelope_is_told(tmp_path: Path) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         job = await runtime.delegate(SELF_TEST, "see", {"wires": [{"out": 17, "in": 27}], "settle_s": 0})
         await job.wait()
     assert job.accepted is not None
@@ -363,7 +363,7 @@ def machine() -> dict[str, int]:
 
 @pytest.mark.slow
 async def test_a_health_report_is_of_this_machine_with_a_report_and_a_plot(tmp_path: Path, unmeasured: None) -> None:
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         result = await done(runtime, HEALTH, {**QUICK, "sensors": ["temperature", "thermometer"]})
         kept = await files(runtime, result)
     outputs = result.raise_for_state().outputs
@@ -397,7 +397,7 @@ async def test_what_is_beyond_a_threshold_is_a_finding_and_what_is_not_is_none(
     nothing_can_be_drawn(monkeypatch)
     strict = {"max_cpu_percent": 0, "max_memory_percent": 0, "max_disk_percent": 0, "max_load_per_core": 0}
     lenient = {"max_cpu_percent": 100, "max_memory_percent": 100, "max_disk_percent": 100, "max_load_per_core": 1000}
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         ill = (await done(runtime, HEALTH, {**QUICK, **strict})).raise_for_state().outputs
         well = (await done(runtime, HEALTH, {**QUICK, **lenient, "max_celsius": 200})).raise_for_state().outputs
     assert (well["healthy"], well["findings"]) == (True, [])
@@ -413,7 +413,7 @@ async def test_what_is_beyond_a_threshold_is_a_finding_and_what_is_not_is_none(
 async def test_an_aborted_health_report_keeps_what_it_has_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing_can_be_drawn(monkeypatch)
     asked = {"samples": 2000, "interval_s": 0.05}
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         result = await aborted(runtime, HEALTH, asked, after=10)
         kept = await files(runtime, result)
     report = json.loads(kept["report"])
@@ -426,7 +426,7 @@ async def test_a_plot_that_cannot_be_drawn_is_a_warning_and_the_report_is_comple
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing_can_be_drawn(monkeypatch)
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         job = await runtime.delegate(HEALTH, "no picture", QUICK)
         warnings = [event.data async for event in job.events() if event.event_type == "warning"]
         result = (await job.wait()).raise_for_state()
@@ -461,7 +461,7 @@ async def test_a_survey_that_goes_on_keeps_the_readings_on_record_and_takes_the_
     tmp_path: Path, part: float
 ) -> None:
     asked = {"samples": 8, "interval_s": 0.01, "unit": "fahrenheit"}
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         measures(runtime, 20.0, 20.25, 20.125, 20.5)
         whole, resumed, before = await twice(runtime, SURVEY, asked, part)
         first, second = [(await files(runtime, one))["readings"].splitlines()[1:] for one in (whole, resumed)]
@@ -476,7 +476,7 @@ async def test_a_survey_that_goes_on_keeps_the_readings_on_record_and_takes_the_
 async def test_a_self_test_that_goes_on_comes_to_the_same_result(tmp_path: Path, bench: str, part: float) -> None:
     pairs = [("A", "IN_A"), ("F", "IN_E"), ("B", "IN_B"), ("C", "IN_C")]
     asked = {"wires": [{"out": out, "in": into} for out, into in pairs], "settle_s": 0.001}
-    async with house(tmp_path, bench) as runtime:
+    async with runtime_of(tmp_path, bench) as runtime:
         whole, resumed, _ = await twice(runtime, SELF_TEST, asked, part)
         first, second = [json.loads((await files(runtime, one))["levels"]) for one in (whole, resumed)]
     assert resumed.outputs == whole.outputs
@@ -491,7 +491,7 @@ async def test_a_health_report_that_goes_on_keeps_the_looks_on_record(
 ) -> None:
     nothing_can_be_drawn(monkeypatch)
     asked = {"samples": 4, "interval_s": 0.05, "sensors": ["temperature", "thermometer"]}
-    async with house(tmp_path) as runtime:
+    async with runtime_of(tmp_path) as runtime:
         measures(runtime, 20.0)
         whole, resumed, _ = await twice(runtime, HEALTH, asked, part)
         first, second = [json.loads((await files(runtime, one))["report"]) for one in (whole, resumed)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from support.world import World, running
+from support.world import BenchWorld, running
 
 import hearth
 import hearth.hcp
@@ -106,7 +106,7 @@ async def test_a_runtime_without_the_packages_says_what_to_install(absent: None)
 
 async def test_a_caller_hears_from_the_daemon_what_to_install_there(absent: None) -> None:
     with trio.fail_after(60):
-        async with running(World()) as world:
+        async with running(BenchWorld()) as world:
             client = world.connect()
             answer = await client.ask("hcp.sessions", {})
             assert CURE in answer["error"]["data"]["reason"]

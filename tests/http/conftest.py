@@ -1,9 +1,9 @@
 """What the HTTP tests share: a listener over a runtime in this process, and certificates."""
 
-from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
-from support.http_house import served
+from support.http import served
 from support.pki import Bench
 
 
@@ -15,17 +15,11 @@ def bench(tmp_path_factory):
 
 @pytest.fixture
 def serve(tmp_path):
-    """`async with serve(http, **limits) as house`: see support.http_house.served."""
-
-    @asynccontextmanager
-    async def opened(http=None, **more):
-        async with served(tmp_path, http, **more) as house:
-            yield house
-
-    return opened
+    """`async with serve(http, **limits) as server`: see support.http.served."""
+    return partial(served, tmp_path)
 
 
 @pytest.fixture
-async def house(serve):
+async def server(serve):
     async with serve() as opened:
         yield opened

@@ -10,7 +10,8 @@ import ssl
 import pytest
 import trio
 from support.hearthd import BOUND, Hearthd
-from support.http_house import BOTH, JSON, LISTEN, Raw, configured, initialize, message
+from support.http import BOTH, JSON, LISTEN, Raw, initialize, message
+from support.world import configured
 
 from hearth.actors import daemon
 from hearth.actors.daemon import listen as listening
@@ -31,19 +32,19 @@ main()
 @pytest.fixture
 def start(tmp_path, unmeasured):
     """`start(config, …)`: a running daemon, ended with the test."""
-    running = []
+    made = []
 
     def started(config=HTTP, **how):
-        running.append(Hearthd(tmp_path, config).start(**how))
-        return running[-1]
+        made.append(Hearthd(tmp_path, config).start(**how))
+        return made[-1]
 
     yield started
-    for each in running:
+    for each in made:
         each.end()
 
 
-def port_of(house):
-    return int(re.search(r":(\d+)$", next(iter(house.listening.values())))[1])
+def port_of(running):
+    return int(re.search(r":(\d+)$", next(iter(running.listening.values())))[1])
 
 
 # --- what is configured ---------------------------------------------------------------------------------------------
@@ -51,18 +52,19 @@ def port_of(house):
 
 @pytest.mark.slow
 def test_who_has_no_http_configured_loads_nothing_of_it(start) -> None:
-    house = start("", program=("-c", REPORTING))
-    assert house.stop() == 0
-    assert "loaded:\n" in house.said
+    running = start("", program=("-c", REPORTING))
+    assert running.stop() == 0
+    assert "loaded:\n" in running.said
 
 
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch) -> None:
     absent = set()
     found = listening.find_spec
     monkeypatch.setattr(listening, "find_spec", lambda name: None if name in absent else found(name))
-    plain, asked = configured(tmp_path), configured(tmp_path, HttpConfig(listen=LISTEN, mcp=True))
+    plain = configured(tmp_path, http=HttpConfig(listen=LISTEN))
+    asked = configured(tmp_path, http=HttpConfig(listen=LISTEN, mcp=True))
     assert listening.serves_mcp(plain)
-    assert not listening.serves_mcp(configured(tmp_path, HttpConfig(listen=LISTEN, mcp=False)))
+    assert not listening.serves_mcp(configured(tmp_path, http=HttpConfig(listen=LISTEN, mcp=False)))
     absent.add("mcp")
     assert not listening.serves_mcp(plain)
     with pytest.raises(ConfigError, match=r"\[http\] mcp: .* pip install 'hearthd\[mcp\]'"):
@@ -70,7 +72,7 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it(tmp_pa
     absent.add("hypercorn")
     with pytest.raises(ConfigError, match=r"\[http\] listen: .* pip install 'hearthd\[http\]'"):
         listening.serves_mcp(plain)
-    assert not listening.serves_mcp(configured(tmp_path, HttpConfig()))
+    assert not listening.serves_mcp(configured(tmp_path, http=HttpConfig()))
 
 
 @pytest.mark.slow
@@ -91,7 +93,7 @@ def test_check_tells_what_the_daemon_would_be_told(tmp_path, monkeypatch, capfd)
 def test_an_address_that_is_taken_is_told_with_its_section(tmp_path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = Endpoint("127.0.0.1", taken.getsockname()[1])
-        config, path = configured(tmp_path, HttpConfig(listen=listen)), tmp_path / "hearth.sock"
+        config, path = configured(tmp_path, http=HttpConfig(listen=listen)), tmp_path / "hearth.sock"
         with pytest.raises(ConfigError, match=rf"^\[http\] listen: cannot listen on {re.escape(str(listen))}: "):
             listening.open_listeners(config, (), unix.bind(path), path, refuse_report, refuse_runtime)
 
@@ -106,8 +108,8 @@ def refuse_runtime():
 
 @pytest.mark.slow
 async def test_without_mcp_the_rest_is_served(start) -> None:
-    house = start(f"{HTTP}mcp = false\n")
-    async with await Raw.connect(port_of(house)) as raw:
+    running = start(f"{HTTP}mcp = false\n")
+    async with await Raw.connect(port_of(running)) as raw:
         assert (await raw.ask("GET", "/mcp")).status == 404
         assert (await raw.ask("GET", "/healthz")).json["ok"] is True
         assert (await raw.ask("GET", "/metrics")).status == 200
@@ -118,8 +120,8 @@ async def test_without_mcp_the_rest_is_served(start) -> None:
 
 @pytest.mark.slow
 async def test_a_daemon_whose_clients_listen_ends_at_once(start) -> None:
-    house = start()
-    port = port_of(house)
+    running = start()
+    port = port_of(running)
     async with await Raw.connect(port) as raw:
         opened = await raw.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH)
     session = opened.headers["mcp-session-id"]
@@ -133,13 +135,13 @@ async def test_a_daemon_whose_clients_listen_ends_at_once(start) -> None:
                 assert (await stream.head()).status == 200
             else:
                 await stream.ask("GET", "/healthz")
-        house.signal(signal.SIGTERM)
-        assert await trio.to_thread.run_sync(house.wait) == 0
+        running.signal(signal.SIGTERM)
+        assert await trio.to_thread.run_sync(running.wait) == 0
         for stream in streams:
             await stream.aclose()
-    assert house.recorded(event="session.close")["reason"] == "shutting down"
-    assert "Traceback" not in house.said
-    assert "INFO: StreamableHTTP" not in house.said
+    assert running.recorded(event="session.close")["reason"] == "shutting down"
+    assert "Traceback" not in running.said
+    assert "INFO: StreamableHTTP" not in running.said
 
 
 @pytest.mark.slow
@@ -148,13 +150,13 @@ def test_sighup_reads_the_certificates_again(start, bench, tmp_path) -> None:
     for source, target in ((bench.server_cert, cert), (bench.server_key, key)):
         shutil.copy(source, target)
         target.chmod(0o600)
-    house = start(f'[http]\nlisten = "127.0.0.1:0"\ncert = "{cert}"\nkey = "{key}"\n')
-    assert house.listening["https"]
+    running = start(f'[http]\nlisten = "127.0.0.1:0"\ncert = "{cert}"\nkey = "{key}"\n')
+    assert running.listening["https"]
 
     def shown():
         context = ssl.create_default_context(cafile=str(bench.ca))
         with (
-            socket.create_connection(("127.0.0.1", port_of(house)), timeout=BOUND) as plain,
+            socket.create_connection(("127.0.0.1", port_of(running)), timeout=BOUND) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as secure,
         ):
             secure.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -165,18 +167,18 @@ def test_sighup_reads_the_certificates_again(start, bench, tmp_path) -> None:
     again = bench.server("again")
     shutil.copy(again[0], cert)
     shutil.copy(again[1], key)
-    house.signal(signal.SIGHUP)
-    house.until(lambda: "certificates have been read again" in house.said)
+    running.signal(signal.SIGHUP)
+    running.until(lambda: "certificates have been read again" in running.said)
     assert shown() != former
     cert.write_text("nonsense")
-    house.signal(signal.SIGHUP)
-    house.until(lambda: "keeps the certificates it had" in house.said)
-    assert "[http] cert" in house.said
+    running.signal(signal.SIGHUP)
+    running.until(lambda: "keeps the certificates it had" in running.said)
+    assert "[http] cert" in running.said
     assert shown() != former
 
 
 def test_a_certificate_that_expires_soon_is_told_of(bench, tmp_path) -> None:
     soon = bench.server("soon", end=dt.timedelta(days=3))
-    config = configured(tmp_path, HttpConfig(listen=LISTEN, cert=soon[0], key=soon[1]))
+    config = configured(tmp_path, http=HttpConfig(listen=LISTEN, cert=soon[0], key=soon[1]))
     (told,) = listening.read_certificates(config)["http"].warnings()
     assert told.startswith(f"[http] cert: {soon[0]}")

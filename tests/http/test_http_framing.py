@@ -6,7 +6,7 @@ import h11
 import pytest
 import trio
 from hypothesis import given, settings, strategies as st
-from support.http_house import LISTEN, Raw, passes
+from support.http import LISTEN, Raw, passes
 
 from hearth.actors.bridges.http.listener import FRAMING_EACH, HEADER_BYTES, Framing, HttpListener
 from hearth.actors.listeners import tcp
@@ -32,11 +32,11 @@ async def counts(_scope, receive, send):
 @pytest.fixture
 async def connect():
     @asynccontextmanager
-    async def house():
+    async def server():
         yield counts
 
     listener = HttpListener(
-        tcp.bind("http", LISTEN), None, house, handshake_timeout=30, send_timeout=30, report=lambda *_: None,
+        tcp.bind("http", LISTEN), None, server, handshake_timeout=30, send_timeout=30, report=lambda *_: None,
         count=nullcontext,
     )  # fmt: skip
     port = int(listener.address.rpartition(":")[2])

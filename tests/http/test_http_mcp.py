@@ -11,7 +11,7 @@ import trio
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from support.http_house import BOTH, JSON, LISTEN, OLD, TOKENS, envelope, initialize, message, modern, passes, recorded
+from support.http import BOTH, JSON, LISTEN, OLD, TOKENS, envelope, initialize, message, modern, passes
 
 from hearth.actors.bridges.mcp import http as mcp_http
 from hearth.config.listen import HttpConfig
@@ -26,12 +26,12 @@ SET = {"name": "gpio_set", "arguments": {"line": 17, "value": 1}}
 
 
 @asynccontextmanager
-async def official(house, mode, token=None, **how):
+async def official(server, mode, token=None, **how):
     """The official client, as somebody's program uses it."""
     headers = {} if token is None else {"Authorization": f"Bearer {TOKENS[token]}"}
     async with httpx2.AsyncClient(headers=headers, timeout=60, **how) as http:
         with trio.fail_after(60):
-            async with Client(streamable_http_client(f"{house.url}/mcp", http_client=http), mode=mode) as client:
+            async with Client(streamable_http_client(f"{server.url}/mcp", http_client=http), mode=mode) as client:
                 yield client
     gc.collect()
 
@@ -39,21 +39,21 @@ async def official(house, mode, token=None, **how):
 class Old:
     """A session of the old era, spoken by hand."""
 
-    def __init__(self, house, session, **headers):
-        self.house = house
+    def __init__(self, server, session, **headers):
+        self.server = server
         self.session = session
         self.headers = {"Content_Type": JSON, "Accept": BOTH, "Mcp_Protocol_Version": OLD, **headers}
 
     @classmethod
-    async def open(cls, house, **headers):
-        answer = await house.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **headers)
+    async def open(cls, server, **headers):
+        answer = await server.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **headers)
         assert answer.status == 200, answer
-        opened = cls(house, answer.headers["mcp-session-id"], **headers)
+        opened = cls(server, answer.headers["mcp-session-id"], **headers)
         assert (await opened.ask("notifications/initialized", id_=None)).status == 202
         return opened
 
     async def ask(self, method, params=None, id_=2, **headers):
-        return await self.house.ask(
+        return await self.server.ask(
             "POST", "/mcp", message(method, params, id_), Mcp_Session_Id=self.session, **{**self.headers, **headers}
         )
 
@@ -64,13 +64,13 @@ class Old:
         return answer._replace(body=data[-1].encode()).json
 
     async def end(self, **headers):
-        return await self.house.ask("DELETE", "/mcp", Mcp_Session_Id=self.session, **{**self.headers, **headers})
+        return await self.server.ask("DELETE", "/mcp", Mcp_Session_Id=self.session, **{**self.headers, **headers})
 
 
-async def new(house, method, who=ALICE, client="tests", name=None, **params):
+async def new(server, method, who=ALICE, client="tests", name=None, **params):
     """One request of the new era; returns its result."""
     body = message(method, envelope(client, **params) if name is None else envelope(client, name=name, **params))
-    answer = await house.ask("POST", "/mcp", body, **modern(method, name), **who)
+    answer = await server.ask("POST", "/mcp", body, **modern(method, name), **who)
     assert answer.status == 200, answer
     return answer.json["result"]
 
@@ -80,27 +80,27 @@ async def new(house, method, who=ALICE, client="tests", name=None, **params):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_the_official_client_lists_and_calls_in_both_eras(house, mode) -> None:
-    async with official(house, mode, "alice") as client:
+async def test_the_official_client_lists_and_calls_in_both_eras(server, mode) -> None:
+    async with official(server, mode, "alice") as client:
         assert client.protocol_version == (OLD if mode == "legacy" else "2026-07-28")
         assert "gpio_set" in {tool.name for tool in (await client.list_tools()).tools}
         result = await client.call_tool("gpio_set", {"line": 17, "value": 1})
         assert result.structured_content == {"line": 17, "value": 1}
-        assert house.level(17) == 1
-        principal = house.config.policy[0].match["token_sha256"]
-        assert (await recorded(house, event="session.open"))["principal"] == f"token:{principal}"
+        assert server.world.level(17) == 1
+        principal = server.world.config.policy[0].match["token_sha256"]
+        assert (await server.recorded(event="session.open"))["principal"] == f"token:{principal}"
 
 
 @pytest.mark.parametrize("more", [0, 1])
-async def test_a_message_has_so_many_values_and_no_more(house, more) -> None:
-    client = await Old.open(house, **ALICE)
+async def test_a_message_has_so_many_values_and_no_more(server, more) -> None:
+    client = await Old.open(server, **ALICE)
 
     def document(count):
         return message("tools/call", {**SET, "arguments": {**SET["arguments"], "more": [0] * count}})
 
     # Not counted again here: the method, the id and all that a message has beside the array's items.
     items = next(count for count in range(20_000, 0, -1) if not has_more_values(document(count), 20_000)) + more
-    answer = await house.ask("POST", "/mcp", document(items), Mcp_Session_Id=client.session, **client.headers)
+    answer = await server.ask("POST", "/mcp", document(items), Mcp_Session_Id=client.session, **client.headers)
     if not more:
         assert answer.status == 200
         return
@@ -111,12 +111,12 @@ async def test_a_message_has_so_many_values_and_no_more(house, more) -> None:
 
 
 @pytest.mark.slow
-async def test_a_client_of_the_old_era_that_says_goodbye_leaves_its_lines_safe(house) -> None:
-    async with official(house, "legacy") as client:
+async def test_a_client_of_the_old_era_that_says_goodbye_leaves_its_lines_safe(server) -> None:
+    async with official(server, "legacy") as client:
         await client.call_tool("gpio_set", {"line": 17, "value": 1})
-        assert house.level(17) == 1
-    await passes(lambda: house.level(17) == 0)
-    await passes(lambda: house.runtime.sessions == 0)
+        assert server.world.level(17) == 1
+    await passes(lambda: server.world.level(17) == 0)
+    await passes(lambda: server.runtime.sessions == 0)
 
 
 @pytest.mark.slow
@@ -124,104 +124,104 @@ async def test_over_tls_a_client_certificate_says_who_calls(serve, bench) -> Non
     http = HttpConfig(listen=LISTEN, cert=bench.server_cert, key=bench.server_key, client_ca=bench.ca)
     context = ssl.create_default_context(cafile=str(bench.ca))
     context.load_cert_chain(bench.client_cert, bench.client_key)
-    async with serve(http) as house:
+    async with serve(http) as server:
         for mode in ("legacy", "auto"):
-            async with official(house, mode, verify=context) as client:
+            async with official(server, mode, verify=context) as client:
                 assert not (await client.call_tool("gpio_set", {"line": 17, "value": 1})).is_error
-        keys = {record["principal"] for record in await house.records(event="session.open")}
+        keys = {record["principal"] for record in server.world.records(event="session.open")}
         assert keys == {"cert:CN=bench-client,O=hearth tests"}
         # Without one, a token does; and on loopback, being a user of this machine.
         plain = ssl.create_default_context(cafile=str(bench.ca))
-        async with official(house, "auto", "bob", verify=plain) as client:
+        async with official(server, "auto", "bob", verify=plain) as client:
             assert not (await client.call_tool("gpio_get", {"line": 17})).is_error
-        async with official(house, "auto", verify=plain) as client:
+        async with official(server, "auto", verify=plain) as client:
             assert not (await client.call_tool("gpio_get", {"line": 17})).is_error
-        assert len({record["principal"] for record in await house.records(event="session.open")}) == 3
+        assert len({record["principal"] for record in server.world.records(event="session.open")}) == 3
 
 
 # --- whose it is ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_session_of_the_old_era_is_nobody_elses(house) -> None:
+async def test_a_session_of_the_old_era_is_nobody_elses(server) -> None:
     """Another principal is answered as if it did not exist, whatever is asked of it."""
-    session = await Old.open(house, **ALICE)
+    session = await Old.open(server, **ALICE)
     await session.call(**SET)
     for who in (BOB, {"Authorization": None}):
         assert (await session.ask("tools/list", **who)).status == 404
         assert (await session.end(**who)).status == 404
-        stream = await house.ask("GET", "/mcp", Accept=BOTH, Mcp_Session_Id=session.session, **who)
+        stream = await server.ask("GET", "/mcp", Accept=BOTH, Mcp_Session_Id=session.session, **who)
         assert stream.status == 404
-    assert house.level(17) == 1
+    assert server.world.level(17) == 1
     assert (await session.end()).status == 200
 
 
-async def test_clients_of_the_new_era_are_told_apart_by_principal_and_name(house) -> None:
+async def test_clients_of_the_new_era_are_told_apart_by_principal_and_name(server) -> None:
     for who, client in ((ALICE, "one"), (ALICE, "two"), (BOB, "one"), (ALICE, "one")):
-        await new(house, "tools/call", who, client, **SET)
-    assert house.runtime.sessions == 3
-    opened = await house.records(event="session.open")
+        await new(server, "tools/call", who, client, **SET)
+    assert server.runtime.sessions == 3
+    opened = server.world.records(event="session.open")
     assert [record["client_name"] for record in opened] == ["one", "two", "one"]
 
 
-async def test_what_one_client_of_the_new_era_drives_stays_between_its_requests(house) -> None:
-    await new(house, "tools/call", **SET)
-    assert (await new(house, "tools/call", name="gpio_get", arguments={"line": 17}))["structuredContent"]["value"] == 1
+async def test_what_one_client_of_the_new_era_drives_stays_between_its_requests(server) -> None:
+    await new(server, "tools/call", **SET)
+    assert (await new(server, "tools/call", name="gpio_get", arguments={"line": 17}))["structuredContent"]["value"] == 1
 
 
 # --- when it ends ---------------------------------------------------------------------------------------------------
 
 
-async def test_deleting_a_session_makes_its_lines_safe_and_forgets_it(house) -> None:
-    session = await Old.open(house, **ALICE)
+async def test_deleting_a_session_makes_its_lines_safe_and_forgets_it(server) -> None:
+    session = await Old.open(server, **ALICE)
     await session.call(**SET)
-    assert house.level(17) == 1
+    assert server.world.level(17) == 1
     assert (await session.end()).status == 200
-    await passes(lambda: house.level(17) == 0)
-    assert house.runtime.sessions == 0
+    await passes(lambda: server.world.level(17) == 0)
+    assert server.runtime.sessions == 0
     assert (await session.ask("tools/list")).status == 404
 
 
-async def test_a_session_that_is_deleted_while_it_is_served_leaves_no_other_behind(house) -> None:
-    session = await Old.open(house, **ALICE)
+async def test_a_session_that_is_deleted_while_it_is_served_leaves_no_other_behind(server) -> None:
+    session = await Old.open(server, **ALICE)
     async with trio.open_nursery() as nursery:
         watch = {"name": "gpio_watch", "arguments": {"line": 4, "timeout_ms": 60_000, "edge": "both"}}
         nursery.start_soon(session.ask, "tools/call", watch)
-        await passes(lambda: house.runtime.sessions == 1)
+        await passes(lambda: server.runtime.sessions == 1)
         assert (await session.end()).status == 200
-    await passes(lambda: house.runtime.sessions == 0)
-    assert len(await house.records(event="session.open")) == 1
+    await passes(lambda: server.runtime.sessions == 0)
+    assert len(server.world.records(event="session.open")) == 1
 
 
 async def test_a_client_of_the_old_era_that_vanishes_is_missed_after_the_idle_ttl(serve) -> None:
-    async with serve(idle_ttl_s=2) as house:
-        session = await Old.open(house, **ALICE)
+    async with serve(idle_ttl_s=2) as server:
+        session = await Old.open(server, **ALICE)
         await session.call(**SET)
-        assert house.level(17) == 1
-        await passes(lambda: house.level(17) == 0)
+        assert server.world.level(17) == 1
+        await passes(lambda: server.world.level(17) == 0)
         assert (await session.ask("tools/list")).status == 404
 
 
 @pytest.mark.slow
 async def test_a_client_of_the_old_era_that_listens_is_there(serve) -> None:
-    async with serve(idle_ttl_s=2) as house:
-        session = await Old.open(house, **ALICE)
+    async with serve(idle_ttl_s=2) as server:
+        session = await Old.open(server, **ALICE)
         await session.call(**SET)
-        async with await house.connect() as raw:
+        async with await server.connect() as raw:
             await raw.send(raw.request("GET", "/mcp", Accept=BOTH, Mcp_Session_Id=session.session, **ALICE))
             assert (await raw.head()).status == 200
             await trio.sleep(3)  # past the idle TTL
-            assert house.level(17) == 1
-        await passes(lambda: house.level(17) == 0)
+            assert server.world.level(17) == 1
+        await passes(lambda: server.world.level(17) == 0)
 
 
 async def test_a_client_of_the_new_era_is_forgotten_when_its_session_has_ended_idle(serve) -> None:
-    async with serve(idle_ttl_s=2) as house:
-        await new(house, "tools/call", **SET)
-        assert house.level(17) == 1
-        await passes(lambda: house.level(17) == 0)
-        await passes(lambda: house.runtime.sessions == 0)
+    async with serve(idle_ttl_s=2) as server:
+        await new(server, "tools/call", **SET)
+        assert server.world.level(17) == 1
+        await passes(lambda: server.world.level(17) == 0)
+        await passes(lambda: server.runtime.sessions == 0)
         # Whoever comes back is told that what it drove is no longer driven.
-        again = await new(house, "tools/call", name="gpio_get", arguments={"line": 17})
+        again = await new(server, "tools/call", name="gpio_get", arguments={"line": 17})
         assert again["structuredContent"]["value"] == 0
 
 
@@ -235,18 +235,18 @@ async def test_clients_are_forgotten_with_their_sessions(serve, monkeypatch) -> 
             made.append(self)
 
     monkeypatch.setattr(mcp_http, "HttpClients", Noted)
-    async with serve(idle_ttl_s=4) as house:
+    async with serve(idle_ttl_s=4) as server:
         for number in range(6):
-            await new(house, "tools/call", client=f"{number:02}" * 300, **SET)
-        session = await Old.open(house, **ALICE)
+            await new(server, "tools/call", client=f"{number:02}" * 300, **SET)
+        session = await Old.open(server, **ALICE)
         await session.call(**SET)
         (clients,) = made
         assert len(clients) == 7
-        assert house.runtime.sessions == 7
+        assert server.runtime.sessions == 7
         await passes(lambda: not len(clients))
-        await passes(lambda: not house.runtime.sessions)
+        await passes(lambda: not server.runtime.sessions)
         assert not clients._by_name
-        assert {len(record["client_name"]) for record in await house.records(event="session.open")} <= {256, 5}
+        assert {len(record["client_name"]) for record in server.world.records(event="session.open")} <= {256, 5}
 
 
 async def test_a_request_that_outlives_its_session_gets_no_other(serve) -> None:
@@ -259,33 +259,33 @@ async def test_a_request_that_outlives_its_session_gets_no_other(serve) -> None:
 
 @pytest.mark.slow
 async def test_a_task_that_runs_keeps_a_client_of_the_new_era_known(serve) -> None:
-    async with serve(idle_ttl_s=1) as house:
+    async with serve(idle_ttl_s=1) as server:
         pulse = {"line": 18, "value": 1, "duration_ms": 5000}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: new(house, "tools/call", name="gpio_pulse", arguments=pulse))
-            await passes(lambda: house.level(18) == 1)
+            nursery.start_soon(lambda: new(server, "tools/call", name="gpio_pulse", arguments=pulse))
+            await passes(lambda: server.world.level(18) == 1)
             await trio.sleep(2)
-            assert house.level(18) == 1
-        assert house.level(18) == 0
-        assert {record["status"] for record in await house.records(event="task.finish")} == {"SUCCESS"}
+            assert server.world.level(18) == 1
+        assert server.world.level(18) == 0
+        assert {record["status"] for record in server.world.records(event="task.finish")} == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("era", ["old", "new"])
 async def test_a_daemon_that_ends_makes_lines_safe_and_answers_what_is_under_way(serve, era) -> None:
     watch = {"name": "gpio_watch", "arguments": {"line": 4, "timeout_ms": 60_000, "edge": "both"}}
-    async with serve() as house:
-        level = house.level
-        await new(house, "tools/call", **SET)
-        raw = await house.connect()
+    async with serve() as server:
+        level = server.world.level
+        await new(server, "tools/call", **SET)
+        raw = await server.connect()
         if era == "new":
             body, headers = message("tools/call", envelope(**watch)), modern("tools/call", "gpio_watch", **ALICE)
         else:
-            session = await Old.open(house, **ALICE)
+            session = await Old.open(server, **ALICE)
             body, headers = message("tools/call", watch), {**session.headers, "Mcp_Session_Id": session.session}
-        before = house.runtime.buses["gpio:sim"].health()["transactions"]
+        before = server.runtime.buses["gpio:sim"].health()["transactions"]
         await raw.send(raw.request("POST", "/mcp", body, **headers))
-        await passes(lambda: house.runtime.buses["gpio:sim"].health()["transactions"] > before)
-    assert not house.cut
+        await passes(lambda: server.runtime.buses["gpio:sim"].health()["transactions"] > before)
+    assert not server.cut
     assert level(17) == 0
     async with raw:
         answer = await raw.answer()
@@ -298,33 +298,33 @@ async def test_a_daemon_that_ends_makes_lines_safe_and_answers_what_is_under_way
 
 
 async def test_one_principal_has_so_many_sessions_of_the_old_era_and_no_more(serve) -> None:
-    async with serve(max_sessions_per_principal=2) as house:
-        sessions = [await Old.open(house, **ALICE) for _ in range(2)]
-        answer = await house.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **ALICE)
+    async with serve(max_sessions_per_principal=2) as server:
+        sessions = [await Old.open(server, **ALICE) for _ in range(2)]
+        answer = await server.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **ALICE)
         assert answer.status == 503
-        await Old.open(house, **BOB)
+        await Old.open(server, **BOB)
         await sessions[0].end()
-        await Old.open(house, **ALICE)
+        await Old.open(server, **ALICE)
 
 
 async def test_one_principal_has_so_many_names_and_no_more(serve) -> None:
-    async with serve(max_sessions_per_principal=2, idle_ttl_s=3.0) as house:
+    async with serve(max_sessions_per_principal=2, idle_ttl_s=3.0) as server:
         for client in ("one", "two"):
-            await new(house, "tools/call", client=client, **SET)
+            await new(server, "tools/call", client=client, **SET)
         body = message("tools/list", envelope("three"))
-        answer = await house.ask("POST", "/mcp", body, **modern("tools/list"), **ALICE)
+        answer = await server.ask("POST", "/mcp", body, **modern("tools/list"), **ALICE)
         assert "fewer names in clientInfo" in answer.json["error"]["message"]
-        await new(house, "tools/list", BOB, "three")
-        await passes(lambda: house.runtime.sessions == 0)
-        await new(house, "tools/call", client="three", **SET)
+        await new(server, "tools/list", BOB, "three")
+        await passes(lambda: server.runtime.sessions == 0)
+        await new(server, "tools/call", client="three", **SET)
 
 
-async def test_a_request_that_opens_no_session_leaves_none(house) -> None:
+async def test_a_request_that_opens_no_session_leaves_none(server) -> None:
     for _ in range(3):
-        answer = await house.ask("POST", "/mcp", message("tools/list"), Content_Type=JSON, Accept=BOTH, **ALICE)
+        answer = await server.ask("POST", "/mcp", message("tools/list"), Content_Type=JSON, Accept=BOTH, **ALICE)
         assert answer.status == 400
-    assert house.runtime.sessions == 0
-    unknown = await house.ask(
+    assert server.runtime.sessions == 0
+    unknown = await server.ask(
         "POST", "/mcp", message("tools/list"), Content_Type=JSON, Accept=BOTH, Mcp_Session_Id="nobody's", **ALICE
     )
     assert unknown.status == 404

@@ -4,7 +4,7 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
-from support.http_house import BOTH, JSON, OLD, TOKENS, envelope, initialize, message, modern, passes
+from support.http import BOTH, JSON, OLD, TOKENS, envelope, initialize, message, modern, passes
 
 from hearth.actors.bridges.mcp.provider import RetainedRequest
 from hearth.mcp.names import META_ERROR
@@ -18,25 +18,25 @@ LEAST = 1 << 20
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 
-def kept(house):
+def kept(server):
     """What is charged to Alice now."""
-    return house.runtime.memory.for_principal(from_token(TOKENS["alice"]).key).used
+    return server.runtime.memory.for_principal(from_token(TOKENS["alice"]).key).used
 
 
 @asynccontextmanager
 async def thrifty(serve, **limits):
     """A listener with the smallest budget; at the end nothing is kept for anybody."""
-    async with serve(**{"max_retained_bytes": LEAST, **limits}) as house:
-        yield house
-    assert house.runtime.memory.used == 0
+    async with serve(**{"max_retained_bytes": LEAST, **limits}) as server:
+        yield server
+    assert server.runtime.memory.used == 0
 
 
-async def ask(house, method, who=ALICE, name=None, *, capabilities=None, **params):
+async def ask(server, method, who=ALICE, name=None, *, capabilities=None, **params):
     """One request of the new era; returns its answer's JSON."""
     said = envelope(**params) if name is None else envelope(**params, name=name)
     said["_meta"]["io.modelcontextprotocol/clientCapabilities"] = capabilities or {}
     routed = name or params.get("taskId")
-    answer = await house.ask("POST", "/mcp", message(method, said), **modern(method, routed), **who)
+    answer = await server.ask("POST", "/mcp", message(method, said), **modern(method, routed), **who)
     return answer.json
 
 
@@ -57,12 +57,12 @@ PLAN = {
 
 @pytest.mark.proof
 async def test_whoever_has_long_outcomes_kept_is_refused_with_the_reason_while_another_is_served(serve) -> None:
-    async with thrifty(serve, max_retained_bytes=2 * LEAST, idle_ttl_s=4) as house:
+    async with thrifty(serve, max_retained_bytes=2 * LEAST, idle_ttl_s=4) as server:
         kept_first = 0
         for _ in range(30):
-            said = await ask(house, "tools/call", name="hacp_plan", arguments=PLAN, capabilities=TASKS)
+            said = await ask(server, "tools/call", name="hacp_plan", arguments=PLAN, capabilities=TASKS)
             while said.get("result", {}).get("status") == "working":
-                said = await ask(house, "tasks/get", taskId=said["result"]["taskId"], capabilities=TASKS)
+                said = await ask(server, "tasks/get", taskId=said["result"]["taskId"], capabilities=TASKS)
             ended = said.get("result", {})
             if ended.get("status") != "completed" or ended["result"]["isError"]:
                 break
@@ -70,44 +70,44 @@ async def test_whoever_has_long_outcomes_kept_is_refused_with_the_reason_while_a
         assert 2 < kept_first < 30
         # As a call, a task or a step that has failed, whichever finds no room.
         assert '"limit": "max_retained_bytes"' in json.dumps(said)
-        assert kept(house) > LEAST
-        served = await ask(house, "tools/call", BOB, name="hw_board", arguments={})
+        assert kept(server) > LEAST
+        served = await ask(server, "tools/call", BOB, name="hw_board", arguments={})
         assert not served["result"]["isError"]
         # Nobody asks for them any more.
-        await passes(lambda: house.runtime.memory.used == 0)
+        await passes(lambda: server.runtime.memory.used == 0)
 
 
 async def test_bodies_that_are_held_are_charged_and_one_too_many_is_refused_with_the_reason(serve) -> None:
-    async with thrifty(serve) as house:
+    async with thrifty(serve) as server:
         said = message("tools/call", envelope(name="gpio_get", arguments={"line": 17, "more": "x" * 700_000}))
         headers = modern("tools/call", "gpio_get", **ALICE)
-        async with await house.connect() as raw:
+        async with await server.connect() as raw:
             whole = raw.request("POST", "/mcp", said, **headers)
             await raw.send(whole[:600_000])
-            await passes(lambda: kept(house) > 500_000)
-            answer = await house.ask("POST", "/mcp", said, **headers)
+            await passes(lambda: kept(server) > 500_000)
+            answer = await server.ask("POST", "/mcp", said, **headers)
             assert answer.status == 503
             assert answer.headers["retry-after"]
             assert answer.json["error"]["code"] == -32005
             assert answer.json["error"]["data"]["limit"] == "max_retained_bytes"
-            served = await ask(house, "tools/call", BOB, name="gpio_get", arguments={"line": 17})
+            served = await ask(server, "tools/call", BOB, name="gpio_get", arguments={"line": 17})
             assert not served["result"]["isError"]
-            small = await ask(house, "tools/list")
+            small = await ask(server, "tools/list")
             assert small["result"]["tools"], "and what is small is served in spite of it"
-            before = kept(house)
-        await passes(lambda: kept(house) < before - 500_000)
+            before = kept(server)
+        await passes(lambda: kept(server) < before - 500_000)
 
 
 async def test_clients_are_charged_one_by_one_and_one_too_many_is_refused_with_the_reason(serve) -> None:
-    async with thrifty(serve, idle_ttl_s=0.5) as house:
+    async with thrifty(serve, idle_ttl_s=0.5) as server:
         for number in range(10):
             said = message("tools/call", envelope(f"client {number}", name="gpio_get", arguments={"line": 17}))
-            answer = await house.ask("POST", "/mcp", said, **modern("tools/call", "gpio_get", **ALICE))
+            answer = await server.ask("POST", "/mcp", said, **modern("tools/call", "gpio_get", **ALICE))
             if "error" in answer.json:
                 break
         assert 1 < number < 9
         assert refused(answer.json)["data"]["limit"] == "max_retained_bytes"
-        await passes(lambda: house.runtime.memory.used == 0)
+        await passes(lambda: server.runtime.memory.used == 0)
 
 
 async def test_what_a_peer_has_yet_to_take_is_charged() -> None:
@@ -130,21 +130,21 @@ async def test_what_a_peer_has_yet_to_take_is_charged() -> None:
 async def test_a_body_is_charged_as_what_it_becomes_and_not_by_its_length(serve) -> None:
     # Beside the arguments: one that the tool does not know would be refused.
     many = {"name": "gpio_get", "arguments": {"line": 17}, "more": [0] * 15_000}
-    async with thrifty(serve) as house:
+    async with thrifty(serve) as server:
         said = message("tools/call", envelope(**many))
-        answer = await house.ask("POST", "/mcp", said, **modern("tools/call", "gpio_get", **ALICE))
+        answer = await server.ask("POST", "/mcp", said, **modern("tools/call", "gpio_get", **ALICE))
         assert len(said) < 50_000
         assert answer.status == 503
         assert answer.json["error"]["data"]["needed_bytes"] > LEAST
-    async with serve() as house:
-        served = await ask(house, "tools/call", **many)
+    async with serve() as server:
+        served = await ask(server, "tools/call", **many)
         assert served["result"]["structuredContent"] == {"line": 17, "value": 0}
 
 
 @pytest.mark.slow
 async def test_subscriptions_are_charged_whatever_their_spelling_and_released_with_the_client(serve) -> None:
-    async with thrifty(serve) as house:
-        opened = await house.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **ALICE)
+    async with thrifty(serve) as server:
+        opened = await server.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **ALICE)
         session = {
             "Content_Type": JSON,
             "Accept": BOTH,
@@ -152,16 +152,16 @@ async def test_subscriptions_are_charged_whatever_their_spelling_and_released_wi
             "Mcp_Session_Id": opened.headers["mcp-session-id"],
             **ALICE,
         }
-        await house.ask("POST", "/mcp", message("notifications/initialized", id_=None), **session)
+        await server.ask("POST", "/mcp", message("notifications/initialized", id_=None), **session)
 
         async def old(method, **params):
-            answer = await house.ask("POST", "/mcp", message(method, params), **session)
+            answer = await server.ask("POST", "/mcp", message(method, params), **session)
             data = [line[6:] for line in answer.body.decode().splitlines() if line.startswith("data: ")]
             return json.loads(data[-1])
 
         listed = (await old("resources/list"))["result"]["resources"]
         name = next(each["uri"] for each in listed if each["uri"].startswith("hearth://sensors/")).rpartition("/")[2]
-        before = kept(house)
+        before = kept(server)
         for number in range(100):
             # The same sensor, with some of its letters spelled by their numbers.
             letters = (f"%{ord(at):02x}" if number >> index & 1 else at for index, at in enumerate(name))
@@ -170,8 +170,8 @@ async def test_subscriptions_are_charged_whatever_their_spelling_and_released_wi
                 break
         assert number > 10
         assert refused(said)["data"]["limit"] == "max_retained_bytes"
-        assert kept(house) > before + number * 10_000
-        served = await ask(house, "tools/call", BOB, name="gpio_get", arguments={"line": 17})
+        assert kept(server) > before + number * 10_000
+        served = await ask(server, "tools/call", BOB, name="gpio_get", arguments={"line": 17})
         assert not served["result"]["isError"]
-        assert (await house.ask("DELETE", "/mcp", **session)).status == 200
-        await passes(lambda: kept(house) == 0)
+        assert (await server.ask("DELETE", "/mcp", **session)).status == 200
+        await passes(lambda: kept(server) == 0)

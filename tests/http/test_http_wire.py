@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 import trio
-from support.http_house import LISTEN, Raw, passes
+from support.http import LISTEN, Raw, passes
 
 from hearth.actors.bridges.http.app import Hosts, Problem
 from hearth.actors.bridges.http.listener import HttpListener
@@ -20,13 +20,13 @@ def listening(app, send_timeout=5):
     """The listener, with this application for all requests."""
 
     @asynccontextmanager
-    async def house():
+    async def server():
         yield app
 
     return HttpListener(
         tcp.bind("http", LISTEN),
         None,
-        house,
+        server,
         handshake_timeout=5,
         send_timeout=send_timeout,
         report=lambda *_: None,

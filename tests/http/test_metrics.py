@@ -13,14 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from starlette.applications import Starlette
-from support.http_house import TOKENS
-from support.world import World, running
+from support.http import TOKENS, passes
+from support.world import BenchWorld, World, listening, running, simulated
 
 from hearth.actors.bridges.http import metrics
 from hearth.actors.build import build_parts
-from hearth.actors.connection import Connection
-from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.metrics import Latencies
 from hearth.actors.runtime import Runtime
 from hearth.api import Step
@@ -34,48 +31,38 @@ OPEN_METRICS = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;q=0.
 """What Prometheus says."""
 
 
-class House:
-    """A daemon's actors on the simulated board behind a Unix socket, each connection counted as hearthd counts it."""
+class Served(World):
+    """A world on the simulated board behind a Unix socket, and its metrics."""
 
-    def __init__(self, runtime, path):
-        self.runtime = runtime
-        self.path = path
-        self.app = Starlette(routes=metrics.routes(runtime))
+    @property
+    def path(self):
+        return Path(self.runtime.listeners[0].removeprefix("unix:"))
 
     def client(self):
         return connect(self.path)
 
     async def scrape(self, accept=None):
         """Every sample, by name and labels."""
-        return samples(await fetch(self.app, accept))
+        return samples(await fetch(app_of(self), accept))
 
 
-@pytest.fixture
-async def house(tmp_path):
-    async with opened(tmp_path) as here:
-        yield here
+def app_of(world):
+    return Starlette(routes=metrics.routes(world.runtime))
 
 
 @asynccontextmanager
-async def opened(folder, **audit):
+async def opened(directory, **audit):
     policy = PolicyConfig(name="us", match={"uid": os.geteuid()}, rate={"gpio.get": "2/m"})
-    config = Config(audit=AuditConfig(path=folder / "audit.log", **audit), policy=(policy,))
-    parts = build_parts(config, default_policy=())
-    parts.open_records()
-    runtime, path = Runtime(parts), folder / "hearth.sock"
-    listener = unix.UnixListener(unix.bind(path), path, send_timeout=10)
-    runtime.listeners = [listener.address]
-    metrics = parts.journal.metrics
+    world = simulated(directory, audit=audit, policy=(policy,), kind=Served)
+    async with running(world), listening(world, directory) as listeners:
+        listeners.open(world.config)
+        yield world
 
-    async def welcome(carrier, principal):
-        with metrics.connection("unix"):
-            await Connection(carrier, principal, runtime, metrics=metrics).run()
 
-    async with runtime.serve(), trio.open_nursery() as nursery:
-        nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(16), welcome)
-        yield House(runtime, path)
-        nursery.cancel_scope.cancel()
-    listener.close()
+@pytest.fixture
+async def served(tmp_path):
+    async with opened(tmp_path) as world:
+        yield world
 
 
 async def fetch(app, accept=None, method="GET"):
@@ -123,8 +110,8 @@ def named(found, name):
 # --- what ran is what is told ----------------------------------------------------------------------------------------
 
 
-async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
-    async with house.client() as client, client.open_session() as session:
+async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(served):
+    async with served.client() as client, client.open_session() as session:
         for value in (1, 0, 1):
             await session.run("gpio.set", line=17, value=value)
         done = await (
@@ -134,7 +121,7 @@ async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
         absent = await session.submit("nobody there", [Step("i2c.read", {"bus": 1, "addr": 0x11, "len": 1})])
         assert (await absent.wait()).status == "FAILED"
         watching = await session.submit("watch", [Step("gpio.watch", {"line": 4, "timeout_ms": 60_000})])
-        assert named(await house.scrape(), "hearth_tasks_live") == {(): 1}
+        assert named(await served.scrape(), "hearth_tasks_live") == {(): 1}
         await watching.cancel()
         assert (await watching.wait()).status == "CANCELLED"
         with pytest.raises(RpcError):
@@ -142,11 +129,12 @@ async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
         with pytest.raises(PermissionDenied):
             await session.submit("too much", [Step("file.delete", {"path": "/x"})])
         with pytest.raises(QueueFull):
-            house.runtime.memory.for_principal("uid:0").charge(1 << 40)
+            served.runtime.memory.for_principal("uid:0").charge(1 << 40)
         own, before = 0, -1
-        while own != before or own == 0:  # the log adds its first checkpoint once its key is read, and others later
-            before, found = own, await house.scrape()
-            own = house.runtime.parts.journal.settings.path.read_bytes().count(b'"event":"audit.checkpoint"')
+        while own != before:  # the log adds its first checkpoint once its key is read, and others later
+            await passes(lambda: served.records("audit.checkpoint"))
+            before, found = own, await served.scrape()
+            own = len(served.records("audit.checkpoint"))
     assert named(found, "hearth_tasks_total") == {"SUCCESS": 4, "FAILED": 1, "CANCELLED": 1}
     assert named(found, "hearth_tasks_live") == {}
     assert named(found, "hearth_steps_total") == {
@@ -163,7 +151,7 @@ async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
     assert requests["task.cancel", "ok"] == 1
     assert named(found, "hearth_sessions") == {(): 1}
     assert named(found, "hearth_retained_bytes")[()] > 10_000
-    assert named(found, "hearth_retained_limit_bytes") == {(): house.runtime.memory.total}
+    assert named(found, "hearth_retained_limit_bytes") == {(): served.runtime.memory.total}
     assert named(found, "hearth_retained_refusals_total") == {(): 1}
     records = named(found, "hearth_audit_records_total")
     assert (records["task.submit"], records["task.step.start"], records["task.finish"]) == (6, 7, 6)
@@ -173,14 +161,14 @@ async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
     assert named(found, "hearth_audit_seq") == {(): sum(records.values()) + own}
 
 
-async def test_a_latency_is_in_its_class_and_in_the_sum_of_its_tool(house):
-    async with house.client() as client, client.open_session() as session:
+async def test_a_latency_is_in_its_class_and_in_the_sum_of_its_tool(served):
+    async with served.client() as client, client.open_session() as session:
         took = []
         for duration in (30, 1):
             steps = [Step("gpio.pulse", {"line": 17, "value": 1, "duration_ms": duration})]
             done = await (await session.submit("pulse", steps)).wait()
             took.append(done.steps[0].latency_ms / 1000)
-        found = await house.scrape()
+        found = await served.scrape()
     assert named(found, "hearth_step_latency_seconds_count") == {"gpio.pulse": 2}
     assert found["hearth_step_latency_seconds_sum", "gpio.pulse"] == pytest.approx(sum(took))
     told = {float(key[1]): value for key, value in found.items() if key[0] == "hearth_step_latency_seconds_bucket"}
@@ -189,41 +177,41 @@ async def test_a_latency_is_in_its_class_and_in_the_sum_of_its_tool(house):
     assert told[0.01] <= 1
 
 
-async def test_connections_are_told_by_carrier_while_they_are_there_and_ever_after(house):
-    assert named(await house.scrape(), "hearth_connections_opened_total") == {}
-    assert ("hearth_connections", "unix") in await house.scrape(), (
+async def test_connections_are_told_by_carrier_while_they_are_there_and_ever_after(served):
+    assert named(await served.scrape(), "hearth_connections_opened_total") == {}
+    assert ("hearth_connections", "unix") in await served.scrape(), (
         "a carrier that is configured is told before anybody uses it"
     )
-    async with house.client() as client:
+    async with served.client() as client:
         await client.call("session.open", {})
-        async with house.client() as other:
+        async with served.client() as other:
             await other.call("session.open", {})
-            assert named(await house.scrape(), "hearth_connections") == {"unix": 2}
+            assert named(await served.scrape(), "hearth_connections") == {"unix": 2}
     with trio.fail_after(10):
-        while house.runtime.parts.journal.metrics.connected["unix"]:
+        while served.runtime.parts.journal.metrics.connected["unix"]:
             await trio.lowlevel.checkpoint()
-    assert named(await house.scrape(), "hearth_connections") == {}
-    assert named(await house.scrape(), "hearth_connections_opened_total") == {"unix": 2}
+    assert named(await served.scrape(), "hearth_connections") == {}
+    assert named(await served.scrape(), "hearth_connections_opened_total") == {"unix": 2}
 
 
-async def test_what_is_no_request_is_counted_and_nothing_a_client_sends_becomes_a_label(house):
-    before = (await house.scrape()).keys()
-    stream = await trio.open_unix_socket(house.path)
+async def test_what_is_no_request_is_counted_and_nothing_a_client_sends_becomes_a_label(served):
+    before = (await served.scrape()).keys()
+    stream = await trio.open_unix_socket(served.path)
     async with stream:
         await stream.send_all(b'nonsense\n[]\n{"jsonrpc": "2.0", "id": 1, "method": "evil.method", "params": {}}\n')
         answers = b""
         while answers.count(b"\n") < 3:
             answers += await stream.receive_some()
-    async with house.client() as client:
+    async with served.client() as client:
         with pytest.raises(SessionInvalid):
             await client.call("task.get", {"session_id": "evil-session", "task_id": "evil-task"})
         async with client.open_session(client_name="evil-name") as session:
             with pytest.raises(RpcError):
                 await session.run("evil.tool")
-    status, _, text = await fetch(house.app)
+    status, _, text = await fetch(app_of(served))
     assert status == 200
     assert "evil" not in text
-    found = await house.scrape()
+    found = await served.scrape()
     assert named(found, "hearth_documents_refused_total") == {(): 3}
     new = {key[:3] for key in found.keys() - before}
     assert new == {
@@ -238,7 +226,7 @@ async def test_what_is_no_request_is_counted_and_nothing_a_client_sends_becomes_
 
 
 async def test_a_bus_tells_how_long_it_was_waited_for_and_how_long_it_worked(autojump_clock):
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         session = await world.connect().open()
         first = await session.start(("read", {"bus": "a", "ms": 30}))
         second = await session.start(("read", {"bus": "a", "ms": 20}))
@@ -254,7 +242,7 @@ async def test_a_bus_tells_how_long_it_was_waited_for_and_how_long_it_worked(aut
 
 
 async def test_who_waits_for_a_lease_is_counted_as_waiting(autojump_clock):
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         session = await world.connect().open()
         holder = await session.start(("nap", {"bus": "a", "ms": 40}), exclusive=True)
         waiting = await session.start(("read", {"bus": "a"}), exclusive=True)
@@ -264,7 +252,7 @@ async def test_who_waits_for_a_lease_is_counted_as_waiting(autojump_clock):
 
 
 async def test_a_bus_that_does_not_answer_is_told_with_those_who_wait_for_it(autojump_clock):
-    async with running(World(bus_queue=2)) as world:
+    async with running(BenchWorld(bus_queue=2)) as world:
         app = Starlette(routes=metrics.routes(world.runtime))
 
         async def states():
@@ -285,10 +273,10 @@ async def test_a_bus_that_does_not_answer_is_told_with_those_who_wait_for_it(aut
         assert await states() == set()
 
 
-async def test_an_inline_bus_is_timed_by_the_processor(house):
-    async with house.client() as client, client.open_session() as session:
+async def test_an_inline_bus_is_timed_by_the_processor(served):
+    async with served.client() as client, client.open_session() as session:
         await session.run("gpio.set", line=17, value=1)
-    found = await house.scrape()
+    found = await served.scrape()
     assert named(found, "hearth_bus_transactions_total")["gpio:sim"] >= 1
     assert 0 < found["hearth_bus_busy_seconds_total", "gpio:sim"] < 1
 
@@ -297,7 +285,7 @@ async def test_an_inline_bus_is_timed_by_the_processor(house):
 
 
 async def test_events_are_told_by_phase_as_often_as_they_are_sent_and_as_often_as_they_are_not(autojump_clock):
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         session = await world.connect().open()
         task = await session.start(("progress", {"n": 200}))
         await session.wait(task)
@@ -309,7 +297,7 @@ async def test_events_are_told_by_phase_as_often_as_they_are_sent_and_as_often_a
 
 
 async def test_records_that_are_not_yet_safe_are_the_lag_of_the_audit(autojump_clock):
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         app = Starlette(routes=metrics.routes(world.runtime))
         session = await world.connect().open()
         await trio.testing.wait_all_tasks_blocked()
@@ -327,8 +315,8 @@ async def test_records_that_are_not_yet_safe_are_the_lag_of_the_audit(autojump_c
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-async def test_both_formats_tell_the_same_and_each_is_asked_for_by_its_name(house):
-    plain, open_ = await fetch(house.app, "text/plain"), await fetch(house.app, OPEN_METRICS)
+async def test_both_formats_tell_the_same_and_each_is_asked_for_by_its_name(served):
+    plain, open_ = await fetch(app_of(served), "text/plain"), await fetch(app_of(served), OPEN_METRICS)
     assert plain[1]["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert open_[1]["content-type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
     assert open_[2].endswith("# EOF\n")
@@ -357,57 +345,59 @@ async def test_both_formats_tell_the_same_and_each_is_asked_for_by_its_name(hous
         (";;;,,,", False),
     ],
 )
-async def test_whatever_is_accepted_gets_an_answer_that_can_be_read(house, accept, is_open):
-    answer = await fetch(house.app, accept)
+async def test_whatever_is_accepted_gets_an_answer_that_can_be_read(served, accept, is_open):
+    answer = await fetch(app_of(served), accept)
     assert answer[1]["content-type"].startswith("application/openmetrics-text") is is_open
     assert families(answer)
 
 
-async def test_every_metric_is_ours_or_the_processs_says_what_it_is_and_has_its_own_name(house):
-    found = families(await fetch(house.app))
+async def test_every_metric_is_ours_or_the_processs_says_what_it_is_and_has_its_own_name(served):
+    found = families(await fetch(app_of(served)))
     names = [family.name for family in found]
     assert len(names) == len(set(names))
     assert all(name.startswith(("hearth_", "process_")) for name in names)
     assert all(
         family.documentation and not family.documentation.endswith(".") for family in found if family.name[0] == "h"
     )
-    assert {"hearth_build_info", "process_start_time_seconds"} <= {key[0] for key in samples(await fetch(house.app))}
+    assert {"hearth_build_info", "process_start_time_seconds"} <= {
+        key[0] for key in samples(await fetch(app_of(served)))
+    }
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(metrics.RuntimeCollector(house.runtime))
+    registry.register(metrics.RuntimeCollector(served.runtime))
     with pytest.raises(ValueError, match="hearth_tasks"):
-        registry.register(metrics.RuntimeCollector(house.runtime))
+        registry.register(metrics.RuntimeCollector(served.runtime))
 
 
-async def test_a_tool_a_method_and_a_status_are_there_from_the_start(house):
-    found = await house.scrape()
-    tools = house.runtime.parts.registry
+async def test_a_tool_a_method_and_a_status_are_there_from_the_start(served):
+    found = await served.scrape()
+    tools = served.runtime.parts.registry
     assert {key[1:] for key in found if key[0] == "hearth_steps_total"} == {
         (status, tool) for tool in tools for status in ("SUCCESS", "FAILED", "CANCELLED")
     }
     assert {key[1] for key in found if key[0] == "hearth_requests_total"} == set(METHODS)
 
 
-async def test_a_scrape_writes_nothing_waits_for_nobody_and_has_as_many_lines_as_the_board_has_parts(house):
-    journal = house.runtime.parts.journal
+async def test_a_scrape_writes_nothing_waits_for_nobody_and_has_as_many_lines_as_the_board_has_parts(served):
+    journal = served.runtime.parts.journal
     before = journal.head
     here = trio.lowlevel.current_task()
     sizes = set()
     for _ in range(3):
         async with trio.open_nursery() as nursery:
             with trio.move_on_after(5) as scope:
-                _, _, text = await fetch(house.app)
+                _, _, text = await fetch(app_of(served))
             assert not nursery.child_tasks
         assert not scope.cancelled_caught
         sizes.add(text.count("\n"))
     assert trio.lowlevel.current_task() is here
     assert journal.head == before
-    tools, buses = len(house.runtime.parts.registry), len(house.runtime.buses)
+    tools, buses = len(served.runtime.parts.registry), len(served.runtime.buses)
     assert len(sizes) == 1
     assert max(sizes) < 200 + 3 * tools + 9 * buses
 
 
-async def test_head_is_answered_as_get_is(house):
-    (_, got, _), (status, told, _) = await fetch(house.app), await fetch(house.app, method="HEAD")
+async def test_head_is_answered_as_get_is(served):
+    (_, got, _), (status, told, _) = await fetch(app_of(served)), await fetch(app_of(served), method="HEAD")
     assert status == 200
     assert told.keys() == got.keys()
     assert told["content-type"] == got["content-type"]

@@ -1,14 +1,13 @@
 """What the listeners' tests share: a runtime behind each carrier there is, in this process."""
 
-import json
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
-from attrs import evolve
 from support.carriers import KINDS, Papers, exposed, ssh_to_here
+from support.world import running, simulated
 
-import hearth
-from hearth.config.model import AuditConfig, Config
+from hearth._util.exceptions import unwrapped
 
 
 @pytest.fixture(scope="session")
@@ -19,86 +18,62 @@ def papers(tmp_path_factory):
 
 @pytest.fixture
 def expose(tmp_path, papers, monkeypatch):
-    """`async with expose(runtime, *kinds) as over`: a runtime behind these carriers; see support.carriers.Exposed."""
+    """`async with expose(world, *kinds) as over`: a world behind these carriers; see support.carriers.Carriers."""
     monkeypatch.setenv("HEARTH_SSH", str(ssh_to_here(tmp_path)))
     monkeypatch.delenv("HEARTH_TOKEN", raising=False)
-
-    def make(runtime, *kinds, **more):
-        return exposed(runtime, tmp_path, papers, *kinds, **more)
-
-    return make
+    return partial(exposed, directory=tmp_path, papers=papers)
 
 
-class House:
-    """A runtime on the simulated board and a way to its sessions."""
+class Served:
+    """A world on the simulated board, and one way to its sessions."""
 
-    def __init__(self, runtime, opener, attach):
-        self.runtime = runtime
+    def __init__(self, world, opener, attach):
+        self.records = world.records
+        self.level = world.level
         self.open_session = opener.open_session
-        self._attach = attach
-
-    def attach(self, session):
+        self.attach = attach
         """The same session from elsewhere: an async context manager."""
-        return self._attach(session)
-
-    def level(self, line):
-        """What a line is driven to, past every actor."""
-        return self.runtime.board.drivers["gpio:sim"].level(line)
+        self._runtime = world.runtime
 
     @property
     def sessions(self):
-        return self.runtime.health()["sessions"]
-
-    def records(self, *events):
-        records = [json.loads(line) for line in self.runtime.audit_path.read_text().splitlines()]
-        return [record for record in records if not events or record["event"] in events]
+        return self._runtime.sessions
 
 
-@asynccontextmanager
-async def embedded_house(config):
-    async with hearth.open_runtime(board="sim", config=config) as runtime:
+@pytest.fixture(params=("embedded", *(kind for kind in KINDS if kind != "memory")))
+def serve(request, tmp_path, expose):
+    """`async with serve(**limits) as served`, over each carrier."""
 
-        @asynccontextmanager
-        async def attach(session):
-            yield runtime.attach(session.session_id)
+    @asynccontextmanager
+    async def opened(**limits):
+        world = simulated(tmp_path, limits=limits)
+        async with unwrapped() as body, running(world):
+            if request.param == "embedded":
+                here = world.sessions()
 
-        yield House(runtime, runtime, attach)
+                @asynccontextmanager
+                async def attach(session):
+                    yield here.attach(session.session_id)
 
+                async with body.watched():
+                    yield Served(world, here, attach)
+                return
+            async with expose(world, request.param) as over, over.connect(request.param) as client:
 
-@asynccontextmanager
-async def carried_house(config, kind, expose):
-    async with (
-        hearth.open_runtime(board="sim", config=config) as runtime,
-        expose(runtime._runtime, kind, limits=config.limits) as over,
-        over.connect(kind) as client,
-    ):
+                @asynccontextmanager
+                async def attach(session):
+                    async with over.connect(request.param) as other:
+                        yield other.attach(session.session_id)
 
-        @asynccontextmanager
-        async def attach(session):
-            async with over.connect(kind) as other:
-                yield other.attach(session.session_id)
+                async with body.watched():
+                    yield Served(world, client, attach)
 
-        yield House(runtime, client, attach)
-
-
-HOUSES = ("embedded", *(kind for kind in KINDS if kind != "memory"))
-
-
-@pytest.fixture(params=HOUSES)
-def make_house(request, tmp_path, expose):
-    """`async with make_house(**limits) as house`, over each carrier."""
-
-    def make(**limits):
-        config = Config(audit=AuditConfig(path=tmp_path / "audit.log"))
-        config = evolve(config, limits=evolve(config.limits, **limits))
-        return embedded_house(config) if request.param == "embedded" else carried_house(config, request.param, expose)
-
-    return make
+    return opened
 
 
 @pytest.fixture
-async def house(make_house):
-    async with make_house() as opened:
+async def served(serve):
+    async with serve() as opened:
         yield opened
 
 

@@ -40,26 +40,26 @@ async def until(condition):
 # --- cancelled callers ----------------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_run_leaves_nothing_running(house) -> None:
-    async with house.open_session() as session:
+async def test_a_cancelled_run_leaves_nothing_running(served) -> None:
+    async with served.open_session() as session:
         with trio.move_on_after(0.05) as scope:
             await session.run("gpio.watch", line=4, timeout_ms=60_000)
         assert scope.cancelled_caught
-        await until(lambda: len(house.records("task.finish")) == 1)
-        assert house.records("task.finish")[0]["status"] == "CANCELLED"
+        await until(lambda: len(served.records("task.finish")) == 1)
+        assert served.records("task.finish")[0]["status"] == "CANCELLED"
 
 
-async def test_a_cancelled_run_of_a_pulse_ends_the_pulse(house) -> None:
-    async with house.open_session() as session:
+async def test_a_cancelled_run_of_a_pulse_ends_the_pulse(served) -> None:
+    async with served.open_session() as session:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: session.run("gpio.pulse", line=18, value=1, duration_ms=60_000))
-            await until(lambda: house.level(18) == 1)
+            await until(lambda: served.level(18) == 1)
             nursery.cancel_scope.cancel()
-        await until(lambda: house.level(18) == 0)
+        await until(lambda: served.level(18) == 0)
 
 
-async def test_a_cancelled_wait_leaves_the_task_to_who_holds_it(house) -> None:
-    async with house.open_session() as session:
+async def test_a_cancelled_wait_leaves_the_task_to_who_holds_it(served) -> None:
+    async with served.open_session() as session:
         task = await session.submit("watch", [WATCH])
         with trio.move_on_after(0.05):
             await task.wait()
@@ -68,43 +68,43 @@ async def test_a_cancelled_wait_leaves_the_task_to_who_holds_it(house) -> None:
         assert (await task.wait()).status == "CANCELLED"
 
 
-async def test_a_submit_that_is_cancelled_before_its_answer_leaves_nothing_running(house) -> None:
+async def test_a_submit_that_is_cancelled_before_its_answer_leaves_nothing_running(served) -> None:
     """Nobody was told the task's id, so nobody could ever cancel it."""
-    async with house.open_session() as session:
+    async with served.open_session() as session:
         with trio.CancelScope() as scope:
             scope.cancel()
             await session.submit("watch", [WATCH])
         assert scope.cancelled_caught
         await session.tools()
-        await until(lambda: len(house.records("task.finish")) == len(house.records("task.submit")))
-        assert {record["status"] for record in house.records("task.finish")} <= {"CANCELLED"}
+        await until(lambda: len(served.records("task.finish")) == len(served.records("task.submit")))
+        assert {record["status"] for record in served.records("task.finish")} <= {"CANCELLED"}
 
 
-async def test_a_cancelled_submit_with_an_idempotency_key_is_left_to_who_repeats_it(house) -> None:
+async def test_a_cancelled_submit_with_an_idempotency_key_is_left_to_who_repeats_it(served) -> None:
     """Its caller can come back for it: that is what a key is for."""
-    async with house.open_session() as session:
+    async with served.open_session() as session:
         with trio.CancelScope() as scope:
             scope.cancel()
             await session.submit("watch", [WATCH], idempotency_key="k")
         task = await session.submit("watch", [WATCH], idempotency_key="k")
         assert (await task.get()).status in ("QUEUED", "RUNNING")
-        assert len(house.records("task.submit")) <= 1
+        assert len(served.records("task.submit")) <= 1
         await task.cancel()
         assert (await task.wait()).status == "CANCELLED"
 
 
-async def test_a_cancelled_open_leaves_no_session(house) -> None:
-    before = house.sessions
+async def test_a_cancelled_open_leaves_no_session(served) -> None:
+    before = served.sessions
     with trio.CancelScope() as scope:
         scope.cancel()
-        async with house.open_session():
+        async with served.open_session():
             await trio.lowlevel.checkpoint()
-    await until(lambda: house.sessions == before)
-    assert len(house.records("session.open")) == len(house.records("session.close"))
+    await until(lambda: served.sessions == before)
+    assert len(served.records("session.open")) == len(served.records("session.close"))
 
 
-async def test_whatever_is_cancelled_the_session_goes_on(house) -> None:
-    async with house.open_session() as session:
+async def test_whatever_is_cancelled_the_session_goes_on(served) -> None:
+    async with served.open_session() as session:
         task = await session.submit("watch", [WATCH])
 
         async def follow():
@@ -120,21 +120,21 @@ async def test_whatever_is_cancelled_the_session_goes_on(house) -> None:
         assert (await task.get()).status == "RUNNING"
 
 
-async def test_a_body_that_is_cancelled_leaves_its_outputs_safe_and_no_session(house) -> None:
+async def test_a_body_that_is_cancelled_leaves_its_outputs_safe_and_no_session(served) -> None:
     with trio.move_on_after(0.05):
-        async with house.open_session() as session:
+        async with served.open_session() as session:
             await session.run("gpio.set", line=17, value=1)
             await session.submit("watch", [WATCH])
             await trio.sleep_forever()
-    assert house.level(17) == 0
-    assert house.sessions == 0
+    assert served.level(17) == 0
+    assert served.sessions == 0
 
 
 # --- many callers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-async def test_one_session_is_used_by_many_tasks_at_once(house) -> None:
+async def test_one_session_is_used_by_many_tasks_at_once(served) -> None:
     values = []
 
     async def use(session, n):
@@ -144,44 +144,44 @@ async def test_one_session_is_used_by_many_tasks_at_once(house) -> None:
             assert done.status == "SUCCESS"
             assert len(await session.tools()) > 10
 
-    async with house.open_session() as session, trio.open_nursery() as nursery:
+    async with served.open_session() as session, trio.open_nursery() as nursery:
         for n in range(20):
             nursery.start_soon(use, session, n)
     assert sorted(values) == sorted(n % 16 for n in range(20) for _ in range(5))
 
 
 @pytest.mark.slow
-async def test_many_sessions_live_side_by_side(house) -> None:
+async def test_many_sessions_live_side_by_side(served) -> None:
     async def live(n):
-        async with house.open_session(client_name=f"client {n}") as session:
+        async with served.open_session(client_name=f"client {n}") as session:
             await session.run("gpio.set", line=n % 16, value=1)
             await session.run("i2c.read", bus=1, addr=0x48, reg=0, len=2)
 
     async with trio.open_nursery() as nursery:
         for n in range(40):
             nursery.start_soon(live, n)
-    assert house.sessions == 0
+    assert served.sessions == 0
 
 
 # --- what comes out -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-async def test_an_exception_of_the_body_comes_out_as_it_is(make_house) -> None:
+async def test_an_exception_of_the_body_comes_out_as_it_is(serve) -> None:
     class Mine(Exception):
         pass
 
     for error in (Mine("x"), ExceptionGroup("mine", [Mine("y")]), KeyError(3)):
-        with pytest.raises(type(error)) as caught:  # noqa: PT012  the whole house is what it comes through
-            async with make_house() as house, house.open_session() as session:
+        with pytest.raises(type(error)) as caught:  # noqa: PT012  all that serves it is what it comes through
+            async with serve() as served, served.open_session() as session:
                 await session.run("gpio.set", line=17, value=1)
                 raise error
         assert caught.value is error
         assert caught.value.__context__ is None
 
 
-async def test_every_refusal_is_of_its_class_with_its_data(house) -> None:
-    async with house.open_session() as session:
+async def test_every_refusal_is_of_its_class_with_its_data(served) -> None:
+    async with served.open_session() as session:
         with pytest.raises(InvalidParams) as params:
             await session.run("gpio.set", line=17, value=5)
         assert params.value.data["path"] == "/value"
@@ -201,9 +201,9 @@ async def test_every_refusal_is_of_its_class_with_its_data(house) -> None:
             await session.tools()
 
 
-async def test_text_of_every_kind_survives_the_carrier(house) -> None:
-    async with house.open_session(client_name="Zoë ☃\u0000\u2028") as session:
-        intent = "é ☃ \u2028 \n \\ \" 𝄞" * 50
+async def test_text_of_every_kind_survives_the_carrier(served) -> None:
+    async with served.open_session(client_name="Zoë ☃\u0000\u2028") as session:
+        intent = 'é ☃ \u2028 \n \\ " 𝄞' * 50
         task = await session.submit(intent, [step("gpio.get", line=4)])
         assert (await task.wait()).intent == intent
         with pytest.raises(InvalidParams):
@@ -216,8 +216,8 @@ async def test_text_of_every_kind_survives_the_carrier(house) -> None:
 # --- from elsewhere -------------------------------------------------------------------------------------------------
 
 
-async def test_a_session_is_used_and_a_task_is_followed_from_elsewhere(house) -> None:
-    async with house.open_session() as session, house.attach(session) as other:
+async def test_a_session_is_used_and_a_task_is_followed_from_elsewhere(served) -> None:
+    async with served.open_session() as session, served.attach(session) as other:
         task = await session.submit("watch", [WATCH])
         seen = []
 
@@ -234,17 +234,17 @@ async def test_a_session_is_used_and_a_task_is_followed_from_elsewhere(house) ->
         assert seen == ["start", "finish", "task_finish"]
 
 
-async def test_leaving_an_attached_session_does_not_close_it(house) -> None:
-    async with house.open_session() as session:
-        async with house.attach(session) as other:
+async def test_leaving_an_attached_session_does_not_close_it(served) -> None:
+    async with served.open_session() as session:
+        async with served.attach(session) as other:
             await other.run("gpio.set", line=17, value=1)
-        assert house.level(17) == 1
+        assert served.level(17) == 1
         assert await session.tools()
-    assert house.level(17) == 0
+    assert served.level(17) == 0
 
 
-async def test_a_session_that_somebody_else_closed_ends_for_everybody(house) -> None:
-    async with house.open_session() as session, house.attach(session) as other:
+async def test_a_session_that_somebody_else_closed_ends_for_everybody(served) -> None:
+    async with served.open_session() as session, served.attach(session) as other:
         task = await session.submit("watch", [WATCH])
         ended = []
 
@@ -255,7 +255,7 @@ async def test_a_session_that_somebody_else_closed_ends_for_everybody(house) -> 
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
-            await until(lambda: house.records("task.step.start"))
+            await until(lambda: served.records("task.step.start"))
             await other.close()
         assert ended
         with pytest.raises(SessionInvalid):

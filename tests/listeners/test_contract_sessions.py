@@ -6,7 +6,7 @@ import pytest
 from support.carriers import HERE
 from support.core_only import core_only
 from support.session_contract import SessionContract
-from support.world import World, running
+from support.world import BenchWorld, running
 
 import hearth
 
@@ -22,8 +22,8 @@ class Carried(SessionContract):
 
     @pytest.fixture
     async def face(self, expose):
-        world = World(keep=(31,), close_grace_s=0.2, policy=(HERE,))
-        async with running(world), expose(world.runtime, self.kind) as over, over.connect(self.kind) as client:
+        world = BenchWorld(keep=(31,), close_grace_s=0.2, policy=(HERE,))
+        async with running(world), expose(world, self.kind) as over, over.connect(self.kind) as client:
             yield ClientFace(world, client)
 
 
@@ -54,11 +54,11 @@ class TestOverAServerOfTheCoreOnly(SessionContract):
 
     @pytest.fixture
     async def face(self, expose, tmp_path):
-        world = World(keep=(31,), close_grace_s=0.2, policy=(HERE,))
+        world = BenchWorld(keep=(31,), close_grace_s=0.2, policy=(HERE,))
         core = tmp_path / "core.sock"
         async with (
             running(world),
-            expose(world.runtime, "unix"),
+            expose(world, "unix"),
             core_only(tmp_path / "unix.sock", core) as requests,
             hearth.connect(core) as client,
         ):

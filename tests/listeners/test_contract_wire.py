@@ -12,7 +12,7 @@ import trio
 from support import dialing
 from support.carriers import HERE, KINDS, vanish
 from support.waiting import passes
-from support.world import RawClient, World, running
+from support.world import BenchWorld, RawClient, running
 
 from hearth.api import step
 
@@ -48,7 +48,7 @@ class Wire:
         return client
 
     async def until_connections(self, count):
-        await passes(lambda: len(self.over.connections) == count)
+        await passes(lambda: len(self.world.connections) == count)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def wired(expose):
 
     @asynccontextmanager
     async def make(kind, **limits):
-        world = World(policy=(HERE,), **limits)
-        async with running(world), expose(world.runtime, kind, limits=world.limits) as over:
+        world = BenchWorld(policy=(HERE,), **limits)
+        async with running(world), expose(world, kind) as over:
             yield Wire(world, over, kind)
 
     return make
@@ -141,7 +141,7 @@ async def test_a_notification_is_executed_and_never_answered(wired, kind) -> Non
 
 @over_every_carrier
 async def test_text_of_every_kind_comes_back_as_it_was(wired, kind) -> None:
-    text = "é ☃ \u2028 \n \\ \" 𝄞 \u0000" * 50
+    text = 'é ☃ \u2028 \n \\ " 𝄞 \u0000' * 50
     async with wired(kind) as wire:
         client = await wire.client()
         session = await client.open()
@@ -275,7 +275,7 @@ async def test_a_client_that_does_not_read_is_cut_off_after_its_bound_and_nobody
                 await deaf.send_all(lines)
 
         wire.world.nursery.start_soon(ask)
-        while len(wire.over.connections) == 2:
+        while len(wire.world.connections) == 2:
             assert (await session.run(("read", {"bus": "b"})))["status"] == "SUCCESS"
         await alive(other)
         await trio.aclose_forcefully(deaf)
@@ -295,7 +295,7 @@ async def test_a_session_that_is_to_end_with_its_client_does_however_that_goes(w
             await client.close()
         await passes(lambda: not wire.world.runtime.sessions)
         await passes(lambda: wire.world.driver.levels == {1: 0})
-        await passes(lambda: not wire.over.connections)
+        await passes(lambda: not wire.world.connections)
 
 
 @pytest.mark.slow
@@ -305,7 +305,7 @@ async def test_a_server_that_ends_sends_what_is_due_and_ends_cleanly(wired, kind
         stream = await wire.stream()
         client = RawClient(stream)
         await wire.until_connections(1)
-        [connection] = wire.over.connections
+        [connection] = wire.world.connections
         await client.send(*(client.request("no.such", {}, n) for n in range(500)))
         received = await stream.receive_some()
         connection.finish()
@@ -357,7 +357,7 @@ async def test_what_tls_needs_for_a_connection_goes_with_it_and_does_not_wait_fo
                 # One that breaks off in the middle of its handshake.
                 with dialing.tcp(address) as broken_off:
                     broken_off.send(bytes.fromhex("160301020001"))
-            await passes(lambda: not wire.over.connections and not wire.world.runtime.sessions)
+            await passes(lambda: not wire.world.connections and not wire.world.runtime.sessions)
             await passes(lambda: held() <= before + (0 if kind == "tls" else 10))
         finally:
             gc.enable()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from support.world import World, running
+from support.world import BenchWorld, running
 
 from hearth.actors import session as session_module
 
@@ -12,7 +12,7 @@ from hearth.actors import session as session_module
 @pytest.mark.slow
 async def test_requests_that_come_together_are_worked_off_in_turns(monkeypatch) -> None:
     monkeypatch.setattr(session_module, "TURN", -1.0)
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         client = world.connect()
         session = await client.open()
         turns = 0

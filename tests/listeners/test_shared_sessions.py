@@ -14,7 +14,7 @@ import pytest
 import trio
 from support.carriers import HERE, exposed
 from support.waiting import passes
-from support.world import RawClient, World, running
+from support.world import BenchWorld, RawClient, running
 
 from hearth.api import step
 from hearth.errors import SessionInvalid
@@ -55,8 +55,8 @@ def opened(expose):
 
     @asynccontextmanager
     async def make(*kinds):
-        world = World(policy=(HERE,), close_grace_s=0.2)
-        async with running(world), expose(world.runtime, *kinds, limits=world.limits) as over:
+        world = BenchWorld(policy=(HERE,), close_grace_s=0.2)
+        async with running(world), expose(world, *kinds) as over:
             yield world, over
 
     return make
@@ -100,7 +100,7 @@ async def test_a_session_outlives_the_connection_that_opened_it_and_ends_on_anot
         session = await first.open(on_disconnect="keep")
         task = await session.start(("wait", {}))
         await first.close()
-        await passes(lambda: not over.connections)
+        await passes(lambda: not world.connections)
         second = await raw(world, over, "unix", "uid")
         here = {"session_id": session.session_id}
         assert (await second.call("task.get", task_id=task, **here))["status"] == "RUNNING"
@@ -117,7 +117,7 @@ async def test_a_session_is_closed_with_the_connection_that_opened_it_if_it_aske
         here = {"session_id": session.session_id}
         assert (await user.call("tool.list", **here))["tools"]
         await user.close()
-        await passes(lambda: len(over.connections) == 1)
+        await passes(lambda: len(world.connections) == 1)
         assert (await opener.call("tool.list", **here))["tools"]
         await opener.close()
         await passes(lambda: world.runtime.sessions == 0)
@@ -194,9 +194,9 @@ def open_place():
 @as_root
 @pytest.mark.parametrize("kind", ["unix", "ws", "wss"])
 async def test_another_user_of_this_machine_is_another_principal(open_place, papers, kind: str) -> None:
-    world = World(policy=(HERE,))
-    async with running(world), exposed(world.runtime, open_place, papers, *{"unix", kind}) as over:
-        over.for_everybody("unix")
+    world = BenchWorld(policy=(HERE,))
+    async with running(world), exposed(world, *{"unix", kind}, directory=open_place, papers=papers) as over:
+        (open_place / "unix.sock").chmod(0o666)
         owner = await raw(world, over, "unix", "uid")
         session = await owner.open()
         task = await session.start(("wait", {"tag": "never"}))

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 from support.pki import CLIENT, DAY, Bench, certify, name, needs_openssl
-from support.tls_door import Door, echoed, opened
+from support.tls import TlsServer, echoed, opened
 from support.waiting import passes
 
 from hearth.actors.listeners import tls
@@ -27,21 +27,21 @@ def bench(tmp_path_factory):
 
 
 async def test_a_client_with_a_certificate_of_the_ca_is_served_as_its_subject(bench) -> None:
-    async with opened(bench) as door:
-        async with await door.client() as stream:
+    async with opened(bench) as server:
+        async with await server.client() as stream:
             assert await echoed(stream)
-        (principal,) = door.principals
+        (principal,) = server.principals
     assert principal.kind == "tls"
     assert principal.cert_subject == "CN=bench-client,O=hearth tests"
     assert principal.key == "cert:CN=bench-client,O=hearth tests"
-    assert door.strangers == []
+    assert server.rejected == []
 
 
 async def test_alternative_names_are_part_of_who_it_is(bench) -> None:
     pair = bench.client("named", None, sans=["arm-7.local", "10.0.0.7", "URI:urn:arm-7"])
-    async with opened(bench) as door, await door.client(bench.client_context(pair)) as stream:
+    async with opened(bench) as server, await server.client(bench.client_context(pair)) as stream:
         assert await echoed(stream)
-        (principal,) = door.principals
+        (principal,) = server.principals
     assert principal.cert_sans == {"DNS:arm-7.local", "IP:10.0.0.7", "URI:urn:arm-7"}
 
 
@@ -49,14 +49,14 @@ async def test_alternative_names_are_part_of_who_it_is(bench) -> None:
 async def test_both_versions_of_tls_are_served(bench, version) -> None:
     context = bench.client_context()
     context.minimum_version = context.maximum_version = version
-    async with opened(bench) as door, await door.client(context) as stream:
+    async with opened(bench) as server, await server.client(context) as stream:
         assert await echoed(stream)
         assert stream.version() == version.name.replace("_", ".")
 
 
 async def test_much_goes_through_whole(bench) -> None:
     data = bytes(range(256)) * 20_000
-    async with opened(bench) as door, await door.client() as stream:
+    async with opened(bench) as server, await server.client() as stream:
         received = bytearray()
 
         async def read():
@@ -71,20 +71,20 @@ async def test_much_goes_through_whole(bench) -> None:
 
 async def test_a_certificate_without_a_purpose_is_good_for_any(bench) -> None:
     pair = bench.client("any-purpose", purposes=())
-    async with opened(bench) as door, await door.client(bench.client_context(pair)) as stream:
+    async with opened(bench) as server, await server.client(bench.client_context(pair)) as stream:
         assert await echoed(stream)
 
 
 async def test_a_certificate_without_any_extension_is_no_cas(bench) -> None:
     pair = bench.client("plain", purposes=(), plain=True)
-    async with opened(bench) as door, await door.client(bench.client_context(pair)) as stream:
+    async with opened(bench) as server, await server.client(bench.client_context(pair)) as stream:
         assert await echoed(stream)
 
 
 @needs_openssl
 async def test_openssls_own_client_gets_in(bench) -> None:
-    async with opened(bench) as door:
-        command = ["openssl", "s_client", "-connect", f"127.0.0.1:{door.port}", "-quiet", "-verify_return_error"]
+    async with opened(bench) as server:
+        command = ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", "-quiet", "-verify_return_error"]
         command += ["-CAfile", bench.ca, "-cert", bench.client_cert, "-key", bench.client_key]
         process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=-3)
         await process.stdin.send_all(b"hello\n")
@@ -133,75 +133,75 @@ async def test_a_bad_certificate_is_refused_with_a_reason_here_and_an_alert(benc
     if version is ssl.TLSVersion.TLSv1_2 and kind == "none":
         # TLS 1.2 has no alert of its own for it.
         alert = "HANDSHAKE_FAILURE"
-    async with opened(bench) as door:
-        error = await door.refusal(context)
-        await door.quiet()
-        (said,) = door.strangers
+    async with opened(bench) as server:
+        error = await server.refusal(context)
+        await server.quiet()
+        (said,) = server.rejected
         assert reason in said
         assert alert in error.reason
         assert "ALERT" in error.reason
-        async with await door.client() as stream:
+        async with await server.client() as stream:
             assert await echoed(stream)
-    assert len(door.principals) == 1
+    assert len(server.principals) == 1
 
 
 async def test_a_certificate_that_names_nobody_is_refused(bench, clients) -> None:
-    async with opened(bench) as door:
-        stream = await door.client(bench.client_context(clients["unnamed"][0]))
+    async with opened(bench) as server:
+        stream = await server.client(bench.client_context(clients["unnamed"][0]))
         assert await stream.receive_some() == b""
-        await door.quiet()
-    (said,) = door.strangers
+        await server.quiet()
+    (said,) = server.rejected
     assert "empty subject" in said
-    assert door.principals == []
+    assert server.principals == []
 
 
 async def test_a_ca_that_may_also_sign_as_a_client_is_refused(bench) -> None:
     # OpenSSL lets it pass: its key usage permits it.
     pair = bench.write("dual", *certify(name("dual"), bench.authority, ca=True, signs=True))
-    async with opened(bench) as door:
-        stream = await door.client(bench.client_context(pair))
+    async with opened(bench) as server:
+        stream = await server.client(bench.client_context(pair))
         assert await stream.receive_some() == b""
-        await door.quiet()
-    assert door.strangers == ["its certificate is of the wrong purpose: a CA's"]
+        await server.quiet()
+    assert server.rejected == ["its certificate is of the wrong purpose: a CA's"]
 
 
 async def test_a_resumed_session_ends_with_its_certificate(bench, monkeypatch) -> None:
     context = bench.client_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    async with opened(bench) as door:
-        async with await door.client(context) as first:
+    async with opened(bench) as server:
+        async with await server.client(context) as first:
             assert await echoed(first)
             session = first.session
-        await door.quiet()
+        await server.quiet()
 
-        async with await door.client(context, session) as stream:
+        async with await server.client(context, session) as stream:
             assert stream.session_reused
             assert await echoed(stream)
         later = time.time() + 500 * DAY.total_seconds()
         monkeypatch.setattr(tls.time, "time", lambda: later)
-        stream = await door.client(context, session)
+        stream = await server.client(context, session)
         assert stream.session_reused
         assert await stream.receive_some() == b""
-        await door.quiet()
-    assert door.strangers == ["its certificate has expired"]
+        await server.quiet()
+    assert server.rejected == ["its certificate has expired"]
 
 
 async def test_a_client_that_does_not_trust_us_is_told_apart(bench) -> None:
     context = ssl.create_default_context(cafile=str(bench.stranger.path))
-    async with opened(bench) as door:
+    async with opened(bench) as server:
         # Trio's client would send no alert.
         with pytest.raises(ssl.SSLCertVerificationError):
-            await trio.to_thread.run_sync(lambda: context.wrap_socket(door.dial(), server_hostname="localhost"))
-        await door.quiet()
-    assert door.strangers == ["it refused the daemon with the TLS alert 'unknown ca'"]
+            await trio.to_thread.run_sync(lambda: context.wrap_socket(server.connect(), server_hostname="localhost"))
+        await server.quiet()
+    assert server.rejected == ["it refused the daemon with the TLS alert 'unknown ca'"]
 
 
 async def test_where_certificates_are_optional_who_shows_none_is_nobody(bench) -> None:
-    async with opened(bench, client="optional") as door:
-        stream = await door.client(bench.client_context(anonymous=True))
+    async with opened(bench, client="optional") as server:
+        stream = await server.client(bench.client_context(anonymous=True))
         assert await stream.receive_some() == b""
-        await door.quiet()
-    assert door.strangers == ["no certificate"]
+        await server.quiet()
+    assert server.rejected == ["no certificate"]
 
 
 async def test_a_certificate_that_cannot_be_read_is_refused(bench, monkeypatch) -> None:
@@ -209,80 +209,80 @@ async def test_a_certificate_that_cannot_be_read_is_refused(bench, monkeypatch) 
         raise ValueError("an oddity")
 
     monkeypatch.setattr(tls, "from_certificate", odd)
-    async with opened(bench) as door:
-        stream = await door.client()
+    async with opened(bench) as server:
+        stream = await server.client()
         assert await stream.receive_some() == b""
-        await door.quiet()
-    assert door.strangers == ["its certificate cannot be read: an oddity"]
+        await server.quiet()
+    assert server.rejected == ["its certificate cannot be read: an oddity"]
 
 
 # --- how it ends ----------------------------------------------------------------------------------------------------
 
 
 async def test_a_clean_close_and_a_bare_one_both_end_the_connection_and_leave_no_trace(bench) -> None:
-    async with opened(bench) as door:
-        clean, bare = await door.client(), await door.client()
+    async with opened(bench) as server:
+        clean, bare = await server.client(), await server.client()
         assert await echoed(clean)
         assert await echoed(bare)
         await clean.aclose()
         await trio.aclose_forcefully(bare)
-        await door.quiet()
-    assert door.strangers == []
+        await server.quiet()
+    assert server.rejected == []
 
 
 async def test_what_a_connection_raises_when_its_peer_has_gone_stays_inside(bench) -> None:
-    async with opened(bench) as door:
-        door.welcome = lambda carrier, _principal: carrier.send([b"x" * (16 << 20)])
-        stream = await door.client()
+    async with opened(bench) as server:
+        server.echo = lambda carrier, _principal: carrier.send([b"x" * (16 << 20)])
+        stream = await server.client()
         await trio.aclose_forcefully(stream)
-        await door.quiet()
-    assert door.strangers == []
+        await server.quiet()
+    assert server.rejected == []
 
 
 async def test_when_the_connection_is_over_the_client_reads_its_end(bench) -> None:
-    async with opened(bench) as door:
+    async with opened(bench) as server:
 
         async def welcome(carrier, _principal):
             await carrier.send([b"bye\n"])
 
-        door.welcome = welcome
-        stream = await door.client()
+        server.echo = welcome
+        stream = await server.client()
         assert await stream.receive_some() == b"bye\n"
         assert await stream.receive_some() == b""
         await trio.aclose_forcefully(stream)
 
 
 async def test_ending_the_server_closes_handshakes_and_connections(bench) -> None:
-    with closing(Door(bench)) as door, trio.fail_after(20):
+    with closing(TlsServer(bench)) as server, trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(door.run)
-            half, whole = door.dial(), await door.client()
+            nursery.start_soon(server.run)
+            half, whole = server.connect(), await server.client()
             assert await echoed(whole)
-            await passes(lambda: door.under_way == 2)
+            await passes(lambda: server.open_sockets == 2)
             nursery.cancel_scope.cancel()
         assert half.recv(1) == b""
         with pytest.raises(trio.BrokenResourceError):
             await whole.receive_some()
-    assert door.strangers == []
+    assert server.rejected == []
 
 
 async def test_a_reload_takes_effect_for_the_next_and_keeps_who_is_inside(tmp_path) -> None:
     bench = Bench(tmp_path)
-    async with opened(bench) as door, await door.client() as inside:
+    async with opened(bench) as server, await server.client() as inside:
         assert await echoed(inside)
         other = bench.make_authority("ca", "another CA")
         bench.server("server", authority=other)
         newcomer = bench.client("newcomer", authority=other)
-        door.certificates.reload()
-        async with await door.client(bench.client_context(newcomer)) as stream:
+        server.certificates.reload()
+        async with await server.client(bench.client_context(newcomer)) as stream:
             assert await echoed(stream)
-        error = await door.refusal(bench.client_context())
+        error = await server.refusal(bench.client_context())
         assert "ALERT" in error.reason
         assert await echoed(inside)
         bench.server_key.unlink()
         with pytest.raises(ConfigError):
-            door.certificates.reload()
-        async with await door.client(bench.client_context(newcomer)) as stream:
+            server.certificates.reload()
+        async with await server.client(bench.client_context(newcomer)) as stream:
             assert await echoed(stream)
 
 

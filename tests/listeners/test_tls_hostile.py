@@ -15,7 +15,7 @@ import warnings
 import pytest
 import trio
 from support.pki import Bench, needs_openssl
-from support.tls_door import descriptors, echoed, opened
+from support.tls import descriptors, echoed, opened
 from support.waiting import passes
 
 from hearth.actors.transport import PeerGone, SocketTransport
@@ -36,15 +36,15 @@ def besieged(bench):
     @contextlib.asynccontextmanager
     async def make(**options):
         before = descriptors()
-        async with opened(bench, **options) as door:
-            async with await door.client() as inside:
+        async with opened(bench, **options) as server:
+            async with await server.client() as inside:
                 assert await echoed(inside)
-                yield door
+                yield server
                 assert await echoed(inside)
-                async with await door.client() as newcomer:
+                async with await server.client() as newcomer:
                     assert await echoed(newcomer)
-            await door.quiet()
-            door.close()
+            await server.quiet()
+            server.close()
             assert descriptors() == before
 
     return make
@@ -76,30 +76,30 @@ async def closed(peer):
 
 
 async def test_who_connects_and_says_nothing_is_closed_at_the_deadline(besieged) -> None:
-    async with besieged(handshake_timeout=0.4) as door:
-        silent = [door.dial() for _ in range(50)]
-        await passes(lambda: len(door.strangers) == len(silent))
-        assert set(door.strangers) == {TIMED_OUT}
+    async with besieged(handshake_timeout=0.4) as server:
+        silent = [server.connect() for _ in range(50)]
+        await passes(lambda: len(server.rejected) == len(silent))
+        assert set(server.rejected) == {TIMED_OUT}
         for peer in silent:
             assert await closed(peer) == b""
 
 
 async def test_who_stops_in_the_middle_is_closed_at_the_deadline(besieged) -> None:
     hello = client_hello()
-    async with besieged(handshake_timeout=0.4) as door:
-        peers = [door.dial() for _ in range(3)]
+    async with besieged(handshake_timeout=0.4) as server:
+        peers = [server.connect() for _ in range(3)]
         for peer, said in zip(peers, (hello[:3], hello[: len(hello) // 2], hello), strict=True):
             peer.sendall(said)
-        await passes(lambda: len(door.strangers) == len(peers))
-        assert set(door.strangers) == {TIMED_OUT}
+        await passes(lambda: len(server.rejected) == len(peers))
+        assert set(server.rejected) == {TIMED_OUT}
         # The third has our half of the handshake, and then the end.
         assert [bool(await closed(peer)) for peer in peers] == [False, False, True]
 
 
 async def test_bytes_that_drip_in_do_not_move_the_deadline(besieged) -> None:
     hello = client_hello()
-    async with besieged(handshake_timeout=0.4) as door:
-        peer = await trio.open_tcp_stream("127.0.0.1", door.port)
+    async with besieged(handshake_timeout=0.4) as server:
+        peer = await trio.open_tcp_stream("127.0.0.1", server.port)
         sent = 0
         async with peer:
             with contextlib.suppress(trio.BrokenResourceError):
@@ -107,30 +107,30 @@ async def test_bytes_that_drip_in_do_not_move_the_deadline(besieged) -> None:
                     await peer.send_all(bytes([byte]))
                     sent += 1
                     await trio.sleep(0.01)
-        await passes(lambda: door.strangers)
-        assert door.strangers == [TIMED_OUT]
+        await passes(lambda: server.rejected)
+        assert server.rejected == [TIMED_OUT]
         assert 10 < sent < len(hello)
 
 
 async def test_who_leaves_in_the_middle_is_gone_at_once(besieged) -> None:
     hello = client_hello()
-    async with besieged() as door:
+    async with besieged() as server:
         for said in (b"", hello[:3], hello[: len(hello) // 2], hello):
-            peer = door.dial()
+            peer = server.connect()
             peer.sendall(said)
             peer.close()
-        await passes(lambda: len(door.strangers) == 4)
-        assert set(door.strangers) <= {MIDWAY, "connection lost while receiving: [Errno 104] Connection reset by peer"}
+        await passes(lambda: len(server.rejected) == 4)
+        assert set(server.rejected) <= {MIDWAY, "connection lost while receiving: [Errno 104] Connection reset by peer"}
 
 
 async def test_who_resets_in_the_middle_is_gone_at_once(besieged) -> None:
-    async with besieged() as door:
-        peer = door.dial()
-        await passes(lambda: door.under_way == 2)
+    async with besieged() as server:
+        peer = server.connect()
+        await passes(lambda: server.open_sockets == 2)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
-        await passes(lambda: door.strangers)
-        (said,) = door.strangers
+        await passes(lambda: server.rejected)
+        (said,) = server.rejected
         assert said.startswith("connection lost while receiving")
 
 
@@ -159,9 +159,9 @@ async def test_a_damaged_handshake_is_never_more_than_a_stranger(besieged, bench
     context = bench.client_context()
     context.minimum_version = context.maximum_version = version
     chance = random.Random(7)
-    async with besieged(handshake_timeout=5) as door:
+    async with besieged(handshake_timeout=5) as server:
         for turn in range(60):
-            stream = await trio.open_tcp_stream("127.0.0.1", door.port)
+            stream = await trio.open_tcp_stream("127.0.0.1", server.port)
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
             async with stream:
@@ -178,10 +178,10 @@ async def test_a_damaged_handshake_is_never_more_than_a_stranger(besieged, bench
                     await stream.send_all(damaged(chance, outgoing.read()))
                 with contextlib.suppress(trio.BrokenResourceError):
                     await stream.send_eof()
-            await passes(lambda: door.under_way == 1)
+            await passes(lambda: server.open_sockets == 1)
         # Now and then only a byte beyond what counts is hit, and the client gets in.
-        assert len(door.strangers) >= 55
-        assert len(door.strangers) + len(door.principals) == 61
+        assert len(server.rejected) >= 55
+        assert len(server.rejected) + len(server.principals) == 61
 
 
 # --- those who speak something else ---------------------------------------------------------------------------------
@@ -201,22 +201,22 @@ async def test_a_damaged_handshake_is_never_more_than_a_stranger(besieged, bench
     ids=["http", "proxy", "ssh", "hacp", "zeros", "ones", "much"],
 )
 async def test_what_is_not_tls_is_refused_with_an_alert_or_a_close(besieged, said, reason) -> None:
-    async with besieged() as door:
-        peer = door.dial()
+    async with besieged() as server:
+        peer = server.connect()
         peer.sendall(said)
         answer = await closed(peer)
         # An alert record (21), or nothing.
         assert answer == b"" or (answer[0] == 21 and len(answer) < 20)
-        await passes(lambda: door.strangers)
-        assert door.strangers == [reason]
+        await passes(lambda: server.rejected)
+        assert server.rejected == [reason]
 
 
 async def test_a_hello_that_never_ends_is_cut_short(besieged) -> None:
     # A handshake message that says it has 16 MiB, in records as long as there are.
     record = struct.pack(">BHH", 22, 0x0301, 16384)
     first = record + b"\x01\xff\xff\xff\x03\x03" + b"x" * 16378
-    async with besieged() as door:
-        peer = await trio.open_tcp_stream("127.0.0.1", door.port)
+    async with besieged() as server:
+        peer = await trio.open_tcp_stream("127.0.0.1", server.port)
         sent = 0
         async with peer:
             with contextlib.suppress(trio.BrokenResourceError):
@@ -225,8 +225,8 @@ async def test_a_hello_that_never_ends_is_cut_short(besieged) -> None:
                     await peer.send_all(record + b"x" * 16384)
                     sent += 1
         assert sent < 1000
-        await passes(lambda: door.strangers)
-        (said,) = door.strangers
+        await passes(lambda: server.rejected)
+        (said,) = server.rejected
         assert said.startswith("the TLS handshake failed: excessive message size")
 
 
@@ -238,13 +238,13 @@ async def test_tls_before_1_2_is_refused(besieged, version) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = ssl.TLSVersion[version]
-    async with besieged() as door:
-        peer = door.dial()
+    async with besieged() as server:
+        peer = server.connect()
         peer.sendall(client_hello(context))
         # A fatal alert: protocol_version (70).
         assert (await closed(peer))[5:7] == b"\x02\x46"
-        await passes(lambda: door.strangers)
-        assert door.strangers == ["it speaks no TLS as new as 1.2"]
+        await passes(lambda: server.rejected)
+        assert server.rejected == ["it speaks no TLS as new as 1.2"]
 
 
 async def test_who_has_no_cipher_in_common_is_refused(besieged) -> None:
@@ -252,21 +252,21 @@ async def test_who_has_no_cipher_in_common_is_refused(besieged) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     # The server's key is no RSA key.
     context.set_ciphers("ECDHE-RSA-AES256-GCM-SHA384")
-    async with besieged() as door:
-        peer = door.dial()
+    async with besieged() as server:
+        peer = server.connect()
         peer.sendall(client_hello(context))
         assert (await closed(peer))[5:7] == b"\x02\x28"
-        await passes(lambda: door.strangers)
-        assert door.strangers == ["it has no cipher in common with the daemon"]
+        await passes(lambda: server.rejected)
+        assert server.rejected == ["it has no cipher in common with the daemon"]
 
 
 # --- those who got in -----------------------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
-async def s_client(bench, door, *options):
+async def s_client(bench, server, *options):
     """OpenSSL's client with its interactive commands: "R" renegotiates, "K" changes keys."""
-    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{door.port}", "-CAfile", bench.ca, *options]
+    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", "-CAfile", bench.ca, *options]
     command += ["-cert", bench.client_cert, "-key", bench.client_key]
     process = await trio.lowlevel.open_process(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -292,20 +292,20 @@ async def until_said(process, words):
 
 @needs_openssl
 async def test_renegotiation_is_not_done(besieged, bench) -> None:
-    async with besieged() as door, s_client(bench, door, "-tls1_2") as process:
+    async with besieged() as server, s_client(bench, server, "-tls1_2") as process:
         await process.stdin.send_all(b"hello\n")
         await until_said(process, rb"(?m)^hello$")
-        handshakes = door.certificates.context.session_stats()["accept_good"]
+        handshakes = server.certificates.context.session_stats()["accept_good"]
         await process.stdin.send_all(b"R\n")
         await until_said(process, rb"no renegotiation")
-        assert door.certificates.context.session_stats()["accept_good"] == handshakes
+        assert server.certificates.context.session_stats()["accept_good"] == handshakes
         process.kill()
-        await passes(lambda: door.inside == 1)
+        await passes(lambda: server.connections == 1)
 
 
 @needs_openssl
 async def test_a_flood_of_new_keys_harms_nobody(besieged, bench) -> None:
-    async with besieged() as door, s_client(bench, door, "-tls1_3") as process:
+    async with besieged() as server, s_client(bench, server, "-tls1_3") as process:
         await process.stdin.send_all(b"hello\n")
         await until_said(process, rb"(?m)^hello$")
         for _ in range(200):
@@ -313,16 +313,16 @@ async def test_a_flood_of_new_keys_harms_nobody(besieged, bench) -> None:
             await until_said(process, rb"KEYUPDATE")
         await process.stdin.send_all(b"still here\n")
         await until_said(process, rb"(?m)^still here$")
-        assert door.inside == 2
+        assert server.connections == 2
         process.kill()
-        await passes(lambda: door.inside == 1)
+        await passes(lambda: server.connections == 1)
 
 
 @pytest.mark.slow
 async def test_who_never_reads_is_cut_after_the_bound(besieged) -> None:
-    async with besieged(send_timeout=0.4) as door:
+    async with besieged(send_timeout=0.4) as server:
         gone = []
-        usual = door.welcome
+        usual = server.echo
 
         async def welcome(carrier, principal):
             del principal
@@ -332,48 +332,48 @@ async def test_who_never_reads_is_cut_after_the_bound(besieged) -> None:
                 gone.append(str(error))
                 raise
 
-        door.welcome = welcome
-        await door.client()
-        door.welcome = usual
+        server.echo = welcome
+        await server.client()
+        server.echo = usual
         await passes(lambda: gone)
         assert gone == ["the peer has read nothing for 0.4 s"]
-        await passes(lambda: door.under_way == 1)
+        await passes(lambda: server.open_sockets == 1)
 
 
 async def test_who_speaks_something_else_after_the_handshake_is_cut(besieged) -> None:
-    async with besieged() as door:
-        stream = await door.client()
+    async with besieged() as server:
+        stream = await server.client()
         assert await echoed(stream)
         await stream.transport_stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
-        await passes(lambda: door.under_way == 1)
+        await passes(lambda: server.open_sockets == 1)
 
 
 async def test_who_changes_a_byte_on_the_way_is_cut(besieged) -> None:
-    async with besieged() as door:
-        stream = await door.client()
+    async with besieged() as server:
+        stream = await server.client()
         assert await echoed(stream)
         stream._ssl_object.write(b"hello\n")
         record = bytearray(stream._outgoing.read())
         record[-1] ^= 1
         await stream.transport_stream.send_all(record)
-        await passes(lambda: door.under_way == 1)
+        await passes(lambda: server.open_sockets == 1)
 
 
 @pytest.mark.slow
 async def test_hundreds_who_come_and_go_leave_nothing_behind(besieged, bench) -> None:
-    async with besieged() as door:
+    async with besieged() as server:
         gc.collect()
         before = alive()
         good, bad = bench.client_context(), bench.client_context(anonymous=True)
         for turn in range(100):
-            async with await door.client(good) as stream:
+            async with await server.client(good) as stream:
                 assert await echoed(stream)
-            await trio.aclose_forcefully(await door.client(good))
-            await door.refusal(bad)
-            door.dial().close()
+            await trio.aclose_forcefully(await server.client(good))
+            await server.refusal(bad)
+            server.connect().close()
             if turn % 10 == 0:
-                await passes(lambda: door.under_way == 1)
-        await passes(lambda: len(door.strangers) == 200 and door.under_way == 1)
+                await passes(lambda: server.open_sockets == 1)
+        await passes(lambda: len(server.rejected) == 200 and server.open_sockets == 1)
         gc.collect()
         assert alive() <= before + 1
 

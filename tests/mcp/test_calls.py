@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.testing
-from support.mcp import ERAS, house, mcp_client, text_of
+from support.mcp import ERAS, mcp_client, text_of
 from support.waiting import passes, until
-from support.world import World, running
+from support.world import BenchWorld, running
 
 from hearth.errors import CarrierError, DeviceError
 from hearth.mcp.names import META_ERROR, META_TASK, PLAN
@@ -25,13 +25,13 @@ def records(w, **like):
 
 @pytest.fixture
 async def w():
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         yield world
 
 
 @both_eras
 async def test_a_call_is_a_task_of_one_step_and_its_result_is_structured(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool("bench_set", {"line": 4, "value": 1})
         assert w.driver.levels[4] == 1
     assert not result.is_error
@@ -57,7 +57,7 @@ async def test_a_call_is_a_task_of_one_step_and_its_result_is_structured(autojum
 @both_eras
 @pytest.mark.parametrize("name", ["bench_set", "bench.set", "tool.bench.set"])
 async def test_a_tool_is_called_by_each_of_its_names(autojump_clock, w, mode, name):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool(name, {"line": 4, "value": 1})
         step = {"tool": name, "args": {"line": 3, "value": 1}}
         planned = await client.call_tool(PLAN, {"intent": "x", "steps": [step]})
@@ -73,7 +73,7 @@ async def test_a_tool_is_called_by_each_of_its_names(autojump_clock, w, mode, na
     [("bench_sett", "bench_set"), ("bench.sett", "bench_set"), ("hacp_plans", "hacp_plan"), ("zzzzzz", None)],
 )
 async def test_an_unknown_tool_is_refused_with_the_nearest_that_there_is(autojump_clock, w, mode, name, near):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool(name, {})
     assert result.is_error
     first = text_of(result).splitlines()[0]
@@ -83,7 +83,7 @@ async def test_an_unknown_tool_is_refused_with_the_nearest_that_there_is(autojum
 
 
 async def test_an_unknown_name_that_cannot_be_sent_is_shown_escaped(autojump_clock, w):
-    async with mcp_client(house(w), "legacy") as client:
+    async with mcp_client(w.sessions(), "legacy") as client:
         result = await client.call_tool("bench_\ud800", {})
     assert text_of(result).startswith("Unknown tool: bench_\\ud800")
     assert text_of(result).encode("utf-8")
@@ -106,14 +106,14 @@ async def test_what_a_tool_returns_keeps_its_nulls(autojump_clock, mode):
         bus=lambda _args: "a",
         run=run,
     )
-    async with running(World(extra_tools=[tool])) as w, mcp_client(house(w), mode) as client:
+    async with running(BenchWorld(extra_tools=[tool])) as w, mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool("bench_null", {})
     assert result.structured_content == {"value": None, "more": [None, {"deep": None}]}
 
 
 @both_eras
 async def test_a_failure_is_a_result_that_says_what_became_of_the_world(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool("bench_fail", {"effect": "unknown"})
     assert result.is_error
     assert "the device said no" in text_of(result)
@@ -123,7 +123,7 @@ async def test_a_failure_is_a_result_that_says_what_became_of_the_world(autojump
 
 @both_eras
 async def test_a_crash_in_a_tool_is_a_failure_that_shows_no_traceback(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool("bench_bug", {})
     assert result.is_error
     assert "Traceback" not in text_of(result)
@@ -132,7 +132,7 @@ async def test_a_crash_in_a_tool_is_a_failure_that_shows_no_traceback(autojump_c
 
 @both_eras
 async def test_arguments_that_the_schema_refuses_are_a_failure_with_the_place(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool("bench_set", {"line": 4, "value": 7})
     assert result.is_error
     assert "/value: 7 is greater than the maximum of 1" in text_of(result)
@@ -163,7 +163,7 @@ async def test_a_client_that_wants_progress_hears_at_least_every_five_seconds_th
     autojump_clock, w, mode
 ):
     heard = Heard()
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         began = trio.current_time()
         await client.call_tool("bench_nap", {"ms": 18_000}, progress_callback=heard)
     gaps = [later - earlier for earlier, later in zip([began, *heard.times], heard.times, strict=False)]
@@ -176,7 +176,7 @@ async def test_a_client_that_wants_progress_hears_at_least_every_five_seconds_th
 @both_eras
 async def test_progress_never_stands_still_and_never_claims_to_be_done(autojump_clock, w, mode):
     heard = Heard()
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         await client.call_tool("bench_nap", {"ms": 60_000}, progress_callback=heard)
     values = [value for value, _ in heard.values]
     assert values == sorted(set(values))
@@ -186,7 +186,7 @@ async def test_progress_never_stands_still_and_never_claims_to_be_done(autojump_
 @both_eras
 async def test_what_a_step_tells_reaches_the_client(autojump_clock, w, mode):
     heard = Heard()
-    async with mcp_client(house(w), mode) as client, trio.open_nursery() as nursery:
+    async with mcp_client(w.sessions(), mode) as client, trio.open_nursery() as nursery:
 
         async def call():
             await client.call_tool("bench_progress", {"n": 3, "tag": "go"}, progress_callback=heard)
@@ -208,7 +208,7 @@ async def test_a_client_that_did_not_ask_for_progress_hears_none(autojump_clock,
     async def listen(message):
         said.append(message)
 
-    async with mcp_client(house(w), "legacy", message_handler=listen) as client:
+    async with mcp_client(w.sessions(), "legacy", message_handler=listen) as client:
         await client.call_tool("bench_nap", {"ms": 20_000})
     assert not said
 
@@ -222,7 +222,7 @@ async def test_a_cancelled_request_cancels_its_task_and_a_transaction_that_has_b
 ):
     gate = w.gate("write")
     steps = [{"tool": "bench_read", "args": {"gate": "write", "tag": "first"}}, {"tool": "bench.read"}]
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.call_tool, "hacp_plan", {"intent": "two reads", "steps": steps})
             await gate.reached()
@@ -245,7 +245,7 @@ async def test_a_cancelled_request_cancels_its_task_and_a_transaction_that_has_b
 async def test_a_request_that_is_cancelled_before_its_task_is_acknowledged_leaves_no_task_running(
     autojump_clock, w, mode
 ):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         await client.call_tool("bench_read", {})
         w.journal.hold()
         async with trio.open_nursery() as nursery:
@@ -260,7 +260,7 @@ async def test_a_request_that_is_cancelled_before_its_task_is_acknowledged_leave
 
 
 class Unstoppable:
-    """A house whose tasks neither end nor can be cancelled, because the daemon has gone."""
+    """What opens sessions whose tasks neither end nor can be cancelled, because the daemon has gone."""
 
     def __init__(self, inner):
         self._inner = inner
@@ -290,7 +290,7 @@ class Unstoppable:
 
 @both_eras
 async def test_a_cancelled_request_whose_daemon_has_gone_ends_all_the_same(autojump_clock, w, mode):
-    unstoppable = Unstoppable(house(w))
+    unstoppable = Unstoppable(w.sessions())
     async with mcp_client(unstoppable, mode) as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.call_tool, "bench_nap", {"ms": 600_000})
@@ -304,7 +304,7 @@ async def test_an_argument_that_the_tool_does_not_know_is_refused_with_the_neare
     autojump_clock, w, mode
 ):
     step = {"tool": "bench_set", "args": {"line": 4, "value": 1, "limitms": 5}}
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         for name, arguments, path in (
             ("bench_set", step["args"], "/limitms"),
             (PLAN, {"intent": "x", "steps": [step]}, "/steps/0/args/limitms"),

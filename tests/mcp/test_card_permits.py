@@ -6,10 +6,9 @@ import pytest
 import trio
 import trio.testing
 from mcp.shared.exceptions import MCPError
-from support.mcp import house
-from support.mcp_alone import ERAS, serving
+from support.mcp import VERSIONS, serving
 from support.waiting import until
-from support.world import ALICE, BOB, World, running
+from support.world import ALICE, BOB, BenchWorld, running
 
 from hearth.actors.bridges.mcp.cards import AgentCards
 from hearth.errors import AuditUnavailable, MethodNotFound, PermissionDenied, RateLimited, ToolNotFound
@@ -26,7 +25,7 @@ CARD = {
 }
 
 
-@pytest.fixture(params=ERAS)
+@pytest.fixture(params=VERSIONS)
 def era(request):
     return request.param
 
@@ -45,8 +44,8 @@ def kept(directory):
 
 async def test_a_policy_without_them_shows_none_and_refuses_all_with_the_reason_on_record(tmp_path, era):
     async with (
-        running(World(policy=(entry(tools=["bench.*"]),))) as world,
-        serving([cards(tmp_path)], era, house=house(world)) as (client, _),
+        running(BenchWorld(policy=(entry(tools=["bench.*"]),))) as world,
+        serving([cards(tmp_path)], era, sessions=world.sessions()) as (client, _),
     ):
         assert (await client.list_tools()).tools == []
         for name in CARD_TOOLS:
@@ -64,8 +63,8 @@ async def test_a_policy_without_them_shows_none_and_refuses_all_with_the_reason_
 
 async def test_patterns_choose_among_them_and_a_principal_that_only_looks_declares_nothing(tmp_path, era):
     async with (
-        running(World(policy=(entry(tools=["agentcard.*", "bench.read"], max_risk=0),))) as world,
-        serving([cards(tmp_path)], era, house=house(world)) as (client, _),
+        running(BenchWorld(policy=(entry(tools=["agentcard.*", "bench.read"], max_risk=0),))) as world,
+        serving([cards(tmp_path)], era, sessions=world.sessions()) as (client, _),
     ):
         assert [tool.name for tool in (await client.list_tools()).tools] == list(CARD_TOOLS[1:])
         refused = await client.call_tool("agentcard_declare", {"card_json": CARD})
@@ -78,24 +77,27 @@ async def test_patterns_choose_among_them_and_a_principal_that_only_looks_declar
 
 async def test_they_have_a_rate_which_clients_of_one_principal_share(tmp_path, era):
     rates = {"agentcard.declare": "1/h", "agentcard.*": "2/h"}
-    async with running(World(policy=(entry(rate=rates),))) as world:
-        async with serving([cards(tmp_path)], era, house=house(world)) as (client, _):
+    async with running(BenchWorld(policy=(entry(rate=rates),))) as world:
+        async with serving([cards(tmp_path)], era, sessions=world.sessions()) as (client, _):
             assert not (await client.call_tool("agentcard_declare", {"card_json": CARD})).is_error
             assert not (await client.call_tool("agentcard_list")).is_error
-        async with serving([cards(tmp_path)], era, house=house(world)) as (client, _):
+        async with serving([cards(tmp_path)], era, sessions=world.sessions()) as (client, _):
             refused = await client.call_tool("agentcard_declare", {"card_json": {**CARD, "name": "Other"}})
             assert refused.is_error
             assert "limited to 1/3600s" in refused.content[0].text
             assert (await client.read_resource("agentcard://registry")).contents
             with pytest.raises(MCPError, match="limited to 2/3600s"):
                 await client.read_resource("agentcard://registry")
-        async with serving([cards(tmp_path)], era, house=house(world, BOB)) as (client, _):
+        async with serving([cards(tmp_path)], era, sessions=world.sessions(BOB)) as (client, _):
             listed = await client.call_tool("agentcard_list")
     assert [agent["name"] for agent in listed.structured_content["agents"]] == ["Rover"]
 
 
 async def test_a_card_is_declared_only_after_the_use_is_on_record(tmp_path, era):
-    async with running(World()) as world, serving([cards(tmp_path)], era, house=house(world)) as (client, ours):
+    async with (
+        running(BenchWorld()) as world,
+        serving([cards(tmp_path)], era, sessions=world.sessions()) as (client, ours),
+    ):
         await ours.session()
         world.journal.hold()
         async with trio.open_nursery() as nursery:
@@ -111,7 +113,10 @@ async def test_a_card_is_declared_only_after_the_use_is_on_record(tmp_path, era)
 
 
 async def test_what_cannot_be_recorded_is_not_declared_and_reads_go_on(tmp_path, era):
-    async with running(World()) as world, serving([cards(tmp_path)], era, house=house(world)) as (client, _):
+    async with (
+        running(BenchWorld()) as world,
+        serving([cards(tmp_path)], era, sessions=world.sessions()) as (client, _),
+    ):
         world.journal.fail("no space is left")
         refused = await client.call_tool("agentcard_declare", {"card_json": CARD})
         assert refused.is_error
@@ -121,7 +126,10 @@ async def test_what_cannot_be_recorded_is_not_declared_and_reads_go_on(tmp_path,
 
 
 async def test_a_session_that_has_ended_is_opened_anew_for_them(tmp_path, era):
-    async with running(World()) as world, serving([cards(tmp_path)], era, house=house(world)) as (client, ours):
+    async with (
+        running(BenchWorld()) as world,
+        serving([cards(tmp_path)], era, sessions=world.sessions()) as (client, ours),
+    ):
         first = await ours.session()
         await first.close()
         assert not (await client.call_tool("agentcard_list")).is_error
@@ -162,7 +170,7 @@ async def opened(world):
 
 
 async def test_mcp_use_leaves_a_record_and_knows_no_other_tools():
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         use = await opened(world)
         assert await use("agentcard.list") == {"ok": True}
         assert [record["tool"] for record in world.journal.of("mcp.use")] == ["agentcard.list"]
@@ -181,7 +189,7 @@ async def test_mcp_use_leaves_a_record_and_knows_no_other_tools():
     ],
 )
 async def test_mcp_use_refuses_as_a_submit_does(policy, before, error):
-    async with running(World(policy=(policy,))) as world:
+    async with running(BenchWorld(policy=(policy,))) as world:
         for _ in range(before):
             await (await opened(world))("agentcard.declare")
         use = await opened(world)
@@ -190,7 +198,7 @@ async def test_mcp_use_refuses_as_a_submit_does(policy, before, error):
 
 
 async def test_a_use_that_cannot_be_recorded_takes_no_token():
-    async with running(World(policy=(entry(rate={"agentcard.declare": "1/h"}),))) as world:
+    async with running(BenchWorld(policy=(entry(rate={"agentcard.declare": "1/h"}),))) as world:
         use = await opened(world)
         world.journal.fail("no space is left")
         with pytest.raises(AuditUnavailable):

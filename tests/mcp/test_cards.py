@@ -8,7 +8,7 @@ import pytest
 import trio
 from hypothesis import example, given, settings, strategies as st
 from mcp.shared.exceptions import MCPError
-from support.mcp_alone import ERAS, serving
+from support.mcp import VERSIONS, serving
 
 from hearth.actors.bridges.mcp.card_registry import CardRegistry
 from hearth.actors.bridges.mcp.cards import CARD_SCHEMA, META_DECLARED, AgentCards
@@ -49,7 +49,7 @@ class Everything:
         return
 
 
-@pytest.fixture(params=ERAS)
+@pytest.fixture(params=VERSIONS)
 def era(request):
     return request.param
 

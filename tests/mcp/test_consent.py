@@ -13,8 +13,8 @@ from hypothesis import example, given, strategies as st
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from support.doubles import Op
-from support.mcp import ERAS, house, mcp_client, memory, text_of
-from support.world import World, running
+from support.mcp import ERAS, mcp_client, memory, text_of
+from support.world import BenchWorld, running
 
 from hearth.actors.bridges.mcp.calls import FORM, KEY, ConsentRequest, _digest, _question, arguments_of
 from hearth.actors.bridges.mcp.provider import ANSWER_TIMEOUT, MOST_QUESTIONS, Client as HacpClient, Questions, Refused
@@ -52,14 +52,14 @@ class Person:
 
 @pytest.fixture
 async def w():
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         yield world
 
 
 @both_eras
 async def test_a_person_is_asked_before_what_is_dangerous_and_it_runs_when_they_allow_it(autojump_clock, w, mode):
     person = Person()
-    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         result = await client.call_tool("bench_danger", {"tag": "boom"})
     assert not result.is_error
     assert ran(w) == ["boom"]
@@ -73,7 +73,7 @@ async def test_a_person_is_asked_before_what_is_dangerous_and_it_runs_when_they_
 @pytest.mark.parametrize("content", [None, {}, {"remark": ""}], ids=["nothing", "an empty form", "a client's own"])
 async def test_accept_is_a_yes_whatever_the_client_fills_in(autojump_clock, w, mode, content):
     assert FORM["properties"] == {}, "there is nothing to tick"
-    async with mcp_client(house(w), mode, elicitation_callback=Person(content=content)) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=Person(content=content)) as client:
         result = await client.call_tool("bench_danger", {"tag": "boom"})
     assert not result.is_error
     assert ran(w) == ["boom"]
@@ -81,7 +81,9 @@ async def test_accept_is_a_yes_whatever_the_client_fills_in(autojump_clock, w, m
 
 @both_eras
 async def test_decline_is_a_no_whatever_the_client_fills_in(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode, elicitation_callback=Person("decline", content={"allow": True})) as client:
+    async with mcp_client(
+        w.sessions(), mode, elicitation_callback=Person("decline", content={"allow": True})
+    ) as client:
         assert (await client.call_tool("bench_danger", {})).is_error
     assert not ran(w)
 
@@ -133,7 +135,7 @@ async def test_an_integer_of_65_bits_is_refused_with_the_reason_and_nobody_is_as
     autojump_clock, w, mode, name, value
 ):
     person = Person()
-    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         steps = [{"tool": name, "args": {"extra": value}}]
         for called, arguments in ((name, {"extra": value}), (PLAN, {"intent": "x", "steps": steps})):
             refused = await client.call_tool(called, arguments)
@@ -146,7 +148,7 @@ async def test_an_integer_of_65_bits_is_refused_with_the_reason_and_nobody_is_as
 
 async def test_a_lone_surrogate_is_refused_with_the_reason_and_nobody_is_asked(autojump_clock, w):
     person = Person()
-    async with mcp_client(house(w), "legacy", elicitation_callback=person) as client:
+    async with mcp_client(w.sessions(), "legacy", elicitation_callback=person) as client:
         refused = await client.call_tool("bench_danger", {"tag": "\ud800"})
     assert refused.is_error
     assert "surrogates" in text_of(refused)
@@ -164,7 +166,7 @@ async def test_a_lone_surrogate_is_refused_with_the_reason_and_nobody_is_asked(a
     ids=["declined", "dismissed"],
 )
 async def test_without_a_yes_nothing_runs(autojump_clock, w, mode, person):
-    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         result = await client.call_tool("bench_danger", {})
     assert result.is_error
     assert "Nothing has happened" in text_of(result)
@@ -174,7 +176,7 @@ async def test_without_a_yes_nothing_runs(autojump_clock, w, mode, person):
 
 @both_eras
 async def test_a_client_that_can_ask_nobody_is_refused_with_the_reason(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool("bench_danger", {})
     assert result.is_error
     assert "elicitation" in text_of(result)
@@ -185,7 +187,7 @@ async def test_a_client_that_can_ask_nobody_is_refused_with_the_reason(autojump_
 @both_eras
 async def test_an_answer_lets_one_call_run_and_the_next_is_asked_about_again(autojump_clock, w, mode):
     person = Person()
-    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         await client.call_tool("bench_danger", {})
         await client.call_tool("bench_danger", {})
     assert len(person.asked) == 2
@@ -195,7 +197,7 @@ async def test_an_answer_lets_one_call_run_and_the_next_is_asked_about_again(aut
 @both_eras
 async def test_what_could_not_run_anyway_is_refused_before_anybody_is_asked(autojump_clock, w, mode):
     person = Person()
-    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         refused = await client.call_tool("bench_riskyfile", {"path": "/etc/shadow"})
         wrong = await client.call_tool("bench_riskyfile", {})
     assert refused.is_error
@@ -209,8 +211,8 @@ async def test_no_answer_widens_the_policy(autojump_clock, mode):
     person = Person()
     policy = PolicyEntry(name="two", match=Match(any=True), max_risk=2)
     async with (
-        running(World(policy=(policy,))) as w,
-        mcp_client(house(w), mode, elicitation_callback=person) as client,
+        running(BenchWorld(policy=(policy,))) as w,
+        mcp_client(w.sessions(), mode, elicitation_callback=person) as client,
     ):
         result = await client.call_tool("bench_danger", {})
     assert result.is_error
@@ -240,7 +242,7 @@ async def vendors(effective_risk=lambda args: args["n"], **policy):
         run=_acts,
         effective_risk=effective_risk,
     )
-    async with running(World(policy=(entry,), extra_tools=[tool])) as world:
+    async with running(BenchWorld(policy=(entry,), extra_tools=[tool])) as world:
         yield world
 
 
@@ -249,7 +251,7 @@ async def vendors(effective_risk=lambda args: args["n"], **policy):
 async def test_a_person_is_asked_by_the_risk_that_a_step_has_with_its_arguments(autojump_clock, mode, max_risk):
     """Whatever the tool is declared as, and however much the policy allows unasked."""
     person = Person()
-    async with vendors(max_risk=max_risk) as w, mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with vendors(max_risk=max_risk) as w, mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         for risk in (0, 1, 2):
             result = await client.call_tool("vendor_tool", {"n": risk, "tag": f"risk {risk}"})
             assert not result.is_error, text_of(result)
@@ -263,7 +265,7 @@ async def test_a_person_is_asked_by_the_risk_that_a_step_has_with_its_arguments(
 
 @both_eras
 async def test_a_client_that_can_ask_nobody_may_do_what_its_arguments_make_harmless_and_no_more(autojump_clock, mode):
-    async with vendors() as w, mcp_client(house(w), mode) as client:
+    async with vendors() as w, mcp_client(w.sessions(), mode) as client:
         assert not (await client.call_tool("vendor_tool", {"n": 0, "tag": "harmless"})).is_error
         refused = await client.call_tool("vendor_tool", {"n": 3, "tag": "boom"})
     assert "has not declared elicitation" in text_of(refused)
@@ -277,7 +279,7 @@ async def test_a_plan_is_asked_about_by_the_riskiest_step_that_it_really_has(aut
     def plan(*risks):
         return {"intent": "x", "steps": [{"tool": "vendor.tool", "args": {"n": risk, "tag": "t"}} for risk in risks]}
 
-    async with vendors() as w, mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with vendors() as w, mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         assert not (await client.call_tool(PLAN, plan(0, 2))).is_error
         assert not person.asked
         assert (await client.call_tool(PLAN, plan(0, 3))).is_error
@@ -292,7 +294,7 @@ async def test_a_plan_is_asked_about_by_the_riskiest_step_that_it_really_has(aut
 @both_eras
 async def test_what_needs_no_person_is_not_raised_above_the_cap_of_the_session(autojump_clock, mode):
     person = Person()
-    async with vendors(max_risk=1) as w, mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with vendors(max_risk=1) as w, mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         result = await client.call_tool("vendor_tool", {"n": 2, "tag": "acts"})
     assert result.meta[META_ERROR]["data"]["reason"] == "max_risk_level=1 < tool=2"
     assert not person.asked
@@ -304,7 +306,7 @@ async def test_a_tool_that_becomes_dangerous_after_it_was_looked_at_does_not_run
     risks = [0, 3]
     async with (
         vendors(lambda _args: risks.pop(0), max_risk=3) as w,
-        mcp_client(house(w), mode, elicitation_callback=Person()) as client,
+        mcp_client(w.sessions(), mode, elicitation_callback=Person()) as client,
     ):
         result = await client.call_tool("vendor_tool", {"n": 0, "tag": "boom"})
     assert result.meta[META_ERROR]["data"]["reason"] == "max_risk_level=0 < tool=3"
@@ -319,7 +321,7 @@ async def test_a_plan_with_something_dangerous_is_put_to_a_person_with_all_its_s
         {"tool": "bench_read", "args": {"tag": "a" * 5000}},
         {"tool": "bench_danger", "args": {"tag": "boom"}},
     ]
-    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         await client.call_tool(PLAN, {"intent": "wipe it", "steps": steps, "dry_run": True})
         assert not person.asked, "a dry run touches nothing"
         result = await client.call_tool(PLAN, {"intent": "wipe it", "steps": steps})
@@ -334,7 +336,7 @@ async def test_a_plan_with_something_dangerous_is_put_to_a_person_with_all_its_s
 @both_eras
 async def test_what_cannot_be_shown_in_full_is_not_asked_about(autojump_clock, w, mode):
     person = Person()
-    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         result = await client.call_tool("bench_danger", {"tag": "x" * 100_000})
     assert result.is_error
     assert "too long" in text_of(result)
@@ -345,7 +347,7 @@ async def test_what_cannot_be_shown_in_full_is_not_asked_about(autojump_clock, w
 @both_eras
 async def test_arguments_cannot_make_the_question_look_like_another(autojump_clock, w, mode):
     person = Person("decline")
-    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         await client.call_tool("bench_danger", {"tag": "a\n2. harmless\x1b[2J\u202egnp.\u2028"})
     [asked] = person.asked
     assert len(asked.message.splitlines()) == 3
@@ -357,7 +359,7 @@ async def test_a_person_who_does_not_answer_allows_nothing(autojump_clock, w):
     async def silent(_context, _params):
         await trio.sleep_forever()
 
-    async with mcp_client(house(w), "legacy", elicitation_callback=silent) as client:
+    async with mcp_client(w.sessions(), "legacy", elicitation_callback=silent) as client:
         began = trio.current_time()
         result = await client.call_tool("bench_danger", {})
         assert trio.current_time() - began == pytest.approx(ANSWER_TIMEOUT)
@@ -370,7 +372,7 @@ async def test_a_client_that_fails_to_ask_allows_nothing(autojump_clock, w):
         await trio.lowlevel.checkpoint()
         return types.ErrorData(code=-32603, message="no display")
 
-    async with mcp_client(house(w), "legacy", elicitation_callback=broken) as client:
+    async with mcp_client(w.sessions(), "legacy", elicitation_callback=broken) as client:
         result = await client.call_tool("bench_danger", {})
     assert result.is_error
     assert "no display" in text_of(result)
@@ -402,7 +404,7 @@ YES = types.ElicitResult(action="accept")
 
 @pytest.fixture
 async def rounds(w):
-    async with mcp_client(house(w), "auto", elicitation_callback=Person()) as client:
+    async with mcp_client(w.sessions(), "auto", elicitation_callback=Person()) as client:
         yield Rounds(client)
 
 
@@ -467,7 +469,7 @@ async def test_what_one_client_was_asked_another_cannot_answer(autojump_clock, w
         return Client(memory(server), mode="auto", elicitation_callback=Person(), client_info=who)
 
     async with trio.open_nursery() as nursery:
-        clients = {name: HacpClient(house(w), nursery) for name in ("one", "two")}
+        clients = {name: HacpClient(w.sessions(), nursery) for name in ("one", "two")}
         server = make_server([HacpTools()], ByName(**clients))
         async with named("one") as one, named("two") as two:
             question = await Rounds(one).call("bench_danger", {})
@@ -501,7 +503,7 @@ async def test_a_request_that_is_cancelled_while_a_person_is_asked_runs_nothing(
         asked.set()
         await trio.sleep_forever()
 
-    async with mcp_client(house(w), mode, elicitation_callback=slow) as client:
+    async with mcp_client(w.sessions(), mode, elicitation_callback=slow) as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.call_tool, "bench_danger", {})
             await asked.wait()

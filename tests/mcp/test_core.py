@@ -7,8 +7,8 @@ import pytest
 import trio
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
-from support.mcp import ERAS, house, mcp_client, memory, text_of
-from support.world import BOB, World, running
+from support.mcp import ERAS, mcp_client, memory, text_of
+from support.world import BOB, BenchWorld, running
 
 from hearth.actors.bridges.mcp.provider import Method, Provider
 from hearth.actors.bridges.mcp.server import INSTRUCTIONS, PAGE, HacpTools, make_server
@@ -22,7 +22,7 @@ both_eras = pytest.mark.parametrize("mode", ERAS)
 
 @pytest.fixture
 async def w():
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         yield world
 
 
@@ -50,7 +50,7 @@ class Shelf(Provider):
 
 @both_eras
 async def test_a_server_says_who_it_is_and_how_it_is_used(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         assert client.server_info.name == "hearth"
         assert client.server_info.icons
         assert client.instructions == INSTRUCTIONS
@@ -60,7 +60,7 @@ async def test_a_server_says_who_it_is_and_how_it_is_used(autojump_clock, w, mod
 
 @both_eras
 async def test_only_what_some_provider_has_is_advertised(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         had = client.server_capabilities
         assert had.tools is not None
         assert (had.resources, had.prompts, had.logging, had.completions) == (None, None, None, None)
@@ -138,7 +138,7 @@ class Everything(Provider):
 @both_eras
 async def test_each_kind_reaches_the_provider_that_has_it(autojump_clock, w, mode):
     everything = Everything()
-    async with mcp_client(house(w), mode, offers=[Shelf("a"), everything]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Shelf("a"), everything]) as client:
         assert client.server_capabilities.resources.subscribe is True
         # Capabilities of before 2026-07-28 have no place for extensions.
         assert client.server_capabilities.extensions == ({"dev.example/x": {"a": 1}} if mode == "auto" else None)
@@ -155,7 +155,7 @@ async def test_each_kind_reaches_the_provider_that_has_it(autojump_clock, w, mod
 
 @both_eras
 async def test_what_nobody_has_is_refused_with_the_code_of_its_kind(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode, offers=[Everything()]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Everything()]) as client:
         with pytest.raises(MCPError) as caught:
             await client.read_resource("x://two")
         assert caught.value.code == (-32002 if mode == "legacy" else -32602)
@@ -167,7 +167,7 @@ async def test_what_nobody_has_is_refused_with_the_code_of_its_kind(autojump_clo
 
 async def test_until_2025_a_client_subscribes_to_a_resource_and_sets_its_log_level(autojump_clock, w):
     everything = Everything()
-    async with mcp_client(house(w), "legacy", offers=[everything]) as client:
+    async with mcp_client(w.sessions(), "legacy", offers=[everything]) as client:
         session = client.session
         await session.send_request(_old(types.SubscribeRequest, uri="x://one"), types.EmptyResult)
         await session.send_request(_old(types.UnsubscribeRequest, uri="x://one"), types.EmptyResult)
@@ -191,7 +191,7 @@ def _old(kind, **params):
 
 @both_eras
 async def test_a_method_of_an_extension_is_found_in_the_versions_that_have_it(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode, offers=[Everything()]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Everything()]) as client:
         request = types.Request[types.RequestParams, str](method="x/new", params=types.RequestParams())
         if mode == "legacy":
             with pytest.raises(MCPError) as caught:
@@ -203,11 +203,11 @@ async def test_a_method_of_an_extension_is_found_in_the_versions_that_have_it(au
 
 async def test_two_providers_of_one_method_cannot_be_put_together(w):
     with pytest.raises(ConfigError, match="x/new"):
-        make_server([Everything(), Everything()], one_client(house(w)))
+        make_server([Everything(), Everything()], one_client(w.sessions()))
 
 
 async def test_a_tools_schema_can_be_had_without_a_request(w):
-    server = make_server([Shelf("a"), Everything()], one_client(house(w)))
+    server = make_server([Shelf("a"), Everything()], one_client(w.sessions()))
     assert server.get_tool_input_schema("known") == {"type": "object"}
     assert server.get_tool_input_schema("unknown") is None
 
@@ -217,7 +217,7 @@ async def test_a_tools_schema_can_be_had_without_a_request(w):
 
 @both_eras
 async def test_tools_come_in_the_order_of_their_providers_each_time(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode, offers=[Shelf("b", "a"), HacpTools(), Shelf("c")]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Shelf("b", "a"), HacpTools(), Shelf("c")]) as client:
         first = [one.name for one in (await client.list_tools()).tools]
         second = [one.name for one in (await client.list_tools(cache_mode="bypass")).tools]
     assert first[:2] == ["b", "a"]
@@ -229,7 +229,7 @@ async def test_tools_come_in_the_order_of_their_providers_each_time(autojump_clo
 @both_eras
 async def test_a_long_list_comes_in_pages_and_each_tool_once(autojump_clock, w, mode):
     names = [f"t{number}" for number in range(2 * PAGE + 1)]
-    async with mcp_client(house(w), mode, offers=[Shelf(*names)]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Shelf(*names)]) as client:
         found, cursor, pages = [], None, 0
         while pages == 0 or cursor is not None:
             page = await client.list_tools(cursor=cursor)
@@ -243,7 +243,7 @@ async def test_a_long_list_comes_in_pages_and_each_tool_once(autojump_clock, w, 
 @pytest.mark.parametrize("cursor", ["", "nonsense", "dG9vbHM6MA==", "dG9vbHM6OTk5OTk=", "cHJvbXB0czoxMDA=", "é", "-"])
 async def test_a_cursor_that_is_not_ours_is_refused(autojump_clock, w, mode, cursor):
     names = [f"t{number}" for number in range(PAGE + 1)]
-    async with mcp_client(house(w), mode, offers=[Shelf(*names)]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Shelf(*names)]) as client:
         with pytest.raises(MCPError) as caught:
             await client.list_tools(cursor=cursor)
     assert caught.value.code == -32602
@@ -251,7 +251,7 @@ async def test_a_cursor_that_is_not_ours_is_refused(autojump_clock, w, mode, cur
 
 @both_eras
 async def test_two_tools_of_one_name_are_refused_and_named(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode, offers=[HacpTools(), Shelf("bench_set")]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[HacpTools(), Shelf("bench_set")]) as client:
         with pytest.raises(MCPError) as caught:
             await client.list_tools()
     assert "bench_set" in caught.value.message
@@ -259,7 +259,7 @@ async def test_two_tools_of_one_name_are_refused_and_named(autojump_clock, w, mo
 
 
 async def test_lists_may_be_kept_for_a_while_but_not_shared(autojump_clock, w):
-    async with mcp_client(house(w), "auto") as client:
+    async with mcp_client(w.sessions(), "auto") as client:
         listed = await client.list_tools()
     assert listed.ttl_ms == 60_000
     assert listed.cache_scope == "private"
@@ -282,7 +282,9 @@ class Between(Provider):
 @both_eras
 async def test_interceptors_are_asked_in_order_before_any_tool_is_called(autojump_clock, w, mode):
     seen = []
-    async with mcp_client(house(w), mode, offers=[Between("one", seen), Shelf("a"), Between("two", seen)]) as client:
+    async with mcp_client(
+        w.sessions(), mode, offers=[Between("one", seen), Shelf("a"), Between("two", seen)]
+    ) as client:
         assert text_of(await client.call_tool("a", {})) == "a"
     assert seen == [("one", "a"), ("two", "a")]
 
@@ -290,7 +292,7 @@ async def test_interceptors_are_asked_in_order_before_any_tool_is_called(autojum
 @both_eras
 async def test_an_interceptor_can_answer_itself(autojump_clock, w, mode):
     answer = {"content": [{"type": "text", "text": "mine"}], "resultType": "complete"}
-    async with mcp_client(house(w), mode, offers=[Between("one", [], answer), Shelf("a")]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Between("one", [], answer), Shelf("a")]) as client:
         assert text_of(await client.call_tool("a", {})) == "mine"
 
 
@@ -314,7 +316,7 @@ class Failing(Provider):
 @pytest.mark.parametrize("in_nursery", [False, True])
 async def test_hacps_codes_are_never_mcps_but_stay_in_the_data(autojump_clock, w, mode, in_nursery):
     broken = DeviceError("it burns", effect="done")
-    async with mcp_client(house(w), mode, offers=[Failing(broken, in_nursery=in_nursery)]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Failing(broken, in_nursery=in_nursery)]) as client:
         with pytest.raises(MCPError) as caught:
             await client.list_resources()
     assert caught.value.code == -32603
@@ -326,7 +328,7 @@ async def test_hacps_codes_are_never_mcps_but_stay_in_the_data(autojump_clock, w
 @pytest.mark.parametrize("in_nursery", [False, True])
 async def test_an_mcp_error_stays_what_it_is(autojump_clock, w, mode, in_nursery):
     mine = MCPError(code=-32602, message="mine")
-    async with mcp_client(house(w), mode, offers=[Failing(mine, in_nursery=in_nursery)]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Failing(mine, in_nursery=in_nursery)]) as client:
         with pytest.raises(MCPError) as caught:
             await client.list_resources()
     assert (caught.value.code, caught.value.message) == (-32602, "mine")
@@ -335,7 +337,7 @@ async def test_an_mcp_error_stays_what_it_is(autojump_clock, w, mode, in_nursery
 @both_eras
 async def test_who_may_not_open_a_session_is_told_why_by_lists_and_by_calls(autojump_clock, mode):
     policy = PolicyEntry(name="alice", match=Match(uid=1001), max_risk=2)
-    async with running(World(policy=(policy,))) as w, mcp_client(house(w, BOB), mode) as client:
+    async with running(BenchWorld(policy=(policy,))) as w, mcp_client(w.sessions(BOB), mode) as client:
         with pytest.raises(MCPError) as caught:
             await client.list_tools()
         called = await client.call_tool("bench_read", {})
@@ -355,7 +357,7 @@ async def test_a_call_that_a_provider_finds_wrong_is_a_failure(autojump_clock, w
         async def call(self, ask, params):
             raise InvalidParams("Invalid params: /x: not wanted", data={"path": "/x", "reason": "not wanted"})
 
-    async with mcp_client(house(w), mode, offers=[Particular("a")]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Particular("a")]) as client:
         result = await client.call_tool("a", {"x": 1})
     assert result.is_error
     assert "/x: not wanted" in text_of(result)
@@ -382,7 +384,7 @@ async def test_a_daemon_that_is_not_there_is_told_as_that(autojump_clock, mode):
 
 
 async def test_a_request_state_that_was_not_given_out_here_is_refused(autojump_clock, w):
-    server = make_server([HacpTools()], one_client(house(w)))
+    server = make_server([HacpTools()], one_client(w.sessions()))
     async with Client(memory(server), mode="auto") as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool("bench_danger", {}, request_state="forged")
@@ -398,7 +400,7 @@ async def test_a_bug_in_a_provider_is_not_mistaken_for_an_error_of_the_protocol(
             async with trio.open_nursery():
                 raise KeyError("a bug")
 
-    async with mcp_client(house(w), mode, offers=[Broken(), Shelf("a")]) as client:
+    async with mcp_client(w.sessions(), mode, offers=[Broken(), Shelf("a")]) as client:
         with pytest.raises(MCPError) as caught:
             await client.list_resources()
         assert text_of(await client.call_tool("a", {})) == "a", "the server goes on"
@@ -406,7 +408,7 @@ async def test_a_bug_in_a_provider_is_not_mistaken_for_an_error_of_the_protocol(
 
 
 async def test_from_2026_on_the_first_who_listens_serves_the_stream(autojump_clock, w):
-    async with mcp_client(house(w), "auto", offers=[Shelf("a"), Everything(), Everything()][:2]) as client:
+    async with mcp_client(w.sessions(), "auto", offers=[Shelf("a"), Everything(), Everything()][:2]) as client:
         params = types.SubscriptionsListenRequestParams(notifications=types.SubscriptionFilter(tools_list_changed=True))
         request = types.SubscriptionsListenRequest(params=params)
         answer = await client.session.send_request(request, types.SubscriptionsListenResult)

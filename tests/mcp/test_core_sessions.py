@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 from mcp.shared.exceptions import MCPError
-from support.mcp import ERAS, house, mcp_client, text_of
+from support.mcp import ERAS, mcp_client, text_of
 from support.waiting import passes
-from support.world import World, running
+from support.world import BenchWorld, running
 
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, Client
 from hearth.actors.messages import CloseSession
@@ -27,7 +27,7 @@ def records(w, **like):
 
 
 class Counting:
-    """A house that counts, and can be made to hang or to fail."""
+    """What opens sessions, counts them, and can be made to hang or to fail."""
 
     def __init__(self, inner):
         self._inner = inner
@@ -50,7 +50,7 @@ class Counting:
 
 @pytest.fixture
 async def w():
-    async with running(World(idle_ttl_s=300)) as world:
+    async with running(BenchWorld(idle_ttl_s=300)) as world:
         yield world
 
 
@@ -61,7 +61,7 @@ def end_sessions(w):
 
 @both_eras
 async def test_a_session_is_opened_when_it_is_first_needed_and_there_is_one(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         assert not records(w, event="session.open")
         await client.list_tools()
         for _ in range(3):
@@ -74,7 +74,7 @@ async def test_the_session_bears_the_clients_name(autojump_clock, w, mode):
     from mcp_types import Implementation
 
     who = Implementation(name="claude-" + "x" * 400, version="9")
-    async with mcp_client(house(w), mode, client_info=who) as client:
+    async with mcp_client(w.sessions(), mode, client_info=who) as client:
         await client.call_tool("bench_read", {})
     [opened] = records(w, event="session.open")
     assert opened["client_name"] == ("claude-" + "x" * 400)[:256]
@@ -82,7 +82,7 @@ async def test_the_session_bears_the_clients_name(autojump_clock, w, mode):
 
 @both_eras
 async def test_when_the_client_goes_its_session_is_closed_and_what_it_drove_is_safe(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         await client.call_tool("bench_set", {"line": 4, "value": 1})
         assert w.driver.levels[4] == 1
     assert w.driver.levels[4] == 0
@@ -91,7 +91,7 @@ async def test_when_the_client_goes_its_session_is_closed_and_what_it_drove_is_s
 
 
 async def test_a_session_outlives_the_idle_time_while_its_client_is_there(autojump_clock, w):
-    async with mcp_client(house(w), "auto", keep_alive=KEEP_ALIVE) as client:
+    async with mcp_client(w.sessions(), "auto", keep_alive=KEEP_ALIVE) as client:
         await client.call_tool("bench_set", {"line": 4, "value": 1})
         await trio.sleep(1000)
         again = await client.call_tool("bench_read", {})
@@ -102,7 +102,7 @@ async def test_a_session_outlives_the_idle_time_while_its_client_is_there(autoju
 
 @both_eras
 async def test_a_client_whose_presence_is_not_known_loses_its_session_and_is_told(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode, keep_alive=None) as client:
+    async with mcp_client(w.sessions(), mode, keep_alive=None) as client:
         await client.call_tool("bench_set", {"line": 4, "value": 1})
         await trio.sleep(400)
         assert w.driver.levels[4] == 0
@@ -116,7 +116,7 @@ async def test_a_client_whose_presence_is_not_known_loses_its_session_and_is_tol
 
 @both_eras
 async def test_a_step_whose_session_had_ended_runs_once_in_a_new_one(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         await client.list_tools()
         await client.call_tool("bench_read", {})
         end_sessions(w)
@@ -128,7 +128,7 @@ async def test_a_step_whose_session_had_ended_runs_once_in_a_new_one(autojump_cl
 
 
 async def test_a_list_is_had_from_a_new_session_when_the_old_one_has_ended(autojump_clock, w):
-    counting = Counting(house(w))
+    counting = Counting(w.sessions())
     async with trio.open_nursery() as nursery:
         client = Client(counting, nursery)
         await client.session()
@@ -155,7 +155,7 @@ class Gone:
 
 
 class Ghost:
-    """A house whose sessions have ended before they are used; `lists`: but for tool.list."""
+    """What opens sessions that have ended before they are used; `lists`: but for tool.list."""
 
     def __init__(self, inner, error, *, lists=True):
         self._inner, self._error, self._lists = inner, error, lists
@@ -173,7 +173,7 @@ class Ghost:
 
 @both_eras
 async def test_a_step_is_tried_again_exactly_once(autojump_clock, w, mode):
-    ghost = Ghost(house(w), SessionInvalid())
+    ghost = Ghost(w.sessions(), SessionInvalid())
     async with mcp_client(ghost, mode) as client:
         result = await client.call_tool("bench_set", {"line": 4, "value": 1})
     assert result.is_error
@@ -182,7 +182,7 @@ async def test_a_step_is_tried_again_exactly_once(autojump_clock, w, mode):
 
 @both_eras
 async def test_a_step_is_not_tried_again_when_the_daemon_may_have_taken_it(autojump_clock, w, mode):
-    ghost = Ghost(house(w), CarrierError("the connection ended before task.submit was answered"))
+    ghost = Ghost(w.sessions(), CarrierError("the connection ended before task.submit was answered"))
     async with mcp_client(ghost, mode) as client:
         result = await client.call_tool("bench_set", {"line": 4, "value": 1})
         assert result.is_error
@@ -193,7 +193,7 @@ async def test_a_step_is_not_tried_again_when_the_daemon_may_have_taken_it(autoj
 
 
 async def test_two_requests_at_once_open_one_session(autojump_clock, w):
-    counting = Counting(house(w))
+    counting = Counting(w.sessions())
     counting.wait = trio.Event()
     async with mcp_client(counting, "auto") as client, trio.open_nursery() as nursery:
         for _ in range(5):
@@ -205,7 +205,7 @@ async def test_two_requests_at_once_open_one_session(autojump_clock, w):
 
 @both_eras
 async def test_a_request_that_is_cancelled_while_its_session_is_opened_leaves_it_to_the_next(autojump_clock, w, mode):
-    counting = Counting(house(w))
+    counting = Counting(w.sessions())
     counting.wait = trio.Event()
     async with mcp_client(counting, mode) as client:
         async with trio.open_nursery() as nursery:
@@ -220,7 +220,7 @@ async def test_a_request_that_is_cancelled_while_its_session_is_opened_leaves_it
 
 
 async def test_a_session_that_is_opened_after_its_client_has_gone_is_closed_at_once(autojump_clock, w):
-    counting = Counting(house(w))
+    counting = Counting(w.sessions())
     counting.wait = trio.Event()
     async with trio.open_nursery() as nursery:
         client = Client(counting, nursery)
@@ -235,7 +235,7 @@ async def test_a_session_that_is_opened_after_its_client_has_gone_is_closed_at_o
 
 @both_eras
 async def test_a_session_that_was_refused_is_asked_for_again_by_the_next_request(autojump_clock, w, mode):
-    counting = Counting(house(w))
+    counting = Counting(w.sessions())
     counting.fails = [QueueFull("Queue full: too many sessions")]
     async with mcp_client(counting, mode) as client:
         with pytest.raises(MCPError) as caught:
@@ -247,7 +247,7 @@ async def test_a_session_that_was_refused_is_asked_for_again_by_the_next_request
 
 async def test_a_bridge_that_is_cancelled_closes_its_sessions(autojump_clock, w):
     with trio.move_on_after(10):
-        async with mcp_client(house(w), "auto") as client:
+        async with mcp_client(w.sessions(), "auto") as client:
             await client.call_tool("bench_set", {"line": 4, "value": 1})
             await trio.sleep_forever()
     assert w.driver.levels[4] == 0
@@ -256,7 +256,7 @@ async def test_a_bridge_that_is_cancelled_closes_its_sessions(autojump_clock, w)
 
 async def test_a_session_that_ends_while_its_task_runs_leaves_the_outcome_told_as_cancelled(autojump_clock, w):
     results = []
-    async with mcp_client(house(w), "auto") as client, trio.open_nursery() as nursery:
+    async with mcp_client(w.sessions(), "auto") as client, trio.open_nursery() as nursery:
 
         async def call():
             results.append(await client.call_tool("bench_nap", {"ms": 60_000}))
@@ -269,7 +269,7 @@ async def test_a_session_that_ends_while_its_task_runs_leaves_the_outcome_told_a
 
 
 async def test_a_session_that_cannot_be_kept_awake_for_a_moment_goes_on(autojump_clock, w):
-    async with mcp_client(Refusing(house(w)), "auto", keep_alive=10) as client:
+    async with mcp_client(Refusing(w.sessions()), "auto", keep_alive=10) as client:
         await client.call_tool("bench_set", {"line": 4, "value": 1})
         await trio.sleep(100)
         assert not (await client.call_tool("bench_read", {})).is_error
@@ -277,7 +277,7 @@ async def test_a_session_that_cannot_be_kept_awake_for_a_moment_goes_on(autojump
 
 
 class Refusing:
-    """A house whose sessions refuse every second tool.list."""
+    """What opens sessions that refuse every second tool.list."""
 
     def __init__(self, inner):
         self._inner = inner
@@ -300,7 +300,7 @@ class Refusing:
 
 async def test_the_boards_name_is_not_asked_for_where_that_is_not_allowed(autojump_clock, w):
     async with trio.open_nursery() as nursery:
-        client = Client(house(w), nursery)
+        client = Client(w.sessions(), nursery)
         assert await client.board() is None, "this world has no hw.board"
         assert not records(w, event="task.submit")
         client.close()
@@ -325,8 +325,8 @@ async def test_the_boards_name_is_asked_for_once(autojump_clock):
         await trio.lowlevel.checkpoint()
         return {"name": "arm-3"}
 
-    async with running(World(extra_tools=[hw_board(run)])) as w, trio.open_nursery() as nursery:
-        client = Client(house(w), nursery)
+    async with running(BenchWorld(extra_tools=[hw_board(run)])) as w, trio.open_nursery() as nursery:
+        client = Client(w.sessions(), nursery)
         assert [await client.board(), await client.board()] == ["arm-3", "arm-3"]
         assert len(records(w, event="task.submit")) == 1
         client.close()
@@ -337,8 +337,8 @@ async def test_a_board_that_does_not_tell_its_name_has_none(autojump_clock):
         await trio.lowlevel.checkpoint()
         raise DeviceError("it is silent", effect="none")
 
-    async with running(World(extra_tools=[hw_board(run)])) as w, trio.open_nursery() as nursery:
-        client = Client(house(w), nursery)
+    async with running(BenchWorld(extra_tools=[hw_board(run)])) as w, trio.open_nursery() as nursery:
+        client = Client(w.sessions(), nursery)
         assert await client.board() is None
         client.close()
 
@@ -346,7 +346,7 @@ async def test_a_board_that_does_not_tell_its_name_has_none(autojump_clock):
 @both_eras
 @pytest.mark.parametrize("error", [SessionInvalid(), CarrierError("the connection ended")])
 async def test_a_session_that_is_always_lost_is_opened_no_more_than_twice_for_a_list(autojump_clock, w, mode, error):
-    ghost = Ghost(house(w), error, lists=False)
+    ghost = Ghost(w.sessions(), error, lists=False)
     async with mcp_client(ghost, mode) as client:
         with pytest.raises(MCPError) as caught:
             await client.list_tools()
@@ -355,7 +355,7 @@ async def test_a_session_that_is_always_lost_is_opened_no_more_than_twice_for_a_
 
 
 async def test_nothing_is_said_of_lines_while_no_daemon_answers(autojump_clock, w):
-    counting = Counting(house(w))
+    counting = Counting(w.sessions())
     async with mcp_client(counting, "auto") as client:
         await client.call_tool("bench_set", {"line": 4, "value": 1})
         end_sessions(w)
@@ -369,7 +369,7 @@ async def test_nothing_is_said_of_lines_while_no_daemon_answers(autojump_clock, 
 
 
 async def test_a_session_that_is_lost_while_it_is_kept_awake_is_opened_again_when_it_is_needed(autojump_clock, w):
-    async with mcp_client(house(w), "auto", keep_alive=10) as client:
+    async with mcp_client(w.sessions(), "auto", keep_alive=10) as client:
         await client.call_tool("bench_read", {})
         end_sessions(w)
         await trio.sleep(11)
@@ -379,7 +379,7 @@ async def test_a_session_that_is_lost_while_it_is_kept_awake_is_opened_again_whe
 
 
 class Breaking:
-    """A house whose sessions cannot be closed as they should be."""
+    """What opens sessions that cannot be closed as they should be."""
 
     def __init__(self, inner):
         self._inner = inner
@@ -392,7 +392,7 @@ class Breaking:
 
 
 async def test_a_session_that_ends_badly_takes_nobody_along(autojump_clock, w, caplog):
-    async with mcp_client(Breaking(house(w)), "auto") as client:
+    async with mcp_client(Breaking(w.sessions()), "auto") as client:
         await client.call_tool("bench_read", {})
         end_sessions(w)
         await passes(lambda: records(w, event="session.close"))
@@ -402,7 +402,7 @@ async def test_a_session_that_ends_badly_takes_nobody_along(autojump_clock, w, c
 
 @pytest.mark.parametrize("error", [SessionInvalid(), CarrierError("the connection ended"), TaskNotFound()])
 async def test_a_task_of_which_nothing_more_can_be_learned_is_told_as_that(autojump_clock, w, error):
-    async with mcp_client(Forgetful(house(w), error), "auto") as client:
+    async with mcp_client(Forgetful(w.sessions(), error), "auto") as client:
         lost = await client.call_tool("bench_set", {"line": 4, "value": 1})
         await client.call_tool("bench_read", {})
     assert lost.is_error
@@ -413,7 +413,7 @@ async def test_a_task_of_which_nothing_more_can_be_learned_is_told_as_that(autoj
 
 
 class Forgetful:
-    """A house whose sessions forget each task as soon as they have accepted it."""
+    """What opens sessions that forget each task as soon as they have accepted it."""
 
     def __init__(self, inner, error):
         self._inner, self._error = inner, error

@@ -10,7 +10,7 @@ import pytest
 import trio
 from attrs import evolve
 from support.hearthd import Hearthd, Peer
-from support.world import ALICE, World, running
+from support.world import ALICE, BenchWorld, running
 
 import hearth
 from hearth._version import __version__
@@ -30,7 +30,7 @@ INTROSPECTION = "mcp.* | MAY | MCP-bridge introspection (see Section 10.1)"
 @pytest.fixture
 async def world():
     with trio.fail_after(30):
-        async with running(World()) as made:
+        async with running(BenchWorld()) as made:
             yield made
 
 
@@ -70,7 +70,7 @@ async def test_3_mcp_info_says_who_speaks_what_and_where(world) -> None:
 
 
 async def test_a_machine_that_describes_itself_shows_its_card() -> None:
-    made = World()
+    made = BenchWorld()
     made.parts = evolve(made.parts, agent_card=lambda listeners, _over_http: {"endpoint": listeners[0]})
     with trio.fail_after(30):
         async with running(made):
@@ -89,7 +89,7 @@ async def test_introspection_needs_a_session_of_ones_own(world, method: str) -> 
 
 async def test_a_session_is_shown_the_tools_it_may_use_by_the_names_everybody_knows_them_by() -> None:
     few = PolicyEntry(name="few", match=Match(any=True), max_risk=2, max_risk_ceiling=2, tools=("bench.re*",))
-    async with running(World()) as all_of_them, running(World(policy=(few,))) as some:
+    async with running(BenchWorld()) as all_of_them, running(BenchWorld(policy=(few,))) as some:
         with trio.fail_after(30):
             everything = {tool["title"]: tool for tool in (await ask(all_of_them, "mcp.tools"))["tools"]}
             shown = (await ask(some, "mcp.tools"))["tools"]
@@ -99,13 +99,13 @@ async def test_a_session_is_shown_the_tools_it_may_use_by_the_names_everybody_kn
     assert all(everything[tool["title"]]["name"] == tool["name"] for tool in shown)
 
 
-def manifests(world: World) -> ToolCatalogue:
+def manifests(world: BenchWorld) -> ToolCatalogue:
     """What the world's runtime makes of its registry."""
     return ToolCatalogue(world.parts.registry, abilities=list, mcp_endpoints=list, agent_card=lambda: None)
 
 
 def test_the_definitions_are_made_once_for_each_policy_entry() -> None:
-    made = World()
+    made = BenchWorld()
     told = manifests(made)
     grant = decide(made.parts.policy, ALICE, made.parts.registry)
     assert grant is not None
@@ -114,7 +114,7 @@ def test_the_definitions_are_made_once_for_each_policy_entry() -> None:
 
 def test_two_tools_of_one_mcp_name_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_DIGITS", 1)
-    made = World()
+    made = BenchWorld()
     (tool, *_) = made.parts.registry.values()
     clashing = [evolve(tool, name=f"com.acme.{'x' * 60}.t{number}") for number in range(17)]
     made.parts = evolve(made.parts, registry=ToolRegistry(clashing))

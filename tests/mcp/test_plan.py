@@ -8,9 +8,9 @@ import jsonschema
 import mcp_types as types
 import pytest
 import trio
-from support.mcp import ERAS, house, mcp_client, text_of
+from support.mcp import ERAS, mcp_client, text_of
 from support.waiting import passes
-from support.world import World, running
+from support.world import BenchWorld, running
 
 from hearth.actors.bridges.mcp.provider import Refused
 from hearth.actors.bridges.mcp.server import HacpTools, PlanTool
@@ -33,13 +33,13 @@ def plan(*steps, **more):
 
 @pytest.fixture
 async def w():
-    async with running(World()) as world:
+    async with running(BenchWorld()) as world:
         yield world
 
 
 @both_eras
 async def test_a_plan_runs_its_steps_in_order_as_one_task_and_tells_of_each(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool(
             PLAN, plan(("bench_set", {"line": 4, "value": 1}), ("bench.read", {"tag": "then"}))
         )
@@ -56,7 +56,7 @@ async def test_a_plan_runs_its_steps_in_order_as_one_task_and_tells_of_each(auto
 
 @both_eras
 async def test_what_is_told_of_a_plan_is_as_its_output_schema_says(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         [tool] = [tool for tool in (await client.list_tools()).tools if tool.name == PLAN]
         for steps in ([("bench.read", {})], [("bench.fail", {}), ("bench.read", {})]):
             result = await client.call_tool(PLAN, plan(*steps))
@@ -68,7 +68,7 @@ async def test_what_is_told_of_a_plan_is_as_its_output_schema_says(autojump_cloc
 
 @both_eras
 async def test_a_dry_run_tells_what_would_run_and_touches_nothing(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool(PLAN, plan(("bench_set", {"line": 4, "value": 1}), dry_run=True))
     assert not result.is_error
     assert result.structured_content["steps"][0]["result"]["dry_run"] is True
@@ -78,7 +78,7 @@ async def test_a_dry_run_tells_what_would_run_and_touches_nothing(autojump_clock
 
 @both_eras
 async def test_a_step_that_fails_ends_the_plan_and_what_was_done_is_undone_if_asked(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         steps = [("bench_set", {"line": 4, "value": 1}), ("bench_fail", {}), ("bench_read", {})]
         result = await client.call_tool(PLAN, plan(*steps, rollback_on_failure=True))
     assert result.is_error
@@ -91,7 +91,7 @@ async def test_a_step_that_fails_ends_the_plan_and_what_was_done_is_undone_if_as
 
 @both_eras
 async def test_a_plan_goes_on_after_a_failure_if_asked(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool(PLAN, plan(("bench_fail", {}), ("bench_read", {}), abort_on_step_failure=False))
     assert result.is_error
     assert [step["status"] for step in result.structured_content["steps"]] == ["FAILED", "SUCCESS"]
@@ -99,7 +99,7 @@ async def test_a_plan_goes_on_after_a_failure_if_asked(autojump_clock, w, mode):
 
 @both_eras
 async def test_a_plan_ends_when_its_time_is_over(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         began = trio.current_time()
         result = await client.call_tool(PLAN, plan(("bench_nap", {"ms": 60_000}), max_duration_ms=2000))
         assert trio.current_time() - began == pytest.approx(2, abs=0.1)
@@ -108,7 +108,7 @@ async def test_a_plan_ends_when_its_time_is_over(autojump_clock, w, mode):
 
 async def test_a_plan_takes_its_buses_for_itself_if_asked_and_another_can_fail_at_once(autojump_clock, w):
     gate = w.gate("hold")
-    async with mcp_client(house(w), "auto") as client, trio.open_nursery() as nursery:
+    async with mcp_client(w.sessions(), "auto") as client, trio.open_nursery() as nursery:
         nursery.start_soon(client.call_tool, PLAN, plan(("bench_read", {"gate": "hold"}), exclusive=True))
         await gate.reached()
         refused = await client.call_tool(PLAN, plan(("bench_read", {}), on_busy="fail", priority="urgent"))
@@ -137,7 +137,7 @@ async def test_a_plan_takes_its_buses_for_itself_if_asked_and_another_can_fail_a
 async def test_a_plan_that_is_wrong_is_refused_with_the_place_and_nothing_runs(
     autojump_clock, w, mode, arguments, pointer
 ):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool(PLAN, arguments)
     assert result.is_error
     assert result.meta[META_ERROR]["code"] == -32602
@@ -154,7 +154,7 @@ async def test_the_progress_of_a_plan_counts_its_steps(autojump_clock, w, mode):
     async def hear(progress, total, message):
         heard.append((progress, total, message))
 
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         steps = [("bench_nap", {"ms": 6000}), ("bench_read", {}), ("bench_nap", {"ms": 12_000})]
         await client.call_tool(PLAN, plan(*steps), progress_callback=hear)
     values = [value for value, _, _ in heard]
@@ -177,7 +177,7 @@ async def test_a_plan_may_say_all_that_a_task_may_but_how_risky_it_is():
 
 @both_eras
 async def test_a_plan_that_is_cancelled_undoes_what_it_did_if_asked(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
+    async with mcp_client(w.sessions(), mode) as client:
         async with trio.open_nursery() as nursery:
             steps = [("bench_set", {"line": 4, "value": 1}), ("bench_nap", {"ms": 60_000})]
             nursery.start_soon(client.call_tool, PLAN, plan(*steps, rollback_on_failure=True))

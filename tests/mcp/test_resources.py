@@ -11,7 +11,7 @@ import trio
 from attrs import evolve
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
-from support.mcp_alone import ERAS, pollers, serving
+from support.mcp import VERSIONS, pollers, serving
 from support.waiting import passes
 
 import hearth
@@ -22,7 +22,7 @@ from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import SENSORS_BUS
 from hearth.drivers.linux.sensors import KernelSensors
 
-OLD, NEW = ERAS
+OLD, NEW = VERSIONS
 NOT_FOUND = {OLD: -32002, NEW: -32602}
 TEMPERATURE = "hearth://sensors/temperature"
 
@@ -37,7 +37,7 @@ class Watching(Resources):
         return await self.changes.listen(ask, params)
 
 
-@pytest.fixture(params=ERAS)
+@pytest.fixture(params=VERSIONS)
 def era(request):
     return request.param
 
@@ -49,7 +49,7 @@ async def bench(tmp_path, era, *, board="sim", policy=(), **more):
     with trio.fail_after(30):
         async with (
             hearth.open_runtime(board=board, config=config) as runtime,
-            serving([Watching()], era, house=runtime, **more) as (client, ours),
+            serving([Watching()], era, sessions=runtime, **more) as (client, ours),
         ):
             yield client, runtime, ours
 
@@ -147,7 +147,7 @@ async def test_a_task_is_read_by_its_id_and_only_in_the_session_that_it_is_of(tm
         told = await read(client, uri)
         assert (told["task_id"], told["intent"], told["status"]) == (task.task_id, "look", "SUCCESS")
         assert told["steps"][0]["result"] == {"line": 17, "value": 0}
-        async with serving([Watching()], era, house=runtime) as (other, _):
+        async with serving([Watching()], era, sessions=runtime) as (other, _):
             with pytest.raises(MCPError, match="Resource not found"):
                 await other.read_resource(uri)
         await session.close()

@@ -9,7 +9,7 @@ import pytest
 import trio
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
-from support.mcp_alone import ERAS, pollers, serving
+from support.mcp import VERSIONS, pollers, serving
 from support.waiting import passes
 
 from hearth.actors.bridges.mcp.provider import Provider
@@ -24,7 +24,7 @@ from hearth.errors import (
     ResourceBusy,
 )
 
-OLD, NEW = ERAS
+OLD, NEW = VERSIONS
 
 
 class Values(Provider):
@@ -100,7 +100,7 @@ async def subscribed(provider, era, *uris):
 pytestmark = pytest.mark.filterwarnings("ignore:resources/.*subscribe is removed as of 2026-07-28")
 
 
-@pytest.fixture(params=ERAS)
+@pytest.fixture(params=VERSIONS)
 def era(request):
     return request.param
 
@@ -156,7 +156,7 @@ async def test_a_resource_is_looked_at_once_in_an_interval_however_many_have_sub
 
 async def test_each_client_looks_for_itself(autojump_clock):
     provider = Values(a=1)
-    first, second = (subscribed(provider, era, "v:a") for era in ERAS)
+    first, second = (subscribed(provider, era, "v:a") for era in VERSIONS)
     async with first as (_, one, _ours), second as (_, other, _theirs):
         assert provider.looked() == 2
         provider.values["a"] = 2

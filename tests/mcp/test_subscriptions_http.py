@@ -12,8 +12,8 @@ import trio
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.subscriptions import ResourceUpdated
-from support.http_house import passes, recorded, served
-from support.mcp_alone import pollers
+from support.http import passes, served
+from support.mcp import pollers
 
 TEMPERATURE = "hearth://sensors/temperature"
 
@@ -27,11 +27,11 @@ pytestmark = [
 
 
 @asynccontextmanager
-async def official(house, mode, **options):
+async def official(server, mode, **options):
     """The official client, as somebody's program uses it."""
     async with httpx2.AsyncClient(timeout=10) as http:
         with trio.fail_after(15):
-            transport = streamable_http_client(f"{house.url}/mcp", http_client=http)
+            transport = streamable_http_client(f"{server.url}/mcp", http_client=http)
             async with Client(transport, mode=mode, **options) as client:
                 yield client
     gc.collect()
@@ -44,17 +44,17 @@ async def test_clients_of_both_eras_are_told_each_on_its_own_way_and_leave_nobod
         if isinstance(message, types.ResourceUpdatedNotification):
             send.send_nowait(message.params.uri)
 
-    async with served(tmp_path) as house, official(house, "auto") as new:
-        async with official(house, "legacy", message_handler=handler) as old:
+    async with served(tmp_path) as server, official(server, "auto") as new:
+        async with official(server, "legacy", message_handler=handler) as old:
             await old.subscribe_resource(TEMPERATURE)
             async with new.listen(resource_subscriptions=[TEMPERATURE]) as stream:
                 assert stream.honored.resource_subscriptions == [TEMPERATURE]
                 assert pollers() == 2
-                house.runtime.parts.board.drivers["i2c:1"].devices[0x48].temperature = lambda: 55.0
+                server.runtime.parts.board.drivers["i2c:1"].devices[0x48].temperature = lambda: 55.0
                 assert await anext(stream) == ResourceUpdated(TEMPERATURE)
                 assert await receive.receive() == TEMPERATURE
             await passes(lambda: pollers() == 1)
-        await recorded(house, event="session.close")
+        await server.recorded(event="session.close")
         await passes(lambda: pollers() == 0)
         assert (await new.read_resource(TEMPERATURE)).contents
-        assert len(await house.records(event="session.open")) == 2, "nobody has opened another session to look in"
+        assert len(server.world.records(event="session.open")) == 2, "nobody has opened another session to look in"

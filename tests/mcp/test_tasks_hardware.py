@@ -9,9 +9,9 @@ from mcp.client.client import Client
 from mcp.client.extension import ClientExtension, ResultClaim
 from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
-from support.mcp import house, memory, text_of
+from support.mcp import memory, text_of
 from support.mcp_tasks import DECLARED, EXTENSION, accepted, serving
-from support.world import World, running
+from support.world import BenchWorld, running
 
 from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.provider import Provider
@@ -81,13 +81,13 @@ OFFERS = [Tasks, HacpTools, PlanTool]
 
 def board_client(world, extension, **options):
     """The official client of a server that offers a world's tools as `hearth mcp` does."""
-    server = make_server([offer() for offer in OFFERS], one_client(house(world)))
+    server = make_server([offer() for offer in OFFERS], one_client(world.sessions()))
     return Client(memory(server), mode="2026-07-28", extensions=[extension], **options)
 
 
 def board(world):
     """A raw connection to the same."""
-    return serving(*[offer() for offer in OFFERS], house=house(world))
+    return serving(*[offer() for offer in OFFERS], sessions=world.sessions())
 
 
 def slow(**more):
@@ -113,7 +113,7 @@ async def until_set(ctx, _args):
 
 @pytest.fixture
 async def w():
-    async with running(World(extra_tools=[slow(run=until_set)])) as world:
+    async with running(BenchWorld(extra_tools=[slow(run=until_set)])) as world:
         yield world
 
 
@@ -134,7 +134,7 @@ async def test_the_result_of_a_task_is_the_very_result_of_the_call(autojump_cloc
         await trio.sleep(3)
         return {"value": None, "more": [None, {"deep": None}]}
 
-    async with running(World(extra_tools=[slow(run=nulls)])) as world, board(world) as wire:
+    async with running(BenchWorld(extra_tools=[slow(run=nulls)])) as world, board(world) as wire:
         direct = await wire.call("bench_slow", capabilities={})
         done = await wire.ends(await wire.call("bench_slow"))
     for result in (direct, done["result"]):
@@ -223,11 +223,11 @@ async def test_arguments_that_the_schema_refuses_are_answered_with_the_error_and
 
 
 async def test_without_a_session_a_call_says_the_same_as_where_there_are_no_tasks(autojump_clock):
-    async with running(World(policy=())) as world:
+    async with running(BenchWorld(policy=())) as world:
         async with board(world) as wire:
             declared = await wire.call("bench_slow")
             undeclared = await wire.call("bench_slow", capabilities={})
-        async with serving(HacpTools(), house=house(world)) as wire:
+        async with serving(HacpTools(), sessions=world.sessions()) as wire:
             alone = await wire.call("bench_slow")
     assert alone["isError"] is True
     assert declared == undeclared == alone
@@ -250,7 +250,7 @@ async def test_a_person_is_asked_within_a_task_about_what_is_dangerous(autojump_
         return Terms(after=0)
 
     asked, answer = allowing(allow)
-    server = make_server([Tasks(at_once), HacpTools()], one_client(house(w)))
+    server = make_server([Tasks(at_once), HacpTools()], one_client(w.sessions()))
 
     async def person(_ctx, _params):
         raise AssertionError("asked by the call, and not by the task")
@@ -281,7 +281,7 @@ async def test_a_task_of_a_client_that_cannot_ask_a_person_says_that_nothing_was
         return Terms(after=0)
 
     without = {"extensions": DECLARED["extensions"]}
-    async with serving(Tasks(at_once), HacpTools(), house=house(w)) as wire:
+    async with serving(Tasks(at_once), HacpTools(), sessions=w.sessions()) as wire:
         created = await wire.call("bench_danger", {"tag": "boom"}, capabilities=without)
         done = await wire.ends(created)
     assert done["result"]["isError"] is True
@@ -289,7 +289,7 @@ async def test_a_task_of_a_client_that_cannot_ask_a_person_says_that_nothing_was
 
 
 async def test_before_2026_07_28_a_call_is_a_call_and_tasks_are_not_spoken_of(autojump_clock, w):
-    server = make_server([offer() for offer in OFFERS], one_client(house(w)))
+    server = make_server([offer() for offer in OFFERS], one_client(w.sessions()))
     async with Client(memory(server), mode="legacy", extensions=[TasksClient()]) as client:
         result = await client.call_tool("bench_nap", {"ms": 20_000})
         with pytest.raises(MCPError) as caught:

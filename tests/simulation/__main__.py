@@ -50,7 +50,7 @@ def main(argv) -> int:
 
 def _one(options) -> int:
     from .observer import judge
-    from .story import play
+    from .scenario import play
 
     tape = play(options.seed, trims=frozenset(filter(None, options.trim.split(","))))
     if options.show:

@@ -84,7 +84,7 @@ class Connection:
         """Read for as long as anything comes."""
         tell = self.client.world.tape.tell
         rest = b""
-        slow = random.Random(f"{self.client.story.seed}/ears/{self.number}") if self.client.ears == "slow" else None
+        slow = random.Random(f"{self.client.scenario.seed}/ears/{self.number}") if self.client.ears == "slow" else None
         while data := await self.to_client.read():
             if slow is not None:
                 await trio.sleep(slow.choice([0.001, 0.01, 0.3, 2]))
@@ -124,13 +124,13 @@ class Connection:
 
 
 class Client:
-    """One party, with several connections and sessions in the course of a story."""
+    """One party, with several connections and sessions in the course of a scenario."""
 
-    def __init__(self, story, number) -> None:
-        self.story = story
-        self.world = story.world
+    def __init__(self, scenario, number) -> None:
+        self.scenario = scenario
+        self.world = scenario.world
         self.number = number
-        rng = random.Random(f"{story.seed}/client/c{number}")
+        rng = random.Random(f"{scenario.seed}/client/c{number}")
         uid = int(rng.choice([*PRINCIPALS] * 5 + [STRANGER]).partition(":")[2])
         self.principal = Principal(kind="unix", uid=uid, gid=uid)
         self.ears = rng.choices(["good", "slow", "deaf"], [8, 1.2, 1.2])[0]
@@ -149,7 +149,7 @@ class Client:
         what = learn[0]
         if what == "open":
             self.sessions.append(result["session_id"])
-            self.story.known.append(result["session_id"])
+            self.scenario.known.append(result["session_id"])
         elif what == "task":
             self.tasks.append((learn[1], result["task_id"]))
         elif what == "closed" and learn[1] in self.sessions:
@@ -165,12 +165,12 @@ class Client:
     async def run(self, nursery, trims) -> None:
         """Do what the plan says, but for what is trimmed."""
         self.nursery = nursery
-        for at, (pause, kind) in enumerate(plan(self.story.seed, self.number)):
+        for at, (pause, kind) in enumerate(plan(self.scenario.seed, self.number)):
             name = f"c{self.number}.{at}"
             await trio.sleep(pause)
             if name in trims:
                 continue
-            self.name, self.rng = name, random.Random(f"{self.story.seed}/{name}")
+            self.name, self.rng = name, random.Random(f"{self.scenario.seed}/{name}")
             if await self.ready():
                 await getattr(self, kind)()
                 if self.rng.random() < 0.4:
@@ -195,7 +195,7 @@ class Client:
         world = self.world
         deaf = self.ears == "deaf" and self.rng.random() < 0.5
         room = self.rng.choice([600, 4096]) if deaf or self.ears == "slow" else None
-        connection = Connection(self, self.story.next_connection(), self.principal, room)
+        connection = Connection(self, self.scenario.next_connection(), self.principal, room)
         if world.listener is None or world.mute:
             return False
         world.tape.tell("client.opens", client=connection.number, principal=self.principal.key, actor=f"c{self.number}")
@@ -380,14 +380,14 @@ class Client:
                 if not mine.over:
                     mine.leave("close")
             else:
-                self.story.left_open.append(mine)
+                self.scenario.left_open.append(mine)
         elif former is not None:
-            self.story.left_open.append(former)
+            self.scenario.left_open.append(former)
         return None
 
     async def foreign(self) -> None:
         """Use a session of somebody else's, or one that nobody has."""
-        session = self.rng.choice(self.story.known) if self.story.known else "01HZZZZZZZZZZZZZZZZZZZZZZZ"
+        session = self.rng.choice(self.scenario.known) if self.scenario.known else "01HZZZZZZZZZZZZZZZZZZZZZZZ"
         method = self.rng.choice(["tool.list", "task.submit", "session.close", "task.events.subscribe"])
         if session in self.sessions:
             method = "tool.list"

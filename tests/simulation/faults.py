@@ -1,6 +1,6 @@
 """What goes wrong in a world that no client has a hand in: devices, the disk, tools, and the end of the daemon.
 
-Each fault has a name and a chance of its own, and is told as it is done. Those that last are ended before the story
+Each fault has a name and a chance of its own, and is told as it is done. Those that last are ended before the scenario
 is: but for some wedges, which an ending daemon must not wait for.
 """
 

@@ -60,7 +60,7 @@ def plant(name: str) -> Bug:
 
 
 class Catch(NamedTuple):
-    """What caught a bug: by which seed, after how many, and how small the story became."""
+    """What caught a bug: by which seed, after how many, and how small the scenario became."""
 
     seeds: int
     seed: int
@@ -90,7 +90,7 @@ def in_time(play, *args, seconds=20, **more):
 def hunt(start: int, seeds: int, wanted: str | None = None) -> Catch | None:
     """Play seeds until an invariant (`wanted`, if one is named) is broken."""
     from .observer import judge
-    from .story import play
+    from .scenario import play
 
     began = time.perf_counter()
     for count, seed in enumerate(range(start, start + seeds), 1):
@@ -105,13 +105,13 @@ def hunt(start: int, seeds: int, wanted: str | None = None) -> Catch | None:
 
 
 def main(argv: list[str]) -> int:
-    """`--planted NAME`: run until it is caught, and tell the story; `--planted all`: the table, a process for each."""
+    """`--planted NAME`: run until it is caught, and print it; `--planted all`: the table, a process for each."""
     parser = argparse.ArgumentParser("python -m tests.simulation")
     parser.add_argument("--planted", required=True, choices=["all", *BY_NAME], metavar="NAME")
     parser.add_argument("--seeds", type=int, default=2000, help="give up after so many")
     parser.add_argument("--from", type=int, default=0, dest="start", help="the first seed")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds in which the story is made small")
-    parser.add_argument("--row", action="store_true", help="print a row of the table instead of the story")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds in which the scenario is made small")
+    parser.add_argument("--row", action="store_true", help="print a row of the table instead of the scenario")
     parser.add_argument("--no-shrink", action="store_true", help="say what caught it, and leave it at that")
     options, _ = parser.parse_known_args(argv)
     if options.planted == "all":
@@ -142,7 +142,7 @@ def main(argv: list[str]) -> int:
 
 
 def _table(options) -> int:
-    print("| the mistake | caught by | seeds until then, from 0 | what is left of the story |")
+    print("| the mistake | caught by | seeds until then, from 0 | what is left of the scenario |")
     print("| --- | --- | --- | --- |")
     sys.stdout.flush()
     failed = 0

@@ -34,7 +34,7 @@ def _alarm(_number, _frame):
 def one(seed):
     """Play and judge a seed; its figures, and why it failed (None, or (invariant or None, text))."""
     from .observer import judge
-    from .story import play
+    from .scenario import play
 
     figures: Counter[str] = Counter({"seeds": 1})
     failure = None
@@ -218,7 +218,7 @@ class Run:
 
 
 def tell_failures(failed, *, seconds) -> None:
-    """For each failure the command that replays it, and for one that the judge found the story, made small."""
+    """For each failure the command that replays it, and for one that the judge found the scenario, made small."""
     for seed, invariant, text in failed:
         print(f"\nseed {seed} failed:\n{text}\n  python -m tests.simulation --seed {seed} --show")
         if invariant is not None:

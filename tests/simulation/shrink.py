@@ -1,7 +1,7 @@
-"""Makes a failing story small: leaves out whatever can be left out, as long as the same invariant breaks, and tells it.
+"""Makes a failing scenario small: leaves out what can be left out, as long as the same invariant breaks; prints it.
 
-Delta debugging over the story's parts (clients, their actions, faults, ends of the daemon), within a bound of replays
-and of real time: what it returns fails in any case, though with more time it might have become smaller.
+Delta debugging over the scenario's parts (clients, their actions, faults, ends of the daemon), within a bound of
+replays and of real time: what it returns fails in any case, though with more time it might have become smaller.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .planted import in_time
 REPLAYS = 300
 SECONDS = 60.0
 MOST_LINES = 120
-"""Lines that a told story may have: what is farthest from the violation is left out."""
+"""Lines that a told scenario may have: what is farthest from the violation is left out."""
 
 
 class Shrunk(NamedTuple):
-    """A small story that fails."""
+    """A small scenario that fails."""
 
     seed: int
     trims: frozenset[str]
@@ -38,16 +38,16 @@ class Shrunk(NamedTuple):
         return f"python -m tests.simulation --seed {self.seed}{trims}"
 
     def render(self, *, planted: str | None = None) -> str:
-        """The story for a person."""
+        """The scenario for a person."""
         command = self.command + (f" --planted {planted}" if planted else "")
         told = "\n".join(tell(self.tape, self.violation))
         return f"{told}\n\nbroken: {self.violation}\n\n{self.size} of {self.parts} parts are left. Replay:\n  {command}"
 
 
 def shrink(seed, invariant, *, replays=REPLAYS, seconds=SECONDS, play=None, parts=None, judge=None) -> Shrunk:
-    """The smallest story found in which `invariant` breaks. Raises ValueError if it does not in the whole one."""
+    """The smallest scenario found in which `invariant` breaks. Raises ValueError if it does not in the whole one."""
     if play is None:
-        from .story import parts, play
+        from .scenario import parts, play
     if judge is None:
         from .observer import judge
     hunt = _Hunt(seed, invariant, replays, time.monotonic() + seconds, play, judge)
@@ -96,7 +96,7 @@ class _Hunt:
         self.replays += 1
         try:
             tape = in_time(self._play, self.seed, trims=trims)
-        except Exception:  # noqa: BLE001  a story that breaks off does not show what is looked for
+        except Exception:  # noqa: BLE001  a scenario that breaks off does not show what is looked for
             return False
         for violation in self._judge(tape).violations:
             if violation.invariant == self.invariant:

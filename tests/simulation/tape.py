@@ -6,7 +6,7 @@ virtual time in seconds since the world began.
 
 | kind | told by | members |
 | --- | --- | --- |
-| `world` | the story, once, first | `seed`, `config` (limits and policy that hold: see `story.Terms`) |
+| `world` | the scenario, once, first | `seed`, `config` (limits and policy that hold: see `scenario.Terms`) |
 | `bus.open` `bus.close` | a bus's device | `bus` |
 | `bus.begin` | a bus's device, as it is reached | `bus`, `transaction` (its number), `what` (the operation), `args` |
 | `bus.end` | the same | `bus`, `transaction`, `outcome` ("done", "error", "cut": it was broken off in the middle) |
@@ -18,8 +18,8 @@ virtual time in seconds since the world began.
 | `client.leaves` | a client that ends its connection | `client`, `how` |
 | `client.ends` | a client that finds its connection ended | `client` |
 | `fault` | whoever injects one | `what`, and what it is about |
-| `daemon.starts` `daemon.told` `daemon.ends` | the story | told: `signal`; ends: `error` (None, or what came out) |
-| `baseline` | the story, before the first client and after all | `when` ("before", "after"), `counts` (by name) |
+| `daemon.starts` `daemon.told` `daemon.ends` | the scenario | told: `signal`; ends: `error` (None, or what came out) |
+| `baseline` | the scenario, before the first client and after all | `when` ("before", "after"), `counts` (by name) |
 """
 
 from __future__ import annotations

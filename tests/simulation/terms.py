@@ -1,6 +1,6 @@
 """The terms that a world is held to: what its configuration promises, as plain values for the judge.
 
-Owns the shape (see `story` for its words) and its translation into a hearth configuration.
+Owns the shape (see `scenario` for its words) and its translation into a hearth configuration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small stories: what is left out, within which bounds, and how they are told."""
+"""Small scenarios: what is left out, within which bounds, and how they are told."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMISE = "a promise"
 
 
 class Rehearsal:
-    """A story that fails as long as some of its parts are in it, without a runtime."""
+    """A scenario that fails as long as some of its parts are in it, without a runtime."""
 
     def __init__(self, needs):
         self.needs = needs
@@ -56,15 +56,15 @@ def test_actions_of_a_client_that_is_left_out_are_not_named_besides():
 
 
 def test_replays_are_bounded_and_what_was_found_by_then_fails():
-    story = Rehearsal({"c1.1", "f0"})
-    shrunk = story.shrink(replays=4)
-    assert len(story.played) == shrunk.replays == 4
+    scenario = Rehearsal({"c1.1", "f0"})
+    shrunk = scenario.shrink(replays=4)
+    assert len(scenario.played) == shrunk.replays == 4
     assert Rehearsal({"c1.1", "f0"}).play(7, trims=shrunk.trims).entries[1].what["what"] == "wedge"
 
 
 def test_real_time_is_bounded_too():
-    story = Rehearsal({"c1.1"})
-    assert story.shrink(seconds=0).replays == 1
+    scenario = Rehearsal({"c1.1"})
+    assert scenario.shrink(seconds=0).replays == 1
 
 
 def test_another_promise_that_breaks_is_not_taken_for_the_one_that_is_looked_for():

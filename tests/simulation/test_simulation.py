@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import trio
 from simulation import runner
-from simulation.story import parts, play
+from simulation.scenario import parts, play
 
 import hearth._util.ids
 
@@ -130,7 +130,7 @@ def test_a_seed_that_does_not_end_has_failed(monkeypatch):
             pass
 
     monkeypatch.setattr(runner, "PATIENCE_S", 1)
-    monkeypatch.setattr("simulation.story.play", spin)
+    monkeypatch.setattr("simulation.scenario.play", spin)
     _, failure = runner.one(0)
     assert failure == (None, "it did not end within 1 s of real time")
 

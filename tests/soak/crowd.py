@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from soak.visits import VISITS, FullHouse, Visitor
+from soak.visits import VISITS, DaemonFull, Visitor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,8 +91,8 @@ class Crowd:
         outcome = name
         try:
             getattr(visitor, name)()
-        except FullHouse:
-            outcome = f"{name}: full house"
+        except DaemonFull:
+            outcome = f"{name}: full deployment"
         except Exception:  # noqa: BLE001  whatever went wrong is told, and fails the run
             outcome = f"{name}: failed"
             with self._lock:

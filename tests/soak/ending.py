@@ -1,4 +1,4 @@
-"""How a soak ends: the house is empty, the daemon ends as it is told to, and its log has all that was acknowledged.
+"""How a soak ends: the daemon is idle, the daemon ends as it is told to, and its log has all that was acknowledged.
 
 `Findings` are sentences about what is wrong; there should be none.
 """
@@ -10,7 +10,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
-from soak.house import ENDS_WITHIN, IDLE_TTL
+from soak.deployment import ENDS_WITHIN, IDLE_TTL
 
 from hearth.audit.files import rotated_files
 from hearth.audit.verify import verify
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from soak.house import House
+    from soak.deployment import Deployment
     from soak.meter import Meter
 
 TERMINAL = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
@@ -41,25 +41,25 @@ def wait_until_empty(meter: Meter, rest: dict[str, Any]) -> tuple[dict[str, Any]
         }
         if not over or time.monotonic() > limit:
             said = [
-                f"{name}: {value:g} are left in an empty house, {rest[name]:g} were there before"
+                f"{name}: {value:g} are left in an idle daemon, {rest[name]:g} were there before"
                 for name, value in over.items()
             ]
             return now, said
         time.sleep(0.2)
 
 
-def stop(house: House) -> tuple[float, list[str]]:
+def stop(deployment: Deployment) -> tuple[float, list[str]]:
     """SIGTERM; returns how long the end took, and what was wrong with it."""
     begun = time.monotonic()
-    house.daemon.signal(15)
+    deployment.daemon.signal(15)
     try:
-        status = house.daemon.process.wait(ENDS_WITHIN)
+        status = deployment.daemon.process.wait(ENDS_WITHIN)
     except subprocess.TimeoutExpired:
-        house.daemon.kill()
+        deployment.daemon.kill()
         return time.monotonic() - begun, [f"the daemon had not ended {ENDS_WITHIN:g} s after SIGTERM"]
-    house.daemon.wait()
+    deployment.daemon.wait()
     found = [] if status == 0 else [f"the daemon ended with {status}"]
-    found += [f"it said {word!r}" for word in ("crashed", "Traceback") if word in house.daemon.said]
+    found += [f"it said {word!r}" for word in ("crashed", "Traceback") if word in deployment.daemon.said]
     return time.monotonic() - begun, found
 
 
@@ -81,9 +81,9 @@ def acknowledged(files: Iterable[Path]) -> dict[str, str]:
     return found
 
 
-def check_log(house: House, told: dict[str, str]) -> tuple[dict[str, Any], list[str]]:
+def check_log(deployment: Deployment, told: dict[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Hold the log against what clients were told; returns counts, and what is wrong."""
-    audit = house.daemon.audit
+    audit = deployment.daemon.audit
     report = verify([audit], audit.with_name(audit.name + ".key.pub"))
     wrong = [] if report.ok else [f"the audit log does not verify: {report.first_bad}"]
     tasks, holes = check_records(records(audit), told)

@@ -21,7 +21,7 @@ from hearth.audit.files import rotated_files
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from soak.house import House
+    from soak.deployment import Deployment
 
 SESSION_INVALID = -32000
 PROBES = 20
@@ -35,8 +35,8 @@ QUIET = 0.3
 class Steady:
     """A client of the run's own, with a session that it opens again if it was silent for too long: others were slow."""
 
-    def __init__(self, house: House, name: str) -> None:
-        self._peer = Peer(house.daemon.socket)
+    def __init__(self, deployment: Deployment, name: str) -> None:
+        self._peer = Peer(deployment.daemon.socket)
         self._name = name
         self._session = self._open()
 
@@ -63,9 +63,9 @@ class Steady:
 class Probe(threading.Thread):
     """One client that reads a GPIO line, again and again, and notes how long each of its tasks took."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, deployment: Deployment) -> None:
         super().__init__(name="probe", daemon=True)
-        self._client = Steady(house, "probe")
+        self._client = Steady(deployment, "probe")
         self._over = threading.Event()
         self._latencies: list[float] = []
         self.error: BaseException | None = None
@@ -103,14 +103,14 @@ class Probe(threading.Thread):
 class Meter:
     """Takes samples. `plant` is what a daemon is asked to hoard each second, for a run that must fail."""
 
-    def __init__(self, house: House, plant: Mapping[str, float] | None = None) -> None:
-        self._house = house
+    def __init__(self, deployment: Deployment, plant: Mapping[str, float] | None = None) -> None:
+        self._deployment = deployment
         self.ours: list[int] = []
         """Processes that belong to the run beside the daemon and this one."""
-        self._pid = house.daemon.pid
+        self._pid = deployment.daemon.pid
         self._plant = plant
         self._owed = dict.fromkeys(plant or (), 0.0)
-        self._client = Steady(house, "meter")
+        self._client = Steady(deployment, "meter")
         self._begun = time.monotonic()
         self._before: dict[str, Any] = {}
         self.samples: list[dict[str, Any]] = []
@@ -133,11 +133,11 @@ class Meter:
         return found
 
     def unwell(self) -> list[str]:
-        """What is not as it should be in a house where nobody else is: buses, the log, and what was driven."""
+        """What is not as it should be in an otherwise idle daemon: buses, the log, and what was driven."""
         health = self._run("hw.board")["health"]
         found = [] if health["ok"] else [f"the daemon is not well: {health}"]
         found += [
-            f"bus {bus} of an empty house is not idle: {state}"
+            f"bus {bus} of an idle daemon is not idle: {state}"
             for bus, state in health["buses"].items()
             if state["state"] != "ready" or state["queued"] or state.get("leased")
         ]
@@ -174,7 +174,7 @@ class Meter:
 
     def _own_word(self, *, collect: bool = False) -> dict[str, Any]:
         found: dict[str, Any] = dict(self._run(accidents.LOOK, collect=collect))
-        address = self._house.daemon.listening.get("http")
+        address = self._deployment.daemon.listening.get("http")
         if address is None:
             return found
         told = metrics(address)
@@ -196,7 +196,7 @@ class Meter:
         return {"probes": len(latencies), "p50": middle, "p99": high, "max": latencies[-1]}
 
     def _log(self) -> dict[str, Any]:
-        files = [*rotated_files(self._house.daemon.audit), self._house.daemon.audit]
+        files = [*rotated_files(self._deployment.daemon.audit), self._deployment.daemon.audit]
         return {"log": sum(file.stat().st_size for file in files) / (1 << 20), "files": len(files)}
 
     def _rates(self, now: dict[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,12 @@ def table(found: dict[str, Any]) -> str:
     """What is between the marks."""
     about, log = found["about"], found["log"]
     visits = {name: times for name, times in found["visits"].items() if ":" not in name}
-    full = sum(times for name, times in found["visits"].items() if name.endswith(": full house"))
+    full = sum(times for name, times in found["visits"].items() if name.endswith(": refused"))
     busy, others = ([one[name] for one in found["samples"] if name in one] for name in ("busy", "others"))
     words = (
         f"{about['at']}: {about['seconds'] / 60:g} minutes, {about['clients']} clients, {sum(visits.values())} visits "
-        f"({full} met a full house), {log['tasks']} tasks, {log['records']} audit records in {log['files']} files. Of "
+        f"({full} were refused for want of room), {log['tasks']} tasks, {log['records']} audit records in "
+        f"{log['files']} files. Of "
         f"{about['cpus']} processors the daemon used {sum(busy) / len(busy):.2f}, and others than the run "
         f"{sum(others) / len(others):.2f}. It ended {found['ended_after_s']} s after SIGTERM. "
         f"Python {about['python']}, {about['system']}."

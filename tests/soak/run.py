@@ -1,4 +1,4 @@
-"""One soak from its beginning to its end: a house, crowds in other processes, a meter, and the judge's word on it.
+"""One soak from its beginning to its end: a deployment, crowds in other processes, a meter, and the judge's word on it.
 
 It writes what it found as JSON; it judges nothing itself.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, field, frozen
 from soak import ending
-from soak.house import House
+from soak.deployment import Deployment
 from soak.judge import Tolerance, judge
 from soak.limits import TOLERANCES
 from soak.meter import Meter, Probe
@@ -53,10 +53,10 @@ class Plan:
 class Crowds:
     """Clients in other processes."""
 
-    def __init__(self, house: House, plan: Plan) -> None:
+    def __init__(self, deployment: Deployment, plan: Plan) -> None:
         self.files: list[Path] = []
         self._processes: list[subprocess.Popen[str]] = []
-        self._house, self._plan = house, plan
+        self._deployment, self._plan = deployment, plan
 
     def start(self) -> None:
         """Let all of them in."""
@@ -67,9 +67,9 @@ class Crowds:
         first = 0
         for number in range(processes):
             clients = plan.clients // processes + (number < plan.clients % processes)
-            self.files.append(self._house.folder / f"crowd-{number}.tasks")
+            self.files.append(self._deployment.folder / f"crowd-{number}.tasks")
             spec = {
-                "way": self._house.way(), "first": first, "clients": clients, "seed": plan.seed * 1000,
+                "way": self._deployment.way(), "first": first, "clients": clients, "seed": plan.seed * 1000,
                 "pause": plan.pause, "tasks": str(self.files[-1]),
             }  # fmt: skip
             first += clients
@@ -122,26 +122,26 @@ def soak(plan: Plan, say: Callable[[str], None] = lambda _: None) -> dict[str, A
     # A socket needs a short path, and a log a disk, which /tmp may not be: it matters little how fast it is.
     folder = Path(tempfile.mkdtemp(prefix="hearth-soak-", dir="/tmp"))
     try:
-        return _soak(House(folder, plan.rotate_bytes), plan, say)
+        return _soak(Deployment(folder, plan.rotate_bytes), plan, say)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _soak(house: House, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
-    crowds = Crowds(house, plan)
+def _soak(deployment: Deployment, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
+    crowds = Crowds(deployment, plan)
     with ExitStack() as stack:
-        stack.callback(house.daemon.end)
+        stack.callback(deployment.daemon.end)
         stack.callback(crowds.kill)
-        house.start()
-        meter = Meter(house, plan.plant)
+        deployment.start()
+        meter = Meter(deployment, plan.plant)
         stack.callback(meter.close)
         rest = meter.at_rest()
-        probe = Probe(house)
+        probe = Probe(deployment)
         stack.callback(probe.close)
         crowds.start()
         meter.ours = crowds.pids
         probe.start()
-        _watch(meter, probe, house, plan, say)
+        _watch(meter, probe, deployment, plan, say)
         say("the crowd leaves")
         done, wrong = crowds.end()
         probe.end()
@@ -149,10 +149,10 @@ def _soak(house: House, plan: Plan, say: Callable[[str], None]) -> dict[str, Any
         after, left = ending.wait_until_empty(meter, rest)
         left += meter.unwell()
         meter.close()
-        took, ended = ending.stop(house)
+        took, ended = ending.stop(deployment)
         say(f"the daemon ended after {took:.1f} s; looking at its log")
         told = ending.acknowledged(crowds.files) | dict.fromkeys(probe.tasks, "SUCCESS")
-        log, holes = ending.check_log(house, told)
+        log, holes = ending.check_log(deployment, told)
         verdicts = judge(meter.samples, plan.tolerances)
     return {
         "about": _about(plan),
@@ -167,16 +167,16 @@ def _soak(house: House, plan: Plan, say: Callable[[str], None]) -> dict[str, Any
     }
 
 
-def _watch(meter: Meter, probe: Probe, house: House, plan: Plan, say: Callable[[str], None]) -> None:
+def _watch(meter: Meter, probe: Probe, deployment: Deployment, plan: Plan, say: Callable[[str], None]) -> None:
     """Take samples for as long as it was asked for."""
     begun = time.monotonic()
     number = 0
     while (now := time.monotonic() - begun) < plan.seconds:
         number += 1
         time.sleep(max(0.0, begun + number * plan.period - time.monotonic()))
-        assert house.daemon.process is not None
-        if house.daemon.process.poll() is not None:
-            raise RuntimeError(f"the daemon ended in the middle of it:\n{house.daemon.said[-4000:]}")
+        assert deployment.daemon.process is not None
+        if deployment.daemon.process.poll() is not None:
+            raise RuntimeError(f"the daemon ended in the middle of it:\n{deployment.daemon.said[-4000:]}")
         if probe.error is not None:
             probe.end()
         sample = meter.sample(probe.taken())

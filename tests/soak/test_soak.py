@@ -1,6 +1,6 @@
 """The soak itself, for some seconds: it finds nothing wrong with a sound daemon, and finds a leak in another.
 
-How flat a daemon is takes minutes to tell: `make soak`. Here nothing may be left in an empty house, and the log has
+How flat a daemon is takes minutes to tell: `make soak`. Here nothing may be left in an idle daemon, and the log has
 all.
 """
 
@@ -75,5 +75,5 @@ def test_a_daemon_that_leaks_is_found_out(tmp_path, capsys) -> None:
     found = json.loads((tmp_path / "soak.json").read_text())
     grown = {one["series"] for one in found["verdicts"] if not one["flat"]}
     assert {"held", "threads", "private", "blocks"} <= grown
-    assert any("descriptors" in what and "left in an empty house" in what for what in found["wrong"]), found["wrong"]
+    assert any("descriptors" in what and "left in an idle daemon" in what for what in found["wrong"]), found["wrong"]
     assert "GROWS" in capsys.readouterr().out

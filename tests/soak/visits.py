@@ -1,7 +1,7 @@
 """What the clients of a soak do: well-behaved and badly-behaved visits over every carrier, each drawn from a seed.
 
 A visit is one connection, or a few, from its beginning to its end. It raises AssertionError where the daemon did what
-it must not do. A refusal that belongs to a full house (busy, full, too fast) ends the visit and is counted.
+it must not do. A refusal that belongs to a full daemon (busy, full, too fast) ends the visit and is counted.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ STEPS = [
 ]
 TERMINAL = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
 FULL = frozenset({-32004, -32005, -32006})
-"""Busy, full, too fast: what a house that is full may say to anybody."""
+"""Busy, full, too fast: what a full daemon may answer to anybody."""
 
 
-class FullHouse(Exception):
+class DaemonFull(Exception):
     """The daemon refused because one of its bounds is reached."""
 
 
 class Visitor:
-    """One client. `way` is what `soak.house` says of the daemon; `told` gets the id and the status of each task.
+    """One client. `way` is what `soak.deployment` says of the daemon; `told` gets the id and the status of each task.
 
     `over` is set when the run ends: pauses end with it.
     """
@@ -93,10 +93,10 @@ class Visitor:
             peer.close()
 
     def ask(self, peer: Peer, method: str, params: Any = None) -> Any:
-        """The result. Raises FullHouse."""
+        """The result. Raises DaemonFull."""
         answer = peer.call(method, params)
         if answer.get("error", {}).get("code") in FULL:
-            raise FullHouse(answer["error"]["message"])
+            raise DaemonFull(answer["error"]["message"])
         assert "result" in answer, f"{method}: {answer}; asked {params}"[:1000]
         return answer["result"]
 
@@ -198,7 +198,7 @@ class Visitor:
                     events.append(said["params"])
                 elif said["id"] in asked:
                     if said.get("error", {}).get("code") in FULL:
-                        raise FullHouse(said["error"]["message"])
+                        raise DaemonFull(said["error"]["message"])
                     tasks[said["result"]["task_id"]] = True
                     self.told(said["result"]["task_id"], "")
             for task in tasks:
@@ -416,7 +416,7 @@ class Visitor:
                 assert said is not None, "the daemon hung up on the caller of a job"
                 kind, payload = said.get("type"), said.get("payload", {})
                 if kind == "task_rejected":
-                    raise FullHouse(str(payload))
+                    raise DaemonFull(str(payload))
                 assert kind in _OF_JOBS, said
                 if payload.get("event_type") == "session_closed":
                     return

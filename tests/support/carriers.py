@@ -1,7 +1,7 @@
 """A runtime behind each carrier there is: real sockets on loopback, real TLS, a real child process on pipes.
 
-`Exposed` opens the daemon's own listeners over a runtime in this process and knows, for every carrier and every proof
-of who calls, the address that a client connects to. Its raw streams are made without hearth's client: what a test says
+`Carriers` opens hearthd's listeners over a world of `support.world` and knows, for every carrier and every proof of who
+calls, the address that a client connects to. Its raw streams are made without hearth's client: what a test says
 on one is exactly what is on the wire.
 """
 
@@ -13,26 +13,19 @@ import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
 import trio
 import trio_websocket
 from attrs import evolve
-from support.doubles import MemoryCarrier, MemoryStream, Pipe
 from support.pki import CLIENT, Bench, certify, name
 from support.users import ordinary_user
+from support.world import Listening, listening
 
 import hearth
-from hearth._util.exceptions import unwrapped
-from hearth.actors.connection import Connection
-from hearth.actors.daemon.listen import open_listeners
-from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import ConnectionLimiter
-from hearth.actors.transport import PeerGone
-from hearth.client.connection import Client
 from hearth.config.listen import Endpoint, TlsConfig, WebSocketConfig
-from hearth.config.model import Config
 from hearth.policy.principal import Principal, from_token
 from hearth.policy.rules import Match, PolicyEntry
 
@@ -40,8 +33,9 @@ KINDS = ("memory", "unix", "tls", "ws", "wss", "stdio")
 USUAL = {"memory": "uid", "unix": "uid", "stdio": "uid", "ws": "uid", "tls": "cert:arm-7", "wss": "cert:arm-7"}
 """The proof with which each carrier is used where a test does not care."""
 TOKENS = {"alice": "hearth_alice-of-the-tests", "bob": "hearth_bob-of-the-tests"}
+OWN = Principal(kind="unix", uid=os.geteuid(), gid=os.getegid())
+"""Whose connections in memory are."""
 HERE = PolicyEntry(name="here", match=Match(any=True), max_risk=2, max_risk_ceiling=3)
-DEFAULTS = Config().limits
 BIN = Path(sys.executable).parent
 
 
@@ -108,92 +102,39 @@ def ssh_to_here(directory):
     return script
 
 
-class Exposed:
-    """A runtime that is served over some carriers while its context lasts; made by `exposed`."""
+class Carriers(Listening):
+    """A world behind some carriers, and the way to it over each; made by `exposed`."""
 
-    def __init__(self, runtime, directory, papers, limits, nursery):
-        self.runtime = runtime
+    def __init__(self, papers, *more):
+        super().__init__(*more)
         self.papers = papers
-        self.refused = []
-        """(carrier, peer, reason) of every peer that could not prove who it is."""
-        self.connections = set()
-        """Connections of peers that have been let in."""
-        self.streams = []
         self.listeners = {}
-        self._directory = directory
-        self._nursery = nursery
-        self._config = Config(limits=limits)
-        self._limiter = ConnectionLimiter(limits.max_connections)
+        """By carrier."""
+        self.streams = []
 
-    # --- serving ------------------------------------------------------------------------------------------------
-
-    def open(self, kind):
+    def open_carrier(self, kind):
         """Open the listener of a carrier. Every one has a Unix socket too, as a daemon has."""
-        socket_ = self._directory / f"{kind}.sock"
-        listening = unix.bind(socket_)
+        papers, anywhere = self.papers, Endpoint("127.0.0.1", 0)
+        secure = {"listen": anywhere, "cert": papers.server_cert, "key": papers.server_key, "client_ca": papers.ca}
+        sections = {
+            "tls": lambda: {"tls": TlsConfig(**secure)},
+            "ws": lambda: {"websocket": WebSocketConfig(listen=anywhere)},
+            "wss": lambda: {"websocket": WebSocketConfig(**secure)},
+        }
+        config = evolve(self.world.config, **sections.get(kind, dict)())
         tokens = [PolicyEntry(name=who, match=Match(token_sha256=self.digest(who))) for who in TOKENS]
-        opened = open_listeners(
-            self._configured(kind), tokens, listening, socket_, lambda *refusal: self.refused.append(refusal)
-        )
-        for listener in opened:
-            self._nursery.start_soon(self._accept, listener)
-        self.listeners[kind] = opened[-1]
-
-    def _configured(self, kind):
-        config, papers = self._config, self.papers
-        anywhere = Endpoint("127.0.0.1", 0)
-        if kind == "tls":
-            section = TlsConfig(
-                listen=anywhere, cert=papers.server_cert, key=papers.server_key, client_ca=papers.ca
-            )
-            return evolve(config, tls=section)
-        if kind == "ws":
-            return evolve(config, websocket=WebSocketConfig(listen=anywhere))
-        if kind == "wss":
-            section = WebSocketConfig(
-                listen=anywhere, cert=papers.server_cert, key=papers.server_key, client_ca=papers.ca
-            )
-            return evolve(config, websocket=section)
-        return config
-
-    def for_everybody(self, kind):
-        """Let other users of this machine connect to a carrier's Unix socket."""
-        (self._directory / f"{kind}.sock").chmod(0o666)
+        self.listeners[kind] = self.open(config, policy=tokens, name=kind)
 
     @staticmethod
     def digest(who):
         return from_token(TOKENS[who]).token_sha256
-
-    async def _accept(self, listener):
-        try:
-            async with trio.open_nursery() as connections:
-                await listener.accept_all(connections, self._limiter, self._serve)
-        finally:
-            listener.close()
-
-    async def _serve(self, carrier, principal):
-        limits = self._config.limits
-        connection = Connection(
-            carrier,
-            principal,
-            self.runtime,
-            max_outstanding=limits.max_outstanding,
-            max_document_bytes=limits.max_document_bytes,
-            max_batch=limits.max_batch,
-            max_values=limits.max_values,
-        )
-        self.connections.add(connection)
-        try:
-            await connection.run()
-        finally:
-            self.connections.discard(connection)
 
     # --- connecting ---------------------------------------------------------------------------------------------
 
     def address(self, kind, proof=None):
         """What `hearth.connect` takes to connect over this carrier and prove to be this one."""
         if kind == "stdio":
-            return f"ssh://here{self._directory / 'stdio.sock'}"
+            return f"ssh://here{self.directory / 'stdio.sock'}"
         return self.listeners[kind].address + self.papers.query(kind, proof)
 
     @asynccontextmanager
@@ -203,14 +144,8 @@ class Exposed:
             async with hearth.connect(self.address(kind, proof)) as client:
                 yield client
             return
-        async with unwrapped() as body, trio.open_nursery() as nursery:
-            client = Client(self._memory())
-            nursery.start_soon(client._write)
-            nursery.start_soon(client._read)
-            async with body.watched():
-                yield client
-            await client._settle()
-            nursery.cancel_scope.cancel()
+        async with self.world.client(OWN, room=1 << 20) as client:
+            yield client
 
     async def raw(self, kind, proof=None):
         """A stream of lines that hearth's client has no part in, for `support.world.RawClient`; closed at the end."""
@@ -222,14 +157,14 @@ class Exposed:
         what, _, who = (proof or USUAL[kind]).partition(":")
         as_whom = ordinary_user() if what == "nobody" else nullcontext()
         if kind == "memory":
-            return self._memory()
+            return self.world.pipes(OWN, room=1 << 20, send_timeout=self.world.limits.send_timeout_s)
         if kind == "stdio":
-            return await PipedStream.start("--to", f"unix:{self._directory / 'stdio.sock'}")
+            return await PipedStream.start("--to", f"unix:{self.directory / 'stdio.sock'}")
         if kind == "unix":
             # The kernel notes who connects when it does; it does at once, since there is room in the queue.
             connecting = socket.socket(socket.AF_UNIX)
             with as_whom:
-                connecting.connect(str(self._directory / "unix.sock"))
+                connecting.connect(str(self.directory / "unix.sock"))
             return trio.SocketStream(trio.socket.from_stdlib_socket(connecting))
         host, _, port = self.listeners[kind].address.partition("://")[2].partition(":")
         with as_whom:
@@ -246,7 +181,7 @@ class Exposed:
             return stream
         headers = [("Authorization", f"Bearer {TOKENS[who]}")] if what == "token" else []
         connection = await trio_websocket.wrap_client_stream(
-            self._nursery,
+            self.world.nursery,
             stream,
             f"{host}:{port}",
             "/",
@@ -256,29 +191,19 @@ class Exposed:
         )
         return MessageStream(connection)
 
-    def _memory(self):
-        to_server, to_client = Pipe(), Pipe(1 << 20)
-        carrier = MemoryCarrier(to_server, to_client, PeerGone, self._config.limits.send_timeout_s)
-        principal = Principal(kind="unix", uid=os.geteuid(), gid=os.getegid())
-        self._nursery.start_soon(self._serve, carrier, principal)
-        return MemoryStream(to_server, to_client)
-
 
 @asynccontextmanager
-async def exposed(runtime, directory, papers, *kinds, limits=DEFAULTS):
-    """Serve a runtime over these carriers while the body runs: listeners first, connections end with it."""
-    async with unwrapped() as body, trio.open_nursery() as nursery:
-        over = Exposed(runtime, directory, papers, limits, nursery)
+async def exposed(world, *kinds, directory, papers):
+    """Serve a world over these carriers while the body runs; connections end with it."""
+    async with listening(world, directory, partial(Carriers, papers)) as over:
         for kind in kinds:
             if kind != "memory":
-                over.open(kind)
+                over.open_carrier(kind)
         try:
-            async with body.watched():
-                yield over
+            yield over
         finally:
             for stream in over.streams:
                 await trio.aclose_forcefully(stream)
-        nursery.cancel_scope.cancel()
 
 
 async def vanish(stream):

@@ -1,7 +1,7 @@
-"""A desk over a runtime in memory, callers that speak HCP to it, and capabilities whose functions are short.
+"""A bench world with a job server, callers that speak HCP to it, and capabilities whose functions are short.
 
-`HcpWorld` is a `World` with a desk, a book and a store in a directory of the test's; `Caller` sends documents on a
-connection of its own and keeps what comes.
+`HcpWorld` keeps its job store in a directory of the test's; `Caller` sends documents on a connection of its own and
+keeps what comes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from datetime import timedelta
 from uuid import uuid4
 
 from attrs import evolve
-from support.world import ALICE, RawClient, World, running
+from support.world import ALICE, BenchWorld, RawClient, running
 
 from hearth.actors.bridges.hcp.lazy import JobServerLifetime, open_job_storage
 from hearth.actors.embedded import job_sessions
 from hearth.config.model import Config, HcpConfig
 from hearth.hcp.capability import Capability, CapabilitySet, Safety, SafetyEnvelope
 from hearth.hcp.durable import CapabilityFailed
+from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.schema import Validator
 
 ANY = {"type": "object"}
@@ -154,8 +155,23 @@ def capability(name="look", function=None, *, tools=("read", "set", "wait", "fai
     )
 
 
-class HcpWorld(World):
-    """A runtime with a desk. Use `async with hcp_world(...) as w`."""
+def gated(**more):
+    """A capability that waits in its first step until the gate "g" opens, then does another."""
+    return capability(function=reading(step("read", gate="g"), step("read", tag="x")), **more)
+
+
+def open_policy(**rules):
+    """Any principal may, within these rules."""
+    return (PolicyEntry(name="bench", match=Match(any=True), max_risk=3, hcp=JobRules(**rules)),)
+
+
+def sequences(message_log):
+    """The numbers of its events."""
+    return [one["payload"]["sequence"] for one in message_log if one["type"] == "event"]
+
+
+class HcpWorld(BenchWorld):
+    """A bench world that serves jobs. Use `async with hcp_world(...) as w`."""
 
     def __init__(self, directory, capabilities, *, settings=None, **more):
         super().__init__(**more)
@@ -174,17 +190,10 @@ class HcpWorld(World):
         self.nursery.start_soon(caller.run)
         return caller
 
-    def records(self, *events):
-        """The audit records of these events, in their order; of all where none is named."""
-        return [one for one in self.journal.records if not events or one["event"] in events]
-
 
 @asynccontextmanager
 async def hcp_world(directory, *capabilities, opened=True, **more):
-    """A running world with a desk; on the way out every gate is opened, so that what a failed test left can end.
-
-    Not `opened`, it has its front desk only.
-    """
+    """A running world with a job server, which is lazy unless `opened`."""
     world = HcpWorld(directory, capabilities or [capability()], **more)
     storage = open_job_storage(world.parts)
     async with running(world):
@@ -196,7 +205,7 @@ async def hcp_world(directory, *capabilities, opened=True, **more):
         try:
             yield world
         finally:
-            world.open_everything()
+            world.release()
             await world.lifetime.end()
 
 
@@ -288,5 +297,5 @@ class Caller(RawClient):
 
     async def outcome(self, session_id):
         """Wait for the end; return the payload of task_completed or task_failed."""
-        story = await self.closed(session_id)
-        return next(one["payload"] for one in story if one["type"] in ("task_completed", "task_failed"))
+        messages = await self.closed(session_id)
+        return next(one["payload"] for one in messages if one["type"] in ("task_completed", "task_failed"))

@@ -45,7 +45,7 @@ def row(number: int = 1, principal: str = ANN, **members: Any) -> SessionRow:
 
 
 def line(type_: str, number: int = 1, **payload: Any) -> bytes:
-    """A message of a session's story."""
+    """A message of a session's message log."""
     return json.dumps({"session_id": session_id(number), "type": type_, "payload": payload}).encode() + b"\n"
 
 

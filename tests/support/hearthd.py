@@ -219,11 +219,15 @@ class Hearthd:
         *,
         server: str = "",
         audit: str = "checkpoint_every = 50",
+        logs: Path | None = None,
     ) -> None:
-        """`config` is more of hearth.toml; `server` and `audit` are more of these two tables of it."""
+        """`config` is more of hearth.toml; `server` and `audit` are more of these two tables of it.
+
+        The audit log is in `logs`, or in the daemon's own directory.
+        """
         self.directory = directory
         self.socket = directory / "hearth.sock"
-        self.audit = directory / "audit.log"
+        self.audit = (logs or directory) / "audit.log"
         self.config = directory / "hearth.toml"
         self.config.write_text(
             f'[server]\nsocket = "{self.socket}"\n{server}\n[audit]\npath = "{self.audit}"\n{audit}\n{config}\n'

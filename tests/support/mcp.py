@@ -14,20 +14,16 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.memory import create_client_server_memory_streams
 from support.hearthd import BOUND
-from support.world import ALICE
 
+from hearth.actors.bridges.mcp.provider import Client as HearthClient
 from hearth.actors.bridges.mcp.server import HacpTools, PlanTool, make_server
 from hearth.actors.bridges.mcp.stdio import one_client
-from hearth.actors.embedded import EmbeddedRuntime
 
 ERAS = ("legacy", "auto")
 """The client's modes: the handshake of 2025-11-25, and 2026-07-28."""
+VERSIONS = {"2025-11-25": "legacy", "2026-07-28": "auto"}
+"""The protocol version that is spoken, by the client's mode for it."""
 BRIDGE = (sys.executable, "-m", "hearth.cli.mcp_bridge")
-
-
-def house(world, principal=ALICE):
-    """Where a world opens sessions, without a connection."""
-    return EmbeddedRuntime(world.runtime, principal)
 
 
 def memory(server):
@@ -47,12 +43,55 @@ def memory(server):
 
 
 @asynccontextmanager
-async def mcp_client(a_house, mode, *, offers=None, keep_alive=None, beat=5.0, **options):
-    """The official client of a server over this house. `options` are the client's."""
+async def mcp_client(sessions, mode, *, offers=None, keep_alive=None, beat=5.0, **options):
+    """The official client of a server over a world's `sessions()`. `options` are the client's."""
     offers = [HacpTools(beat=beat), PlanTool(beat=beat)] if offers is None else offers
-    server = make_server(offers, one_client(a_house, keep_alive=keep_alive))
+    server = make_server(offers, one_client(sessions, keep_alive=keep_alive))
     async with Client(memory(server), mode=mode, **options) as client:
         yield client
+
+
+class Only:
+    """The one client there is. Implements `Clients`."""
+
+    def __init__(self, client):
+        self.client = client
+
+    async def of(self, _ctx):
+        return self.client
+
+
+@asynccontextmanager
+async def serving(providers, era, *, sessions=None, within=600, **more):
+    """The official client, and the bridge's own side of it; nothing of ours may go on when the client has gone.
+
+    `within`: seconds, which virtual time makes short.
+    """
+    with trio.fail_after(within):
+        async with trio.open_nursery() as nursery:
+            ours = HearthClient(sessions, nursery, name="test")
+
+            @asynccontextmanager
+            async def only():
+                try:
+                    yield Only(ours)
+                finally:
+                    ours.close()
+
+            server = make_server(providers, only())
+            async with Client(memory(server), mode=VERSIONS[era], **more) as client:
+                assert client.protocol_version == era
+                yield client, ours
+
+
+def pollers():
+    """How many tasks of this process look at a resource again and again."""
+    waiting, found = [trio.lowlevel.current_root_task()], 0
+    while waiting:
+        task = waiting.pop()
+        found += task.name.endswith("Changes._poll")
+        waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return found
 
 
 @asynccontextmanager

@@ -65,8 +65,8 @@ def envelope(name, capabilities):
 class ByName:
     """One client for each name that requests give. Implements `Clients`."""
 
-    def __init__(self, house, nursery):
-        self._house = house
+    def __init__(self, sessions, nursery):
+        self._sessions = sessions
         self._nursery = nursery
         self.clients = {}
 
@@ -74,23 +74,23 @@ class ByName:
         params = ctx.session.client_params
         name = "" if params is None else params.client_info.name
         if name not in self.clients:
-            self.clients[name] = Client(self._house, self._nursery, name=name, version="1")
+            self.clients[name] = Client(self._sessions, self._nursery, name=name, version="1")
         return self.clients[name]
 
 
 class Serving:
     """A server that runs; `clients` while it does."""
 
-    def __init__(self, providers, house, nursery):
+    def __init__(self, providers, sessions, nursery):
         self.clients = None
         self.nursery = nursery
-        self._house = house
+        self._sessions = sessions
         self.server = make_server(providers, self._lifespan())
 
     @asynccontextmanager
     async def _lifespan(self):
         async with trio.open_nursery() as nursery:
-            self.clients = ByName(self._house, nursery)
+            self.clients = ByName(self._sessions, nursery)
             try:
                 yield self.clients
             finally:
@@ -184,10 +184,10 @@ class Wire:
 
 
 @asynccontextmanager
-async def serving(*providers, house=None):
+async def serving(*providers, sessions=None):
     """A server over these providers, and one raw connection to it."""
     async with trio.open_nursery() as nursery:
-        server = Serving(providers, house, nursery)
+        server = Serving(providers, sessions, nursery)
         async with create_client_server_memory_streams() as ((read, write), server_streams):
             wire = Wire(read, write)
             nursery.start_soon(server.run, *server_streams)

@@ -1,6 +1,12 @@
-"""A whole runtime in memory: bench drivers, small tools, connections without sockets, under whatever clock there is.
+"""The world builder: a runtime in this process with a board, a policy, limits, jobs, and every way to reach it.
 
-`World` is the runtime that `hearth.actors.build` would make, from doubles; `RawClient` speaks JSON-RPC lines to it.
+- `BenchWorld(...)` has drivers, journal and path guard from `support.doubles`, and lives under whatever clock there is.
+- `simulated(directory, ...)` has what hearthd would make of a configuration: the simulated board, and files.
+- `running(world)` serves a world. `world.client()`, `world.connect()` and `world.sessions()` reach it without a socket;
+  `listening(world, directory)` opens hearthd's listeners over it: see `support.carriers` and `support.http`.
+
+`support.hearthd.Hearthd` is the same as a process. tests/simulation has a world of its own, because there the disk,
+the threads and the devices follow one virtual clock too.
 """
 
 from __future__ import annotations
@@ -23,11 +29,17 @@ from support.doubles import (
     Pipe,
 )
 
+from hearth._util.exceptions import unwrapped
+from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
+from hearth.actors.daemon.listen import open_listeners
+from hearth.actors.embedded import EMBEDDED_POLICY, EmbeddedRuntime
+from hearth.actors.listeners import unix
+from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.transport import PeerGone
 from hearth.client.connection import Client
-from hearth.config.model import LimitsConfig
+from hearth.config.model import AuditConfig, Config, LimitsConfig
 from hearth.drivers.base import Style
 from hearth.errors import DeviceError, InvalidParams, from_wire
 from hearth.policy.principal import Principal
@@ -192,66 +204,43 @@ class BenchTools:
 
 
 class World:
-    """A runtime over bench drivers. Use `async with world(...) as w`."""
+    """A runtime from these parts, and the connections to it. Use `async with running(world)`."""
 
-    def __init__(self, *, buses=None, widths=None, policy=(OPEN,), durability="os", keep=(), extra_tools=(), **limits):
-        self.observer = Observer()
-        self.drivers = {
-            name: BenchDriver(name, self.observer, style=style, width=(widths or {}).get(name, 1), keep=keep)
-            for name, style in (buses or {"a": Style.ASYNC, "b": Style.ASYNC}).items()
-        }
-        self.paths = AllowedPaths()
-        self.journal = MemoryJournal(self.observer, durability=durability)
-        self.limits = evolve(LimitsConfig(), **limits)
-        self.parts = RuntimeParts(
-            board=SimpleNamespace(name="bench", line_name=lambda line, chip: line, port_name=lambda port: port),
-            drivers=self.drivers,
-            registry=ToolRegistry([*BenchTools(self).all(), *extra_tools]),
-            policy=policy,
-            paths=self.paths,
-            journal=self.journal,
-            limits=self.limits,
-            clock=lambda: NOON + trio.current_time(),
-        )
+    def __init__(self, parts, config=None):
+        self.parts = parts
+        self.config = config or Config(limits=parts.limits)
+        self.limits = parts.limits
+        self.journal = parts.journal
         self.runtime = None
         self.nursery = None
         self.carriers = []
-        self._gates = {}
-        self._events = {}
+        """Of the connections in memory, the server's ends."""
+        self.connections = set()
+        """Connections that are served."""
 
-    def gate(self, name):
-        """The gate of this name: made when it is first spoken of."""
-        if name not in self._gates:
-            self._gates[name] = Gate()
-        return self._gates[name]
+    def release(self):
+        """Let go what a test held back, so that the world can end."""
 
-    def event(self, name):
-        return self._events.setdefault(name, trio.Event())
+    def level(self, line):
+        """What a line of the simulated board is driven to, past every actor."""
+        return self.parts.board.drivers["gpio:sim"].level(line)
 
-    def open_everything(self):
-        for gate in self._gates.values():
-            gate.open()
-        for driver in self.drivers.values():
-            driver.open_gates()
-        for event in self._events.values():
-            event.set()
-        self.paths.spin_up()
-        self.journal.release()
+    def _records(self):
+        return map(json.loads, self.journal.settings.path.read_text().splitlines())
 
-    @property
-    def driver(self):
-        return next(iter(self.drivers.values()))
+    def records(self, *events, **like):
+        """The audit records of these events with these members, in their order; all where none is named."""
+        found = [record for record in self._records() if not events or record["event"] in events]
+        return [record for record in found if like.items() <= record.items()]
 
-    @property
-    def bus(self):
-        return next(iter(self.runtime.buses.values()))
+    def sessions(self, principal=ALICE, jobs=None):
+        """What opens sessions for a principal without a connection."""
+        return EmbeddedRuntime(self.runtime, principal, jobs)
 
-    def pipes(self, principal=ALICE, *, room=float("inf"), send_timeout=30.0):
-        """A connection: start its actor, and return the client's stream."""
-        to_server, to_client = Pipe(), Pipe(room)
-        carrier = MemoryCarrier(to_server, to_client, PeerGone, send_timeout)
+    def connection(self, carrier, principal):
+        """A connection's actor, with the limits of this world."""
         limits = self.limits
-        connection = Connection(
+        return Connection(
             carrier,
             principal,
             self.runtime,
@@ -262,9 +251,23 @@ class World:
             metrics=self.journal.metrics,
             account=self.runtime.memory.for_principal(principal.key),
         )
-        carrier.connection = connection
+
+    async def serve(self, connection, scheme):
+        """Run a connection, counted as hearthd counts it."""
+        self.connections.add(connection)
+        try:
+            with self.journal.metrics.connection(scheme):
+                await connection.run()
+        finally:
+            self.connections.discard(connection)
+
+    def pipes(self, principal=ALICE, *, room=float("inf"), send_timeout=30.0):
+        """A connection in memory: start its actor, and return the client's stream."""
+        to_server, to_client = Pipe(), Pipe(room)
+        carrier = MemoryCarrier(to_server, to_client, PeerGone, send_timeout)
+        carrier.connection = self.connection(carrier, principal)
         self.carriers.append(carrier)
-        self.nursery.start_soon(connection.run)
+        self.nursery.start_soon(self.serve, carrier.connection, "memory")
         return MemoryStream(to_server, to_client)
 
     def connect(self, principal=ALICE, **more):
@@ -274,19 +277,90 @@ class World:
         return client
 
     @asynccontextmanager
-    async def client(self, principal=ALICE):
+    async def client(self, principal=ALICE, **more):
         """The real client over a memory connection."""
-        stream = self.pipes(principal)
-        async with trio.open_nursery() as nursery:
-            client = Client(stream)
+        async with unwrapped() as body, trio.open_nursery() as nursery:
+            client = Client(self.pipes(principal, **more))
             nursery.start_soon(client._write)
             nursery.start_soon(client._read)
-            yield client
+            async with body.watched():
+                yield client
+            await client._settle()
             nursery.cancel_scope.cancel()
 
 
+class BenchWorld(World):
+    """A world over bench drivers, without threads and files."""
+
+    def __init__(self, *, buses=None, widths=None, policy=(OPEN,), durability="os", keep=(), extra_tools=(), **limits):
+        self.observer = Observer()
+        self.drivers = {
+            name: BenchDriver(name, self.observer, style=style, width=(widths or {}).get(name, 1), keep=keep)
+            for name, style in (buses or {"a": Style.ASYNC, "b": Style.ASYNC}).items()
+        }
+        self.paths = AllowedPaths()
+        self._gates = {}
+        self._events = {}
+        super().__init__(
+            RuntimeParts(
+                board=SimpleNamespace(name="bench", line_name=lambda line, chip: line, port_name=lambda port: port),
+                drivers=self.drivers,
+                registry=ToolRegistry([*BenchTools(self).all(), *extra_tools]),
+                policy=policy,
+                paths=self.paths,
+                journal=MemoryJournal(self.observer, durability=durability),
+                limits=evolve(LimitsConfig(), **limits),
+                clock=lambda: NOON + trio.current_time(),
+            )
+        )
+
+    def gate(self, name):
+        """The gate of this name; made at its first use."""
+        if name not in self._gates:
+            self._gates[name] = Gate()
+        return self._gates[name]
+
+    def event(self, name):
+        return self._events.setdefault(name, trio.Event())
+
+    def release(self):
+        for gate in self._gates.values():
+            gate.open()
+        for driver in self.drivers.values():
+            driver.open_gates()
+        for event in self._events.values():
+            event.set()
+        self.paths.spin_up()
+        self.journal.release()
+
+    def _records(self):
+        return self.journal.records
+
+    @property
+    def driver(self):
+        return next(iter(self.drivers.values()))
+
+    @property
+    def bus(self):
+        return next(iter(self.runtime.buses.values()))
+
+
+def configured(directory, *, limits=None, audit=None, **sections):
+    """A configuration that keeps its audit log in this directory; sections and limits as given."""
+    audit = AuditConfig(path=directory / "audit.log", **(audit or {}))
+    return Config(audit=audit, limits=evolve(LimitsConfig(), **(limits or {})), **sections)
+
+
+def simulated(directory, *, default_policy=EMBEDDED_POLICY, kind=World, **more):
+    """A world on the simulated board, with its files in this directory; `more` is for `configured`."""
+    config = configured(directory, **more)
+    parts = build_parts(config, default_policy=default_policy)
+    parts.open_records()
+    return kind(parts, config)
+
+
 @asynccontextmanager
-async def running(world, *, open_at_end=True):
+async def running(world, *, release_at_end=True):
     """Run a world; on the way out every gate is opened, so that what a failed test left behind can end."""
     async with Runtime(world.parts).serve() as runtime:
         world.runtime = runtime
@@ -295,9 +369,82 @@ async def running(world, *, open_at_end=True):
             try:
                 yield world
             finally:
-                if open_at_end:
-                    world.open_everything()
+                if release_at_end:
+                    world.release()
                 nursery.cancel_scope.cancel()
+
+
+class Listening:
+    """hearthd's listeners over a world; made by `listening`."""
+
+    def __init__(self, world, directory, accepting, connections):
+        self.world = world
+        self.directory = directory
+        self.limiter = ConnectionLimiter(world.limits.max_connections)
+        self.refused = []
+        """(carrier, peer, reason) of every peer that failed to authenticate."""
+        self.opened = []
+        self.cut = None
+        """Whether a connection was cut off at the end."""
+        self._accepting = accepting
+        self._connections = connections
+
+    @property
+    def runtime(self):
+        return self.world.runtime
+
+    def open(self, config, *, policy=None, name="hearth"):
+        """Open the listeners of a configuration, behind a Unix socket of this name; return the last one."""
+        path = self.directory / f"{name}.sock"
+        policy = self.world.parts.policy if policy is None else policy
+        opened = open_listeners(config, policy, unix.bind(path), path, self._refuse, lambda: self.runtime)
+        for listener in opened:
+            self._accepting.start_soon(self._accept, listener)
+        self.opened += opened
+        self.runtime.listeners = [listener.address for listener in self.opened]
+        return opened[-1]
+
+    def _refuse(self, *refusal):
+        self.refused.append(refusal)
+        self.runtime.refused(*refusal)
+
+    async def _accept(self, listener):
+        scheme = listener.address.partition(":")[0]
+
+        async def serve(carrier, principal):
+            await self.world.serve(self.world.connection(carrier, principal), scheme)
+
+        await listener.accept_all(self._connections, self.limiter, serve)
+
+
+FLUSH = 20
+"""Seconds that connections have to take what is due to them, before they are cut off."""
+
+
+@asynccontextmanager
+async def listening(world, directory, kind=Listening):
+    """Listeners while the body runs: a `kind` of Listening. They end as hearthd's do, and connections with them."""
+    async with unwrapped() as body, trio.open_nursery() as connections:
+        try:
+            async with trio.open_nursery() as accepting:
+                here = kind(world, directory, accepting, connections)
+                async with body.watched():
+                    yield here
+                accepting.cancel_scope.cancel()
+            world.release()
+            await world.runtime.end_sessions()
+            for connection in world.connections:
+                connection.finish()
+            for listener in here.opened:
+                listener.finish()
+            connections.cancel_scope.deadline = trio.current_time() + FLUSH
+        except BaseException:
+            connections.cancel_scope.cancel()
+            raise
+        finally:
+            for listener in here.opened:
+                listener.close()
+    here.cut = connections.cancel_scope.cancelled_caught
 
 
 class RawClient:

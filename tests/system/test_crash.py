@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import pytest
 from crash import plan
-from crash.house import House, Zygote, hash_of
+from crash.deployment import Deployment, Zygote, hash_of
 from crash.judge import Log, after_kill, agree, at_the_end
 
 from hearth.audit.record import args_hash
@@ -40,10 +40,10 @@ def test_wherever_a_daemon_is_killed_nothing_that_was_told_or_done_is_missing_fr
 def test_the_story_has_every_kind_of_point_and_each_is_in_the_plan(zygote, tmp_path):
     seen = set()
     for durability, points in plan.POINTS.items():
-        house = House(tmp_path / durability, zygote, durability)
-        assert house.story() == 0, house.said()
-        changes = [entry for entry in house.entries() if entry.get("op", "open") != "open"]
-        house.close()
+        deployment = Deployment(tmp_path / durability, zygote, durability)
+        assert deployment.scripted_life() == 0, deployment.said()
+        changes = [entry for entry in deployment.entries() if entry.get("op", "open") != "open"]
+        deployment.close()
         # How many there are varies a little, with what happens to arrive together.
         assert 0.6 * points < len(changes) < 1.6 * points
         seen |= {entry["op"] for entry in changes}
@@ -55,19 +55,19 @@ def test_the_story_has_every_kind_of_point_and_each_is_in_the_plan(zygote, tmp_p
 
 @pytest.fixture
 def killed(zygote, tmp_path):
-    """A house after a kill in the middle of the story, with a last life behind it."""
-    house = House(tmp_path / "house", zygote)
-    house.story(40, "middle")
-    after_kill(house, shell=False)
-    house.last_life()
-    at_the_end(house, shell=False)
-    yield house
-    house.close()
+    """A deployment after a kill in the middle of the scenario, with a last life behind it."""
+    deployment = Deployment(tmp_path / "deployment", zygote)
+    deployment.scripted_life(40, "middle")
+    after_kill(deployment, shell=False)
+    deployment.last_life()
+    at_the_end(deployment, shell=False)
+    yield deployment
+    deployment.close()
 
 
-def rewrite(house, change):
+def rewrite(deployment, change):
     """Change the records of the log, and chain them anew: what nobody but the judge can see."""
-    log, prev = Log(house.log), "0" * 64
+    log, prev = Log(deployment.log), "0" * 64
     for file in log.files:
         file.unlink()
     lines = []
@@ -75,8 +75,8 @@ def rewrite(house, change):
         line = json.dumps({**record, "seq": len(lines) + 1, "prev": f"sha256:{prev}"}, separators=(",", ":")).encode()
         prev = sha256(line).hexdigest()
         lines.append(line + b"\n")
-    house.log.write_bytes(b"".join(lines))
-    (house.logs / "audit.log.key.pub").unlink()
+    deployment.log.write_bytes(b"".join(lines))
+    (deployment.logs / "audit.log.key.pub").unlink()
 
 
 def without(event):

@@ -10,7 +10,7 @@ import random
 
 import pytest
 from crash import cuts
-from crash.house import Zygote
+from crash.deployment import Zygote
 from crash.powercut import STYLES, Storage, lay_out
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
@@ -23,7 +23,7 @@ def test_wherever_the_power_is_cut_nothing_acknowledged_is_lost_and_the_log_goes
         figures = cuts.run(tmp_path, zygote, lives=1, variants=2, real=200)
     finally:
         zygote.close()
-    assert figures.stories == 2
+    assert figures.scenarios == 2
     assert figures.cuts > 200
     assert figures.daemons
 

@@ -1,4 +1,4 @@
-"""A TLS greeter behind a small accept loop of its own, and raw clients that know nothing of hearth."""
+"""The TLS handshake of the daemon behind an accept loop of its own, and raw clients that know nothing of hearth."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.listeners.tls import Certificates, TlsHandshake
 
 
-class Door:
-    """What happened at the door: `strangers` are the reasons, `principals` who came in, in order."""
+class TlsServer:
+    """An echo server: `rejected` has the reasons of failed handshakes, `principals` the peers, in their order."""
 
-    def __init__(self, bench, *, handshake_timeout=20.0, send_timeout=20.0, client="required"):
+    def __init__(self, bench, *, handshake_timeout=60.0, send_timeout=60.0, client="required"):
         self.bench = bench
         self.certificates = Certificates("tls", bench.server_cert, bench.server_key, bench.ca, client=client)
-        self.greeter = TlsHandshake(self.certificates, handshake_timeout=handshake_timeout, send_timeout=send_timeout)
+        self.handshake = TlsHandshake(self.certificates, handshake_timeout=handshake_timeout, send_timeout=send_timeout)
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.listening.setblocking(False)
         self.port = self.listening.getsockname()[1]
-        self.strangers = []
+        self.rejected = []
         self.principals = []
-        self.inside = 0
-        self.under_way = 0
+        self.connections = 0
+        self.open_sockets = 0
         self._clients = []
 
     def close(self):
@@ -41,36 +41,36 @@ class Door:
                 await trio.lowlevel.wait_readable(self.listening)
                 connected, _ = self.listening.accept()
                 connected.setblocking(False)
-                self.under_way += 1
-                nursery.start_soon(self._greet, connected)
+                self.open_sockets += 1
+                nursery.start_soon(self._serve, connected)
 
-    async def _greet(self, connected):
+    async def _serve(self, connected):
         try:
-            await self.greeter.authenticate(connected, "127.0.0.1", self.welcome)
-        except AuthenticationFailed as stranger:
-            self.strangers.append(str(stranger))
+            await self.handshake.authenticate(connected, "127.0.0.1", self.echo)
+        except AuthenticationFailed as failure:
+            self.rejected.append(str(failure))
         finally:
             assert connected.fileno() == -1
-            self.under_way -= 1
+            self.open_sockets -= 1
 
-    async def welcome(self, carrier, principal):
+    async def echo(self, carrier, principal):
         """Send everything back that comes."""
         self.principals.append(principal)
-        self.inside += 1
+        self.connections += 1
         try:
             while data := await carrier.receive():
                 await carrier.send([data])
         finally:
-            self.inside -= 1
+            self.connections -= 1
 
-    def dial(self):
-        """A plain TCP connection to the door, blocking, with a bound on every wait; closed with the door."""
-        client = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+    def connect(self):
+        """A plain TCP connection, blocking, with a bound on every wait; closed with the server."""
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         self._clients.append(client)
         return client
 
     async def client(self, context=None, session=None):
-        """A TLS stream to the door, as the bench's client or with another context; closed with the door."""
+        """A TLS stream, as the bench's client or with another context; closed with the server."""
         stream = await trio.open_tcp_stream("127.0.0.1", self.port)
         self._clients.append(stream.socket)
         stream = trio.SSLStream(stream, context or self.bench.client_context(), server_hostname="localhost")
@@ -89,8 +89,8 @@ class Door:
         raise AssertionError("it was not refused")
 
     async def quiet(self):
-        """Wait until nobody is at the door or inside."""
-        await passes(lambda: not self.under_way)
+        """Wait until no connection is open."""
+        await passes(lambda: not self.open_sockets)
 
 
 async def echoed(stream, data=b"hello\n"):
@@ -112,11 +112,11 @@ def descriptors():
 
 @asynccontextmanager
 async def opened(bench, **options):
-    """`async with opened(bench, handshake_timeout=…) as door`; an exception of the greeter's fails the test."""
-    door = Door(bench, **options)
-    with closing(door):
+    """`async with opened(bench, handshake_timeout=…) as server`; an exception of the handshake's fails the test."""
+    server = TlsServer(bench, **options)
+    with closing(server):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(door.run)
+            nursery.start_soon(server.run)
             with trio.fail_after(60):
-                yield door
+                yield server
             nursery.cancel_scope.cancel()

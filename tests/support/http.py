@@ -12,16 +12,12 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import NamedTuple
 
 import trio
-from attrs import evolve
+from support import waiting
 from support.users import ordinary_user
+from support.world import Listening, listening, running, simulated
 
-from hearth.actors.build import build_parts
-from hearth.actors.daemon.listen import open_listeners
-from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import ConnectionLimiter
-from hearth.actors.runtime import Runtime
 from hearth.config.listen import Endpoint, HttpConfig
-from hearth.config.model import AuditConfig, Config, LimitsConfig, PolicyConfig
+from hearth.config.model import PolicyConfig
 from hearth.policy.principal import from_token
 
 TOKENS = {"alice": "hearth_alice-of-the-tests", "bob": "hearth_bob-of-the-tests", "eve": "hearth_eve-of-nobody"}
@@ -35,8 +31,6 @@ POLICY = (
 LISTEN = Endpoint("127.0.0.1", 0)
 BOUND = 60
 """Seconds after which any wait is a failure."""
-FLUSH = 20
-"""What hearthd gives connections to take what is due to them."""
 
 JSON = "application/json"
 BOTH = "application/json, text/event-stream"
@@ -223,17 +217,20 @@ def modern(method, name=None, **more):
     return {**found, **({"Mcp_Name": name} if name else {}), **more}
 
 
-class Served:
-    """A listener that is open."""
+class HttpServer(Listening):
+    """hearthd's HTTP listener over a world on the simulated board."""
 
-    def __init__(self, runtime, listener, limiter, config):
-        self.runtime = runtime
-        self.listener = listener
-        self.limiter = limiter
-        self.config = config
-        self.url = listener.address
-        self.port = int(listener.address.rpartition(":")[2])
-        self.cut = None
+    @property
+    def listener(self):
+        return self.opened[-1]
+
+    @property
+    def url(self):
+        return self.listener.address
+
+    @property
+    def port(self):
+        return int(self.url.rpartition(":")[2])
 
     def connect(self, **how):
         """See Raw.connect."""
@@ -245,87 +242,40 @@ class Served:
             return await raw.ask(method, path, body, **headers)
 
     @property
-    def strangers(self):
-        """How many wait at the door."""
+    def unauthenticated(self):
+        """How many connections have not proved who they are yet."""
         return self.limiter._unknown_peers.total()
 
     @property
-    def inside(self):
-        """How many connections have been let in."""
+    def authenticated(self):
+        """How many connections belong to a known principal."""
         return self.limiter._inside
 
     @property
-    def visits(self):
+    def open_connections(self):
         """How many connections there are."""
         return len(self.listener._connections)
 
-    def level(self, line):
-        """What a line is driven to, past every actor."""
-        return self.runtime.parts.board.drivers["gpio:sim"].level(line)
-
-    async def records(self, **like):
-        """The audit records with these members so far."""
-        text = self.runtime.parts.journal.settings.path.read_text()
-        records = [json.loads(line) for line in text.splitlines() if line]
-        return [record for record in records if like.items() <= record.items()]
-
-
-def configured(folder, http=None, policy=POLICY, **limits):
-    """A configuration whose daemon listens on HTTP."""
-    section = http or HttpConfig(listen=LISTEN)
-    audit = AuditConfig(path=folder / "audit.log")
-    return Config(http=section, policy=policy, audit=audit, limits=evolve(LimitsConfig(), **limits))
+    async def recorded(self, **like):
+        """Wait for an audit record with these members, and return the first."""
+        await passes(lambda: self.world.records(**like))
+        return self.world.records(**like)[0]
 
 
 @asynccontextmanager
-async def served(folder, http=None, *, policy=POLICY, **limits):
+async def served(directory, http=None, *, policy=POLICY, **limits):
     """The daemon's own HTTP listener over a runtime on the simulated board; ended as the daemon ends it."""
-    config = configured(folder, http, policy, **limits)
-    parts = build_parts(config, default_policy=())
-    parts.open_records()
-    path = folder / "hearth.sock"
-    runtime = Runtime(parts)
-    listeners = open_listeners(config, parts.policy, unix.bind(path), path, runtime.refused, lambda: runtime)
-    limiter = ConnectionLimiter(config.limits.max_connections)
-    runtime.listeners = [each.address for each in listeners]
-    here = Served(runtime, listeners[-1], limiter, config)
-    async with runtime.serve(), trio.open_nursery() as connections:
-        try:
-            async with trio.open_nursery() as accepting:
-                for listener in listeners:
-                    accepting.start_soon(listener.accept_all, connections, limiter, _no_welcome)
-                yield here
-                accepting.cancel_scope.cancel()
-            await runtime.end_sessions()
-            for listener in listeners:
-                listener.finish()
-            connections.cancel_scope.deadline = trio.current_time() + FLUSH
-        except BaseException:
-            connections.cancel_scope.cancel()
-            raise
-        finally:
-            for listener in listeners:
-                listener.close()
-    here.cut = connections.cancel_scope.cancelled_caught
+    http = http or HttpConfig(listen=LISTEN)
+    world = simulated(directory, default_policy=(), http=http, policy=policy, limits=limits)
+    async with running(world), listening(world, directory, HttpServer) as server:
+        server.open(world.config)
+        yield server
 
 
 async def passes(ready):
     """Look again as time passes."""
     with trio.fail_after(BOUND):
-        while not ready():  # noqa: ASYNC110 - what is looked at has no event of its own
-            await trio.sleep(0.005)
-
-
-async def recorded(house, **like):
-    """Wait for an audit record with these members, and return the first."""
-    with trio.fail_after(BOUND):
-        while not (found := await house.records(**like)):  # noqa: ASYNC110 - a file
-            await trio.sleep(0.005)
-    return found[0]
-
-
-async def _no_welcome(_carrier, _principal):
-    raise AssertionError("what comes over HTTP is served by the listener itself")
+        await waiting.passes(ready)
 
 
 def descriptors():

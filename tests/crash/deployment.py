@@ -1,6 +1,6 @@
 """Daemons that are killed: forks of one zygote, the directory they leave to one another, and the clients they have.
 
-A `House` is a directory with a hearth.toml, a tape, and one life of a hearthd after another. What its clients were
+A `Deployment` is a directory with a hearth.toml, a tape, and one life of a hearthd after another. What its clients were
 told is kept here, in a process that nobody kills, and on the tape: a line is there before the client goes on.
 """
 
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from crash.syscalls import say
-from support.hearthd import BOUND, Peer, eventually, listens
+from support.hearthd import BOUND, Hearthd, Peer, eventually, listens
 
 TESTS = Path(__file__).resolve().parents[1]
 ROTATE, CHECKPOINT = 6000, 9
-"""So small that a short story meets rotations and checkpoints."""
+"""So small that a short scenario meets rotations and checkpoints."""
 
 
 class Zygote:
@@ -51,13 +51,13 @@ class Zygote:
 class Life:
     """One run of the daemon, from its fork to its end."""
 
-    def __init__(self, house: House, at: int, moment: str) -> None:
+    def __init__(self, deployment: Deployment, at: int, moment: str) -> None:
         self.tasks: dict[str, Told] = {}
-        self.said = house.directory / "said"
-        arguments = [house.config, house.tape, house.logs, at, moment]
+        self.said = deployment.directory / "said"
+        arguments = [deployment.config, deployment.tape, deployment.logs, at, moment]
         self._control = socket.socket(socket.AF_UNIX)
         self._control.settimeout(BOUND)
-        self._control.connect(str(house.zygote.path))
+        self._control.connect(str(deployment.zygote.path))
         reading, writing = os.pipe()
         with self.said.open("ab") as said, open(os.devnull, "rb") as nothing:
             streams = [nothing.fileno(), writing, said.fileno()]
@@ -66,7 +66,7 @@ class Life:
         with os.fdopen(reading, "rb") as told:
             self.pid = int(told.readline())
         self._process = os.pidfd_open(self.pid)
-        self._socket = house.socket
+        self._socket = deployment.socket
 
     def dead(self, patience: float = 0.0) -> bool:
         """Whether it has ended, and its locks with it."""
@@ -103,9 +103,11 @@ class Told:
 class Client(threading.Thread):
     """A client that submits task after task and remembers what it was told, until `rounds` are done or all is over."""
 
-    def __init__(self, house: House, number: int, rounds: int, *, watch: bool = False, close: bool = False) -> None:
+    def __init__(
+        self, deployment: Deployment, number: int, rounds: int, *, watch: bool = False, close: bool = False
+    ) -> None:
         super().__init__(daemon=True)
-        self.house, self.number, self.rounds = house, number, rounds
+        self.deployment, self.number, self.rounds = deployment, number, rounds
         self.tasks: dict[str, Told] = {}
         self.finished = 0
         self._watch, self._close = watch, close
@@ -113,7 +115,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         # The daemon dies at any moment: a line that is cut short is an AssertionError of Peer's.
         with contextlib.suppress(OSError, AssertionError, json.JSONDecodeError):
-            peer = Peer(self.house.socket)
+            peer = Peer(self.deployment.socket)
             try:
                 self._work(peer)
             finally:
@@ -126,7 +128,7 @@ class Client(threading.Thread):
         for _ in range(self.rounds):
             # Two at once: one is told to have begun while the other one waits.
             for _ in range(2):
-                self._submit(peer, session, self.house.steps(self.number))
+                self._submit(peer, session, self.deployment.steps(self.number))
             before = self.finished
             while self.finished < before + 2:
                 self._hear(peer)
@@ -145,7 +147,7 @@ class Client(threading.Thread):
         if "id" in said:
             assert "result" in said, said
             task_id = said["result"]["task_id"]
-            self.house.note(ack=task_id)
+            self.deployment.note(ack=task_id)
             self.tasks.setdefault(task_id, Told(task_id))
             return
         event = said["params"]
@@ -153,29 +155,25 @@ class Client(threading.Thread):
         if event["phase"] == "start":
             told.started += 1
         elif event["phase"] == "task_finish":
-            self.house.note(finish=event["task_id"], status=event["status"])
+            self.deployment.note(finish=event["task_id"], status=event["status"])
             told.status = event["status"]
             self.finished += 1
 
 
-class House:
+class Deployment:
     """One directory, and the lives that follow each other in it."""
 
     def __init__(self, directory: Path, zygote: Zygote, durability: str = "os") -> None:
         self.directory, self.zygote, self.durability = directory, zygote, durability
-        directory.mkdir(parents=True, exist_ok=True)
-        self.socket = directory / "s"
-        self.logs = directory / "log"
-        self.log = self.logs / "audit.log"
-        self.place = directory / "place"
-        self.place.mkdir()
-        self.config = directory / "hearth.toml"
-        self.config.write_text(
-            f'[server]\nsocket = "{self.socket}"\n[hcp]\nserve = false\n'
-            f'[audit]\npath = "{self.log}"\ndurability = "{durability}"\n'
-            f"rotate_bytes = {ROTATE}\ncheckpoint_every = {CHECKPOINT}\n"
-            f'[files]\nwrite = ["{self.place}"]\n[limits]\nmax_sessions_per_principal = 1000\n'
+        self.logs, self.place = directory / "log", directory / "place"
+        self.place.mkdir(parents=True)
+        configured = Hearthd(
+            directory,
+            f'[hcp]\nserve = false\n[files]\nwrite = ["{self.place}"]\n[limits]\nmax_sessions_per_principal = 1000\n',
+            audit=f'durability = "{durability}"\nrotate_bytes = {ROTATE}\ncheckpoint_every = {CHECKPOINT}',
+            logs=self.logs,
         )
+        self.socket, self.log, self.config = configured.socket, configured.audit, configured.config
         self.tape = directory / "tape"
         self.tape.touch()
         self._tape = os.open(self.tape, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -213,7 +211,7 @@ class House:
     def start(self, at: int = 0, moment: str = "after") -> Life:
         return Life(self, at, moment)
 
-    def story(self, at: int = 0, moment: str = "after") -> int | None:
+    def scripted_life(self, at: int = 0, moment: str = "after") -> int | None:
         """A life that does always the same: one client, some tasks, the end of the session, SIGTERM."""
         life = self.start(at, moment)
         if life.ready():

@@ -1,4 +1,4 @@
-"""One story: a seed, and everything that follows from it, told to a tape.
+"""One scenario: a seed, and everything that follows from it, told to a tape.
 
 `play(seed)` plays it whole; `trims` leaves parts of it out (`parts` names them all: "c3" a client, "c3.7" one of its
 actions, "f2" a fault), which changes nothing else but what follows from them.
@@ -34,7 +34,7 @@ from .tools import MADE_ONCE
 from .world import World, quiet
 
 LONGEST = 3600.0
-"""Virtual seconds after which a story that has not ended never will."""
+"""Virtual seconds after which a scenario that has not ended never will."""
 
 
 def shape(seed):
@@ -58,8 +58,8 @@ def parts(seed) -> list[str]:
     return names + [f"d{at}" for at in range(len(lives))]
 
 
-class Story:
-    """A story while it is played."""
+class Scenario:
+    """A scenario while it is played."""
 
     def __init__(self, seed, trims, system) -> None:
         self.seed = seed
@@ -168,15 +168,15 @@ class Story:
 
 
 def play(seed, *, trims=frozenset()) -> Tape:
-    """Play a seed's story; its tape."""
+    """Play a seed's scenario; its tape."""
     told: list[Tape] = []
     with quiet(), machine.own_directory(), machine.running(seed, MADE_ONCE) as system:
 
         async def main():
-            story = Story(seed, trims, system)
-            told.append(story.tape)
+            scenario = Scenario(seed, trims, system)
+            told.append(scenario.tape)
             with trio.fail_after(LONGEST):
-                await story.run()
+                await scenario.run()
 
         trio.run(main, clock=MockClock(autojump_threshold=0))
     return told[0]

@@ -47,7 +47,7 @@ max_jobs_per_principal = 8
 """
 
 
-class House:
+class Deployment:
     """A daemon, and the way to it for others. `folder` should be short: a socket is in it."""
 
     def __init__(self, folder: Path, rotate_bytes: int) -> None:
@@ -82,7 +82,7 @@ class House:
             told.append(f'[[policy]]\nname = "{name}"\nmatch = {{ {match} }}\nmax_risk_ceiling = 3\nrate = {rate}')
         return "\n".join(told)
 
-    def start(self) -> House:
+    def start(self) -> Deployment:
         """Start the daemon and wait until it is ready."""
         self.daemon.start()
         return self
