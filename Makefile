@@ -18,7 +18,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb sbom docs clean
+.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb sbom site docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -119,8 +119,9 @@ check: $(TOOLS) ## The inner loop: lint, types and the fast tests, side by side
 fast: $(STAMP) ## The fast tests
 	$(BIN)/python -m pytest -q -n auto -m 'not slow and not proof'
 
-lint: $(TOOLS) ## ruff, import-linter, mypy --strict, pyright
+lint: $(TOOLS) ## ruff, codespell, import-linter, mypy --strict, pyright
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pyright
@@ -152,8 +153,20 @@ test-deb: $(STAMP) ## Build the package, try it in a fresh Debian (as root, with
 sbom: $(STAMP) ## The bill of materials (CycloneDX) and the licences of what is needed at run time, into dist
 	$(BIN)/python packaging/sbom.py
 
+# Sphinx has an environment of its own: what it brings along is not what hearth runs with.
+SITE := .venv-site/.installed
+$(SITE): pyproject.toml $(LOCK)
+	$(PYTHON) -I -m venv .venv-site
+	$(PYTHON) packaging/lock.py build run hcp mcp plot site > .venv-site/requirements.txt
+	.venv-site/bin/python -I -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv-site/requirements.txt
+	.venv-site/bin/python -I -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+site: $(SITE) ## The documentation as a searchable site, with the Python API, into site/; a link that leads nowhere is an error
+	.venv-site/bin/python -m sphinx -q -W --keep-going -c docs -b html . site
+
 docs: $(STAMP) ## Generate what is generated in docs/ and check that it is up to date
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) .venv-sbom .venv-installers build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest .node test-artefacts
+	rm -rf $(VENV) .venv-sbom .venv-installers .venv-site site build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest .node test-artefacts

@@ -67,14 +67,15 @@ def build_parts(
     if board is None:
         profile = profile_file(config.board.profile)
         board = open_board(load_profile(config.board.profile), style=style)
+    # A vendor's package may add drivers to the board while it makes its tools.
+    tools = build_tools(
+        board, enable=config.tools.enable, disable=config.tools.disable, exec_templates=config.tools.exec
+    )
     drivers: dict[str, Driver] = {
         **board.drivers,
         "files": FileDriver(),
         "system": SystemDriver(show_addresses="addresses" in config.tools.disclose),
     }
-    tools = build_tools(
-        board, enable=config.tools.enable, disable=config.tools.disable, exec_templates=config.tools.exec
-    )
     audit = audit_settings(config)
     check_roots(config, audit, profile=profile, config_file=config_file, socket=socket)
     own = tuple(path for path in (config_file, socket) if path is not None)

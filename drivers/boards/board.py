@@ -18,7 +18,7 @@ from attrs import asdict, evolve, field, frozen
 from hearth._util.text import suggestions
 from hearth.drivers.base import BaseDriver, Driver, Style
 from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS, Sensor
-from hearth.errors import InvalidParams, PermissionDenied
+from hearth.errors import ConfigError, InvalidParams, PermissionDenied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -183,7 +183,7 @@ class Board:
     """The hardware that this process can use. `drivers` maps bus ids to drivers that are not opened yet."""
 
     profile: Profile
-    drivers: Mapping[str, Driver]
+    drivers: dict[str, Driver]
     undriven: tuple[Undriven, ...]
     sensors: Mapping[str, Sensor]
     chips: Mapping[str, ChipSpec]
@@ -209,6 +209,18 @@ class Board:
     def has(self, kind: str) -> bool:
         """True if there is a bus of this kind ("gpio", "i2c", "uart", "sensors")."""
         return any(bus == kind or bus.startswith(f"{kind}:") for bus in self.drivers)
+
+    def add_driver(self, bus: str, driver: Driver) -> None:
+        """Add a vendor's driver, which serves the bus of that id ("com.acme.leds").
+
+        Call it from the entry point that makes the vendor's tools: later the buses run. Raises ConfigError for an id
+        that is taken or has no prefix.
+        """
+        if "." not in bus:
+            raise ConfigError(f"bus {bus!r} of a vendor needs the vendor's prefix, such as com.acme.{bus}")
+        if bus in self.drivers:
+            raise ConfigError(f"board {self.name!r} has a bus {bus!r} already: choose another id, with your own prefix")
+        self.drivers[bus] = driver
 
     def gpio_bus(self, chip: str | None = None) -> str:
         """Return the bus id of a chip by its label, or of the default chip. Raises InvalidParams."""

@@ -27,6 +27,10 @@ TESTED_IN = {
     "docs/reliability.md": "tests/docs/test_reliability_page.py",
     "docs/reference/audit.md": "tests/audit/test_audit_docs.py",
     "docs/reference/boards.md": "tests/drivers/test_profiles.py",
+    "docs/howto/replace-pigpio.md": HERE,
+    "docs/howto/run-under-systemd.md": HERE,
+    "docs/howto/watch-from-a-web-page.md": HERE,
+    "docs/howto/write-a-driver.md": HERE,
     "docs/reference/cli.md": "tests/cli/test_cli_reference.py",
     "docs/reference/config.md": "tests/config/test_config_documents.py",
     "docs/reference/errors.md": HERE,
@@ -49,6 +53,10 @@ PLAYED = {
     "docs/carriers.md": "",
     "docs/getting-started.md": "",
     "docs/hcp.md": "",
+    "docs/howto/replace-pigpio.md": "",
+    "docs/howto/run-under-systemd.md": "",
+    "docs/howto/watch-from-a-web-page.md": "",
+    "docs/howto/write-a-driver.md": "",
     "docs/operations.md": "",
     "docs/sandbox.md": "",
 }
@@ -79,7 +87,7 @@ def test_the_test_of_a_page_exists_and_names_it(name: str) -> None:
 
 
 def test_there_is_no_block_in_a_language_that_nobody_looks_at() -> None:
-    known = {"sh", "console", "python", "toml", "json", "ini", "js", ""}
+    known = {"sh", "console", "python", "toml", "json", "ini", "js", "html", ""}
     found = {(name, block.language) for name, text in PAGES.items() for block in blocks(text)}
     assert not [each for each in found if each[1] not in known]
 

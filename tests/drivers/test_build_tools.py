@@ -7,7 +7,7 @@ import jsonschema
 import jsonschema_rs
 import pytest
 
-from hearth.drivers.base import Style
+from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
@@ -124,6 +124,17 @@ def test_the_profile_decides_what_is_allowed():
     assert names(board) == [name for name in DESIGN if name.startswith(("hw.", "sys."))]
     with pytest.raises(ConfigError, match=r"'proc\.signal' is not allowed by x\.toml"):
         build_tools(board, enable=["proc.signal"])
+
+
+@pytest.mark.parametrize(
+    ("bus", "message"),
+    [("board", "needs the vendor's prefix, such as com.acme.board"), ("com.acme.leds", "has a bus 'com.acme.leds' already")],
+)
+def test_a_vendors_driver_has_a_bus_of_its_own_under_the_vendors_prefix(bus, message):
+    board = open_board(load_profile("sim"))
+    board.add_driver("com.acme.leds", BaseDriver())
+    with pytest.raises(ConfigError, match=message):
+        board.add_driver(bus, BaseDriver())
 
 
 VENDOR = '''

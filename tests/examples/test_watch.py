@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.proof, needs_chromium, pytest.mark.usefixtures("unmeasured")]
 
 KEPT = Path(__file__).parents[2] / "test-artefacts"
+HOW_TO = Path(__file__).parents[2] / "docs" / "howto" / "watch-from-a-web-page.md"
 """Where screenshots are kept for a person to look at."""
 USABLE = "!document.querySelector('#run').disabled"
 PLAN = "#tasks .task:has(.step:nth-child(9))"
@@ -370,3 +371,33 @@ async def test_what_the_readme_shows_of_the_client_runs(browser: Browser, site: 
         }})({json.dumps(site.token)}, [])"""
     )
     assert told == ["connecting", "open", "1 start ", "2 finish SUCCESS", "3 task_finish SUCCESS", "SUCCESS"]
+
+
+async def test_the_page_of_the_how_to_shows_a_line_as_it_changes(browser: Browser, site: Serving) -> None:
+    text = await trio.Path(HOW_TO).read_text()
+    page = text.partition("```html\n")[2].partition("```")[0]
+    script = page.partition('<script type="module">')[2].partition("</script>")[0]
+    for shown_there, here in (
+        ("ws://127.0.0.1:7118", site.daemon_address),
+        ('prompt("Token")', json.dumps(site.token)),
+        ('line: "BUTTON"', "line: 27"),  # what a page cannot press is wired to the LED
+    ):
+        assert shown_there in script
+        script = script.replace(shown_there, here)
+    tab = await browser.open()
+    await tab.navigate(f"{site.origin}/")
+    await tab.until(shown("#connect"))
+    blink = {"intent": "blink", "steps": [{"tool": "gpio.pulse", "args": {"line": "LED", "value": 1, "duration_ms": 50}}]}
+    imported = 'import { HacpClient } from "./hacp.js";'
+    assert imported in script
+    await tab.evaluate(
+        f"""(async () => {{
+            document.body.insertAdjacentHTML("beforeend", "<p id=level></p>");
+            const {{ HacpClient }} = await import("./hacp.js");
+            {script.replace(imported, "")}
+            globalThis.blink = async () => (await session.submit({json.dumps(blink)})).wait();
+        }})()"""
+    )
+    # The watch may begin after a first blink.
+    await tab.evaluate("(async () => { while (!document.querySelector('#level').textContent) await blink(); })()")
+    assert "value" in await tab.until(shown("#level"))
