@@ -10,7 +10,7 @@ project_copyright = author
 release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
-# The source folder is the repository: pages outside docs/ are pages of the site too, and files they link to are downloads.
+# The source folder is the repository: pages outside docs/ are pages of the site too, and linked files are downloads.
 root_doc = "docs/index"
 include_patterns = ["docs/**", "*.md", "examples/**/*.md", "packaging/**/*.md", "tests/hardware/README.md"]
 # The decisions are found through their index; a test asks that index.md has every other page.

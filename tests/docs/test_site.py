@@ -1,4 +1,4 @@
-"""docs/index.md and docs/reference/python.md: the site that `make site` builds leads to every page and every public name."""
+"""docs/index.md and docs/reference/python.md: the site of `make site` leads to every page and every public name."""
 
 from __future__ import annotations
 

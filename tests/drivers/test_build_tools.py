@@ -128,7 +128,10 @@ def test_the_profile_decides_what_is_allowed():
 
 @pytest.mark.parametrize(
     ("bus", "message"),
-    [("board", "needs the vendor's prefix, such as com.acme.board"), ("com.acme.leds", "has a bus 'com.acme.leds' already")],
+    [
+        ("board", "needs the vendor's prefix, such as com.acme.board"),
+        ("com.acme.leds", "has a bus 'com.acme.leds' already"),
+    ],
 )
 def test_a_vendors_driver_has_a_bus_of_its_own_under_the_vendors_prefix(bus, message):
     board = open_board(load_profile("sim"))
@@ -137,7 +140,7 @@ def test_a_vendors_driver_has_a_bus_of_its_own_under_the_vendors_prefix(bus, mes
         board.add_driver(bus, BaseDriver())
 
 
-VENDOR = '''
+VENDOR = """
 from hearth.tools import Tool
 
 def tool(name, opt_in=False):
@@ -158,7 +161,7 @@ def wrong(board):
 
 def thief(board):
     return [tool("gpio.set")]
-'''
+"""
 
 
 @pytest.fixture
@@ -235,7 +238,9 @@ def test_every_tool_declares_itself_fully(tools, name):
     assert tool.supports_rollback is (name in ("gpio.set", "uart.control"))
     kind = name.partition(".")[0]
     writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer") or name in (
-        "uart.write", "uart.exchange", "uart.control"
+        "uart.write",
+        "uart.exchange",
+        "uart.control",
     )
     expected = "CAP_SYS_READ" if kind == "hw" else f"CAP_{kind.upper()}_{'RW' if writes else 'READ'}"
     assert tool.capability == expected

@@ -272,9 +272,7 @@ async def test_a_reload_finds_the_session_its_tasks_and_their_events_again(brows
     assert tab.errors == []
 
 
-async def test_the_session_is_ended_and_a_new_one_opened_by_the_keyboard_alone(
-    browser: Browser, site: Serving
-) -> None:
+async def test_the_session_is_ended_and_a_new_one_opened_by_the_keyboard_alone(browser: Browser, site: Serving) -> None:
     tab = await open_page(browser, site.url, calm=True)
     for _ in range(2):  # the list of the plan's steps, the button
         await tab.press("Tab", 9)
@@ -292,9 +290,7 @@ async def test_the_session_is_ended_and_a_new_one_opened_by_the_keyboard_alone(
     assert tab.errors == []
 
 
-async def test_without_a_token_there_is_a_form_and_a_wrong_one_is_not_the_end(
-    browser: Browser, site: Serving
-) -> None:
+async def test_without_a_token_there_is_a_form_and_a_wrong_one_is_not_the_end(browser: Browser, site: Serving) -> None:
     tab = await browser.open(width=390, height=844)
     await tab.navigate(f"{site.origin}/")
     await tab.until(shown("#connect"))
@@ -387,7 +383,10 @@ async def test_the_page_of_the_how_to_shows_a_line_as_it_changes(browser: Browse
     tab = await browser.open()
     await tab.navigate(f"{site.origin}/")
     await tab.until(shown("#connect"))
-    blink = {"intent": "blink", "steps": [{"tool": "gpio.pulse", "args": {"line": "LED", "value": 1, "duration_ms": 50}}]}
+    blink = {
+        "intent": "blink",
+        "steps": [{"tool": "gpio.pulse", "args": {"line": "LED", "value": 1, "duration_ms": 50}}],
+    }
     imported = 'import { HacpClient } from "./hacp.js";'
     assert imported in script
     await tab.evaluate(
