@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema_rs
 import orjson
 import pytest
-from conformance.pages import generate
+from conformance.pages import reference_pages
 from hypothesis import example, given, settings, strategies as st
 from jsonschema import Draft202012Validator
 
@@ -22,7 +22,7 @@ from hearth import schema as schema_module
 from hearth.errors import ConfigError
 from hearth.schema import EXPLAINED_BYTES, LONGEST_REASON, Validator, authority, check_schema
 
-REGISTRY = generate.registry()
+REGISTRY = reference_pages.registry()
 AUTHORITY = {name: authority(tool.params_schema) for name, tool in REGISTRY.items()}
 FAST = {name: Validator(tool.params_schema) for name, tool in REGISTRY.items()}
 
@@ -63,7 +63,7 @@ def near(member: dict[str, Any]) -> st.SearchStrategy[Any]:
 def mutated_args(draw: st.DrawFn, name: str) -> Any:
     """The example args of a tool, some members taken out, put in, or changed to what is nearly right."""
     members = REGISTRY[name].params_schema.get("properties", {})
-    args: dict[str, Any] = dict(generate.EXAMPLES[name])
+    args: dict[str, Any] = dict(reference_pages.EXAMPLES[name])
     for _ in range(draw(st.integers(0, 3))):
         key = draw(st.sampled_from([*members, "unknown"]))
         change = draw(st.sampled_from(["near", "near", "any", "away"]))
@@ -78,8 +78,8 @@ def mutated_args(draw: st.DrawFn, name: str) -> Any:
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_example_args_of_every_tool_fit_its_schema(name: str) -> None:
-    assert AUTHORITY[name].is_valid(generate.EXAMPLES[name])
-    assert FAST[name].accepts(generate.EXAMPLES[name])
+    assert AUTHORITY[name].is_valid(reference_pages.EXAMPLES[name])
+    assert FAST[name].accepts(reference_pages.EXAMPLES[name])
 
 
 @pytest.mark.usefixtures("unmeasured_here")
@@ -90,7 +90,7 @@ def test_both_validators_give_the_same_verdict_on_the_args_of_every_tool(name: s
 
     @settings(max_examples=80, deadline=None)
     @given(mutated_args(name))
-    @example(generate.EXAMPLES[name])
+    @example(reference_pages.EXAMPLES[name])
     @example([])
     def same(args: Any) -> None:
         verdict = AUTHORITY[name].is_valid(args)
@@ -131,7 +131,7 @@ def test_what_is_no_schema_is_refused_by_both(bad: dict[str, Any], monkeypatch: 
 def test_without_a_wheel_the_authority_takes_over(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_module, "_rs", None)
     validator = Validator(REGISTRY[name].params_schema)
-    assert validator.accepts(generate.EXAMPLES[name])
+    assert validator.accepts(reference_pages.EXAMPLES[name])
     assert not validator.accepts([])
     check_schema(REGISTRY[name].params_schema, name)
 
@@ -251,7 +251,8 @@ def test_no_refusal_copies_more_of_a_document_than_is_cheap(
     monkeypatch.setattr(schema_module, "_rs", counted := Counted())
     validator = Validator(REGISTRY[name].params_schema)
     members = REGISTRY[name].params_schema["properties"]
-    for args in (document, {}, {**generate.EXAMPLES[name], "more": document}, *({one: document} for one in members)):
+    more = {**reference_pages.EXAMPLES[name], "more": document}
+    for args in (document, {}, more, *({one: document} for one in members)):
         if validator.accepts(args):
             continue
         pointer, reason = validator.explain(args)

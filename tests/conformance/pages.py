@@ -1,20 +1,11 @@
-"""docs/generate.py as a module: a script among the pages, which is no package."""
+"""The generators of pages in docs/, which is no package: the script and its two modules."""
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
-
-def _load():
-    spec = importlib.util.spec_from_file_location("hearth_docs_generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-generate = _load()
+import generate as generate
+from generators import conformance_page as conformance_page, reference_pages as reference_pages

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from conformance.pages import generate
+from conformance.pages import reference_pages
 from jsonschema import Draft202012Validator
 
 import hearth
@@ -17,8 +17,8 @@ from hearth.config.model import Config, FilesConfig, ToolsConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-REGISTRY = generate.registry()
-PAGE = generate.TOOLS.read_text("utf-8")
+REGISTRY = reference_pages.registry()
+PAGE = reference_pages.tools_page()
 EXAMPLES = dict(zip(REGISTRY, PAGE.split("```sh\n")[1:], strict=True))
 
 
@@ -28,7 +28,7 @@ def test_the_command_on_the_page_asks_for_the_example(name: str) -> None:
     words = [word for word in command[2:] if word not in ("-c", "max_risk_level=3")]
     assert command[:2] == ["hearth", "run"]
     assert words[0] == name
-    assert parse_pairs(words[1:]) == generate.EXAMPLES[name]
+    assert parse_pairs(words[1:]) == reference_pages.EXAMPLES[name]
     assert ("max_risk_level=3" in command) is (REGISTRY[name].risk_level == 3)
 
 
@@ -37,11 +37,11 @@ async def test_every_example_runs_and_its_result_is_as_declared(tmp_path: Path) 
     (tmp_path / "notes.txt").write_text("some notes\n")
     config = Config(
         files=FilesConfig(read=(tmp_path,), write=(tmp_path,)),
-        tools=ToolsConfig(enable=("proc.exec",), exec=generate.TEMPLATES),
+        tools=ToolsConfig(enable=("proc.exec",), exec=reference_pages.TEMPLATES),
     )
     with trio.fail_after(60):
         async with hearth.open_runtime(config=config) as runtime, runtime.open_session() as session:
-            for name, args in generate.EXAMPLES.items():
+            for name, args in reference_pages.EXAMPLES.items():
                 if name == "proc.signal":
                     continue  # nobody should be sent one for an example
                 here = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conformance.pages import generate
+from conformance.pages import reference_pages
 from hypothesis import given, strategies as st
 from jsonschema import Draft202012Validator
 
@@ -14,7 +14,7 @@ from hearth.drivers.boards.profile import load_profile
 from hearth.mcp.arguments import MOST_FAULTS, Arguments, flat, usage
 from hearth.mcp.tools import CARD_DEFINITIONS, PLAN_DEFINITION, ToolView, near_tools, search
 
-VIEW = ToolView([tool.to_wire() for tool in generate.registry().values()])
+VIEW = ToolView([tool.to_wire() for tool in reference_pages.registry().values()])
 OFFERED = {shown["name"]: shown["inputSchema"] for shown in (*VIEW.definitions(), PLAN_DEFINITION, *CARD_DEFINITIONS)}
 ROOT = {"type", "properties", "required", "additionalProperties"}
 LEVEL = {"type": "integer", "enum": [0, 1]}

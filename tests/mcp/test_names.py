@@ -6,7 +6,7 @@ import re
 
 import pytest
 from attrs import evolve
-from conformance.pages import generate
+from conformance.pages import reference_pages
 from hypothesis import example, given, strategies as st
 
 from hearth.errors import ConfigError
@@ -38,7 +38,7 @@ def test_a_dot_becomes_an_underscore_and_an_underscore_a_dash(hacp: str, mcp: st
     assert mcp_name(hacp) == mcp
 
 
-@pytest.mark.parametrize("name", generate.registry())
+@pytest.mark.parametrize("name", reference_pages.registry())
 def test_a_shipped_tool_is_called_by_its_name_with_underscores(name: str) -> None:
     assert mcp_name(name) == name.replace(".", "_")
 
@@ -83,7 +83,7 @@ def test_of_all_the_names_that_tools_are_called_by_none_means_two(hacp: list[str
 
 @pytest.mark.parametrize("name", ["tool.x", "tool.gpio.get"])
 def test_a_tool_that_is_named_as_an_id_of_the_card_is_refused(name: str) -> None:
-    shipped = generate.registry()["gpio.get"]
+    shipped = reference_pages.registry()["gpio.get"]
     with pytest.raises(ConfigError, match="choose another family"):
         evolve(shipped, name=name)
 

@@ -353,11 +353,11 @@ def test_there_is_no_block_that_nobody_looks_at() -> None:
 
 
 def test_the_table_of_tools_is_what_a_client_is_shown() -> None:
-    from conformance.pages import generate
+    from conformance.pages import reference_pages
 
     from hearth.mcp.tools import ToolView
 
-    view = ToolView([tool.to_wire() for tool in generate.registry().values()])
+    view = ToolView([tool.to_wire() for tool in reference_pages.registry().values()])
     for tool in view.definitions():
         hints = tool["annotations"]
         said = [word for word in ("readOnly", "destructive", "idempotent", "openWorld") if hints[f"{word}Hint"]]

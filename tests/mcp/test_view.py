@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import mcp_types
 import pytest
-from conformance.pages import generate
+from conformance.pages import reference_pages
 from hypothesis import given, strategies as st
 from jsonschema import Draft202012Validator
 
@@ -18,7 +18,7 @@ from hearth.mcp.names import META_TOOL, mcp_name
 from hearth.mcp.tools import ToolView, portable
 from hearth.schema import Validator
 
-REGISTRY = generate.registry()
+REGISTRY = reference_pages.registry()
 MANIFEST = [tool.to_wire() for tool in REGISTRY.values()]
 SHOWN = {definition["title"]: definition for definition in ToolView(MANIFEST).definitions()}
 
