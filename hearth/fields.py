@@ -594,7 +594,7 @@ class Table:
             return None
 
     def table(self, key: str, *, required: bool = True) -> Table:
-        """Return a table within; where it is absent, an empty one whose faults are not reported."""
+        """Return a table within; where it is wrong or missing, an empty one whose own faults are not reported."""
         content = self.take(key, AnyMap(), REQUIRED if required else {})
         return Table(content or {}, self.at(key), self.faults if content is not None else [])
 

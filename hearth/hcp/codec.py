@@ -131,9 +131,9 @@ class Table(FieldType):
     ) -> None:
         self.make = make
         required, optional = required or {}, optional or {}
-        self._kinds, self._always = {**required, **optional}, always
+        self.kinds, self._always = {**required, **optional}, always
         absent = {name: _Absent(name, kind).read for name, kind in required.items()}
-        self._readers = [(name, kind.read, absent.get(name)) for name, kind in self._kinds.items()]
+        self._readers = [(name, kind.read, absent.get(name)) for name, kind in self.kinds.items()]
         self.example = "{" + ", ".join(f'"{name}": {kind.example}' for name, kind in required.items()) + "}"
 
     def read(self, raw: object) -> Any:
@@ -157,7 +157,7 @@ class Table(FieldType):
     def _members(self, value: Any) -> Iterator[tuple[str, Any]]:
         made: Any = type(value)
         absent = _defaults(made)
-        for name, kind in self._kinds.items():
+        for name, kind in self.kinds.items():
             member = getattr(value, name)
             if name not in absent or name in self._always or member != absent[name]:
                 yield name, kind.dump(member)
@@ -192,7 +192,7 @@ class _Absent(FieldType):
         return f'add "{self._name}" to {place}: {self._kind.expected}, for example {self._kind.example}'
 
 
-def _read(kind: FieldType, value: object, at: str) -> Any:
+def read_value(kind: FieldType, value: object, at: str) -> Any:
     """Return the value of a JSON value at this pointer. Raises MessageError for its first fault."""
     try:
         return kind.read(value)
@@ -461,7 +461,7 @@ def message_id_of(document: Mapping[str, Any]) -> str | None:
 
 def _member(document: Mapping[str, Any], name: str, kind: FieldType) -> Any:
     at = f"/{name}"
-    return _read(kind, document[name], at) if name in document else _read(_Absent(name, kind), document, at)
+    return read_value(kind, document[name], at) if name in document else read_value(_Absent(name, kind), document, at)
 
 
 def _version(document: Mapping[str, Any]) -> str:
@@ -498,9 +498,9 @@ def _session_id(document: Mapping[str, Any], kind: MessageType) -> str | None:
 
 def read_payload(kind: MessageType, payload: Any, at: str = "/payload") -> Payload:
     """Return the payload of a message of this type. Raises MessageError without a message_id."""
-    read: Payload = _read(PAYLOADS[kind], payload, at)
+    read: Payload = read_value(PAYLOADS[kind], payload, at)
     if isinstance(read, Event):
-        _read(EVENT_DATA[read.event_type], read.data, f"{at}/data")
+        read_value(EVENT_DATA[read.event_type], read.data, f"{at}/data")
     return read
 
 
@@ -509,7 +509,7 @@ def read_declaration(document: Any, at: str = "") -> Mapping[str, Any]:
 
     It is returned unchanged. Raises MessageError.
     """
-    read: Mapping[str, Any] = _read(_DECLARED, document, at)
+    read: Mapping[str, Any] = read_value(_DECLARED, document, at)
     return read
 
 

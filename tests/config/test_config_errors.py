@@ -23,21 +23,10 @@ def problems(tmp_path, text):
 SECTIONS = "server, tls, websocket, http, card, hcp, board, audit, files, tools, sandbox, limits, policy"
 ONE_MISTAKE = [
     ('[limits]\nidle_ttl_s = "5"', '[limits] idle_ttl_s: expected a number > 0, got "5"'),
-    ("[limits]\nidle_ttl_s = 0", "[limits] idle_ttl_s: expected a number > 0, got 0"),
-    ("[limits]\nidle_ttl_s = true", "[limits] idle_ttl_s: expected a number > 0, got true"),
-    ("[limits]\nidle_ttl_s = nan", "[limits] idle_ttl_s: expected a number > 0, got nan"),
-    ("[limits]\nidle_ttl_s = inf", "[limits] idle_ttl_s: expected at most 1000000000, got inf"),
     ("[limits]\nclose_grace_s = -0.5", "[limits] close_grace_s: expected a number ≥ 0, got -0.5"),
     ("[limits]\nmax_batch = 0", "[limits] max_batch: expected an integer ≥ 1, got 0"),
-    ("[limits]\nmax_batch = 6.0", "[limits] max_batch: expected an integer ≥ 1, got 6.0"),
-    ("[limits]\nmax_batch = false", "[limits] max_batch: expected an integer ≥ 1, got false"),
-    (
-        "[limits]\nmax_batch = 9007199254740993",
-        "[limits] max_batch: expected at most 9007199254740992, got 9007199254740993",
-    ),
     ("[limits]\nmax_bacth = 5", "[limits] max_bacth: unknown key; did you mean max_batch?"),
     ("[board]\nspeed = 1", "[board] speed: unknown key; expected profile"),
-    ("[board]\nprofile = ''", '[board] profile: expected a non-empty string, got ""'),
     ("[board]\nprofile = 2026-05-01", "[board] profile: expected a non-empty string, got 2026-05-01"),
     ("[limit]\nmax_batch = 5", "[limit]: unknown key; did you mean limits?"),
     (
@@ -47,17 +36,11 @@ ONE_MISTAKE = [
     ("max_batch = 5", "[max_batch]: unknown here; this key belongs under [limits]"),
     ("audit = 5", "[audit]: expected a table, got 5"),
     ("[server]\nsocket_mode = 660", '[server] socket_mode: expected a string of octal digits such as "0660", got 660'),
-    (
-        "[server]\nsocket_mode = '0980'",
-        '[server] socket_mode: expected a string of octal digits such as "0660", got "0980"',
-    ),
     ("[server]\nsocket = 'h.sock'", '[server] socket: expected an absolute path, got "h.sock"'),
-    ("[server]\nsocket = '~/h.sock'", '[server] socket: expected an absolute path, got "~/h.sock"'),
     (
         f"[server]\nsocket = '/{'s' * 107}'",
         "[server] socket: expected a path of at most 107 bytes, got 108",
     ),
-    ('[server]\nsocket = "/a\\u0000b"', '[server] socket: expected a non-empty string, got "/a\\u0000b"'),
     ("[audit]\ndurability = 'disk'", '[audit] durability: expected "os", "fsync" or "relaxed", got "disk"'),
     ("[audit]\nrotate_bytes = 1023", "[audit] rotate_bytes: expected an integer ≥ 1024, got 1023"),
     ("[files]\nread = '/srv'", '[files] read: expected an array, got "/srv"'),
@@ -235,12 +218,6 @@ def test_a_long_wrong_value_is_shortened(tmp_path):
     (line,) = problems(tmp_path, f"[limits]\nmax_batch = '{'x' * 1000}'")
     assert line.endswith("…")
     assert len(line) < 200
-
-
-def test_a_string_that_is_too_long_is_told_by_its_length(tmp_path):
-    assert problems(tmp_path, f"[board]\nprofile = '{'x' * 5000}'") == [
-        "[board] profile: expected at most 4096 characters, got 5000"
-    ]
 
 
 SYNTAX = [

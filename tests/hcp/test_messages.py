@@ -1,4 +1,7 @@
-"""Every field of every table of HCP's pages: there and right, there and wrong, and not there at all."""
+"""Every field of every table of HCP's pages: there and right, there and wrong, and not there at all.
+
+A few values show which type a field has; all that a type accepts and refuses is in tests/test_fields.py.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from hearth.hcp.codec import dump, read_declaration, read_message, write_message
 from hearth.hcp.messages import MessageError
 from hearth.protocol.jsonrpc import load
 
-NO_STRING: list[Any] = [5, 5.5, True, [], {}, ["a"], {"a": 1}]
-NO_OBJECT: list[Any] = ["{}", 5, True, [], [[]]]
-NO_NUMBER: list[Any] = ["5", "0.95", True, False, [], {}, "NaN"]
-NO_STRINGS: list[Any] = ["a", {"a": "b"}, 5, True, [5], ["a", 5], ["a", None], [["a"]]]
-NOT_1_TO_5: list[Any] = ["R0", "R6", "r1", "R", 1, "1", ""]
+NO_STRING: list[Any] = [5, ["a"]]
+NO_OBJECT: list[Any] = ["{}", []]
+NO_NUMBER: list[Any] = ["5", True]
+NO_STRINGS: list[Any] = ["a", [5], ["a", None]]
+NOT_1_TO_5: list[Any] = ["R0", "R6", "r1", 1]
 
 
 class Kind(NamedTuple):
@@ -34,32 +37,10 @@ KINDS = {
     "version": Kind(
         same("1.0", "1.1", "1.999"), [1.0, 1, "1", "v1.0", "1.0.0", "01.0", "1.x", "", "1.0\n", "١.0", True, ["1.0"]]
     ),
-    "id": Kind(
-        same("550e8400-e29b-41d4-a716-446655440000", "msg-001", "...", "session-xyz", "x" * 200, "a b"),
-        ["", "x" * 201, "a\nb", "\u200b", "a\x00", *NO_STRING],
-    ),
+    "id": Kind(same("550e8400-e29b-41d4-a716-446655440000", "..."), ["", "x" * 201, "a\nb", *NO_STRING]),
     "instant": Kind(
-        [
-            ("2025-01-15T08:30:00.000Z", datetime(2025, 1, 15, 8, 30, tzinfo=UTC)),
-            ("2025-01-15T08:30:00.123456Z", datetime(2025, 1, 15, 8, 30, 0, 123456, tzinfo=UTC)),
-            ("2025-01-15T08:30Z", datetime(2025, 1, 15, 8, 30, tzinfo=UTC)),
-            ("2025-01-15T08:30:00+00:00", datetime(2025, 1, 15, 8, 30, tzinfo=UTC)),
-            ("20250115T083000Z", datetime(2025, 1, 15, 8, 30, tzinfo=UTC)),
-            ("...", None),
-        ],
-        [
-            "2025-01-15T08:30:00",
-            "2025-01-15T08:30:00+01:00",
-            "2025-01-15",
-            "2025-01-15 08:30:00Z",
-            "2025-02-30T08:30:00Z",
-            "2025-01-15T08:30:00Z\n",
-            "2025-01-15T08:60:00Z",
-            "today",
-            "....",
-            "",
-            *NO_STRING,
-        ],
+        [("2025-01-15T08:30:00.000Z", datetime(2025, 1, 15, 8, 30, tzinfo=UTC)), ("...", None)],
+        ["2025-01-15T08:30:00", "....", *NO_STRING],
     ),
     "type": Kind(
         same("task_submit"), ["Task_Submit", "task_submitted", "", *NO_STRING]
@@ -69,31 +50,15 @@ KINDS = {
     "string[]": Kind([(["a"], ("a",)), (["a", "b"], ("a", "b")), ([], ())], NO_STRINGS),
     "object": Kind(same({}, {"a": {"b": [1, None]}}), NO_OBJECT),
     "JSON Schema": Kind(same({}, {"type": "object", "required": ["a"]}), NO_OBJECT),
-    "boolean": Kind(same(True, False), [0, 1, "true", "false", "", [], {}]),
-    "integer": Kind(same(0, 1, 2**53 - 1), [-1, 1.0, 1.5, 1e3, 2**53, 2**64, *NO_NUMBER]),
-    "integer from 1": Kind(same(1, 7), [0, -1, 1.0, *NO_NUMBER]),
-    "number 0 to 1": Kind(same(0, 1, 0.95, 1.0, 1e-9), [-0.01, 1.01, 2, 95, -1, 1e308, *NO_NUMBER]),
-    "percent": Kind(same(0, 100, 33.3), [-1, 100.1, 1e9, *NO_NUMBER]),
-    "number": Kind(same(0, -5, 1e308, 0.1), NO_NUMBER),
-    "duration": Kind(
-        [
-            ("PT10M", timedelta(minutes=10)),
-            ("PT72H", timedelta(hours=72)),
-            ("P3DT12H", timedelta(days=3, hours=12)),
-            ("P2W", timedelta(weeks=2)),
-            ("PT0.25S", timedelta(seconds=0.25)),
-            ("PT1,5S", timedelta(seconds=1.5)),
-            ("PT0.000001S", timedelta(microseconds=1)),
-        ],
-        [
-            "600", "10M", "P", "PT", "P1DT", "PT10", "pt10m", "PT10M\n", " PT10M", "-PT1S", "+PT1S", "P1Y", "P2M",
-            "PT0S", "P0D", "PT0.0000001S", "PT1e3S", "P0001-00-00T00:00:00", "PT" + "9" * 400 + "S", "PT999999999999H",
-            "", 600, *NO_STRING,
-        ],
-    ),
+    "boolean": Kind(same(True, False), [0, "true"]),
+    "integer": Kind(same(0, 2**53 - 1), [-1, 1.0, 2**53, *NO_NUMBER]),
+    "integer from 1": Kind(same(1), [0, *NO_NUMBER]),
+    "number 0 to 1": Kind(same(0, 1, 0.95), [-0.01, 1.01, *NO_NUMBER]),
+    "percent": Kind(same(0, 100), [-1, 100.1, *NO_NUMBER]),
+    "number": Kind(same(0, -5, 1e308), NO_NUMBER),
+    "duration": Kind([("PT10M", timedelta(minutes=10))], ["PT0S", "P1Y", *NO_STRING]),
     "measured duration": Kind(
-        [("PT2H15M", timedelta(hours=2, minutes=15)), ("PT0S", timedelta(0)), ("P0D", timedelta(0))],
-        ["-PT1S", "2:15", "PT", "P1Y", 8100, *NO_STRING],
+        [("PT2H15M", timedelta(hours=2, minutes=15)), ("PT0S", timedelta(0))], ["-PT1S", "P1Y", *NO_STRING]
     ),
     "R1–R5": Kind(same("R1", "R2", "R3", "R4", "R5"), [*NOT_1_TO_5, *NO_STRING]),
     "T1–T4": Kind(same("T1", "T2", "T3", "T4"), ["T0", "T5", "t1", "secret", 1, *NO_STRING]),
