@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are made from others: conformance.md, reference/tools.md, decisions/README.md.
+"""Write the pages of docs/ that are made from others.
 
     python docs/generate.py            write them
     python docs/generate.py --check    exit with 1 if one is not what it would write
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from generators import conformance_page, reference_pages  # noqa: E402  they import from tests/
+from generators import conformance_page, reference_pages, wire_schemas  # noqa: E402  they import from tests/
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,8 @@ PAGES = {
     ROOT / "docs/conformance.md": conformance_page.page,
     ROOT / "docs/reference/tools.md": reference_pages.tools_page,
     ROOT / "docs/decisions/README.md": reference_pages.index_page,
+    ROOT / "docs/reference/openrpc.json": wire_schemas.openrpc_page,
+    ROOT / "docs/reference/hacp.schema.json": wire_schemas.json_schema_page,
 }
 
 
