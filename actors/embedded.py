@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import threading
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from hearth.actors.messages import CloseSession
 from hearth.actors.runtime import Runtime
 from hearth.actors.send_queue import SendQueue
 from hearth.client.jobs import JobsClient
-from hearth.client.session import ClientSession, Following, SessionLink, TakeBack
+from hearth.client.session import ClientSession, Following, SessionLink, TakeBack, require_trio, wrong_thread
 from hearth.config.model import Config
 from hearth.drivers.boards import Board
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
@@ -89,6 +90,7 @@ class LocalLink(SessionLink):
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime = runtime
         self._principal = principal
+        self._thread = threading.get_ident()
 
     async def open(self, opening: SessionOpen, tools: frozenset[str] | None = None) -> Mapping[str, Any]:
         """Call session.open, the one method without a session."""
@@ -134,6 +136,8 @@ class LocalLink(SessionLink):
         *,
         compensate: TakeBack | None = None,
     ) -> Mapping[str, Any]:
+        if threading.get_ident() != self._thread:
+            raise wrong_thread("session")
         session = self._session(params["session_id"])
         # Encode and parse, as on a wire: later changes by the caller cannot reach the accepted request, and values
         # that are not JSON are refused with the same error.
@@ -197,6 +201,7 @@ class EmbeddedRuntime(JobsClient):
     def __init__(self, runtime: Runtime, principal: Principal, jobs: LocalJobs | None = None) -> None:
         self._runtime = runtime
         self._principal = principal
+        self._thread = threading.get_ident()
         self._jobs = jobs
         """The client side of jobs; None for a runtime that takes no jobs from here."""
 
@@ -232,6 +237,8 @@ class EmbeddedRuntime(JobsClient):
 
         Raises PermissionDenied, QueueFull or ShuttingDown.
         """
+        if threading.get_ident() != self._thread:
+            raise wrong_thread("runtime")
         params = {"client_name": client_name, "client_version": client_version, "heartbeat_ms": heartbeat_ms}
         async with _opened(self._runtime, self._principal, params) as session:
             yield session
@@ -278,18 +285,24 @@ async def close_quietly(session: ClientSession) -> None:
                 session.closed = True
 
 
-@asynccontextmanager
-async def open_runtime(
+def open_runtime(
     *,
     board: str | Board = "sim",
     config: Config | None = None,
     style: Style | None = None,
-) -> AsyncIterator[EmbeddedRuntime]:
+) -> AbstractAsyncContextManager[EmbeddedRuntime]:
     """Run a hearth in this process: `board` is a profile's name or path, or a Board; `config` is as for hearthd.
 
     If the configuration names no audit log, one is written to a new file in the temporary directory, named by
-    `audit_path`. Raises ConfigError before anything runs. An exception of the body is raised as it is.
+    `audit_path`. Raises ConfigError before anything runs, and RuntimeError outside Trio. An exception of the body is
+    raised as it is.
     """
+    require_trio("open_runtime")
+    return _running(board, config, style)
+
+
+@asynccontextmanager
+async def _running(board: str | Board, config: Config | None, style: Style | None) -> AsyncIterator[EmbeddedRuntime]:
     config = config or Config()
     if config.audit.path is None:
         directory = Path(tempfile.mkdtemp(prefix=f"hearth-{os.getpid()}-"))

@@ -6,18 +6,20 @@ Public names are loaded on first use, so that a client never imports drivers and
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hearth._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from hearth import aio as aio, sync as sync
     from hearth.actors.bridges.hcp.capability_api import Job as Job
     from hearth.actors.bridges.hcp.execution import Answer as Answer
-    from hearth.actors.embedded import open_runtime as open_runtime
+    from hearth.actors.embedded import EmbeddedRuntime as _EmbeddedRuntime, open_runtime as open_runtime
     from hearth.api import (
         JobEvent as JobEvent,
         JobHandle as JobHandle,
         JobResult as JobResult,
+        Session as Session,
         Step as Step,
         StepResult as StepResult,
         Task as Task,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
         TaskResult as TaskResult,
         step as step,
     )
-    from hearth.client.connection import connect as connect
+    from hearth.client.connection import Client as Client, connect as connect
     from hearth.config.model import Config as Config, load_config as load_config
     from hearth.errors import (
         ArtifactDamaged as ArtifactDamaged,
@@ -54,12 +56,14 @@ if TYPE_CHECKING:
     from hearth.hcp.inputs import I2cAddress as I2cAddress, InputRefused as InputRefused, Line as Line, Port as Port
     from hearth.tools import Done as Done, StepContext as StepContext, Tool as Tool, Undo as Undo
 
+    Runtime: TypeAlias = _EmbeddedRuntime
+
 _HOME = {
     "hearth.actors.bridges.hcp.capability_api": "Job",
     "hearth.actors.bridges.hcp.execution": "Answer",
-    "hearth.actors.embedded": "open_runtime",
-    "hearth.api": "JobEvent JobHandle JobResult Step StepResult Task TaskEvent TaskResult step",
-    "hearth.client.connection": "connect",
+    "hearth.actors.embedded": "EmbeddedRuntime=Runtime open_runtime",
+    "hearth.api": "JobEvent JobHandle JobResult Session Step StepResult Task TaskEvent TaskResult step",
+    "hearth.client.connection": "Client connect",
     "hearth.config.model": "Config load_config",
     "hearth.errors": (
         "ArtifactDamaged CarrierError ConfigError DeviceError HearthError InvalidParams JobFailed "
@@ -70,21 +74,29 @@ _HOME = {
     "hearth.hcp.inputs": "I2cAddress InputRefused Line Port",
     "hearth.tools": "Done StepContext Tool Undo",
 }
-"""Module -> the public names that it defines, separated by spaces."""
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
+"""Module -> the public names that it defines, separated by spaces; NAME=PUBLIC for one that is public by another."""
+_FACES = ("aio", "sync")
+"""Modules that are attributes: `hearth.sync` needs no import of its own."""
+_PLACE_OF = {
+    public or name: (module, name)
+    for module, names in _HOME.items()
+    for name, _, public in (entry.partition("=") for entry in names.split())
+}
 
-if not TYPE_CHECKING:  # type checkers take the imports above
-    __all__ = ["__version__", *_MODULE_OF]  # noqa: PLE0604  they are strings
+if not TYPE_CHECKING:  # type checkers take the imports above, and so see a misspelt name
+    __all__ = ["__version__", *_FACES, *_PLACE_OF]  # noqa: PLE0604  they are strings
 
+    def __getattr__(name: str) -> Any:
+        if name in _FACES:
+            return import_module(f"hearth.{name}")
+        if name not in _PLACE_OF:
+            from hearth._util.text import suggest
 
-def __getattr__(name: str) -> Any:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module 'hearth' has no attribute {name!r}")
-    value = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
+            near = suggest(name, __all__)
+            raise AttributeError(f"module 'hearth' has no attribute {name!r}{near and f'; {near}'}")
+        module, defined = _PLACE_OF[name]
+        value = globals()[name] = getattr(import_module(module), defined)
+        return value
 
-
-def __dir__() -> list[str]:
-    return ["__version__", *_MODULE_OF]
+    def __dir__() -> list[str]:
+        return list(__all__)

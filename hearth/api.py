@@ -1,7 +1,7 @@
 """The interfaces that an embedded program and a remote client share, with their values: sessions, tasks and jobs.
 
-`hearth.client` implements them over a carrier, and `hearth.actors.runtime` in the process. Code that is written
-against this module runs unchanged on either. Nothing here does I/O.
+`hearth.client` implements them over a carrier, and `hearth.actors.embedded` in the process; `hearth.aio` implements
+them for asyncio. Code that is written against this module runs unchanged on each. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from hearth.errors import JobFailed, TaskFailed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from datetime import datetime
+    from typing import Never
 
     from hearth.hcp.messages import Artifact, ErrorCode, ErrorDetails, ExecutionSummary, State, TaskAccepted
+    from hearth.namespaces import Files, Gpio, I2c, Sensors, Uart
 
 Status: TypeAlias = Literal["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
 Phase: TypeAlias = Literal["start", "progress", "finish", "task_finish"]
+OnBusy: TypeAlias = Literal["wait", "fail"]
+Priority: TypeAlias = Literal["low", "normal", "high", "urgent"]
 
 TERMINAL: frozenset[str] = frozenset(("SUCCESS", "FAILED", "CANCELLED"))
 """The statuses that a task can end in; each task reaches exactly one of them (draft §5)."""
@@ -142,6 +146,31 @@ class Session(Protocol):
         """The capability flags that the policy lets this session use."""
         ...
 
+    @property
+    def gpio(self) -> Gpio:
+        """GPIO lines: `await session.gpio.set("LED", 1)`."""
+        ...
+
+    @property
+    def i2c(self) -> I2c:
+        """I2C devices: `await session.i2c.read(1, 0x48, reg=0, length=2)` returns bytes."""
+        ...
+
+    @property
+    def uart(self) -> Uart:
+        """Serial ports: `await session.uart.read("uart0", length=64)` returns bytes."""
+        ...
+
+    @property
+    def files(self) -> Files:
+        """Files on the machine of the daemon: `await session.files.read("/srv/notes.txt")` returns bytes."""
+        ...
+
+    @property
+    def sensors(self) -> Sensors:
+        """Sensors: `await session.sensors.read("temperature")` returns a `Reading`."""
+        ...
+
     async def tools(self) -> list[dict[str, Any]]:
         """Return the entries of tool.list."""
         ...
@@ -155,12 +184,36 @@ class Session(Protocol):
         ...
 
     async def submit(
-        self, intent: str, steps: Sequence[Step | Mapping[str, Any]], *, follow: bool = False, **constraints: Any
+        self,
+        /,
+        intent: str,
+        steps: Sequence[Step | Mapping[str, Any]],
+        *,
+        idempotency_key: str | None = None,
+        follow: bool = False,
+        max_duration_ms: float | None = None,
+        abort_on_step_failure: bool | None = None,
+        max_risk_level: int | None = None,
+        rollback_on_failure: bool | None = None,
+        exclusive: bool | None = None,
+        on_busy: OnBusy | None = None,
+        dry_run: bool | None = None,
+        priority: Priority | None = None,
+        **unknown: Never,
     ) -> Task:
-        """Submit a task (draft §3.4); keyword arguments are its constraints, `idempotency_key` is the task's own.
+        """Submit a task (draft §3.4) with its constraints; None leaves a constraint to the server's default.
 
-        `follow` subscribes to the task's events in the same request, which saves a round trip. Raises the RpcError
-        subclass for the server's answer; InvalidParams for an unknown constraint or an unknown argument of a tool.
+        `max_duration_ms` is the deadline, counted from the submission; `abort_on_step_failure=False` runs the steps
+        after a failed one too; `max_risk_level` (0 to 3) lowers or raises the risk within the policy's bounds;
+        `rollback_on_failure` undoes the completed steps of a task that does not succeed; `exclusive` leases all its
+        buses; `on_busy="fail"` does not wait for a bus; `dry_run` checks everything and touches nothing; `priority` is
+        the place in the queues.
+
+        A repeat with the same `idempotency_key` returns the first task. `follow` subscribes to the task's events in the
+        same request, which saves a round trip.
+
+        Raises TypeError for an unknown constraint, InvalidParams for an unknown argument of a tool, and the RpcError
+        subclass for the server's answer.
         """
         ...
 

@@ -40,11 +40,18 @@ class Body:
 
 @asynccontextmanager
 async def unwrapped() -> AsyncIterator[Body]:
-    """Raise the body's exception without a group, if it is the only one; goes around the nurseries."""
+    """Raise the body's exception without a group, if it is the only one, and rather than a cancellation.
+
+    Goes around the nurseries.
+    """
     body = Body()
     try:
         yield body
+    except trio.Cancelled as cancelled:
+        raise _preferred(body, cancelled) from None
     except BaseExceptionGroup as group:
+        if only_cancelled(group):
+            raise _preferred(body, group) from None
         only = body.raised
         # A nursery may split and rebuild a group that the body raised, so compare the members, not the groups.
         if only is None or _leaves(only) != _leaves(group):
@@ -56,6 +63,18 @@ async def unwrapped() -> AsyncIterator[Body]:
             raise only
         finally:
             only.__context__, only.__suppress_context__ = context, suppressed
+
+
+def _preferred(body: Body, cancelled: BaseException) -> BaseException:
+    """Return the body's exception: closing a stream in a cancelled scope raises a cancellation in its place."""
+    return body.raised if isinstance(body.raised, Exception) else cancelled
+
+
+def only_cancelled(error: BaseException) -> bool:
+    """Return True for a Trio cancellation, or a group of nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(only_cancelled, error.exceptions))
+    return isinstance(error, trio.Cancelled)
 
 
 def _leaves(error: BaseException) -> set[int]:

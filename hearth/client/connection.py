@@ -8,6 +8,7 @@ wire. `hearth.protocol.client` knows the protocol, and `hearth.client.session` h
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -18,7 +19,16 @@ import trio
 from hearth._util.exceptions import unwrapped
 from hearth.api import TERMINAL, TaskEvent
 from hearth.client.jobs import JobsClient
-from hearth.client.session import ClientSession, Following, SessionLink, Subscription, Subscriptions, TakeBack
+from hearth.client.session import (
+    ClientSession,
+    Following,
+    SessionLink,
+    Subscription,
+    Subscriptions,
+    TakeBack,
+    require_trio,
+    wrong_thread,
+)
 from hearth.errors import CarrierError, HearthError, MethodNotFound, RpcError
 from hearth.protocol.client import (
     Broken,
@@ -36,6 +46,7 @@ from hearth.transport.address import looked_up, named, parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from hearth.api import Phase, StepResult
     from hearth.client.job_stream import JobRouter
@@ -204,6 +215,7 @@ class Client(SessionLink, JobsClient):
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
+        self._thread = threading.get_ident()
         self._protocol = ClientProtocol()
         self._pending: dict[int, _Pending] = {}
         self._subscriptions = Subscriptions(self)
@@ -232,6 +244,8 @@ class Client(SessionLink, JobsClient):
         Unlike on the wire, `on_disconnect` is "close" by default: a program that dies in this block must leave its
         outputs safe. Raises PermissionDenied, QueueFull, ShuttingDown or CarrierError.
         """
+        if threading.get_ident() != self._thread:
+            raise wrong_thread("client")
         members = {
             "client_name": client_name,
             "client_version": client_version,
@@ -273,10 +287,15 @@ class Client(SessionLink, JobsClient):
     # --- SessionLink --------------------------------------------------------------------------------------------
 
     async def call(
-        self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        compensate: TakeBack | None = None,
+        heard: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> Mapping[str, Any]:
-        """See SessionLink."""
-        return await self._call(method, params, compensate)
+        """See SessionLink; `heard` is called with the result before anything after it is read."""
+        return await self._call(method, params, compensate, heard)
 
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
@@ -322,6 +341,8 @@ class Client(SessionLink, JobsClient):
 
     def ask(self, method: str, params: Mapping[str, Any]) -> _Pending:
         """Send a request without waiting for its answer. Raises CarrierError if the connection has ended."""
+        if threading.get_ident() != self._thread:
+            raise wrong_thread("client")
         if self._broken is not None:
             raise self._ended("before it was used")
         id_, line = self._protocol.request(method, params)
@@ -459,17 +480,22 @@ class Client(SessionLink, JobsClient):
             self._jobs.end(self._ended)
 
 
-@asynccontextmanager
-async def connect(
+def connect(
     address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None
-) -> AsyncIterator[Client]:
+) -> AbstractAsyncContextManager[Client]:
     """Connect to a daemon: a socket's path, or an address of any carrier, such as "ssh://pi".
 
     None means HEARTH_ADDRESS, else HEARTH_SOCKET, else the default socket (draft §10.1). `token` is a bearer token for
     a ws:// or wss:// address without token_file; the default is HEARTH_TOKEN.
     Raises CarrierError if no daemon answers or it refuses the connection, and ConfigError for an address, a key or a
-    token that cannot be used. An exception of the body passes unchanged.
+    token that cannot be used; RuntimeError outside Trio. An exception of the body passes unchanged.
     """
+    require_trio("connect")
+    return _connected(address, token)
+
+
+@asynccontextmanager
+async def _connected(address: str | os.PathLike[str] | Address | None, token: str | None) -> AsyncIterator[Client]:
     where = named(*looked_up(os.environ, os.geteuid())) if address is None else parse(address)
     async with unwrapped() as body, open_stream(where, token=token) as stream, trio.open_nursery() as nursery:
         client = Client(stream)

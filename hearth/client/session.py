@@ -6,13 +6,15 @@ once for both. See `hearth.api` for the contract.
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import trio
 
+from hearth._util.text import suggest
 from hearth.api import Step, StepResult, TaskEvent, TaskResult
 from hearth.errors import MethodNotFound, TaskFailed, from_wire
 from hearth.protocol.client import ProtocolViolation, read_task
@@ -21,12 +23,35 @@ from hearth.protocol.known import require_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Never
 
+    from hearth.api import OnBusy, Priority
     from hearth.errors import HearthError
+    from hearth.namespaces import Files, Gpio, I2c, Runs, Sensors, Uart
 
 
 TakeBack: TypeAlias = "Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any]] | None]"
 """A function for a result whose caller was cancelled: returns the method and params that undo its effect, or None."""
+
+
+def require_trio(function: str) -> None:
+    """Raise RuntimeError, which says what to use instead, where no Trio runs."""
+    if not trio.lowlevel.in_trio_run():
+        raise RuntimeError(f"hearth.{function} runs on Trio, {_instead(f'.{function}')}")
+
+
+def wrong_thread(what: str) -> RuntimeError:
+    """Return the error for the use of a Trio object outside the thread of its Trio."""
+    if trio.lowlevel.in_trio_run():
+        return RuntimeError(f"this {what} belongs to Trio in another thread: open one here, or use trio.from_thread")
+    return RuntimeError(f"this {what} belongs to Trio, {_instead('')}")
+
+
+def _instead(function: str) -> str:
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        return f"and this is asyncio: use hearth.aio{function}"
+    return f"and no event loop runs here: use hearth.sync{function}, or trio.run"
 
 
 class Following(ABC):
@@ -74,6 +99,10 @@ class TaskEvents:
 
     async def aclose(self) -> None:
         """End the subscription now; for `contextlib.aclosing`."""
+        self.close()
+
+    def close(self) -> None:
+        """End the subscription now; in the Trio thread."""
         self._following.close()
 
     def __del__(self) -> None:
@@ -160,7 +189,46 @@ def member(answer: Mapping[str, Any], name: str, kind: type, method: str) -> Any
     return value
 
 
-class ClientSession:
+class WithNamespaces:
+    """The namespaces of a session, as attributes. Their module is loaded on first use."""
+
+    @property
+    def gpio(self: Runs) -> Gpio:
+        """See hearth.api.Session."""
+        from hearth.namespaces import Gpio
+
+        return Gpio(self)
+
+    @property
+    def i2c(self: Runs) -> I2c:
+        """See hearth.api.Session."""
+        from hearth.namespaces import I2c
+
+        return I2c(self)
+
+    @property
+    def uart(self: Runs) -> Uart:
+        """See hearth.api.Session."""
+        from hearth.namespaces import Uart
+
+        return Uart(self)
+
+    @property
+    def files(self: Runs) -> Files:
+        """See hearth.api.Session."""
+        from hearth.namespaces import Files
+
+        return Files(self)
+
+    @property
+    def sensors(self: Runs) -> Sensors:
+        """See hearth.api.Session."""
+        from hearth.namespaces import Sensors
+
+        return Sensors(self)
+
+
+class ClientSession(WithNamespaces):
     """An implementation of `hearth.api.Session`."""
 
     def __init__(self, link: SessionLink, opened: Mapping[str, Any]) -> None:
@@ -185,14 +253,37 @@ class ClientSession:
 
     async def submit(
         self,
+        /,
         intent: str,
         steps: Sequence[Step | Mapping[str, Any]],
         *,
         idempotency_key: str | None = None,
         follow: bool = False,
-        **constraints: Any,
+        max_duration_ms: float | None = None,
+        abort_on_step_failure: bool | None = None,
+        max_risk_level: int | None = None,
+        rollback_on_failure: bool | None = None,
+        exclusive: bool | None = None,
+        on_busy: OnBusy | None = None,
+        dry_run: bool | None = None,
+        priority: Priority | None = None,
+        **unknown: Never,
     ) -> ClientTask:
         """See hearth.api.Session."""
+        members = {
+            "max_duration_ms": max_duration_ms,
+            "abort_on_step_failure": abort_on_step_failure,
+            "max_risk_level": max_risk_level,
+            "rollback_on_failure": rollback_on_failure,
+            "exclusive": exclusive,
+            "on_busy": on_busy,
+            "dry_run": dry_run,
+            "priority": priority,
+        }
+        for name in unknown:
+            known = [*members, "idempotency_key", "follow"]
+            raise TypeError(f"submit() has no constraint {name!r}; {suggest(name, known) or f'there are {known}'}")
+        constraints = {name: value for name, value in members.items() if value is not None}
         task: dict[str, Any] = {
             "intent": intent,
             "steps": [step.to_wire() if isinstance(step, Step) else dict(step) for step in steps],
@@ -203,7 +294,7 @@ class ClientSession:
             task["idempotency_key"] = idempotency_key
         # With a key the caller can find the task again. Without one, a task whose answer is lost must be cancelled.
         compensate = self._cancelling if idempotency_key is None else None
-        # The names of constraints are checked here; only the server knows the arguments of its tools.
+        # The members of a step are checked here; only the server knows the arguments of its tools.
         params = {"session_id": self.session_id, "task": task, "strict": True}
         require_known("task.submit", params)
         events: TaskEvents | None = None
@@ -257,10 +348,23 @@ EVENTS_KEPT = 4096
 """Limit of the events that wait for a slow reader; beyond it, the oldest `progress` event is dropped for a new one."""
 
 
+class EventsLink(Protocol):
+    """The primitives that subscriptions need from a connection."""
+
+    async def call(
+        self, method: str, params: Mapping[str, Any], *, heard: Callable[[Mapping[str, Any]], None]
+    ) -> Mapping[str, Any]:
+        """See SessionLink; `heard` is called with the result before anything after it is read."""
+        ...
+
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """See SessionLink."""
+
+
 class Subscriptions:
     """The subscriptions of one connection, by task."""
 
-    def __init__(self, link: SessionLink) -> None:
+    def __init__(self, link: EventsLink) -> None:
         self.link = link
         self.ended: Callable[[str], HearthError] | None = None
         """Set when the connection has ended: returns the error for an operation, given its name."""
@@ -294,7 +398,11 @@ class Subscriptions:
 
 
 class Subscription(Following):
-    """One reader of one task's events; it drops duplicates, since a second subscription makes the server replay."""
+    """One reader of one task's events; it drops duplicates, since a second subscription makes the server replay.
+
+    The server replays after its answer. An event before the answer may be on its way to another reader: it counts only
+    if no event before it is missing.
+    """
 
     def __init__(self, all_of_them: Subscriptions, session_id: str, task_id: str, from_seq: int) -> None:
         self.task_id = task_id
@@ -304,16 +412,18 @@ class Subscription(Following):
         self._last_seq = from_seq - 1
         self._events: deque[TaskEvent] = deque()
         self._changed = trio.Event()
+        self._answered = False
         self._over = False
         """True when the task's last event has come, also if it is before `from_seq`."""
 
     def begin(self) -> None:
-        """Take the task's events from now on; the request for them has been sent already."""
+        """Take the task's events from now on; the request for them has been answered already."""
+        self._answered = True
         self._all.add(self)
 
     async def start(self) -> None:
         """See Following."""
-        self.begin()
+        self._all.add(self)
         try:
             last_seq = await self._subscribe(self._from_seq)
             if type(last_seq) is int and 1 <= last_seq < self._from_seq:
@@ -327,8 +437,12 @@ class Subscription(Following):
             raise
 
     async def _subscribe(self, from_seq: int) -> Any:
-        answer = await self._all.link.call("task.events.subscribe", {**self._params, "from_seq": from_seq})
+        params = {**self._params, "from_seq": from_seq}
+        answer = await self._all.link.call("task.events.subscribe", params, heard=self._heard)
         return answer.get("last_seq")
+
+    def _heard(self, _answer: Mapping[str, Any]) -> None:
+        self._answered = True
 
     async def next(self) -> TaskEvent | None:
         """See Following."""
@@ -348,6 +462,8 @@ class Subscription(Following):
 
     def take(self, event: TaskEvent) -> None:
         """Queue a received event for the reader."""
+        if not self._answered and event.seq > self._last_seq + 1:
+            return
         self._over = self._over or event.phase == "task_finish"
         self.wake()
         # A server that does not number its events (the draft does not require it) sends 0, and repeats none.

@@ -13,6 +13,7 @@ import trio.testing
 import trio_websocket
 from support.carriers import MessageStream
 from support.steps import within_real_seconds
+from support.waiting import passes
 
 import hearth
 from hearth import CarrierError, RpcError
@@ -288,6 +289,12 @@ async def test_a_connection_that_breaks_tells_every_caller_and_every_follower(fa
         assert len(told) == len(calls)
 
 
+async def test_an_exception_of_the_body_is_not_lost_when_the_connection_is_left_in_a_cancelled_scope(fake) -> None:
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with fake():
+            raise ZeroDivisionError
+
+
 async def test_leaving_a_session_whose_server_has_gone_raises_nothing_new(fake) -> None:
     class Mine(Exception):
         pass
@@ -345,7 +352,7 @@ async def test_unknown_members_methods_and_codes_are_no_trouble(fake) -> None:
         server.answers["task.submit"] = chatty
         server.answers["tool.list"] = {"code": -32077, "message": "Too warm", "data": {"celsius": 99}}
         async with client.open_session() as session:
-            assert session.capabilities == ("CAP_GPIO_RW", "CAP_FUTURE")
+            assert session.capabilities == tuple(FLAGS)
             task = await session.submit("x", [])
             assert (await task.get()).status == "SUCCESS"
             with pytest.raises(RpcError) as caught:
@@ -395,6 +402,30 @@ async def test_events_that_come_before_their_subscription_is_answered_or_twice_a
         assert [event.seq async for event in task.events()] == [1, 2, 3]
 
 
+async def test_an_event_for_another_reader_hides_no_earlier_one_from_a_reader_that_begins(fake) -> None:
+    async with fake() as (client, server):
+        task = await client.attach(SESSION).task(TASK)
+        early = task.events()
+
+        async def first(_request):
+            await server.event(phase="start", seq=1, step_index=0)
+            return {"ok": True, "last_seq": 1}
+
+        async def second(request):
+            # On its way to the first reader when the second one asks.
+            await server.event(phase="finish", seq=2, step_index=0)
+            await server.say({"jsonrpc": "2.0", "id": request["id"], "result": {"ok": True, "last_seq": 2}})
+            await server.event(phase="start", seq=1, step_index=0)
+            await server.event(phase="finish", seq=2, step_index=0)
+            await server.finish(seq=4)  # 3 was progress, which a server may drop
+
+        server.answers["task.events.subscribe"] = first
+        assert (await anext(early)).seq == 1
+        server.answers["task.events.subscribe"] = second
+        assert [event.seq async for event in task.events()] == [1, 2, 4]
+        assert [event.seq async for event in early] == [2, 4]
+
+
 async def test_a_session_that_ends_while_a_task_is_followed_does_not_hang_its_follower(fake) -> None:
     async with fake() as (client, server):
         server.answers["task.events.subscribe"] = {"code": -32000, "message": "Session unknown or expired"}
@@ -420,7 +451,7 @@ async def test_an_answer_to_a_cancelled_submit_is_taken_back_once_it_comes(fake)
             await session.submit("x", [])
         assert scope.cancelled_caught
         gate.set()
-        await session.close()
+        await passes(lambda: server.params_of("task.cancel"))
         assert server.params_of("task.cancel") == [{"session_id": SESSION, "task_id": TASK}]
 
 
@@ -438,16 +469,16 @@ async def test_an_answer_to_a_cancelled_submit_that_was_to_be_followed_leaves_no
             await session.submit("x", [], follow=True)
         assert scope.cancelled_caught
         gate.set()
-        await session.close()
+        await passes(lambda: server.params_of("task.cancel"))
         assert server.params_of("task.cancel") == [{"session_id": SESSION, "task_id": TASK}]
         assert not client._subscriptions._of_task
 
 
 @pytest.mark.parametrize("more", [{}, {"subscribed": False}, {"subscribed": 1}], ids=repr)
 async def test_a_server_that_gives_no_events_with_a_submission_is_asked_for_them(fake, more) -> None:
-    async with fake() as (client, server):
+    async with fake() as (client, server), client.open_session() as session:
         server.answers["task.submit"] = {"task_id": TASK, "status": "QUEUED", **more}
-        task = await client.attach(SESSION).submit("x", [], follow=True)
+        task = await session.submit("x", [], follow=True)
         events = task.events()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(anext, events)

@@ -72,18 +72,12 @@ class SessionContract:
 
     async def test_what_is_misspelt_is_refused_with_the_nearest_and_nothing_runs(self, face):
         async with face.open_session() as session:
-            for submission, path, near in (
-                (
-                    session.submit("x", [step("bench.set", line=1, value=1)], dryrun=True),
-                    "/task/constraints/dryrun",
-                    "dry_run",
-                ),
-                (session.submit("x", [{"tool": "bench.set", "arg": {}}]), "/task/steps/0/arg", "args"),
-            ):
-                with pytest.raises(InvalidParams) as refused:
-                    await submission
-                assert refused.value.data["path"] == path
-                assert refused.value.data["reason"] == f"unknown key; did you mean {near}?"
+            with pytest.raises(TypeError, match=r"no constraint 'dryrun'; did you mean dry_run\?"):
+                await session.submit("x", [step("bench.set", line=1, value=1)], dryrun=True)
+            with pytest.raises(InvalidParams) as refused:
+                await session.submit("x", [{"tool": "bench.set", "arg": {}}])
+            assert refused.value.data["path"] == "/task/steps/0/arg"
+            assert refused.value.data["reason"] == "unknown key; did you mean args?"
             if self.streams:
                 # A server of the core alone takes any args that fit: it has no `strict`.
                 with pytest.raises(InvalidParams, match=r"step 0 .bench.set.: /valu: .* did you mean value"):

@@ -19,7 +19,7 @@ from hearth.hcp.durable import Outcome
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from hearth.api import Session, Step, StepResult, Task, TaskResult
+    from hearth.api import Priority, Session, Step, StepResult, Task, TaskResult
 
 MOST_OUTCOME_BYTES: Final = 1 << 20
 """Bytes of JSON of one operation's outcome: it is kept as long as its session."""
@@ -52,7 +52,7 @@ class Steps:
         self,
         session: Session,
         *,
-        priority: str,
+        priority: Priority,
         intent: str,
         elapsed: Callable[[], float],
         max_risk_level: int,
@@ -61,7 +61,7 @@ class Steps:
         throttled: Callable[[str], Awaitable[None]],
     ) -> None:
         self._session = session
-        self._priority = priority
+        self._priority: Priority = priority
         self._intent = intent
         self._elapsed = elapsed
         self._max_risk_level = max_risk_level

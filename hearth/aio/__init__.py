@@ -1,0 +1,355 @@
+"""hearth for asyncio: `async with hearth.aio.connect() as client:`, or `client = await hearth.aio.connect()`.
+
+The interface is that of `hearth`; only the event loop differs. Cancelling a caller cancels its wait, never a
+transaction that has begun on a bus; a task that its caller never learned of is cancelled. What is open when the program
+ends is closed then: tasks are cancelled, and outputs go to their safe state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+from hearth import api
+from hearth._util.portal import EventsFace, Face, Portal
+from hearth.client.connection import Client as TrioClient, connect as trio_connect
+from hearth.client.jobs import JobsClient
+from hearth.client.session import ClientSession, WithNamespaces
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+    from concurrent.futures import Future
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Literal
+
+    from hearth._util.portal import Wait
+    from hearth.actors.embedded import EmbeddedRuntime
+    from hearth.config.model import Config
+    from hearth.drivers.base import Style
+    from hearth.drivers.boards import Board
+    from hearth.hcp.messages import State, TaskAccepted
+    from hearth.transport.address import Address
+
+P = ParamSpec("P")
+T = TypeVar("T")
+W = TypeVar("W")
+C = TypeVar("C", bound="_Closes")
+
+__all__ = ["Client", "Events", "Job", "Opening", "Runtime", "Session", "Task", "connect", "open_runtime"]
+
+
+async def _wait(wait: Wait[T]) -> T:
+    """Wait in asyncio. A caller that is cancelled abandons the call, and waits until it has ended."""
+    try:
+        await _until_done(wait.outcome)
+    except asyncio.CancelledError:
+        wait.abandon()
+        # Another cancellation must not cut this: the Trio side bounds it.
+        while not wait.settled.done():
+            with suppress(asyncio.CancelledError):
+                await _until_done(wait.settled)
+        raise
+    return wait.outcome.result()
+
+
+async def _until_done(future: Future[Any]) -> None:
+    """Wait until a future of another thread is done; a cancellation does not reach that future."""
+    if future.done():
+        return
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def tell(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nothing waits there any more
+            loop.call_soon_threadsafe(_finish, done)
+
+    future.add_done_callback(tell)
+    await done
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _awaited(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return the coroutine function for asyncio that calls this one of the Trio object."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    async def awaited(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await _wait(self._call(name, args, kwargs))
+        return result
+
+    return awaited
+
+
+def _making(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], kind: Callable[[Portal, T], W]
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, W]]:
+    """Return a coroutine function as `_awaited`, whose result gets a face of its own."""
+    call = _awaited(method)
+
+    @functools.wraps(method)
+    async def making(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> W:
+        return kind(self._portal, await call(self, *args, **kwargs))
+
+    return making
+
+
+class Events(EventsFace[T], AsyncIterator[T]):
+    """An iterator over the events of a task or a job; `aclose` or the end of the object ends its subscription.
+
+    A timeout around one event loses none.
+    """
+
+    async def __anext__(self) -> T:
+        coming = self._next()
+        await _until_done(coming.outcome)
+        event = self._taken(coming)
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def aclose(self) -> None:
+        """End the subscription."""
+        self._end()
+
+
+class Task(Face[api.Task]):
+    """A submitted task. Implements `hearth.Task`."""
+
+    @property
+    def task_id(self) -> str:
+        """See hearth.Task."""
+        return self._inner.task_id
+
+    def events(self, *, from_seq: int = 1) -> Events[api.TaskEvent]:
+        """See hearth.Task."""
+        return Events(self._portal, partial(self._inner.events, from_seq=from_seq))
+
+    wait = _awaited(api.Task.wait)
+    get = _awaited(api.Task.get)
+    cancel = _awaited(api.Task.cancel)
+
+
+class Session(WithNamespaces, Face[ClientSession]):
+    """An open session. Implements `hearth.Session`; `close`, or the end of its `async with` block, closes it."""
+
+    @property
+    def session_id(self) -> str:
+        """See hearth.Session."""
+        return self._inner.session_id
+
+    @property
+    def capabilities(self) -> Sequence[str]:
+        """See hearth.Session."""
+        return self._inner.capabilities
+
+    tools = _awaited(api.Session.tools)
+    call = _awaited(api.Session.call)
+    run = _awaited(api.Session.run)
+    submit = _making(api.Session.submit, Task)
+    task = _making(api.Session.task, Task)
+
+    async def close(self) -> int:
+        """Close the session; return the number of its tasks that have not ended yet."""
+        try:
+            yielding: int = await _wait(self._call("close", (), {}))
+        finally:
+            await self._aclose()
+        return yielding
+
+    async def _aclose(self) -> None:
+        await _wait(self._end())
+
+
+class Job(Face[api.JobHandle]):
+    """A submitted and accepted job. Implements `hearth.JobHandle`."""
+
+    @property
+    def session_id(self) -> str:
+        """See hearth.JobHandle."""
+        return self._inner.session_id
+
+    @property
+    def accepted(self) -> TaskAccepted | None:
+        """See hearth.JobHandle."""
+        return self._inner.accepted
+
+    @property
+    def state(self) -> State:
+        """See hearth.JobHandle."""
+        return self._inner.state
+
+    @property
+    def last_processed_sequence(self) -> int:
+        """See hearth.JobHandle."""
+        return self._inner.last_processed_sequence
+
+    def events(self, *, from_sequence: int | None = None) -> Events[api.JobEvent]:
+        """See hearth.JobHandle."""
+        return Events(self._portal, partial(self._inner.events, from_sequence=from_sequence))
+
+    wait = _awaited(api.JobHandle.wait)
+    abort = _awaited(api.JobHandle.abort)
+
+
+# --- connections and runtimes ---------------------------------------------------------------------------------------
+
+
+class _Closes(Protocol):
+    async def _aclose(self) -> None: ...
+
+
+class Opening(Generic[C]):
+    """What is opened by `async with`, whose end closes it, or by `await`, after which its `close` closes it."""
+
+    def __init__(self, open_it: Callable[[], Coroutine[Any, Any, C]]) -> None:
+        self._open = open_it
+
+    def __await__(self) -> Generator[Any, None, C]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> C:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened._aclose()
+
+
+class _Opened(Face[T]):
+    """A connection or a runtime: what a portal runs around."""
+
+    async def _session(self, manager: Callable[[], AbstractAsyncContextManager[ClientSession]]) -> Session:
+        held = self._portal.enter(manager)
+        return Session(self._portal, await _wait(held.entering()), held)
+
+    async def attach(self, session_id: str) -> Session:
+        """Return a session of the same principal that was opened elsewhere, and is closed there."""
+        return Session(self._portal, await _wait(self._look(methodcaller("attach", session_id))))
+
+    delegate = _making(JobsClient.delegate, Job)
+    hand_over = _making(JobsClient.hand_over, Job)
+    attach_job = _making(JobsClient.attach_job, Job)
+    capabilities = _awaited(JobsClient.capabilities)
+    jobs = _awaited(JobsClient.jobs)
+    withdraw = _awaited(JobsClient.withdraw)
+    pending_approvals = _awaited(JobsClient.pending_approvals)
+    decide = _awaited(JobsClient.decide)
+    artifact = _awaited(JobsClient.artifact)
+    artifact_to = _awaited(JobsClient.artifact_to)
+
+    async def close(self) -> None:
+        """Close every session that is open here, and then this; other calls that wait raise CarrierError."""
+        await _wait(self._portal.close())
+
+    async def _aclose(self) -> None:
+        await self.close()
+
+
+class Client(_Opened[TrioClient]):
+    """A connection to a daemon, for asyncio; see `hearth.Client`."""
+
+    def open_session(
+        self,
+        *,
+        client_name: str | None = None,
+        client_version: str | None = None,
+        on_disconnect: Literal["keep", "close"] = "close",
+        heartbeat_ms: int | None = None,
+    ) -> Opening[Session]:
+        """Open a session (draft §3.1): `async with client.open_session() as session:`, or `await`.
+
+        Raises PermissionDenied, QueueFull, ShuttingDown or CarrierError.
+        """
+        manager = partial(
+            self._inner.open_session,
+            client_name=client_name,
+            client_version=client_version,
+            on_disconnect=on_disconnect,
+            heartbeat_ms=heartbeat_ms,
+        )
+        return Opening(partial(self._session, manager))
+
+
+class Runtime(_Opened[Any]):
+    """A running runtime in this process, for asyncio; see `hearth.Runtime`."""
+
+    _inner: EmbeddedRuntime
+
+    @property
+    def audit_path(self) -> Path:
+        """The path of the audit log."""
+        return self._inner.audit_path
+
+    async def health(self) -> Mapping[str, Any]:
+        """Return the state of every bus and of the audit log."""
+        return await _wait(self._look(methodcaller("health")))
+
+    def open_session(
+        self,
+        *,
+        client_name: str | None = None,
+        client_version: str | None = None,
+        heartbeat_ms: int | None = None,
+    ) -> Opening[Session]:
+        """Open a session: `async with runtime.open_session() as session:`, or `await`.
+
+        Raises PermissionDenied, QueueFull or ShuttingDown.
+        """
+        manager = partial(
+            self._inner.open_session,
+            client_name=client_name,
+            client_version=client_version,
+            heartbeat_ms=heartbeat_ms,
+        )
+        return Opening(partial(self._session, manager))
+
+
+def connect(address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None) -> Opening[Client]:
+    """Connect to a daemon: `async with hearth.aio.connect("ssh://pi") as client:`, or `await`.
+
+    The arguments are those of `hearth.connect`. Raises CarrierError if no daemon answers, and ConfigError for an
+    address, a key or a token that cannot be used.
+    """
+
+    async def opened() -> Client:
+        portal = Portal("hearth.aio.connect")
+        return Client(portal, await _wait(portal.open(partial(trio_connect, address, token=token))))
+
+    return Opening(opened)
+
+
+def open_runtime(
+    *, board: str | Board = "sim", config: Config | None = None, style: Style | None = None
+) -> Opening[Runtime]:
+    """Run a hearth in a thread of this process: `async with hearth.aio.open_runtime() as runtime:`, or `await`.
+
+    The arguments are those of `hearth.open_runtime`. Raises ConfigError before anything runs.
+    """
+
+    def root() -> AbstractAsyncContextManager[EmbeddedRuntime]:
+        # Imported in the portal's thread: it takes half a second, in which the event loop goes on.
+        from hearth.actors.embedded import open_runtime as trio_open_runtime
+
+        return trio_open_runtime(board=board, config=config, style=style)
+
+    async def opened() -> Runtime:
+        portal = Portal("hearth.aio.open_runtime")
+        return Runtime(portal, await _wait(portal.open(root)))
+
+    return Opening(opened)

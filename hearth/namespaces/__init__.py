@@ -1,0 +1,355 @@
+"""Typed namespaces of a session: `await session.gpio.set("LED", 1)` for `await session.run("gpio.set", …)`.
+
+A namespace calls tools through its session's `run`, so it raises what `run` raises. Binary data is bytes, in and out.
+The methods are coroutines of whichever event loop the session belongs to: Trio, or asyncio for `hearth.aio`.
+`hearth.sync` has the same methods as plain ones, made from these. A result without a member that its schema requires
+raises CarrierError.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+
+from attrs import frozen
+
+from hearth.errors import CarrierError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Self
+
+T = TypeVar("T")
+
+Bytes: TypeAlias = "bytes | bytearray | memoryview"
+FileType: TypeAlias = Literal["file", "directory", "symlink", "fifo", "socket", "device", "unknown"]
+
+
+class Runs(Protocol):
+    """The part of a session that namespaces use."""
+
+    async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
+        """Run one tool and return its result."""
+        ...
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Edge:
+    """A change of a line's level."""
+
+    value: int
+    """The level after the change: 0 or 1."""
+    edge: Literal["rising", "falling"]
+    timestamp_ns: int
+    """CLOCK_MONOTONIC of the machine with the line, in nanoseconds."""
+    seq: int
+    """Number of the edge since the watch began, from 1; a gap shows that edges were lost."""
+
+
+class Received(bytes):
+    """The bytes that a serial port received."""
+
+    timed_out: bool
+    """True if the time was over before the requested end."""
+    lost: int
+    """Bytes and characters that were lost before these: this session read too late, or the device overran."""
+
+    def __new__(cls, data: bytes, *, timed_out: bool = False, lost: int = 0) -> Self:
+        """Return these bytes."""
+        received = super().__new__(cls, data)
+        received.timed_out, received.lost = timed_out, lost
+        return received
+
+
+@frozen
+class Reading:
+    """A measured value with its unit ("celsius", "volt", …)."""
+
+    sensor: str
+    value: float
+    unit: str
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+@frozen
+class FileStat:
+    """A file's type, size in bytes, time of last change (seconds since 1970, UTC) and permissions ("0644")."""
+
+    path: str
+    type: FileType
+    size: int
+    mtime: float
+    mode: str
+
+
+@frozen
+class DirEntry:
+    """An entry of a directory; `size` and `mtime` are None if it may not be looked at."""
+
+    name: str
+    type: FileType
+    size: int | None = None
+    mtime: float | None = None
+
+
+# --- namespaces -----------------------------------------------------------------------------------------------------
+
+
+class Namespace:
+    """Methods that run tools of one family in one session."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Runs) -> None:
+        self._session = session
+
+    async def _run(self, tool: str, **args: Any) -> _Result:
+        given = {name: value for name, value in args.items() if value is not None}
+        return _Result(tool, await self._session.run(tool, **given))
+
+
+class Gpio(Namespace):
+    """GPIO lines. `line` is an offset (17) or a name ("LED"); `chip` is a label, the first chip if left out."""
+
+    __slots__ = ()
+
+    async def get(self, line: int | str, *, chip: str | None = None) -> int:
+        """Return the level of a line: 0 is low, 1 is high."""
+        return (await self._run("gpio.get", line=line, chip=chip)).member("value", int)
+
+    async def set(self, line: int | str, value: int, *, chip: str | None = None) -> None:
+        """Drive a line low (0) or high (1), until it is set again or the session ends."""
+        await self._run("gpio.set", line=line, value=int(value), chip=chip)
+
+    async def pulse(self, line: int | str, value: int, duration_ms: int, *, chip: str | None = None) -> None:
+        """Drive a line to a value for 1 to 60000 milliseconds, then bring it back to its former state."""
+        await self._run("gpio.pulse", line=line, value=int(value), duration_ms=duration_ms, chip=chip)
+
+    async def watch(
+        self,
+        line: int | str,
+        *,
+        edge: Literal["rising", "falling", "both"] = "both",
+        count: int = 1,
+        timeout_ms: int = 10_000,
+        chip: str | None = None,
+    ) -> Sequence[Edge]:
+        """Wait for `count` edges on a line; return the edges, which are fewer if `timeout_ms` is over first."""
+        result = await self._run("gpio.watch", line=line, edge=edge, count=count, timeout_ms=timeout_ms, chip=chip)
+        return [one.read(Edge, "value", "edge", "timestamp_ns", "seq") for one in result.objects("edges")]
+
+
+class I2c(Namespace):
+    """I2C adapters and the devices on them. `bus` is N of /dev/i2c-N, `addr` is 72 or "0x48".
+
+    Each method is one transaction on the bus. `reg_width` is the bits of the register's number, 8 or 16.
+    """
+
+    __slots__ = ()
+
+    async def read(
+        self,
+        bus: int,
+        addr: int | str,
+        *,
+        length: int,
+        reg: int | str | None = None,
+        reg_width: Literal[8, 16] | None = None,
+        ten_bit: bool | None = None,
+    ) -> bytes:
+        """Read 1 to 4096 bytes, starting at register `reg` if one is given."""
+        result = await self._run(
+            "i2c.read", bus=bus, addr=addr, reg=reg, reg_width=reg_width, len=length, ten_bit=ten_bit
+        )
+        return result.data()
+
+    async def write(
+        self,
+        bus: int,
+        addr: int | str,
+        data: Bytes,
+        *,
+        reg: int | str | None = None,
+        reg_width: Literal[8, 16] | None = None,
+        ten_bit: bool | None = None,
+    ) -> None:
+        """Write 1 to 4096 bytes, starting at register `reg` if one is given. There is no rollback."""
+        await self._run(
+            "i2c.write", bus=bus, addr=addr, reg=reg, reg_width=reg_width, data=_base64(data), ten_bit=ten_bit
+        )
+
+    async def transfer(
+        self, bus: int, addr: int | str, write: Bytes, *, length: int = 0, ten_bit: bool | None = None
+    ) -> bytes:
+        """Write bytes and then read `length` bytes, with a repeated START between them."""
+        result = await self._run(
+            "i2c.transfer", bus=bus, addr=addr, write=_base64(write), read_len=length, ten_bit=ten_bit
+        )
+        return result.data()
+
+    async def scan(self, bus: int, *, include: Iterable[int | str] = ()) -> Sequence[int]:
+        """Return the addresses that acknowledge, ascending; `include` asks addresses that are otherwise left out."""
+        return (await self._run("i2c.scan", bus=bus, include=[*include] or None)).member("addresses", list)
+
+
+class Uart(Namespace):
+    """Serial ports, by their names.
+
+    A read ends after `length` bytes, after the text `until`, or after `gap_ms` of silence, whichever is first, and at
+    the latest after `timeout_ms`.
+    """
+
+    __slots__ = ()
+
+    async def read(
+        self,
+        port: str,
+        *,
+        length: int | None = None,
+        until: str | None = None,
+        gap_ms: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Received:
+        """Return what has come since this session's last read, and wait for more if need be (default: 1000 ms)."""
+        result = await self._run("uart.read", port=port, len=length, until=until, gap_ms=gap_ms, timeout_ms=timeout_ms)
+        return result.received()
+
+    async def write(self, port: str, data: Bytes, *, drain: bool | None = None) -> None:
+        """Send 1 to 4096 bytes; with `drain` wait until they have left the system."""
+        await self._run("uart.write", port=port, data=_base64(data), drain=drain)
+
+    async def exchange(
+        self,
+        port: str,
+        data: Bytes,
+        *,
+        length: int | None = None,
+        until: str | None = None,
+        gap_ms: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Received:
+        """Send a command and return the reply, with no other transfer between; earlier input is skipped."""
+        result = await self._run(
+            "uart.exchange",
+            port=port,
+            data=_base64(data),
+            len=length,
+            until=until,
+            gap_ms=gap_ms,
+            timeout_ms=timeout_ms,
+        )
+        return result.received()
+
+
+class Files(Namespace):
+    """Files on the machine of the daemon. Paths are absolute, beneath a directory that its operator allows."""
+
+    __slots__ = ()
+
+    async def listdir(self, path: str | os.PathLike[str]) -> Sequence[DirEntry]:
+        """Return the entries of a directory by name, at most 2000; links are not followed."""
+        result = await self._run("file.list", path=_path(path))
+        return [DirEntry(*map(one.get, ("name", "type", "size", "mtime"))) for one in result.objects("entries")]
+
+    async def stat(self, path: str | os.PathLike[str]) -> FileStat:
+        """Look at a file or directory without reading it; follows links. Raises DeviceError if there is nothing."""
+        result = await self._run("file.stat", path=_path(path))
+        return result.read(FileStat, "path", "type", "size", "mtime", "mode")
+
+    async def read(self, path: str | os.PathLike[str], *, offset: int = 0, length: int | None = None) -> bytes:
+        """Return `length` bytes from `offset` on, fewer at the end of the file; None is the rest of the file.
+
+        More than 262144 bytes are read in several steps, between which the file may change.
+        """
+        parts: list[bytes] = []
+        while length is None or length > 0:
+            most = None if length is None else min(length, SLICE)
+            result = await self._run("file.read", path=_path(path), offset=offset, len=most)
+            part = result.data()
+            parts.append(part)
+            if not part or result.member("eof", bool):
+                break
+            offset += len(part)
+            length = None if length is None else length - len(part)
+        return b"".join(parts)
+
+    async def write(
+        self,
+        path: str | os.PathLike[str],
+        data: Bytes,
+        *,
+        mode: Literal["replace", "append", "create"] | None = None,
+    ) -> int:
+        """Write a file of at most 1048576 bytes and return its size; the default mode replaces it whole and at once."""
+        return (await self._run("file.write", path=_path(path), data=_base64(data), mode=mode)).member("size", int)
+
+
+SLICE = 262_144
+"""Bytes that one file.read returns at most."""
+
+
+class Sensors(Namespace):
+    """Sensors, by their names."""
+
+    __slots__ = ()
+
+    async def names(self) -> Sequence[str]:
+        """Return the names of the sensors that `read` takes."""
+        return [one.member("sensor", str) for one in (await self._run("hw.sensor.list")).objects("sensors")]
+
+    async def read(self, sensor: str) -> Reading:
+        """Return what a sensor measures now."""
+        return (await self._run("hw.sensor.read", sensor=sensor)).read(Reading, "sensor", "value", "unit")
+
+
+# --- arguments and results ------------------------------------------------------------------------------------------
+
+
+class _Result:
+    """A tool's result, or an object in it."""
+
+    __slots__ = ("_tool", "_values")
+
+    def __init__(self, tool: str, values: Any) -> None:
+        self._tool = tool
+        self._values: Mapping[str, Any] = values if isinstance(values, dict) else {}
+
+    def get(self, name: str) -> Any:
+        return self._values.get(name)
+
+    def member(self, name: str, kind: type[T]) -> T:
+        value = self._values.get(name)
+        if not isinstance(value, kind):
+            raise CarrierError(f"the server answered {self._tool} without {name} ({kind.__name__})")
+        return value
+
+    def objects(self, name: str) -> list[_Result]:
+        return [_Result(self._tool, one) for one in self.member(name, list)]
+
+    def read(self, kind: type[T], *names: str) -> T:
+        return kind(*[self.member(name, object) for name in names])
+
+    def data(self) -> bytes:
+        try:
+            return base64.b64decode(self.member("data", str), validate=True)
+        except binascii.Error:
+            raise CarrierError(f"the server answered {self._tool} with data that is not base64") from None
+
+    def received(self) -> Received:
+        lost = sum(self.get(name) or 0 for name in ("overflow", "overrun"))
+        return Received(self.data(), timed_out=self.member("timed_out", bool), lost=lost)
+
+
+def _base64(data: Bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _path(path: str | os.PathLike[str]) -> str:
+    return path if isinstance(path, str) else path.__fspath__()

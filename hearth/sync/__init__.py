@@ -1,0 +1,365 @@
+"""hearth for programs without an event loop: scripts, threads and notebooks.
+
+`connect` and `open_runtime` return an open `Client` or `Runtime`. All methods are those of the Trio interface without
+`await`: they block the calling thread. Several threads may use an object at once, but an iterator of events belongs to
+one. KeyboardInterrupt ends a wait, never a transaction that has begun on a bus. What is open when the program ends is
+closed then: tasks are cancelled, and outputs go to their safe state.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from hearth import api, namespaces
+from hearth._util.portal import EventsFace, Face, Portal, block
+from hearth.client.connection import Client as TrioClient, connect as trio_connect
+from hearth.client.jobs import JobsClient
+from hearth.client.session import ClientSession
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Literal, Self
+
+    from hearth._util.portal import Held
+    from hearth.actors.embedded import EmbeddedRuntime
+    from hearth.config.model import Config
+    from hearth.drivers.base import Style
+    from hearth.drivers.boards import Board
+    from hearth.hcp.messages import State, TaskAccepted
+    from hearth.transport.address import Address
+
+P = ParamSpec("P")
+T = TypeVar("T")
+W = TypeVar("W")
+
+__all__ = ["Client", "Events", "Job", "Runtime", "Session", "Task", "connect", "open_runtime"]
+
+
+def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return the method that calls this one of the Trio object and blocks until it returns."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def blocking(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = block(self._call(name, args, kwargs))
+        return result
+
+    return blocking
+
+
+def _making(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], kind: Callable[[Portal, T], W]
+) -> Callable[Concatenate[Any, P], W]:
+    """Return a method as `_blocking`, whose result gets a face of its own."""
+    call = _blocking(method)
+
+    @functools.wraps(method)
+    def making(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> W:
+        return kind(self._portal, call(self, *args, **kwargs))
+
+    return making
+
+
+class Events(EventsFace[T], Iterator[T]):
+    """An iterator over the events of a task or a job; `close` or the end of the object ends its subscription."""
+
+    def __next__(self) -> T:
+        event = self.next()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def next(self, timeout: float | None = None) -> T | None:
+        """Return the next event, or None after the last; raise TimeoutError after `timeout` seconds, which loses none.
+
+        Raises CarrierError when the connection ends.
+        """
+        coming = self._next()
+        coming.outcome.exception(timeout)
+        return self._taken(coming)
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._end()
+
+
+class Task(Face[api.Task]):
+    """A submitted task; see `hearth.Task`."""
+
+    @property
+    def task_id(self) -> str:
+        """The identifier that task.submit returned."""
+        return self._inner.task_id
+
+    def events(self, *, from_seq: int = 1) -> Events[api.TaskEvent]:
+        """Return an iterator over the events from `from_seq` on, which ends after `task_finish`."""
+        return Events(self._portal, partial(self._inner.events, from_seq=from_seq))
+
+    def wait(self, timeout: float | None = None) -> api.TaskResult:
+        """Wait until the task is terminal and return its result; does not raise for a failed task.
+
+        Raises TimeoutError after `timeout` seconds; the task goes on.
+        """
+        return block(self._portal.call(self._inner.wait), timeout)
+
+    get = _blocking(api.Task.get)
+    cancel = _blocking(api.Task.cancel)
+
+
+class Gpio(Face[namespaces.Gpio]):
+    """GPIO lines; see `hearth.namespaces.Gpio`."""
+
+    get = _blocking(namespaces.Gpio.get)
+    set = _blocking(namespaces.Gpio.set)
+    pulse = _blocking(namespaces.Gpio.pulse)
+    watch = _blocking(namespaces.Gpio.watch)
+
+
+class I2c(Face[namespaces.I2c]):
+    """I2C devices; see `hearth.namespaces.I2c`."""
+
+    read = _blocking(namespaces.I2c.read)
+    write = _blocking(namespaces.I2c.write)
+    transfer = _blocking(namespaces.I2c.transfer)
+    scan = _blocking(namespaces.I2c.scan)
+
+
+class Uart(Face[namespaces.Uart]):
+    """Serial ports; see `hearth.namespaces.Uart`."""
+
+    read = _blocking(namespaces.Uart.read)
+    write = _blocking(namespaces.Uart.write)
+    exchange = _blocking(namespaces.Uart.exchange)
+
+
+class Files(Face[namespaces.Files]):
+    """Files; see `hearth.namespaces.Files`."""
+
+    listdir = _blocking(namespaces.Files.listdir)
+    stat = _blocking(namespaces.Files.stat)
+    read = _blocking(namespaces.Files.read)
+    write = _blocking(namespaces.Files.write)
+
+
+class Sensors(Face[namespaces.Sensors]):
+    """Sensors; see `hearth.namespaces.Sensors`."""
+
+    names = _blocking(namespaces.Sensors.names)
+    read = _blocking(namespaces.Sensors.read)
+
+
+class Session(Face[ClientSession]):
+    """An open session; see `hearth.Session`. The end of its `with` block, or `close`, closes it."""
+
+    @property
+    def session_id(self) -> str:
+        """The identifier that session.open returned."""
+        return self._inner.session_id
+
+    @property
+    def capabilities(self) -> Sequence[str]:
+        """The capability flags that the policy lets this session use."""
+        return self._inner.capabilities
+
+    @property
+    def gpio(self) -> Gpio:
+        """GPIO lines: `session.gpio.set("LED", 1)`."""
+        return Gpio(self._portal, self._inner.gpio)
+
+    @property
+    def i2c(self) -> I2c:
+        """I2C devices: `session.i2c.read(1, 0x48, reg=0, length=2)` returns bytes."""
+        return I2c(self._portal, self._inner.i2c)
+
+    @property
+    def uart(self) -> Uart:
+        """Serial ports: `session.uart.read("uart0", length=64)` returns bytes."""
+        return Uart(self._portal, self._inner.uart)
+
+    @property
+    def files(self) -> Files:
+        """Files on the machine of the daemon: `session.files.read("/srv/notes.txt")` returns bytes."""
+        return Files(self._portal, self._inner.files)
+
+    @property
+    def sensors(self) -> Sensors:
+        """Sensors: `session.sensors.read("temperature")` returns a `Reading`."""
+        return Sensors(self._portal, self._inner.sensors)
+
+    tools = _blocking(api.Session.tools)
+    call = _blocking(api.Session.call)
+    run = _blocking(api.Session.run)
+    submit = _making(api.Session.submit, Task)
+    task = _making(api.Session.task, Task)
+
+    def close(self) -> int:
+        """Close the session; return the number of its tasks that have not ended yet."""
+        try:
+            yielding: int = block(self._call("close", (), {}))
+        finally:
+            block(self._end())
+        return yielding
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        block(self._end())
+
+
+class Job(Face[api.JobHandle]):
+    """A submitted and accepted job; see `hearth.JobHandle`."""
+
+    @property
+    def session_id(self) -> str:
+        """The identifier of the job on any connection of the same principal."""
+        return self._inner.session_id
+
+    @property
+    def accepted(self) -> TaskAccepted | None:
+        """The terms of acceptance; None for a job that was attached to later."""
+        return self._inner.accepted
+
+    @property
+    def state(self) -> State:
+        """The newest state that the job's messages have reported."""
+        return self._inner.state
+
+    @property
+    def last_processed_sequence(self) -> int:
+        """The number of the newest event that arrived in order."""
+        return self._inner.last_processed_sequence
+
+    def events(self, *, from_sequence: int | None = None) -> Events[api.JobEvent]:
+        """Return an iterator over the events from `from_sequence` on (default: from the attachment on)."""
+        return Events(self._portal, partial(self._inner.events, from_sequence=from_sequence))
+
+    def wait(self, timeout: float | None = None) -> api.JobResult:
+        """Wait until the job has ended; does not raise for one that failed. Raises CarrierError.
+
+        Raises TimeoutError after `timeout` seconds; the job goes on.
+        """
+        return block(self._portal.call(self._inner.wait), timeout)
+
+    abort = _blocking(api.JobHandle.abort)
+
+
+class _Opened(Face[T]):
+    """A connection or a runtime: what a portal runs around."""
+
+    def _open(self, manager: Callable[[], AbstractAsyncContextManager[ClientSession]]) -> Session:
+        held: Held[ClientSession] = self._portal.enter(manager)
+        return Session(self._portal, block(held.entering()), held)
+
+    def attach(self, session_id: str) -> Session:
+        """Return a session of the same principal that was opened elsewhere, and is closed there."""
+        return Session(self._portal, block(self._look(methodcaller("attach", session_id))))
+
+    delegate = _making(JobsClient.delegate, Job)
+    hand_over = _making(JobsClient.hand_over, Job)
+    attach_job = _making(JobsClient.attach_job, Job)
+    capabilities = _blocking(JobsClient.capabilities)
+    jobs = _blocking(JobsClient.jobs)
+    withdraw = _blocking(JobsClient.withdraw)
+    pending_approvals = _blocking(JobsClient.pending_approvals)
+    decide = _blocking(JobsClient.decide)
+    artifact = _blocking(JobsClient.artifact)
+    artifact_to = _blocking(JobsClient.artifact_to)
+
+    def close(self) -> None:
+        """Close every session that is open here, and then this; calls of other threads raise CarrierError."""
+        block(self._portal.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Client(_Opened[TrioClient]):
+    """A connection to a daemon; see `hearth.Client`. The end of its `with` block, or `close`, closes it."""
+
+    def open_session(
+        self,
+        *,
+        client_name: str | None = None,
+        client_version: str | None = None,
+        on_disconnect: Literal["keep", "close"] = "close",
+        heartbeat_ms: int | None = None,
+    ) -> Session:
+        """Open a session (draft §3.1). Raises PermissionDenied, QueueFull, ShuttingDown or CarrierError."""
+        return self._open(
+            partial(
+                self._inner.open_session,
+                client_name=client_name,
+                client_version=client_version,
+                on_disconnect=on_disconnect,
+                heartbeat_ms=heartbeat_ms,
+            )
+        )
+
+
+class Runtime(_Opened[Any]):
+    """A running runtime, in this process; see `hearth.Runtime`. The end of its `with` block, or `close`, ends it."""
+
+    _inner: EmbeddedRuntime
+
+    @property
+    def audit_path(self) -> Path:
+        """The path of the audit log."""
+        return self._inner.audit_path
+
+    def health(self) -> Mapping[str, Any]:
+        """Return the state of every bus and of the audit log."""
+        return block(self._look(methodcaller("health")))
+
+    def open_session(
+        self,
+        *,
+        client_name: str | None = None,
+        client_version: str | None = None,
+        heartbeat_ms: int | None = None,
+    ) -> Session:
+        """Open a session. Raises PermissionDenied, QueueFull or ShuttingDown."""
+        return self._open(
+            partial(
+                self._inner.open_session,
+                client_name=client_name,
+                client_version=client_version,
+                heartbeat_ms=heartbeat_ms,
+            )
+        )
+
+
+def connect(address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None) -> Client:
+    """Connect to a daemon and return the open client: `with hearth.sync.connect("ssh://pi") as client:`.
+
+    The arguments are those of `hearth.connect`. Raises CarrierError if no daemon answers, and ConfigError for an
+    address, a key or a token that cannot be used.
+    """
+    portal = Portal("hearth.sync.connect")
+    return Client(portal, block(portal.open(partial(trio_connect, address, token=token))))
+
+
+def open_runtime(*, board: str | Board = "sim", config: Config | None = None, style: Style | None = None) -> Runtime:
+    """Run a hearth in a thread of this process: `with hearth.sync.open_runtime(board="rpi5") as runtime:`.
+
+    The arguments are those of `hearth.open_runtime`. Raises ConfigError before anything runs.
+    """
+    from hearth.actors.embedded import open_runtime as trio_open_runtime
+
+    portal = Portal("hearth.sync.open_runtime")
+    return Runtime(portal, block(portal.open(partial(trio_open_runtime, board=board, config=config, style=style))))
