@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Never
 
     from hearth.hcp.messages import Artifact, ErrorCode, ErrorDetails, ExecutionSummary, State, TaskAccepted
-    from hearth.namespaces import Files, Gpio, I2c, Sensors, Uart
+    from hearth.namespaces import FilesNamespace, GpioNamespace, I2cNamespace, SensorsNamespace, UartNamespace
 
 Status: TypeAlias = Literal["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
 Phase: TypeAlias = Literal["start", "progress", "finish", "task_finish"]
@@ -147,28 +147,28 @@ class Session(Protocol):
         ...
 
     @property
-    def gpio(self) -> Gpio:
+    def gpio(self) -> GpioNamespace:
         """GPIO lines: `await session.gpio.set("LED", 1)`."""
         ...
 
     @property
-    def i2c(self) -> I2c:
+    def i2c(self) -> I2cNamespace:
         """I2C devices: `await session.i2c.read(1, 0x48, reg=0, length=2)` returns bytes."""
         ...
 
     @property
-    def uart(self) -> Uart:
+    def uart(self) -> UartNamespace:
         """Serial ports: `await session.uart.read("uart0", length=64)` returns bytes."""
         ...
 
     @property
-    def files(self) -> Files:
+    def files(self) -> FilesNamespace:
         """Files on the machine of the daemon: `await session.files.read("/srv/notes.txt")` returns bytes."""
         ...
 
     @property
-    def sensors(self) -> Sensors:
-        """Sensors: `await session.sensors.read("temperature")` returns a `Reading`."""
+    def sensors(self) -> SensorsNamespace:
+        """Sensors: `await session.sensors.read("temperature")` returns a `SensorReading`."""
         ...
 
     async def tools(self) -> list[dict[str, Any]]:

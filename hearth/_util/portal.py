@@ -324,7 +324,7 @@ class EventsFace(Generic[T]):
     def __init__(self, portal: Portal, make: Callable[[], AsyncIterator[T]]) -> None:
         """`make` is called in the Trio thread when the first event is asked for."""
         self._portal = portal
-        self._source = _Source(make)
+        self._source = _EventSource(make)
         self._coming: Wait[T | None] | None = None
 
     def _next(self) -> Wait[T | None]:
@@ -345,7 +345,7 @@ class EventsFace(Generic[T]):
         self._end()
 
 
-class _Source(Generic[T]):
+class _EventSource(Generic[T]):
     """A Trio iterator of events; apart from its face, so that a pending call does not keep the face alive."""
 
     def __init__(self, make: Callable[[], AsyncIterator[T]]) -> None:

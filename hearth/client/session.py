@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
     from hearth.api import OnBusy, Priority
     from hearth.errors import HearthError
-    from hearth.namespaces import Files, Gpio, I2c, Runs, Sensors, Uart
+    from hearth.namespaces import (
+        FilesNamespace,
+        GpioNamespace,
+        I2cNamespace,
+        SensorsNamespace,
+        ToolRunner,
+        UartNamespace,
+    )
 
 
 TakeBack: TypeAlias = "Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any]] | None]"
@@ -193,39 +200,39 @@ class WithNamespaces:
     """The namespaces of a session, as attributes. Their module is loaded on first use."""
 
     @property
-    def gpio(self: Runs) -> Gpio:
+    def gpio(self: ToolRunner) -> GpioNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import Gpio
+        from hearth.namespaces import GpioNamespace
 
-        return Gpio(self)
+        return GpioNamespace(self)
 
     @property
-    def i2c(self: Runs) -> I2c:
+    def i2c(self: ToolRunner) -> I2cNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import I2c
+        from hearth.namespaces import I2cNamespace
 
-        return I2c(self)
+        return I2cNamespace(self)
 
     @property
-    def uart(self: Runs) -> Uart:
+    def uart(self: ToolRunner) -> UartNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import Uart
+        from hearth.namespaces import UartNamespace
 
-        return Uart(self)
+        return UartNamespace(self)
 
     @property
-    def files(self: Runs) -> Files:
+    def files(self: ToolRunner) -> FilesNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import Files
+        from hearth.namespaces import FilesNamespace
 
-        return Files(self)
+        return FilesNamespace(self)
 
     @property
-    def sensors(self: Runs) -> Sensors:
+    def sensors(self: ToolRunner) -> SensorsNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import Sensors
+        from hearth.namespaces import SensorsNamespace
 
-        return Sensors(self)
+        return SensorsNamespace(self)
 
 
 class ClientSession(WithNamespaces):
@@ -357,7 +364,7 @@ class EventsLink(Protocol):
         """See SessionLink; `heard` is called with the result before anything after it is read."""
         ...
 
-    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """See SessionLink."""
 
 

@@ -27,7 +27,7 @@ Bytes: TypeAlias = "bytes | bytearray | memoryview"
 FileType: TypeAlias = Literal["file", "directory", "symlink", "fifo", "socket", "device", "unknown"]
 
 
-class Runs(Protocol):
+class ToolRunner(Protocol):
     """The part of a session that namespaces use."""
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
@@ -39,7 +39,7 @@ class Runs(Protocol):
 
 
 @frozen
-class Edge:
+class LineEdge:
     """A change of a line's level."""
 
     value: int
@@ -67,7 +67,7 @@ class Received(bytes):
 
 
 @frozen
-class Reading:
+class SensorReading:
     """A measured value with its unit ("celsius", "volt", …)."""
 
     sensor: str
@@ -107,7 +107,7 @@ class Namespace:
 
     __slots__ = ("_session",)
 
-    def __init__(self, session: Runs) -> None:
+    def __init__(self, session: ToolRunner) -> None:
         self._session = session
 
     async def _run(self, tool: str, **args: Any) -> _Result:
@@ -115,7 +115,7 @@ class Namespace:
         return _Result(tool, await self._session.run(tool, **given))
 
 
-class Gpio(Namespace):
+class GpioNamespace(Namespace):
     """GPIO lines. `line` is an offset (17) or a name ("LED"); `chip` is a label, the first chip if left out."""
 
     __slots__ = ()
@@ -140,13 +140,13 @@ class Gpio(Namespace):
         count: int = 1,
         timeout_ms: int = 10_000,
         chip: str | None = None,
-    ) -> Sequence[Edge]:
+    ) -> Sequence[LineEdge]:
         """Wait for `count` edges on a line; return the edges, which are fewer if `timeout_ms` is over first."""
         result = await self._run("gpio.watch", line=line, edge=edge, count=count, timeout_ms=timeout_ms, chip=chip)
-        return [one.read(Edge, "value", "edge", "timestamp_ns", "seq") for one in result.objects("edges")]
+        return [one.read(LineEdge, "value", "edge", "timestamp_ns", "seq") for one in result.objects("edges")]
 
 
-class I2c(Namespace):
+class I2cNamespace(Namespace):
     """I2C adapters and the devices on them. `bus` is N of /dev/i2c-N, `addr` is 72 or "0x48".
 
     Each method is one transaction on the bus. `reg_width` is the bits of the register's number, 8 or 16.
@@ -199,7 +199,7 @@ class I2c(Namespace):
         return (await self._run("i2c.scan", bus=bus, include=[*include] or None)).member("addresses", list)
 
 
-class Uart(Namespace):
+class UartNamespace(Namespace):
     """Serial ports, by their names.
 
     A read ends after `length` bytes, after the text `until`, or after `gap_ms` of silence, whichever is first, and at
@@ -248,7 +248,7 @@ class Uart(Namespace):
         return result.received()
 
 
-class Files(Namespace):
+class FilesNamespace(Namespace):
     """Files on the machine of the daemon. Paths are absolute, beneath a directory that its operator allows."""
 
     __slots__ = ()
@@ -295,7 +295,7 @@ SLICE = 262_144
 """Bytes that one file.read returns at most."""
 
 
-class Sensors(Namespace):
+class SensorsNamespace(Namespace):
     """Sensors, by their names."""
 
     __slots__ = ()
@@ -304,9 +304,9 @@ class Sensors(Namespace):
         """Return the names of the sensors that `read` takes."""
         return [one.member("sensor", str) for one in (await self._run("hw.sensor.list")).objects("sensors")]
 
-    async def read(self, sensor: str) -> Reading:
+    async def read(self, sensor: str) -> SensorReading:
         """Return what a sensor measures now."""
-        return (await self._run("hw.sensor.read", sensor=sensor)).read(Reading, "sensor", "value", "unit")
+        return (await self._run("hw.sensor.read", sensor=sensor)).read(SensorReading, "sensor", "value", "unit")
 
 
 # --- arguments and results ------------------------------------------------------------------------------------------

@@ -114,46 +114,46 @@ class Task(Face[api.Task]):
     cancel = _blocking(api.Task.cancel)
 
 
-class Gpio(Face[namespaces.Gpio]):
-    """GPIO lines; see `hearth.namespaces.Gpio`."""
+class BlockingGpio(Face[namespaces.GpioNamespace]):
+    """GPIO lines; see `hearth.namespaces.GpioNamespace`."""
 
-    get = _blocking(namespaces.Gpio.get)
-    set = _blocking(namespaces.Gpio.set)
-    pulse = _blocking(namespaces.Gpio.pulse)
-    watch = _blocking(namespaces.Gpio.watch)
-
-
-class I2c(Face[namespaces.I2c]):
-    """I2C devices; see `hearth.namespaces.I2c`."""
-
-    read = _blocking(namespaces.I2c.read)
-    write = _blocking(namespaces.I2c.write)
-    transfer = _blocking(namespaces.I2c.transfer)
-    scan = _blocking(namespaces.I2c.scan)
+    get = _blocking(namespaces.GpioNamespace.get)
+    set = _blocking(namespaces.GpioNamespace.set)
+    pulse = _blocking(namespaces.GpioNamespace.pulse)
+    watch = _blocking(namespaces.GpioNamespace.watch)
 
 
-class Uart(Face[namespaces.Uart]):
-    """Serial ports; see `hearth.namespaces.Uart`."""
+class BlockingI2c(Face[namespaces.I2cNamespace]):
+    """I2C devices; see `hearth.namespaces.I2cNamespace`."""
 
-    read = _blocking(namespaces.Uart.read)
-    write = _blocking(namespaces.Uart.write)
-    exchange = _blocking(namespaces.Uart.exchange)
-
-
-class Files(Face[namespaces.Files]):
-    """Files; see `hearth.namespaces.Files`."""
-
-    listdir = _blocking(namespaces.Files.listdir)
-    stat = _blocking(namespaces.Files.stat)
-    read = _blocking(namespaces.Files.read)
-    write = _blocking(namespaces.Files.write)
+    read = _blocking(namespaces.I2cNamespace.read)
+    write = _blocking(namespaces.I2cNamespace.write)
+    transfer = _blocking(namespaces.I2cNamespace.transfer)
+    scan = _blocking(namespaces.I2cNamespace.scan)
 
 
-class Sensors(Face[namespaces.Sensors]):
-    """Sensors; see `hearth.namespaces.Sensors`."""
+class BlockingUart(Face[namespaces.UartNamespace]):
+    """Serial ports; see `hearth.namespaces.UartNamespace`."""
 
-    names = _blocking(namespaces.Sensors.names)
-    read = _blocking(namespaces.Sensors.read)
+    read = _blocking(namespaces.UartNamespace.read)
+    write = _blocking(namespaces.UartNamespace.write)
+    exchange = _blocking(namespaces.UartNamespace.exchange)
+
+
+class BlockingFiles(Face[namespaces.FilesNamespace]):
+    """Files; see `hearth.namespaces.FilesNamespace`."""
+
+    listdir = _blocking(namespaces.FilesNamespace.listdir)
+    stat = _blocking(namespaces.FilesNamespace.stat)
+    read = _blocking(namespaces.FilesNamespace.read)
+    write = _blocking(namespaces.FilesNamespace.write)
+
+
+class BlockingSensors(Face[namespaces.SensorsNamespace]):
+    """Sensors; see `hearth.namespaces.SensorsNamespace`."""
+
+    names = _blocking(namespaces.SensorsNamespace.names)
+    read = _blocking(namespaces.SensorsNamespace.read)
 
 
 class Session(Face[ClientSession]):
@@ -170,29 +170,29 @@ class Session(Face[ClientSession]):
         return self._inner.capabilities
 
     @property
-    def gpio(self) -> Gpio:
+    def gpio(self) -> BlockingGpio:
         """GPIO lines: `session.gpio.set("LED", 1)`."""
-        return Gpio(self._portal, self._inner.gpio)
+        return BlockingGpio(self._portal, self._inner.gpio)
 
     @property
-    def i2c(self) -> I2c:
+    def i2c(self) -> BlockingI2c:
         """I2C devices: `session.i2c.read(1, 0x48, reg=0, length=2)` returns bytes."""
-        return I2c(self._portal, self._inner.i2c)
+        return BlockingI2c(self._portal, self._inner.i2c)
 
     @property
-    def uart(self) -> Uart:
+    def uart(self) -> BlockingUart:
         """Serial ports: `session.uart.read("uart0", length=64)` returns bytes."""
-        return Uart(self._portal, self._inner.uart)
+        return BlockingUart(self._portal, self._inner.uart)
 
     @property
-    def files(self) -> Files:
+    def files(self) -> BlockingFiles:
         """Files on the machine of the daemon: `session.files.read("/srv/notes.txt")` returns bytes."""
-        return Files(self._portal, self._inner.files)
+        return BlockingFiles(self._portal, self._inner.files)
 
     @property
-    def sensors(self) -> Sensors:
-        """Sensors: `session.sensors.read("temperature")` returns a `Reading`."""
-        return Sensors(self._portal, self._inner.sensors)
+    def sensors(self) -> BlockingSensors:
+        """Sensors: `session.sensors.read("temperature")` returns a `SensorReading`."""
+        return BlockingSensors(self._portal, self._inner.sensors)
 
     tools = _blocking(api.Session.tools)
     call = _blocking(api.Session.call)
@@ -254,7 +254,7 @@ class Job(Face[api.JobHandle]):
     abort = _blocking(api.JobHandle.abort)
 
 
-class _Opened(Face[T]):
+class _Opener(Face[T]):
     """A connection or a runtime: what a portal runs around."""
 
     def _open(self, manager: Callable[[], AbstractAsyncContextManager[ClientSession]]) -> Session:
@@ -289,7 +289,7 @@ class _Opened(Face[T]):
         self.close()
 
 
-class Client(_Opened[TrioClient]):
+class Client(_Opener[TrioClient]):
     """A connection to a daemon; see `hearth.Client`. The end of its `with` block, or `close`, closes it."""
 
     def open_session(
@@ -312,7 +312,7 @@ class Client(_Opened[TrioClient]):
         )
 
 
-class Runtime(_Opened[Any]):
+class Runtime(_Opener[Any]):
     """A running runtime, in this process; see `hearth.Runtime`. The end of its `with` block, or `close`, ends it."""
 
     _inner: EmbeddedRuntime

@@ -6,7 +6,7 @@ import pytest
 from support.carriers import HERE, exposed
 from support.faces import AsyncioFace, Loop
 from support.session_contract import SessionContract
-from support.world import World, running
+from support.world import BenchWorld, running
 
 import hearth
 
@@ -14,10 +14,10 @@ import hearth
 class TestClientOverAsyncio(SessionContract):
     @pytest.fixture
     async def face(self, tmp_path):
-        world = World(keep=(31,), close_grace_s=0.2, policy=(HERE,))
+        world = BenchWorld(keep=(31,), close_grace_s=0.2, policy=(HERE,))
         async with (
             running(world),
-            exposed(world.runtime, tmp_path, None, "unix"),
+            exposed(world, "unix", directory=tmp_path, papers=None),
             Loop().running() as loop,
         ):
             opening = hearth.aio.connect(tmp_path / "unix.sock")

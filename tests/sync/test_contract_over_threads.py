@@ -9,7 +9,7 @@ import trio
 from support.carriers import HERE, exposed
 from support.faces import BlockingFace
 from support.session_contract import SessionContract
-from support.world import World, running
+from support.world import BenchWorld, running
 
 import hearth
 
@@ -17,8 +17,8 @@ import hearth
 class TestClientOverThreads(SessionContract):
     @pytest.fixture
     async def face(self, tmp_path):
-        world = World(keep=(31,), close_grace_s=0.2, policy=(HERE,))
-        async with running(world), exposed(world.runtime, tmp_path, None, "unix"):
+        world = BenchWorld(keep=(31,), close_grace_s=0.2, policy=(HERE,))
+        async with running(world), exposed(world, "unix", directory=tmp_path, papers=None):
             client = await trio.to_thread.run_sync(partial(hearth.sync.connect, tmp_path / "unix.sock"))
             try:
                 yield BlockingFace(client, world)
