@@ -62,6 +62,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
         "went to its safe state without it",
         "unbroken from the first record to the last",
         "of a copy is found",
+        "a shell script with nothing but sha256sum comes to the same result",
     ):
         assert said in answer.out
     assert list(temporary.iterdir()) == []

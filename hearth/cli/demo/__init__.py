@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 LONG_IDS = ("session_id", "task_id")
 SCENES = (what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller)
-SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-audit.sh"
+SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "verify-audit.sh"
 """The path of the script in a source tree; an installed package does not have it."""
 
 
