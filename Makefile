@@ -18,7 +18,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb sbom site docs clean
+.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb sbom site docs picture clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -167,6 +167,9 @@ site: $(SITE) ## The documentation as a searchable site, with the Python API, in
 
 docs: $(STAMP) ## Generate what is generated in docs/ and check that it is up to date
 	$(BIN)/python docs/generate.py
+
+picture: $(STAMP) ## The picture of the demo in README.md, from a demo that is played for it
+	$(BIN)/python docs/picture.py
 
 clean: ## Remove everything that was made here
 	rm -rf $(VENV) .venv-sbom .venv-installers .venv-site site build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest .node test-artefacts

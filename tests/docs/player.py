@@ -3,8 +3,8 @@
 What a block is for follows from its language and its first line:
 
 - ```sh is run with `bash -eu`. One line `hearthd …` starts a daemon in the background, in place of the one before.
-  Lines that change the machine (`make`, `sudo`, `pip`, a virtual environment) are not run; see `NOT_RUN`. But the line
-  `sudo systemctl reload hearth` sends that daemon the signal that systemd would.
+  Lines that change the machine (`make`, `sudo`, `pip`, `pipx`, a virtual environment) are not run here; see `NOT_RUN`.
+  But the line `sudo systemctl reload hearth` sends that daemon the signal that systemd would.
 - ```console has commands after `$ ` and what they print on stdout and stderr below them, `…` standing for anything, a
   line `…` alone for any number of lines. `# exit N` at the end of a command is its exit code, if that is not 0.
 - ```python is run as a script; one that begins with a comment `# NAME.py` is saved under that name, to be run by a
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 MARK = "\x01end of act"
 PORTS = (7117, 7118)
 """What pages listen on; other ports are played, since several pages may be at the same time."""
-NOT_RUN = ("make ", "sudo ", "python3 -m venv ", "~/hearth/bin/pip ")
+NOT_RUN = ("make ", "sudo ", "python3 -m venv ", "~/hearth/bin/pip ", "pipx ", "uvx ")
 """How lines begin that the tests look at and do not run."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -305,7 +306,7 @@ PLAYED = re.compile(r"^\d\d claims, each checked, in [\d.]+ s\.$", re.MULTILINE)
 
 
 @pytest.fixture
-def do(tmp_path: Path) -> Callable[..., str]:
+def do(tmp_path: Path, wheel: Path) -> Callable[..., str]:
     """Runs a command for a user who has nothing installed yet; returns what it printed."""
     told = python("-m", "pip", "config", "list").stdout
     settings = dict(re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", told, re.MULTILINE))
@@ -320,6 +321,9 @@ def do(tmp_path: Path) -> Callable[..., str]:
         "UV_PYTHON": sys.executable,
         "UV_PYTHON_DOWNLOADS": "never",
         "PIPX_DEFAULT_PYTHON": sys.executable,
+        # The wheel is beside the index, where the first release will be in it.
+        "PIP_FIND_LINKS": f"{wheel.parent} {os.environ.get('PIP_FIND_LINKS', '')}",
+        "UV_FIND_LINKS": str(wheel.parent),
         "HOME": str(tmp_path),
         "PATH": PROGRAMS,
         "NO_COLOR": "1",
@@ -365,6 +369,22 @@ def test_uv_installs_it_and_runs_it_without_installing_it(do: Callable[..., str]
     assert PLAYED.search(do("uvx", "--from", wheel, "hearth", "demo", "--fast"))
     do("uv", "tool", "install", wheel)
     assert PLAYED.search(do(".local/bin/hearth", "demo", "--fast"))
+
+
+INSTALLING = ("README.md", "docs/getting-started.md")
+"""The pages that say how hearth is installed; what they run besides is played in tests/docs."""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("page", INSTALLING)
+def test_each_command_of_a_page_that_installs_hearth_does_so(do: Callable[..., str], page: str) -> None:
+    commands = re.findall(r"^((?:uvx|pipx) .*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    assert {shlex.split(command)[0] for command in commands} == {"uvx", "pipx"}
+    for command in commands:
+        printed = do(*shlex.split(command))
+        assert command.startswith("pipx install ") or PLAYED.search(printed), command
+    assert do(".local/bin/hearth", "--version") == f"hearth {hearth.__version__}\n"
+    assert "mcpServers" in do(".local/bin/hearth", "mcp", "--print-config", "claude")
 
 
 @pytest.mark.proof

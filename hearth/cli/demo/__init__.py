@@ -72,7 +72,7 @@ def demo(options: Options, fast: bool, hcp: bool) -> int:
         from hearth.cli.demo.hcp import play
 
         return interruptible(lambda: perform(stage, play, as_json=options.json, then="hcp capabilities"))
-    return interruptible(lambda: perform(stage, _play, as_json=options.json, then="tools"))
+    return interruptible(lambda: perform(stage, play_scenes, as_json=options.json, then="tools"))
 
 
 async def perform(stage: Stage, play: Play, *, as_json: bool, then: str) -> int:
@@ -98,7 +98,8 @@ async def perform(stage: Stage, play: Play, *, as_json: bool, then: str) -> int:
     return DONE if error is None else FAILED
 
 
-async def _play(stage: Stage, place: DemoFolder) -> None:
+async def play_scenes(stage: Stage, place: DemoFolder) -> None:
+    """Run all scenes. Raises DemoFailed with the first claim that does not hold."""
     stage.scene("A daemon owns the hardware")
     await stage.say(
         "hearthd is the one process that touches the hardware. Agents and programs reach it over a Unix socket; it "
