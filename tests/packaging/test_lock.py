@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 LOCK = (PACKAGING / "requirements.lock").read_text("utf-8")
-ALL = ("build", "run", "hcp", "mcp", "http", "plot", "test", "fuzz", "dev", "sbom", "installers")
+ALL = ("build", "run", "hcp", "mcp", "http", "plot", "test", "fuzz", "dev", "sbom", "site", "installers")
 OURS_OR_PIPS = {"hearthd", "pip", "setuptools"}
 """What `python -m venv` brings in its own version; the setuptools that builds is looked at by itself."""
 
