@@ -25,7 +25,7 @@ from hearth.errors import DeviceError, Effect
 from hearth.tools import Done, Undo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hearth.tools import PathGuard
 
@@ -86,10 +86,18 @@ class FileDriver(BaseDriver):
         held = sum(self._held.copy().values())
         return {"kind": "files", "read_max": READ_MAX, "write_max": WRITE_MAX, "undo_held": held}
 
-    def read(self, guard: PathGuard, path: str, offset: int = 0, length: int = READ_MAX) -> dict[str, Any]:
+    def read(
+        self,
+        guard: PathGuard,
+        path: str,
+        offset: int = 0,
+        length: int = READ_MAX,
+        show: Callable[[bytes], Mapping[str, Any]] = lambda data: {"data": data},
+    ) -> dict[str, Any]:
         """Read at most `length` (up to READ_MAX) bytes from `offset`: {data (bytes), size, eof}.
 
-        `size` is the whole file's, 0 for most files of /proc and /sys; `eof` is true if nothing follows.
+        `size` is the whole file's, 0 for most files of /proc and /sys; `eof` is true if nothing follows. `show` makes
+        the members for the bytes; it runs in the driver's thread, because that takes milliseconds for READ_MAX bytes.
         """
         length = min(length, READ_MAX)
         with os_errors(path):
@@ -100,7 +108,7 @@ class FileDriver(BaseDriver):
                 eof = len(data) < length or not os.pread(descriptor, 1, offset + length)
             finally:
                 os.close(descriptor)
-        return {"data": data, "size": size, "eof": eof}
+        return {**show(data), "size": size, "eof": eof}
 
     def stat(self, guard: PathGuard, path: str) -> dict[str, Any]:
         """Return {path, type, size (bytes), mtime (seconds since 1970), mode ("0644")} of the target of `path`."""

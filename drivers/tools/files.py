@@ -11,7 +11,6 @@ from hearth.tools import Args, Done, PathUse, StepContext, Tool
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.drivers.files import FileDriver
 
 _PATH = {
     "type": "string",
@@ -220,13 +219,9 @@ async def _stat(ctx: StepContext, args: Args) -> Mapping[str, Any]:
 async def _read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
     # int(): to JSON Schema 16.0 is an integer as well.
     offset, length = int(args.get("offset", 0)), int(args.get("len", READ_MAX))
-
-    def read(driver: FileDriver) -> Mapping[str, Any]:
-        # In the driver's thread, because this takes a millisecond or two for the longest read.
-        found = driver.read(ctx.paths, args["path"], offset, length)
-        return {**found, **schemas.shown_bytes(found["data"])}
-
-    result: Mapping[str, Any] = await ctx.transact(read)
+    result: Mapping[str, Any] = await ctx.transact(
+        lambda driver: driver.read(ctx.paths, args["path"], offset, length, schemas.shown_bytes)
+    )
     return result
 
 
