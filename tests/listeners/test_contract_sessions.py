@@ -1,10 +1,14 @@
-"""One Session interface (design §2): the contract that the embedded face keeps, kept over every carrier too."""
+"""One Session interface (design §2): the contract that the embedded face keeps, kept over every carrier and in every event loop too."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+import trio
 from support.carriers import HERE
 from support.core_only import core_only
+from support.faces import AsyncioFace, BlockingFace, Loop
 from support.session_contract import SessionContract
 from support.world import BenchWorld, running
 
@@ -45,6 +49,35 @@ class TestOverSecureWebSocket(Carried):
 
 class TestOverStdio(Carried):
     kind = "stdio"
+
+
+class TestInAsyncio(SessionContract):
+    """`hearth.aio`, whose callers run in an asyncio loop."""
+
+    @pytest.fixture
+    async def face(self, expose):
+        world = BenchWorld(keep=(31,), close_grace_s=0.2, policy=(HERE,))
+        async with running(world), expose(world, "unix") as over, Loop().running() as loop:
+            opening = hearth.aio.connect(over.address("unix"))
+            client = await loop.run(opening.__aenter__)
+            try:
+                yield AsyncioFace(loop, client, world)
+            finally:
+                await loop.run(opening.__aexit__, None, None, None)
+
+
+class TestInThreads(SessionContract):
+    """`hearth.sync`, whose callers are threads."""
+
+    @pytest.fixture
+    async def face(self, expose):
+        world = BenchWorld(keep=(31,), close_grace_s=0.2, policy=(HERE,))
+        async with running(world), expose(world, "unix") as over:
+            client = await trio.to_thread.run_sync(partial(hearth.sync.connect, over.address("unix")))
+            try:
+                yield BlockingFace(client, world)
+            finally:
+                await trio.to_thread.run_sync(client.close)
 
 
 class TestOverAServerOfTheCoreOnly(SessionContract):

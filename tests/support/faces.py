@@ -47,11 +47,14 @@ class Loop:
             made.append(self._loop.create_task(body()))
             made[0].add_done_callback(lambda _: token.run_sync_soon(ended.set))
 
+        def cancel():
+            made[0].cancel()
+
         self._loop.call_soon_threadsafe(start)
         try:
             await ended.wait()
         except trio.Cancelled:
-            self._loop.call_soon_threadsafe(made[0].cancel)
+            self._loop.call_soon_threadsafe(cancel)
             with trio.CancelScope(shield=True):
                 await ended.wait()
             if made[0].cancelled():
