@@ -1,4 +1,4 @@
-"""One Session interface (design §2): the contract that the embedded face keeps, kept over every carrier and in every event loop too."""
+"""One Session interface: the contract of the embedded runtime, kept over every carrier and in every event loop."""
 
 from __future__ import annotations
 
