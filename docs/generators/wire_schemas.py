@@ -155,7 +155,7 @@ def openrpc(page: str) -> dict[str, Any]:
     return {
         "openrpc": "1.3.2",
         "info": {
-            "title": "HACP, the Hardware Agent Control Protocol, as hearth speaks it",
+            "title": "HACP, the Hardware Agent Capability Protocol, as hearth speaks it",
             "version": __version__,
             "license": {"name": "Apache-2.0"},
         },
@@ -225,7 +225,7 @@ def json_schema(page: str) -> dict[str, Any]:
     one = [{"$ref": f"#/$defs/{name}"} for name in ("request", "answer", "notification")]
     return {
         "$schema": _DIALECT,
-        "title": "HACP, the Hardware Agent Control Protocol, as hearth speaks it",
+        "title": "HACP, the Hardware Agent Capability Protocol, as hearth speaks it",
         "anyOf": [*one, {"type": "array", "items": {"anyOf": one[:2]}, "minItems": 1, "maxItems": 64}],
         "$defs": definitions,
     }

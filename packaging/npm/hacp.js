@@ -1,5 +1,5 @@
 /**
- * A client of HACP, the Hardware Agent Control Protocol, over WebSocket: for browsers, Node, and any other runtime that
+ * A client of HACP, the Hardware Agent Capability Protocol, over WebSocket: for browsers, Node, and any other runtime that
  * has EventTarget and a WebSocket.
  *
  * The client owns one link (a WebSocket connection) to a daemon. When the link drops, the client reconnects after
