@@ -1,7 +1,7 @@
 """`hearth mcp`: MCP on stdin and stdout for a client that starts it, and configuration snippets for such clients.
 
-This module owns the command line and the snippets. The bridge replaces this process (exec), so that this package needs
-neither the actors nor the MCP SDK.
+This module owns the command line and the snippets. It imports the bridge (`hearth.cli.mcp_bridge`) to serve only, so
+that a snippet needs neither the actors nor the MCP SDK.
 
 Each client has its own file and form for the same facts: the program to start, or the URL and the place of the token.
 Only forms that the client itself documents are here. The command prints snippets, and writes no file.
@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 import sysconfig
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -287,33 +288,50 @@ LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 @click.option(
     "--print-config", "client", type=click.Choice(list(CLIENTS)), help="Print the lines to paste into this client."
 )
+@click.option("--board", metavar="BOARD", help="Serve this board without a daemon: sim, rpi4, rpi5, or a profile.")
+@click.option("--compact", is_flag=True, help="Offer few tools, and a search for the rest: for small contexts.")
 @click.option("--url", metavar="URL", help="With --print-config: a daemon that serves MCP over HTTP.")
 @click.option("--token-env", metavar="NAME", help=f"With --url: the variable with the token (else {TOKEN_ENV}).")
 @standard
-def mcp(options: Options, client: str | None, url: str | None, token_env: str | None) -> int:
+def mcp(
+    options: Options, client: str | None, board: str | None, compact: bool, url: str | None, token_env: str | None
+) -> int:
     """Serve MCP on stdin and stdout: any MCP client that starts this has the daemon's tools.
+
+    With --board it needs no daemon: it runs the board itself for as long as the client is there.
 
     With --print-config nothing is served: it prints the lines that make a client start this, or, with --url, ask a
     daemon that serves MCP over HTTP. Where they go is said on stderr.
     """
     if client is None and (url is not None or token_env is not None):
         raise click.UsageError("--url and --token-env go with --print-config")
+    if board is not None and (url is not None or options.named_by in ("--to", "--socket")):
+        raise click.UsageError("--board serves a board without a daemon: leave out --to, --socket and --url")
+    if compact and url is not None:
+        raise click.UsageError("--compact goes with a program that the client starts: leave out --url")
+    board = None if board is None else board_argument(board)
     if client is None:
-        return serve(options)
+        return serve(options, board, compact=compact)
+    how = [*(() if board is None else ("--board", board)), *(("--compact",) if compact else ())]
     if url is not None:
         return show(options, client, over_http(url, token_env))
     if token_env is not None:
         raise click.UsageError("--token-env goes with --url")
-    return show(options, client, program(options))
+    return show(options, client, program(options, how))
 
 
-def serve(options: Options) -> int:
-    """Replace this process by the bridge. Raises ConfigError if the SDK is not installed or the address is wrong."""
+def board_argument(board: str) -> str:
+    """Return a board as an argument that is valid in any directory: the path of a profile's file becomes absolute."""
+    return str(Path.cwd() / board) if "/" in board or board.endswith(".toml") else board
+
+
+def serve(options: Options, board: str | None, *, compact: bool) -> int:
+    """Serve MCP here. Raises ConfigError if the SDK is not installed or the address is wrong."""
     need_sdk()
-    words = python_module(BRIDGE, *where(options))
     if sys.stdin is not None and sys.stdin.isatty():
         click.echo("hearth mcp speaks MCP here, to a program; for the lines to give one: hearth mcp --help", err=True)
-    os.execv(words[0], words)
+    served: int = import_module(BRIDGE).serve(options, board, compact=compact)
+    return served
 
 
 def need_sdk() -> None:
@@ -337,14 +355,14 @@ def show(options: Options, client: str, server: Server) -> int:
     return DONE
 
 
-def program(options: Options) -> Program:
+def program(options: Options, how: Sequence[str] = ()) -> Program:
     """Return this command for a client, which starts it in any directory and with another environment.
 
-    The daemon's address is an option, unless it is the default one. Raises ConfigError.
+    `how`: further arguments. The daemon's address is an option, unless it is the default one. Raises ConfigError.
     """
     need_sdk()
     command, *args = executable()
-    return Program(command, (*args, "mcp", *where(options)))
+    return Program(command, (*args, "mcp", *(() if "--board" in how else where(options)), *how))
 
 
 def where(options: Options) -> Sequence[str]:

@@ -160,6 +160,23 @@ def _suggested(call: Call, meta: dict[str, Any]) -> str:
     return f"Try: {call.tool} {orjson.dumps(call.arguments).decode()}"
 
 
+def tried_by(outcome: Mapping[str, Any], by: Callable[[str], str | None]) -> dict[str, Any]:
+    """Return a CallToolResult whose suggested call is made by another tool, for a client that knows not all tools.
+
+    `by` returns that tool, which takes `name` and `arguments`; None for a tool that the client can call itself.
+    """
+    error = (outcome.get("_meta") or {}).get(META_ERROR, {})
+    suggested = error.get("try")
+    tool = None if suggested is None else by(suggested["name"])
+    if tool is None:
+        return dict(outcome)
+    meta = dict(error)
+    first, *more = outcome["content"]
+    text = first["text"].rpartition("\n")[0]
+    said = _text(f"{text}\n{_suggested(Call(tool, suggested), meta)}")
+    return {**outcome, "content": [said, *more], "_meta": {**outcome["_meta"], META_ERROR: meta}}
+
+
 @frozen
 class Call:
     """A call of a tool, as it can be suggested."""

@@ -395,6 +395,10 @@ class Provider:
         del request
         return ()
 
+    def listed(self, tools: Sequence[types.Tool]) -> Sequence[types.Tool]:
+        """Return those of the tools of all providers that tools/list shows; all can be called."""
+        return tools
+
     async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """Call a tool; None for another provider's tool.
 

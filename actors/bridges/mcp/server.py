@@ -24,9 +24,11 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 
 from hearth._util.exceptions import sole
+from hearth._util.text import suggest
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.calls import BEAT, ConsentRequest, TaskProvider, arguments_of, checked, with_note
 from hearth.actors.bridges.mcp.cards import AgentCards
+from hearth.actors.bridges.mcp.guidance import COMPACT_INSTRUCTIONS, Compact, Prompts
 from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.provider import (
     ANSWER_TIMEOUT,
@@ -110,7 +112,7 @@ def make_server(
         version=__version__,
         title=NAME,
         description=DESCRIPTION,
-        instructions=INSTRUCTIONS,
+        instructions=INSTRUCTIONS + (COMPACT_INSTRUCTIONS if offers.compact else ""),
         icons=[types.Icon.model_validate(icon(NAME))],
         cache_hints={method: CacheHint(FRESH_MS, "private") for method in _LISTS},
         lifespan=lifespan,
@@ -148,6 +150,11 @@ class Offers:
         self._providers = providers
         self._interceptors = [provider for provider in providers if _has(provider, "intercept")]
         self._listeners = [provider for provider in providers if _has(provider, "listen")]
+
+    @property
+    def compact(self) -> bool:
+        """True if tools/list shows only some of the tools."""
+        return any(_has(provider, "listed") for provider in self._providers)
 
     def methods(self) -> list[Method]:
         """Return all served methods. Raises ConfigError for a method that two providers have."""
@@ -210,8 +217,10 @@ class Offers:
 
     async def list_tools(self, request: McpRequest, params: types.PaginatedRequestParams) -> types.ListToolsResult:
         """tools/list. Raises ConfigError for two tools of one name."""
-        tools = await self._tools(request)
-        page, cursor = paged(tools, params, "tools")
+        tools: Sequence[types.Tool] = await self._tools(request)
+        for provider in self._providers:
+            tools = provider.listed(tools)
+        page, cursor = paged(list(tools), params, "tools")
         return types.ListToolsResult(tools=page, next_cursor=cursor)
 
     async def call_tool(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome:
@@ -307,7 +316,9 @@ class Offers:
             result = await provider.prompt(request, params)
             if result is not None:
                 return result
-        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {params.name[:100]}")
+        known = [prompt.name for provider in self._providers for prompt in await provider.prompts(request)]
+        near = suggest(params.name[:LONGEST_SHOWN], known)
+        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {params.name[:LONGEST_SHOWN]}; {near}")
 
     async def complete(self, request: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult:
         """completion/complete; empty if no provider can complete."""
@@ -381,21 +392,26 @@ def all_offers(
     beat: float = BEAT,
     lease: float = LEASE,
     account: Callable[[str], Account] = lambda _key: unlimited(),
+    compact: bool = False,
 ) -> list[Provider]:
     """Return all providers; their files are kept in the directory `state`.
+
+    `compact`: list only some of the tools, with a search for the others.
 
     `principal` returns the key of a request's principal, `account` the account that this principal's AgentCards are
     charged to. Times in seconds: `beat` between two reports of progress, `lease` that a long call is kept after the
     last request for it.
     """
     resources = Resources()
-    return [
+    offers = [
         Tasks(listen=resources.changes.listen, lease=lease),
         HacpTools(beat=beat),
         PlanTool(beat=beat),
         resources,
         AgentCards(state / CARDS, principal=principal, own_card=own_card, account=account),
+        Prompts(),
     ]
+    return [Compact(offers), *offers] if compact else offers
 
 
 # --- Every tool of the session as an MCP tool: tools/list is tool.list, tools/call a task of one step (draft §10.2) ---
