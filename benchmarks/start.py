@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import compileall
+import json
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,7 +16,7 @@ from attrs import frozen
 
 from benchmarks.quiet import quietest
 from benchmarks.report import Row
-from benchmarks.servers import ROOT, hearth_command, hearthd_command, started
+from benchmarks.servers import ENDED_WITHIN, ROOT, hearth_command, hearthd_command, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,8 +109,82 @@ def _ready(command: Sequence[str], env: dict[str, str] | None) -> float:
         raise CannotStart(str(error)) from error
 
 
-STARTS = [
+@frozen
+class McpStart:
+    """The CPU time of `hearth mcp` until a client has the list of tools: all that a client waits for at its start."""
+
+    name: str
+    what: str
+    goal: float
+    arguments: Callable[[Servers], Sequence[str]]
+
+    def __call__(self, servers: Servers, effort: Effort) -> Iterator[Row]:
+        """Measure."""
+        env = {**os.environ, "XDG_STATE_HOME": str(servers.folder(self.name))}
+        command = [*hearth_command(), "mcp", *self.arguments(servers)]
+        try:
+            _until_listed(command, env)  # with cold caches
+            turns = quietest(lambda _: _until_listed(command, env), effort.starts, repeats=effort.repeats)
+        except CannotStart as error:
+            yield Row(self.name, self.what, None, goal=self.goal, sense="at most", note=str(error))
+            return
+        times, tools = zip(*turns.kept, strict=True)
+        yield Row(
+            self.name,
+            self.what,
+            median(times),
+            "s of CPU",
+            self.goal,
+            "at most",
+            spread=(min(times), max(times)),
+            others=turns.others,
+            note=f"{tools[0]} tools",
+            detail={"seconds": times},
+        )
+
+
+def _until_listed(command: Sequence[str], env: dict[str, str]) -> tuple[float, int]:
+    """Return the CPU seconds of a process until it has listed its tools, and their number."""
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        answers = []
+        for document in MCP_HANDSHAKE:
+            process.stdin.write(json.dumps(document).encode() + b"\n")
+            process.stdin.flush()
+            if "id" in document:
+                answers.append(process.stdout.readline())
+        if not answers[-1]:
+            raise CannotStart("it ended before it listed its tools")
+        threads = Path(f"/proc/{process.pid}/task").iterdir()
+        used = sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+        process.stdin.close()
+        process.wait(ENDED_WITHIN)
+    return used, len(json.loads(answers[-1])["result"]["tools"])
+
+
+MCP_HANDSHAKE = (
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "benchmarks", "version": "1"},
+        },
+    },
+    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+    {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}},
+)
+
+STARTS: list[Start | McpStart] = [
     Start("start-hearthd", "hearthd ready on sim", 3, "trio", _daemon),
     Start("start-config", "hearthd --config FILE ready on sim", 3, "trio", _configured),
     Start("start-cli", "hearth --help", 1.5, "click", lambda _: lambda: _finished([*hearth_command(), "--help"])),
+    McpStart("cpu-mcp-board", "hearth mcp --board sim, until tools/list", 1.0, lambda _: ("--board", "sim")),
+    McpStart("cpu-mcp", "hearth mcp, until tools/list", 1.0, lambda servers: ("--to", servers.hearthd().address)),
 ]

@@ -12,7 +12,7 @@ gives the corrected arguments. This module knows no tool, and runs nothing.
 from __future__ import annotations
 
 import re
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -257,7 +257,14 @@ class Checked:
     """The arguments to submit, with numbers for numbers; if there are faults, as they were given."""
     faults: tuple[Fault, ...] = ()
     corrected: Any = None
-    """With faults: arguments that would fit, if the cures are certain; else None."""
+    """With faults: arguments that would fit together with those of `lacking`, if the cures are certain; else None."""
+    lacking: tuple[str, ...] = ()
+    """The required arguments that `corrected` does not have."""
+
+    @property
+    def fitting(self) -> Any:
+        """Arguments that fit: those given, or, with faults, the corrected ones; None if they are not certain."""
+        return self.corrected if self.faults and not self.lacking else None if self.faults else self.arguments
 
 
 class Arguments:
@@ -288,8 +295,12 @@ class Arguments:
             where, reason = self._validator.explain(taken)
             faults = (Fault(f"{at}{where}", reason),)
         corrected = _corrected(taken, self.schema)
-        certain = self.accepts(corrected) and len(orjson.dumps(corrected)) <= _MOST_TRY
-        return Checked(arguments, faults, corrected if certain else None)
+        lacking = tuple(name for name in self.schema.get("required", ()) if name not in corrected)
+        others = [name for name in self.schema.get("required", ()) if name in corrected]
+        certain = Validator({**self.schema, "required": others}).accepts(corrected) and corrected != arguments
+        if not certain or len(orjson.dumps(corrected)) > _MOST_TRY:
+            return Checked(arguments, faults)
+        return Checked(arguments, faults, corrected, lacking)
 
 
 def usage(schema: Mapping[str, Any]) -> str:
@@ -365,29 +376,53 @@ def _faults(value: Any, schema: Any, at: str) -> Iterator[Fault]:
     """Yield the faults of a value: those of its members, if it is an object or array as the schema wants."""
     if not isinstance(schema, dict) or _fits(value, schema):
         return
-    properties = _object_of(schema.get("properties"))
-    if isinstance(value, dict) and (properties or schema.get("additionalProperties") is False):
-        renamed = _renamed(value, schema)
-        for name in _unknown(value, schema):
-            yield Fault(f"{at}/{escaped(name)}", _unknown_name(name, renamed.get(name), properties))
-        meant = set(renamed.values())
-        for name in schema.get("required", ()):
-            if name not in value and name not in meant:
-                yield Fault(f"{at}/{escaped(name)}", f"is missing{_wanted(properties.get(name))}")
-        for name, member in value.items():
-            known = renamed.get(name) or name
-            if known in properties:
-                yield from _faults(_taken(member, properties[known]), properties[known], f"{at}/{escaped(known)}")
+    inner: Iterator[Fault] = iter(())
+    if isinstance(value, dict) and ("properties" in schema or schema.get("additionalProperties") is False):
+        inner = _member_faults(value, schema, at)
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
-        before = False
-        for index, item in enumerate(islice(value, _MOST_MEMBERS)):
-            for fault in _faults(item, schema["items"], f"{at}/{index}"):
-                before = True
-                yield fault
-        if not before:
-            yield _leaf(value, schema, at)
-    else:
-        yield _leaf(value, schema, at)
+        items = enumerate(islice(value, _MOST_MEMBERS))
+        inner = chain.from_iterable(_faults(item, schema["items"], f"{at}/{index}") for index, item in items)
+    first = next(inner, None)
+    yield first or _leaf(value, schema, at)
+    yield from inner
+
+
+def _member_faults(value: Mapping[str, Any], schema: Mapping[str, Any], at: str) -> Iterator[Fault]:
+    properties = _object_of(schema.get("properties"))
+    renamed = _renamed(value, schema)
+    for name in _unknown(value, schema):
+        yield Fault(f"{at}/{escaped(name)}", _unknown_name(name, renamed.get(name), properties))
+    meant = set(renamed.values())
+    for name in schema.get("required", ()):
+        if name not in value and name not in meant:
+            yield Fault(f"{at}/{escaped(name)}", f"is missing{_wanted(properties.get(name))}")
+    for name, member in value.items():
+        known = renamed.get(name) or name
+        other = _as_other_bytes(known, member, properties)
+        if other is not None:
+            yield Fault(f"{at}/{known}", f"this is not base64; did you mean {_json(other[0])}, or base64?")
+        elif known in properties:
+            yield from _faults(_taken(member, properties[known]), properties[known], f"{at}/{escaped(known)}")
+
+
+def _as_other_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """Return the argument and value that take bytes which are not in base64; None if the tool has no such argument.
+
+    Tools take bytes as `data` (base64), `text` or `hex`.
+    """
+    if name != "data" or not {"text", "hex"} <= properties.keys() or _fits(value, properties[name]):
+        return None
+    if isinstance(value, list) and all(type(item) is int and 0 <= item <= _BYTE for item in value):
+        return "hex", bytes(value).hex()
+    if not isinstance(value, str) or len(value) > _MOST_TRY:
+        return None
+    digits = re.sub(r"0[xX]|[\s,:]", "", value)
+    written_as_hex = _HEX.match(digits) and digits != value
+    return ("hex", digits) if written_as_hex else ("text", value)
+
+
+_BYTE: Final = 255
+_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+\Z")
 
 
 def _leaf(value: Any, schema: Mapping[str, Any], at: str) -> Fault:
@@ -500,10 +535,11 @@ def _corrected(value: Any, schema: Any) -> Any:
     if not isinstance(schema, dict) or _fits(value, schema):
         return value
     properties = _object_of(schema.get("properties"))
-    if isinstance(value, dict) and properties:
+    if isinstance(value, dict) and "properties" in schema:
         renamed, unknown = _renamed(value, schema), _unknown(value, schema)
         left_out = {name for name in unknown if name not in renamed}
         kept = [(renamed.get(name) or name, member) for name, member in value.items() if name not in left_out]
+        kept = [_as_other_bytes(name, member, properties) or (name, member) for name, member in kept]
         whole = {name: _corrected(member, properties.get(name)) for name, member in kept}
         return _taken(whole, schema)
     if isinstance(value, list) and len(value) <= _MOST_MEMBERS:

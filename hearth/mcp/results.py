@@ -91,10 +91,11 @@ def of_task(result: TaskResult) -> dict[str, Any]:
     }
 
 
-def of_error(error: HearthError, *, plan: bool = False) -> dict[str, Any]:
+def of_error(error: HearthError, *, plan: bool = False, corrected: Call | None = None) -> dict[str, Any]:
     """Return the CallToolResult of a refusal of the whole call.
 
-    `plan`: the call was a plan, so that pointers lead into its steps. `error` may also be a CarrierError.
+    `plan`: the call was a plan, so that pointers lead into its steps. `error` may also be a CarrierError. `corrected`:
+    a call that may be meant, for wrong arguments.
     """
     if isinstance(error, ToolNotFound):
         name = str((error.data or {}).get("tool", ""))
@@ -105,7 +106,9 @@ def of_error(error: HearthError, *, plan: bool = False) -> dict[str, Any]:
         fault = Fault(_pointer(error, plan=plan), str(data.get("reason") or error.message).rstrip("."))
         cure = f"Correct {fault.path or 'the arguments'} as the tool's inputSchema says, and call it again."
         what = tool if plan or not isinstance(tool, str) else mcp_name(tool)
-        return wrong_arguments(what if isinstance(what, str) else "The call", (fault,), cure, error=error)
+        return wrong_arguments(
+            what if isinstance(what, str) else "The call", (fault,), cure, corrected=corrected, error=error
+        )
     meta = {META_ERROR: _error_meta(error)} if isinstance(error, RpcError) else {}
     return _failed(_failure_text(error, None, None), meta)
 
@@ -157,7 +160,10 @@ def unknown_tool(
 def _suggested(call: Call, meta: dict[str, Any]) -> str:
     """Return the line that suggests a call, and add the call to `meta` for programs."""
     meta["try"] = {"name": call.tool, "arguments": call.arguments}
-    return f"Try: {call.tool} {orjson.dumps(call.arguments).decode()}"
+    if call.lacking:
+        meta["lacking"] = list(call.lacking)
+    also = f", with {' and '.join(call.lacking)} added" if call.lacking else ""
+    return f"Try{also}: {call.tool} {orjson.dumps(call.arguments).decode()}"
 
 
 def tried_by(outcome: Mapping[str, Any], by: Callable[[str], str | None]) -> dict[str, Any]:
@@ -173,7 +179,7 @@ def tried_by(outcome: Mapping[str, Any], by: Callable[[str], str | None]) -> dic
     meta = dict(error)
     first, *more = outcome["content"]
     text = first["text"].rpartition("\n")[0]
-    said = _text(f"{text}\n{_suggested(Call(tool, suggested), meta)}")
+    said = _text(f"{text}\n{_suggested(Call(tool, suggested, tuple(error.get('lacking', ()))), meta)}")
     return {**outcome, "content": [said, *more], "_meta": {**outcome["_meta"], META_ERROR: meta}}
 
 
@@ -183,6 +189,8 @@ class Call:
 
     tool: str
     arguments: Any
+    lacking: tuple[str, ...] = ()
+    """Required arguments that only the caller can give."""
 
 
 _STATUSES = ["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]

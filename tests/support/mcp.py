@@ -118,9 +118,10 @@ def text_of(result):
 class RawMcp:
     """A bridge process, and lines to and from it."""
 
-    def __init__(self, address, **options):
+    def __init__(self, address, *, arguments=(), **options):
+        where = () if address is None else ("--to", str(address))
         self.process = subprocess.Popen(
-            [*BRIDGE, "--to", str(address)],
+            [*BRIDGE, *where, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -29,8 +29,16 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from hearth.actors.bridges.mcp.provider import ANSWER_TIMEOUT, Provider, Refused
-from hearth.errors import CarrierError, HearthError, ParseError, PermissionDenied, RpcError, SessionInvalid
-from hearth.mcp.arguments import Fault, usage
+from hearth.errors import (
+    CarrierError,
+    HearthError,
+    InvalidParams,
+    ParseError,
+    PermissionDenied,
+    RpcError,
+    SessionInvalid,
+)
+from hearth.mcp.arguments import Fault, closest, usage
 from hearth.mcp.names import LONGEST_SHOWN, META_TASK
 from hearth.mcp.results import WORLD, Call, of_error, of_step, of_task, wrong_arguments
 from hearth.protocol.client import read_task
@@ -76,7 +84,7 @@ def checked(params: types.CallToolRequestParams, arguments: Arguments, name: str
     given = arguments_of(params)
     found = arguments.check(given)
     if found.faults:
-        corrected = None if found.corrected is None else Call(name, found.corrected)
+        corrected = None if found.corrected is None else Call(name, found.corrected, found.lacking)
         raise Refused(wrong_arguments(name, found.faults, usage(arguments.schema), corrected=corrected))
     # What was read from a string is new, and checked as the rest was.
     return given if found.arguments is given else arguments_of(params.model_copy(update={"arguments": found.arguments}))
@@ -387,7 +395,7 @@ async def perform(
             job = _raised(job)
         running = await submit(client, job)
     except HearthError as error:
-        return with_note(client, of_error(error, plan=job.plan))
+        return with_note(client, of_error(error, plan=job.plan, corrected=_corrected(error, job)))
     try:
         result = await running.result(
             ProgressReporter(request, job.steps, every=beat) if request.wants_progress else None
@@ -399,6 +407,24 @@ async def perform(
         await running.cancel()
         raise
     return with_note(client, of_result(result, plan=job.plan))
+
+
+def _corrected(error: HearthError, job: ConsentRequest) -> Call | None:
+    """Return the call with the name that was meant, for an unknown name of a bus, line, port or sensor.
+
+    The daemon names those that there are; None if none of them is near, and there are several.
+    """
+    data = (error.data or {}) if isinstance(error, InvalidParams) and not job.plan else {}
+    known = data.get("known")
+    if not isinstance(known, list) or not known:
+        return None
+    args = job.steps[0].args
+    wrong = next((name for name in args if name in data and data[name] == args[name]), None)
+    if wrong is None:
+        return None
+    near = closest(str(args[wrong]), [name for name in known if isinstance(name, str)])
+    right = near if near is not None else known[0] if len(known) == 1 else None
+    return None if right is None else Call(job.tool, {**args, wrong: right})
 
 
 def _lost(running: Running, error: RpcError | CarrierError) -> dict[str, Any]:

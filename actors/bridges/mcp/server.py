@@ -80,6 +80,7 @@ ends the plan, rollback_on_failure undoes what was done, exclusive keeps others 
 dry_run checks everything and touches nothing. Try a plan that moves something with dry_run first.
 - Risk: 0 reads; 1 changes what does no harm; 2 drives hardware; 3 is dangerous, and a person is asked before it runs. \
 A plan has the highest risk of its steps.
+- A wrong call is not run, and the answer says what would be right, often as a call to try.
 - Errors say what happened to the hardware. Where that is "not known", read the state back before you repeat anything. \
 A refusal by policy does not change by trying again.
 - Lines that you drive stay as you set them only while this session lasts. When it ends, by your disconnecting or \
@@ -351,8 +352,7 @@ def _unknown(params: types.CallToolRequestParams, tools: Sequence[types.Tool]) -
     if near:
         given = arguments_of(params)
         found = Arguments(by_name[near[0]].input_schema).check(given)
-        fitting = found.corrected if found.faults else found.arguments
-        corrected = None if fitting is None else Call(near[0], fitting)
+        corrected = None if found.fitting is None else Call(near[0], found.fitting)
     return unknown_tool(params.name, near, corrected=corrected)
 
 
@@ -453,7 +453,7 @@ def _refuse_constraints(params: types.CallToolRequestParams, name: str, argument
     rest = arguments.check({word: value for word, value in given.items() if word not in found})
     misplaced = [Fault(f"/{word}", f"{other} is an argument of {PLAN}, not of {name}") for word, other in found.items()]
     faults = [*misplaced, *rest.faults]
-    args = rest.corrected if rest.faults else rest.arguments
+    args = rest.fitting
     step = {"tool": name, "args": args}
     plan = {"intent": f"run {name}", "steps": [step], **{found[word]: given[word] for word in found}}
     fitting = _PLAN.check(plan)
@@ -518,6 +518,6 @@ def _step(view: ToolView, at: str, step: Mapping[str, Any]) -> _ReadStep:
             return _ReadStep({}, {}, faults)
     args = step.get("args", {})
     found = view.arguments(entry).check(args, f"{at}/args")
-    fitting = found.corrected if found.faults else found.arguments
+    fitting = found.fitting
     corrected = None if fitting is None else {"tool": mcp_name(entry["name"]), "args": fitting}
     return _ReadStep(entry, found.arguments, (*faults, *found.faults), corrected)
