@@ -6,8 +6,8 @@ import json
 
 import pytest
 from mcp.shared.exceptions import MCPError
-from support.mcp import ERAS, house, mcp_client, text_of
-from support.world import World, running
+from support.mcp import ERAS, mcp_client, text_of
+from support.world import BenchWorld, running
 
 import hearth
 from hearth.actors.bridges.mcp.guidance import CALL, JOBS, LONGEST_VALUE, MOST_CHARACTERS, MOST_TOOLS, SEARCH
@@ -46,7 +46,7 @@ async def test_the_compact_list_has_at_most_12_tools_in_2500_tokens(sim, tmp_pat
 
 
 async def test_the_compact_list_of_a_board_with_few_tools_has_them_all(autojump_clock, tmp_path):
-    async with running(World()) as w, mcp_client(house(w), "legacy", offers=offers(tmp_path)) as client:
+    async with running(BenchWorld()) as w, mcp_client(w.sessions(), "legacy", offers=offers(tmp_path)) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert len(names) == MOST_TOOLS
         assert names[:2] == [SEARCH, CALL]
@@ -87,7 +87,10 @@ async def test_a_search_finds_the_tools_of_a_job_by_words(sim, tmp_path):
 
 async def test_a_call_by_name_is_refused_as_the_call_itself(autojump_clock, tmp_path):
     policy = PolicyEntry(name="low", match=Match(uid=1001), max_risk=0)
-    async with running(World(policy=(policy,))) as w, mcp_client(house(w), "legacy", offers=offers(tmp_path)) as client:
+    async with (
+        running(BenchWorld(policy=(policy,))) as w,
+        mcp_client(w.sessions(), "legacy", offers=offers(tmp_path)) as client,
+    ):
         args = {"line": 4, "value": 1}
         direct = await client.call_tool("bench_set", args)
         by_name = await client.call_tool(CALL, {"name": "bench_set", "arguments": args})
@@ -108,9 +111,9 @@ async def test_a_person_is_asked_for_a_call_by_name_as_for_the_call_itself(autoj
         return ElicitResult(action=action)
 
     policy = PolicyEntry(name="all", match=Match(uid=1001), max_risk=2, max_risk_ceiling=3)
-    async with running(World(policy=(policy,))) as w:
+    async with running(BenchWorld(policy=(policy,))) as w:
         options = {"offers": offers(tmp_path), "elicitation_callback": person}
-        async with mcp_client(house(w), mode, **options) as client:
+        async with mcp_client(w.sessions(), mode, **options) as client:
             result = await client.call_tool(CALL, {"name": "bench_danger", "arguments": {"tag": "x"}})
     assert len(asked) == 1
     assert "bench.danger" in asked[0]
@@ -163,7 +166,7 @@ async def test_every_tool_that_a_prompt_names_is_one(sim, tmp_path):
 
 
 async def test_a_prompt_without_its_tools_is_not_offered(autojump_clock, tmp_path):
-    async with running(World()) as w, mcp_client(house(w), "legacy", offers=offers(tmp_path)) as client:
+    async with running(BenchWorld()) as w, mcp_client(w.sessions(), "legacy", offers=offers(tmp_path)) as client:
         assert "blink_line" not in {prompt.name for prompt in (await client.list_prompts()).prompts}
 
 

@@ -23,8 +23,12 @@ from hypothesis import given, strategies as st
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from support.hearthd import BOUND, Hearthd, Peer
+from support.mcp import mcp_client, text_of
 
+import hearth
 from hearth.actors.bridges.mcp import resources
+from hearth.actors.bridges.mcp.guidance import JOBS
+from hearth.actors.bridges.mcp.server import all_offers
 from hearth.cli import mcp as command
 from hearth.cli.main import cli
 from hearth.cli.mcp import CLIENTS, Program, Url, snippet
@@ -349,7 +353,22 @@ def test_every_command_on_the_page_prints_what_the_page_shows(block) -> None:
 
 
 def test_there_is_no_block_that_nobody_looks_at() -> None:
-    assert {block.language for block in BLOCKS} <= {"json", "console", "toml"}
+    assert {block.language for block in BLOCKS} <= {"json", "console", "toml", ""}
+
+
+async def test_the_error_on_the_page_is_what_a_model_reads(tmp_path) -> None:
+    [shown] = [block.text for block in BLOCKS if not block.language]
+    async with hearth.open_runtime(board="sim") as runtime:
+        offers = all_offers(tmp_path, principal=lambda _ask: "me")
+        async with mcp_client(runtime, "legacy", offers=offers) as client:
+            result = await client.call_tool("gpio_set", {"lien": 17, "value": "on"})
+    assert f"{text_of(result)}\n" == shown
+
+
+def test_every_prompt_is_on_the_page_with_its_arguments() -> None:
+    for name, job in JOBS.items():
+        arguments = "".join(f"{', ' if at else ''}`{argument}`" for at, argument in enumerate(job.arguments))
+        assert f"| `{name}` | {arguments}{' ' if arguments else ''}| " in PAGE
 
 
 def test_the_table_of_tools_is_what_a_client_is_shown() -> None:
