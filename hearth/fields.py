@@ -40,7 +40,7 @@ _LARGEST: Final = 2**53
 _ENOUGH: Final = 100
 """Faults of one value after which reading ends: a document from outside may have tens of thousands."""
 _COMPARED: Final = 60
-"""Characters of a refused word that are compared with the choices."""
+"""Characters of a refused word that are compared with the choices, and of a key that are repeated."""
 
 
 class WrongKey(str):
@@ -105,7 +105,12 @@ def place_text(place: Place) -> str:
 def _step(key: str | int) -> str:
     if isinstance(key, int):
         return f"[{key}]"
-    return f" key {show(str(key))}" if isinstance(key, WrongKey) else f".{dump_key(key)}"
+    return f" key {show(str(key))}" if isinstance(key, WrongKey) else f".{key_text(key)}"
+
+
+def key_text(key: str) -> str:
+    """Return a key as TOML has it, shortened: a file may use any key."""
+    return dump_key(key) if len(key) <= _COMPARED else show(key)
 
 
 class FieldType:
@@ -532,7 +537,7 @@ def faults_of(kind: FieldType, value: object, path: str = "") -> list[Fault]:
 
 def join(path: str, key: str) -> str:
     """Return the path of a key within a table."""
-    return f"{path}.{dump_key(key)}" if path else dump_key(key)
+    return f"{path}.{key_text(key)}" if path else key_text(key)
 
 
 def near(name: str, there: Iterable[str]) -> str:

@@ -510,6 +510,12 @@ def test_all_faults_of_a_value_are_collected_with_their_places() -> None:
     ]
 
 
+def test_a_key_without_end_is_shortened_in_a_place() -> None:
+    with pytest.raises(FieldErrors) as raised:
+        MapOf(COUNT).read({"k" * 4000: 0})
+    assert str(raised.value) == f'"{"k" * 58}…: expected an integer ≥ 1, got 0'
+
+
 def test_reading_a_value_with_thousands_of_faults_ends_after_a_hundred() -> None:
     with pytest.raises(FieldErrors) as raised:
         LIST.read([0] * 20_000)

@@ -358,9 +358,9 @@ def parse_adapter(table: Table) -> I2cSpec:
     reserved, taken, devices = values.get("reserved") or (), set[int](), []
     for entry in table.tables("device"):
         device = _device(entry, simulated=driver == "sim")
-        if device.addr in taken:
+        if entry.ok and device.addr in taken:
             entry.fault("addr", f"{device.addr:#04x} is taken on this bus")
-        elif device.addr in reserved:
+        elif entry.ok and device.addr in reserved:
             which = f"{device.addr:#04x} is among the adapter's `reserved` addresses"
             entry.fault("addr", f"{which}; take it out of one of them")
         taken.add(device.addr)
@@ -444,7 +444,8 @@ def parse_port(table: Table) -> UartSpec:
         table.fault("path", "a simulated port has none: the pseudo-terminal's is in hw.uart.list")
     if driver == "serial" and values:
         table.fault("peer", 'only a simulated port (driver = "sim") has one')
-    settings: dict[str, Any] = {**table.given(_SETTINGS), "rs485": _rs485(table)}
+    # As callers read it in hw.uart.list: 1, not the 1.0 of UartSettings.
+    settings: dict[str, Any] = {"stop_bits": 1, **table.given(_SETTINGS), "rs485": _rs485(table)}
     table.done()
     if table.ok:
         try:

@@ -345,6 +345,7 @@ def test_everything_that_a_real_board_may_say_is_understood():
         hangup=False,
     )
     assert plain.settings == UartSettings(rs485=True)
+    assert repr(plain.settings.stop_bits) == "1"
 
 
 REAL = {
@@ -443,7 +444,7 @@ def test_all_faults_of_a_profile_are_reported_at_once():
         content["gpio"][0]["lines"]["GPIO17"] = {"safe": 2, "saef": 0}
         content["gpio"][0]["alias"] = {"X": 17}
         content["i2c"][0]["bus"] = 256
-        content["i2c"][0]["device"][1]["addr"] = "0x50"
+        content["i2c"][0]["device"] = [{"addr": "0x50", "kind": "24c02"}, {"addr": 0, "kind": "24c02"}]
         content["uart"][0]["path"] = "/dev/ttyS0"
         content["tools"] = {"deny": []}
 
@@ -455,7 +456,8 @@ def test_all_faults_of_a_profile_are_reported_at_once():
         "x: gpio[0].lines.GPIO17.saef: unknown key; did you mean safe?",
         "x: gpio[0].alias.X: expected a non-empty string, got 17",
         "x: i2c[0].bus: expected an integer from 0 to 255, got 256",
-        'x: i2c[0].device[1].addr: expected an integer from 8 to 119, got "0x50"',
+        'x: i2c[0].device[0].addr: expected an integer from 8 to 119, got "0x50"',
+        "x: i2c[0].device[1].addr: expected an integer from 8 to 119, got 0",
         "x: uart[0].path: a simulated port has none: the pseudo-terminal's is in hw.uart.list",
         "x: tools.deny: unknown key; expected allow",
     ]

@@ -49,6 +49,7 @@ def check(data: bytes) -> None:
         for line in str(error).split("\n"):
             assert _LINE.fullmatch(line), f"a line without a place: {line!r}"
             assert line.isprintable(), f"a line that is not for a terminal: {line!r}"
+            assert len(line) < 2000, "a line that nobody reads to its end"
         return
     _sane(profile)
     document = _document(profile)
