@@ -80,7 +80,7 @@ def test_the_mapping_and_the_two_links_agree() -> None:
 
 @pytest.mark.slow
 def test_every_folder_stands_at_the_top_and_there_are_no_others_with_code() -> None:
-    private = {"build", "dist", ".venv"}
+    private = {"build", "dist", "site", ".venv"}
     code = {file.relative_to(ROOT).parts[0] for file in ROOT.glob("*/**/*.py")} - private
     visible = {name for name in code if not name.startswith(".") and not name.endswith(".egg-info")}
     assert visible == {"hearth", "actors", "drivers", "tests", "docs", "examples", "benchmarks", "packaging"}
