@@ -1,9 +1,28 @@
 """The connection actor: one carrier connection of one principal.
 
-A reader task feeds the sans-IO protocol and passes each call to the session that it names. A writer task sends what is
-due, coalesced (see `send_queue`). The actor owns no session and no task: it translates documents to messages and
-answers to documents, bounds the requests that one client has in flight, and notifies the sessions it opened when it
-ends. The carrier disconnects a client that does not read; no other connection is affected.
+It owns no session and no task: it translates documents to messages and answers to documents, bounds the requests that
+one client has in flight, and notifies the sessions it opened when it ends.
+
+Theory of operation. Two tasks: the *reader* feeds the sans-IO protocol and passes each call to the session that it
+names; the *writer* sends what is due, coalesced (see `send_queue`). Answers are made in the turn of the session that
+gives them (`answer`, `refuse`, `settle`): encoded there, and put into the send queue. None of these waits.
+
+Life of a request: received -> in flight (`_in_flight` counts it, its memory is charged) -> settled, exactly once, by its
+answer, by its error, or without one (a notification). However a request ends, `settle` is its end.
+
+Back-pressure. Only the reader waits, in `_take`, before it takes the next request:
+
+- for room in the send queue (HIGH_WATER bytes of answers wait);
+- for one of `max_outstanding` requests in flight to be settled, or of WEIGHTY_AT_ONCE whose answers may be long;
+- for almost all of them, when the principal's memory is used up.
+
+A client that does not read its answers is thus no longer read from. If it then takes nothing for too long, its carrier
+disconnects it (PeerGone). No other connection is affected.
+
+The end. The peer closes its sending side: requests in flight still get their answers, for LINGER seconds. The peer has
+gone, or its stream is invalid: the connection ends at once. In both cases the send queue is abandoned first, so that
+late answers go nowhere, and then the sessions get a notice. They go on, unless their client asked for `on_disconnect:
+"close"`: another connection of the same principal may use them.
 """
 
 from __future__ import annotations
@@ -132,6 +151,7 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, nursery.cancel_scope)
                 await self._read()
+                # A writer that has ended cancels this nursery, and so the reader and this wait.
                 # The peer may have closed only its sending side: requests in flight still get their answers.
                 with trio.move_on_after(LINGER):
                     await self._fewer_than(1)
@@ -173,6 +193,7 @@ class Connection:
                 data = await receive()
                 if data is None:
                     return
+                # Parsing is lazy for a stream: each turn of the loop below parses one document.
                 until = trio.current_time() + TURN
                 events: Iterable[Event] = parse(data)
             except Unreadable as error:
@@ -246,20 +267,24 @@ class Connection:
         self._weighty += 1
 
     async def _one_settled(self) -> None:
+        # Only the reader waits, and each caller tests its condition again: one event for all requests is enough.
         self._settled = trio.Event()
         await self._settled.wait()
         self._settled = None
 
     def _dispatch(self, call: Call) -> None:
         """Pass a call to its session or to the job server; answer it here if it is wrong."""
+        # Counted before anything can fail: every way out of here ends in `settle`, which counts it down.
         self._in_flight += 1
         if call.id is not None and call.batch is not None and call.batch is not self._batch:
             # The calls of a batch come one after the other, so comparing with the last one seen is enough.
             self._batch = call.batch
             self.send_queue.hold()
         try:
+            # 0 until it is charged: `settle` releases `call.weight`, also of a request that is refused here.
             weight, call.weight = call.weight, 0
             call.weight = self._charged(weight)
+            # A short request whose answer may be long is what a principal without memory must not ask for.
             if call.method in WEIGHTY and self._account.full:
                 raise self._account.refusal(SMALL)
             if call.method == "session.open":
@@ -304,6 +329,7 @@ class Connection:
         session = self._directory.open_session(
             self._principal, opening, ConnectionRequest(self, call, opening, ignored)
         )
+        # Ended ones leave the list here, or it would grow for as long as the connection lives.
         self._opened = [other for other in self._opened if not other.ended]
         self._opened.append(session)
         self._opening[call] = session
@@ -329,6 +355,7 @@ class Connection:
         self._answered(call, self._protocol.error(call, error), error.symbol)
 
     def _answered(self, call: Call, line: bytes | None, outcome: str) -> None:
+        # `line` is None for a notification, and while other calls of the batch have no answer yet.
         if self._metrics is not None:
             self._metrics.requests[call.method, outcome] += 1
         if call.method in WEIGHTY:
@@ -346,6 +373,7 @@ class Connection:
 
     def settle(self, line: bytes | None, weight: int) -> None:
         """End a request that was in flight: release its `weight` in bytes, and send its answer, if it has one."""
+        # `gone`: the answer goes nowhere, but the request must still be counted down and its memory released.
         self._in_flight -= 1
         self._account.release(weight)
         if line is not None and not self.send_queue.gone:
@@ -413,6 +441,7 @@ class ConnectionHcpRequest:
 
     def follow(self, message_log: History, from_seq: int) -> None:
         """See HcpRequest."""
+        # The messages of the session are the answer; the first of them is task_accepted.
         if not self._connection.send_queue.gone:
             self._connection.send_queue.follow(message_log, from_seq)
         self._connection.settle(None, self._weight)

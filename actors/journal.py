@@ -167,6 +167,7 @@ class Journal:
         if self._closed or self._hung:
             receipt.fail(_unavailable(self._failure or f"audit log {self._log.path}: closed"))
             return receipt
+        # The time of the report. The record may be written much later.
         at = self._clock()
         # Behind queued posts, or while the log has failed, this one must wait too: records keep the order of the posts.
         if self._in_place and not self._queued and self._failure is None:
@@ -188,6 +189,7 @@ class Journal:
         try:
             self._log.append([(post.at, record) for record in post.records], post.at)
         except LogFailed as failed:
+            # The actor takes over: it spends the reserve, and tries again until the log can be written.
             self._fail([post], failed)
             self._wake()
             return
@@ -199,6 +201,7 @@ class Journal:
         receipt.fill(None)
         if self._log.warning is not self._warned:
             self._warn()
+        # The key is loaded in a thread, by the actor: this task must not wait for it.
         if self._log.checkpoint_due and self._wants_key():
             self._wake()
 
@@ -226,6 +229,7 @@ class Journal:
         """Have the records that no checkpoint covers signed soon; does nothing if there are none."""
         if self._log.is_open and (self._log.unsigned or self._underway):
             self._log.checkpoint_due = True
+            # A key that could not be loaded is tried again now, not only when the next checkpoint is due.
             self._key_retry_at = 0
             self._wake()
 
@@ -292,9 +296,11 @@ class Journal:
             if self._closed:
                 return
             if self._log.is_open and not self._hung:
+                # Without syncs a commit is a write in this thread, which no deadline can interrupt.
                 limit = trio.current_time() + FLUSH_LIMIT_S if self._sync else math.inf
                 with trio.CancelScope(deadline=limit):
                     await self._finish()
+            # From here on `post` refuses. What came during the last commits is refused below.
             self._closed = True
             self._refuse(self._mailbox.drain(), self._failure or f"audit log {self._log.path}: closed")
             self._mailbox.close()
@@ -327,11 +333,14 @@ class Journal:
                         bug, self._bug = self._bug, None
                         raise bug
                     if self._wants_key():
+                        # Set here and not in the task, which may start only after the next turn of this loop.
                         self._key_loading = True
                         nursery.start_soon(self._load_key)
+                # What was posted before the stop is still committed: tasks wait for these receipts.
                 await self._commit(self._mailbox.drain())
         if self._hung:
             self._refuse(self._mailbox.drain(), self._failure)
+        # Ends the timer of the checkpoints, and `run`, which sleeps beside this loop.
         outer.cancel()
 
     async def _sign_regularly(self) -> None:
@@ -354,6 +363,7 @@ class Journal:
         if self._wants_key():
             await self._load_key()
             await self._commit([])
+        # Posts that came during those commits.
         while posts := self._mailbox.drain():
             await self._commit(posts)
         if self._failure is not None and (self._backlog.lost or self._log.reserve.spent):
@@ -398,6 +408,7 @@ class Journal:
         if self._hung:
             raise LogFailed(f"audit log {self._log.path}: {_SILENT}")
         try:
+            # A limiter of its own: threads of other components that hang on a disk must not delay the audit log.
             await trio.to_thread.run_sync(append, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:  # the last commits took too long: leave the log to the thread
             self._hung = True
@@ -411,9 +422,10 @@ class Journal:
             "reason": self._failure,
             "since": timestamp(self._failed_at),
             "kept": len(self._backlog),
-            **self._backlog.account(),
+            **self._backlog.counts(),
         }
         first: list[Stamped] = [(self._clock(), resume)]
+        # The first chunk is small: if the disk is still full, the attempt costs little.
         size = _PROBE
         while first or self._backlog:
             chunk = self._backlog.oldest(size)
@@ -425,6 +437,7 @@ class Journal:
                 raise LogFailed(failed.reason, full=failed.full) from failed
             self._forget(len(first) + len(chunk), first)
             first, size = [], _CHUNK
+            # Other tasks run between two chunks. What they post waits in the mailbox, behind these older records.
             await trio.lowlevel.checkpoint()
         self._failure = None
         log.warning("audit log %s: is written again", self._log.path)
@@ -448,6 +461,7 @@ class Journal:
                 backlog.release(len(chunk), major=True)
                 first = []
         except LogFailed as failed:
+            # The room was not enough. What has been written is on the disk; the rest stays in the backlog.
             backlog.release(max(0, failed.written - len(first)), major=True)
 
     async def _write_gap(self) -> None:
@@ -458,7 +472,7 @@ class Journal:
             "event": "audit.gap",
             "reason": self._failure,
             "since": timestamp(self._failed_at),
-            **self._backlog.account(all_of_them=True),
+            **self._backlog.counts(all_of_them=True),
         }
         # Signed, where there is a key: nothing follows it.
         self._log.checkpoint_due = True

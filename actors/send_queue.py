@@ -79,6 +79,7 @@ class Cursor:
         """Return the next events as lines, and the number to continue from once they are taken."""
         assert self._log is not None, "it has been dropped"
         most = MOST_EVENTS
+        # Reads only: if there is no room in this send, `_take` puts the cursor back, and nothing is lost.
         found, after = self._log.lines(self._next, most)
         while most > 1 and sum(map(len, found)) > CHUNK:
             # Rare: events with long results. The events that are left out stay in the history.
@@ -96,6 +97,7 @@ class Cursor:
             metrics.skipped += after - self._next - len(found)
         self._next = after
         self.queued = self._next <= log.last_seq
+        # The history has ended, and its last lines are in this batch. One that goes on leaves the cursor idle.
         if log.ended and not self.queued:
             self._send_queue.finished(log)
         return self.queued
@@ -231,6 +233,7 @@ class SendQueue:
         """Release the histories that were kept back, once the last batch is answered."""
         self._holds -= 1
         if not self._holds:
+            # In the order in which they became due.
             self._items.extend(self._held)
             self._held.clear()
             self._wake()
@@ -251,6 +254,7 @@ class SendQueue:
                 # Not an event: one writer, woken at most once per wait, on the path of every answer.
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
+            # Empty if only dropped cursors were queued, or ones without news: then wait again.
             parts = self._take()
             if parts:
                 return parts
@@ -317,6 +321,7 @@ class SendQueue:
     async def room(self, most: int) -> None:
         """Wait until no more than `most` bytes of answers wait: the reader's back-pressure."""
         while self.size > most:
+            # One event is enough: only the connection's reader waits here.
             self._room = trio.Event()
             await self._room.wait()
         self._room = None
@@ -328,11 +333,13 @@ class SendQueue:
 
     def abandon(self) -> None:
         """Note that the connection has gone: drop everything that waits, follow nothing, release all charges."""
+        # First: from here on `push` and `follow` do nothing, and histories pass over the cursors (`Cursor.gone`).
         self.gone = self.closing = True
         for log, cursor in self._feeds.items():
             log.detach(cursor)
         for log in (*self._feeds, *self._finished):
             log.let_go()
+        # Answers, cursors, and what the writer has taken but not sent: all in one sum.
         self._charge(-self._charged)
         self._sending = 0
         self._finished.clear()

@@ -1,13 +1,31 @@
 """The session actor: one authenticated context, its grant, its tasks (draft §3, §5).
 
 It alone owns the session's state: its tasks (`task_registry`), the checks of submissions (`admission`), its
-`Subscribers`, and its `IdleTimer`. It handles one message at a time and never waits for a task, so a request about one
-task is answered while others run.
+`Subscribers`, and its `IdleTimer`.
 
-States: opening (the record of session.open is written) -> serving -> winding up (`reason` is set; every further request
-is answered with SESSION_INVALID) -> over. However a session ends (closed, idle, no heartbeat, its client gone,
-shutdown, a crash), its tasks are cancelled, the outputs it drove go to their safe state, the end is recorded, and every
-request that it has received is answered.
+Theory of operation. The states of a session:
+
+    opening ----> serving ----> winding up ----> over
+       |             |                            ^
+       +-------------+----------------------------+     torn down: cancelled from outside, or a bug
+
+- *Opening.* The record of session.open is written before its answer. If the log cannot be written, the session is open
+  all the same, for reads.
+- *Serving.* Messages are handled one at a time, in the order in which they came. Handling one never waits: neither for
+  a task, a bus, the journal nor a disk. So a request about one task is answered while others run. What must wait runs
+  in a child task, and comes back as a message (`PathsChecked`) or as an answer (`_permit`).
+- *Winding up.* `reason` is set; every further request is answered with SESSION_INVALID. The tasks are cancelled, then
+  the outputs that the session drove go to their safe state, then the end is recorded. Together the first two take no
+  longer than `close_grace`; tasks that have not returned by then are reported as `yielding`.
+- *Over.* The `finally` of `run` does what every end needs, whatever came before: it frees the memory, answers what is
+  left, and asks once more for safe states.
+
+Who may call what. Any task in the Trio thread calls `post`, and reads `ended`. The tasks of the session run in its
+nursery, and call `_task_ended` in their own turn, once each. All else runs in the session's own task.
+
+What is guaranteed: every request that was posted is answered exactly once, also after a crash (`_handling` is the one
+in hand); a repeated submission is answered with the same task; no event of a task is lost between its submission and
+its subscription, because the followers are attached before the task runs.
 """
 
 from __future__ import annotations
@@ -195,6 +213,7 @@ class Session:
                     policy=self._grant.policy,
                 )
             except trio.Cancelled:
+                # Answered here, and not in the `finally` below: it is no bug, and the client may try again elsewhere.
                 self._handling = None
                 opener.error(ShuttingDown())
                 raise
@@ -208,6 +227,7 @@ class Session:
                 self._services.forget(self)
                 await self._wind_up()
         finally:
+            # Again, for a session that was torn down and has not come to its winding up.
             self._services.forget(self)
             self._task_registry.close()
             self._account.release(self._charged)
@@ -215,6 +235,7 @@ class Session:
                 self._handling.error(InternalError())
             for message in (*self._closers, *self._inbox.drain()):
                 refuse(message, SessionInvalid())
+            # Drivers keep state for each session, such as its place in a serial port's input.
             for bus in self._services.checks.buses.values():
                 bus.driver.forget(self.session_id)
             # Once more, whatever happened above: tasks that were still yielding may have driven outputs since.
@@ -258,10 +279,13 @@ class Session:
         if isinstance(message, (CloseSession, Disconnected, TimerFired)):
             self._notice(message)
         elif self.reason is not None:
+            # An earlier message of the same batch has ended the session.
             refuse(message, SessionInvalid())
         elif isinstance(message, PathsChecked):
+            # Its request has counted as a sign of life when it came.
             self._handle(message.request, message.verdicts)
         elif isinstance(message.params, SessionClose):
+            # Answered in `_wind_up`, when the end is on record and the outputs are safe.
             self.reason = CLOSED
             self._closers.append(message)
         else:
@@ -329,8 +353,10 @@ class Session:
                 submit, verdicts, request, trio.current_time(), self._task_ended, len(self._subscribers)
             )
         except PathsUnchecked as question:
+            # Nothing was charged or counted yet: the whole submission is checked again with the verdicts.
             self._nursery.start_soon(self._look_up, request, submit, question)
             return
+        # In this order: a follower that is attached later could miss the first event.
         self._subscribers.follow(task.log)
         self._nursery.start_soon(task.run)
 
@@ -354,10 +380,12 @@ class Session:
                 verdicts = await trio.to_thread.run_sync(
                     check_paths_blocking, question.uses, paths, abandon_on_cancel=True
                 )
+                # As a message: this is another task, and the session may have changed during the check.
                 answer = PathsChecked(request, submit, verdicts)
                 self._inbox.post(answer)
             finally:
                 self._lookups.discard(scope)
+                # Cancelled by `_wind_up`, or torn down; the thread may still wait for its disk.
                 if answer is None:
                     request.error(SessionInvalid())
 
@@ -370,6 +398,7 @@ class Session:
         except AuditUnavailable as error:
             answer = error if CARD_TOOLS[record["tool"]].risk_level else None
         finally:
+            # Also if the session is torn down during the wait: then the answer is SESSION_INVALID.
             if answer is None:
                 request.result({"ok": True})
             else:
@@ -387,6 +416,7 @@ class Session:
         """Close a session that has been silent for too long; otherwise ask for a timer at the next deadline."""
         self.reason = self._idle_timer.too_long(trio.current_time(), followed=self._subscribers.listening)
         if self.reason is None:
+            # One timer at a time: it is asked for again each time it has fired, and requests do not move it.
             self._services.wake_at(self.session_id, self._idle_timer.until)
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -405,16 +435,20 @@ class Session:
         # Tasks whose transactions have not returned by then are counted as `yielding` in the record and the answer.
         with trio.move_on_at(until):
             while self._task_registry.all_live():
+                # The mailbox brings both: requests that come too late, and the notice that a task has ended.
                 for message in await self._inbox.batch():
                     refuse(message, SessionInvalid())
         yielding = len(self._task_registry.all_live())
+        # After the tasks: one that has not ended could drive an output again.
         safe = await self._make_safe(until)
+        # Before the record is written: from here on a bus that makes an output safe records that itself.
         self.end_recorded = True
         # A session that began while the log could not be written has only read, unless it has driven outputs.
         minor = self._unrecorded and not safe
         await self._record(
             "session.close", minor=minor, reason=self.reason, yielding=yielding or None, safe=safe or None
         )
+        # Taken out first, so that the `finally` of `run` answers none of them twice.
         closers, self._closers = self._closers, []
         for request in closers:
             request.result({"ok": True, "yielding": yielding} if yielding else {"ok": True})
@@ -475,6 +509,7 @@ class IdleTimer:
         # `due` is the deadman's deadline; without a deadman only `idle_at` counts.
         heartbeat = self._heartbeat_ms
         due = self.heard_at + (self._ttl if heartbeat is None else heartbeat / 1000)
+        # Subscriptions do not count here: a client that only listens cannot show that it would still act.
         if heartbeat is not None and now >= due:
             return f"no heartbeat within {heartbeat} ms"
         if followed:
@@ -537,6 +572,7 @@ class Subscribers:
             raise PermissionDenied("this carrier takes no notifications")
         if params.task_id is not None:
             log = self._task_registry.log_of(params.task_id)
+            # Before the answer, after which nothing may fail. The answer before the events: see `send_queue`, Order.
             self._account.require(FEED_BYTES)
             request.result({"ok": True, "task_id": params.task_id, "last_seq": log.last_seq})
             follower.follow(log, params.from_seq)
@@ -544,6 +580,7 @@ class Subscribers:
         logs = list(self._task_registry.logs())
         self._account.require(FEED_BYTES * (1 + len(logs)))
         request.result({"ok": True})
+        # Followers that have gone leave the list here too: their notice (`Disconnected`) may still be in the mailbox.
         self._followers = [other for other in self._followers if other is not follower and not other.gone]
         self._followers.append(follower)
         for log in logs:

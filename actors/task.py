@@ -190,6 +190,7 @@ class TaskActor:
         Does nothing once the verdict is decided.
         """
         if self.verdict is None and self._reason is None:
+            # The first reason stays: a session that closes does not rename a request to cancel.
             self._reason = reason
             self._scope.cancel()
 
@@ -219,7 +220,10 @@ class TaskActor:
 
     async def _run(self) -> None:
         if self._constraints.max_duration_ms is not None:
+            # Counted from the submission: the waits for the journal and for leases are part of the duration.
             self._scope.deadline = self._started_at + self._constraints.max_duration_ms / 1000
+        # Everything that a cancellation may end is inside. `_end` is outside, so it can neither be skipped nor cut
+        # short by it.
         with self._scope:
             try:
                 await self._steps()
@@ -239,6 +243,7 @@ class TaskActor:
             self._dry_run()
             return
         if self._constraints.exclusive:
+            # Before the leases: a task that waits for a bus must be acknowledged, or its client could not cancel it.
             await self._commit()
             await self._take_leases()
         for index in range(len(self.steps)):
@@ -259,6 +264,7 @@ class TaskActor:
         if index:
             # Other tasks run between two steps, and a cancellation that came during the last step is delivered here.
             await trio.lowlevel.checkpoint()
+        # From here on `_crashed` and `_end` settle this step if its run does not come to its end.
         self._current = index
         step.started_at = self._mark
         step.status = "RUNNING"
@@ -271,6 +277,7 @@ class TaskActor:
             # Even without abort_on_step_failure: each further attempt would only be one more record to keep.
             return False
         scope = StepScope(index, step, self.requester, self._constraints, self.log, self._services)
+        # The packed form is dropped with the first use: a step runs once, and its args may be large.
         args, step.args = orjson.loads(step.args), b""
         # Cancelled is not caught here: the step stays RUNNING, and `_end` settles it as CANCELLED.
         try:
@@ -295,6 +302,8 @@ class TaskActor:
         step = self.steps[index]
         if value is not None:
             if isinstance(value, Done):
+                # Kept even if the result is refused below for its size: the effect has happened, and a rollback must
+                # undo it.
                 step.undo = value.undo
                 value = value.result
             result = to_keep(value)
@@ -388,6 +397,8 @@ class TaskActor:
             # Only after the wait: if it is cancelled, the next commit must wait for the same receipt.
             del self._posted[0]
         if self._acknowledge is not None:
+            # Before the events: the client must know the task before it hears of it. Cleared first, so it is called
+            # only once.
             acknowledge, self._acknowledge = self._acknowledge, None
             if unrecorded is not None and not self._minor:
                 acknowledge(unrecorded)
@@ -409,6 +420,7 @@ class TaskActor:
         began = trio.current_time()
         with trio.move_on_after(self._patience, shield=True), suppress(_CannotStart):
             await self._commit()
+        # One budget for the whole task: a hundred undos on a dead disk must not wait a hundred times.
         self._patience -= trio.current_time() - began
 
     async def _commit_last(self) -> None:
@@ -416,6 +428,7 @@ class TaskActor:
         try:
             await self._commit()
         except _CannotStart:
+            # The client has its error instead of an acknowledgement. Followers of the session still learn of the end.
             self._publish()
         except trio.Cancelled:
             # The session around the task is being torn down. Wait a little longer for the receipts of what was posted.
@@ -463,6 +476,7 @@ class TaskActor:
         try:
             await self._commit_last()
         finally:
+            # Also if the commit was cancelled: the session would wait in vain for a task that never reaches `on_end`.
             self.status, self.snapshot = status, snapshot
             for step in self.steps:
                 # An undo is of no use now, and may hold a file's whole former content.
@@ -470,8 +484,10 @@ class TaskActor:
             self._on_end(self)
 
     def _verdict(self) -> Status:
+        # A request to cancel comes first: the steps that failed because of it do not make the task FAILED.
         if self._reason is not None:
             return "CANCELLED"
+        # Cancelled without a reason: by the deadline.
         if self._scope.cancel_called:
             limit = self._constraints.max_duration_ms
             self._error = TimedOut(
@@ -499,6 +515,8 @@ class TaskActor:
             if step.undo is None:
                 continue
             record = self._record("task.step.rollback", index)
+            # What is about to be undone is on record before the hardware moves; a disk that hangs does not keep it from
+            # moving.
             record["undo"] = step.undo.describe
             self._records.append(record)
             await self._commit_shielded()
@@ -508,9 +526,11 @@ class TaskActor:
                 self.requester,
                 limit=step.tool.timeout_ms / 1000,
                 gives_back=None if drives is None else GiveBack(drives, self.requester.session_id, step.held),
+                # Neither a lease nor a full queue refuses an undo. On a bus that is down it waits until that is open.
                 must_run=True,
             )
             members: dict[str, Any] = {}
+            # The caller is shielded, so this waits for the true outcome, however long the bus takes.
             try:
                 await step.bus.request(ticket).get()
                 step.rolled_back = True

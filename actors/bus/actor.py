@@ -155,6 +155,7 @@ class Bus:
             self._crash = error
             self._wake()
         else:
+            # The short form of `_finish`, on the hot path: there is no error, and safe states never run in place.
             ticket.state = State.DONE
             ticket.fill(value)
         finally:
@@ -203,6 +204,7 @@ class Bus:
     def release(self, lease: Ticket) -> None:
         """End a lease, granted or not."""
         if lease.state is State.QUEUED:
+            # Not granted yet. Without this a lane would grant it later, to a task that has ended and never releases it.
             lease.abort()
         self._queue.release(lease)
         # Tickets of other requesters may begin now.
@@ -229,6 +231,7 @@ class Bus:
         ticket = SafeStateTicket(requester, limit=SAFE_STATE_LIMIT, unattended=unattended)
         ticket.asked_at = trio.current_time()
         if self.state == "closed":
+            # No lane takes it any more. The outputs stay in the outputs file, so the next run makes them safe.
             self._finish(ticket, error=self.unavailable(requester))
             return ticket
         self._queue.put(ticket)
@@ -267,6 +270,8 @@ class Bus:
 
     def _wake(self) -> None:
         if self._idle:
+            # The lane leaves the list here and not when it runs, so it is never rescheduled twice. Lanes that are busy
+            # need no wake-up: they look at the queue when they have finished.
             trio.lowlevel.reschedule(self._idle.pop())
 
     def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -280,6 +285,8 @@ class Bus:
         if ticket.drives is not None:
             output = ticket.drives = ticket.drives() if callable(ticket.drives) else ticket.drives
             if output is not None:
+                # A ticket that must run takes an effect back: it may drive the output although that cannot be written
+                # down.
                 enter = self._driven.borrow if ticket.borrows else self._driven.claim
                 ticket.held_by = enter(output, ticket.requester, insist=ticket.must_run)
         return op
@@ -342,6 +349,8 @@ class Bus:
             workers: list[Worker] = []
             try:
                 async with trio.open_nursery() as nursery:
+                    # A pump that raises, because the device has gone, cancels the lanes and so brings the bus down. A
+                    # transaction in flight still finishes first: its lane waits shielded.
                     nursery.start_soon(self.driver.pump)
                     for _ in range(self.driver.width):
                         worker = open_worker(self.driver, nursery)
@@ -359,6 +368,7 @@ class Bus:
             finally:
                 await close_driver(self.bus_id, self.driver, workers, wait=not self._abandoned)
         except BaseException as error:
+            # For a failure of `open` or `close` too, which the handler inside has not seen.
             self._down(error)
             raise
         self.state = "closed"
@@ -415,6 +425,7 @@ class Bus:
         try:
             while True:
                 if self._crash is not None:
+                    # A transaction that ran in place has crashed. Raised here, it ends this bus and not its requester.
                     error, self._crash = self._crash, None
                     raise error
                 if worker is not None:
@@ -496,6 +507,7 @@ class Bus:
                 )
             value = await outcome.get()
         finally:
+            # However the wait ended, this lane is no longer overdue, so a pool or a bus of one lane can serve again.
             self._overdue -= 1
             if self.state == "wedged" and not self._abandoned:
                 self.state, self.reason = "ready", None
@@ -553,6 +565,7 @@ async def make_safe(
             await ticket.wait()
     for ticket in tickets:
         if not ticket.filled:
+            # It has not run in time. No task waits for it from here on, so the bus records its outcome.
             ticket.unattended = True
             continue
         try:

@@ -65,6 +65,8 @@ class DrivenOutputs:
         self._audit = audit
         self._bus = bus
         self._outputs_file = outputs_file
+        # The outputs of an earlier run have a holder that has ended already: the first opening of the bus makes them
+        # safe. If that fails, a session that sets one takes it over.
         earlier = Requester(EARLIER_RUN, "", "")
         self._holders: dict[Hashable, list[Requester]] = {
             output: [earlier] for output in outputs_file.found.outputs.get(bus, ())
@@ -84,11 +86,14 @@ class DrivenOutputs:
         """
         holders = self._holders.get(output)
         if holders is None:
+            # Written down before the output is driven, and before the holder is entered: if that fails, nothing has
+            # changed.
             self._outputs_file.add(self._bus, output, insist=insist)
             self._holders[output] = [requester]
             return requester.session_id
         former = holders[-1].session_id
         if former != requester.session_id:
+            # Ended holders leave the list here, because the level that they left is about to be replaced.
             kept = [h for h in holders if h.session_id != requester.session_id and h.session_id not in self._ended]
             self._holders[output] = [*kept, requester]
         return former
@@ -97,6 +102,7 @@ class DrivenOutputs:
         """Note that a session drives an output for a while; return the session to give it back to."""
         holders = self._live_holders(output)
         if holders:
+            # The list stays as it is: when the borrow ends, this session still holds the level that is restored.
             return holders[-1].session_id
         self.claim(output, requester, insist=insist)
         return requester.session_id
@@ -136,10 +142,12 @@ class DrivenOutputs:
         due = False
         for holders in self._holders.values():
             if holders[-1].session_id == session_id or (not hands_over and _answers_for(session_id, holders)):
+                # It stays in the list until the output is safe: `of` finds the output by it.
                 due = True
             else:
                 holders[:] = [holder for holder in holders if holder.session_id != session_id]
         if due:
+            # In both: `pending` until the safe state was reached or given up, `_ended` as long as it holds an output.
             self.pending.add(session_id)
             self._ended.add(session_id)
         else:
@@ -168,11 +176,14 @@ class DrivenOutputs:
         written to the audit log and to the operator's log here.
         """
         if error is None and not has_error(reports):
+            # Only what the session still holds: an output that another session has set by now is no longer its to
+            # forget.
             self.is_safe([output for output in outputs if _holds(session_id, self._holders.get(output, ()))])
             self._clear(session_id)
         elif isinstance(error, InternalError):
             # A bug in the driver: a retry at each opening would crash the bus for ever. The next run tries again.
             self.pending.discard(session_id)
+        # Any other error leaves the session pending: the next opening of the bus tries again.
         if report:
             self._report(session_id, outputs or self.of(session_id), reports, error)
 
@@ -251,6 +262,7 @@ class OutputsFile:
 
     def _read(self, path: Path, now: float) -> FoundOutputs:
         try:
+            # O_NOFOLLOW: a link could lead to another program's file. O_NONBLOCK: a FIFO must not block the start.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return FoundOutputs()
@@ -259,6 +271,7 @@ class OutputsFile:
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return self._moved_aside(path, "not a regular file", now)
+            # One read is enough: a file that is longer than that is cut, is no JSON, and so is moved aside.
             return FoundOutputs(_parse(os.read(fd, _MOST_BYTES)))
         except (OSError, ValueError) as error:
             return self._moved_aside(path, str(error), now)
@@ -285,6 +298,7 @@ class OutputsFile:
         outputs = self._driven.setdefault(bus, {})
         if output in outputs:
             return
+        # Entered first, because `_write` writes the whole list; taken out again if that fails and nothing is driven.
         outputs[output] = None
         if self._write() or insist:
             return
@@ -318,9 +332,11 @@ class OutputsFile:
             return True
         try:
             _replace(self.path, {bus: list(outputs) for bus, outputs in self._driven.items() if outputs})
+        # TypeError: a vendor's driver has an output that JSON cannot hold.
         except (OSError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             former, self.failure = self.failure, f"driven outputs {self.path}: {why}"
+            # One line in the operator's log for each failure, not one for each output.
             if former is None:
                 log.error("%s; until it can be written no further output is driven", self.failure)
             return False

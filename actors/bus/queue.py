@@ -97,6 +97,7 @@ class GiveBack:
 class State(enum.Enum):
     """The states of a ticket; see the module's theory of operation."""
 
+    # Forward only. Between QUEUED and BEGUN there is no checkpoint, so a ticket is never withdrawn while it begins.
     QUEUED = 0
     BEGUN = 1
     WITHDRAWN = 2
@@ -159,6 +160,7 @@ class Ticket(Slot[Any]):
         self.queue: TicketQueue | None = None
 
     def __lt__(self, other: Ticket) -> bool:
+        # The order of the heap: the higher priority first, then the one that came first.
         if self.priority != other.priority:
             return self.priority > other.priority
         return self.order < other.order
@@ -274,6 +276,7 @@ class TicketQueue:
     def put(self, ticket: Ticket) -> None:
         """Add a ticket. Raises ResourceBusy at once when the queue is full."""
         if ticket.must_run:
+            # No bound: one that is refused would leave an effect in place.
             self._must.append(ticket)
         else:
             # Identity, not equality: two tasks of one session are different requesters.
@@ -291,6 +294,7 @@ class TicketQueue:
                     heapify(self._heap)
                 heappush(self._heap, ticket)
             self.depth += 1
+        # Last: a ticket that was refused above has no place that `abort` would free.
         ticket.queue = self
 
     @property
@@ -307,12 +311,15 @@ class TicketQueue:
 
     def would_begin(self, ticket: Ticket) -> bool:
         """Return True if no ticket waits, and no other requester has leased the bus."""
+        # A withdrawn ticket that still stands in the heap counts here. Then this one is queued, and an idle lane takes
+        # it: a little slower, and in the right order.
         if self._heap or self._must or self._holders:
             return False
         return self.lease is None or ticket.must_run or self.lease.requester is ticket.requester
 
     def withdrawn(self, ticket: Ticket) -> None:
         """Free the place of a ticket that was withdrawn."""
+        # Tickets that must run were never counted: no bound holds them up.
         if not ticket.must_run:
             self.depth -= 1
 
@@ -322,8 +329,10 @@ class TicketQueue:
             ticket = self._must.popleft()
             if ticket.state is State.QUEUED:
                 return ticket
+        # Before the heap also when the lease has just ended: these were accepted while no ticket there could begin.
         while self._holders:
             ticket = self._holders.popleft()
+            # A withdrawn one is dropped: `withdrawn` has freed its place.
             if ticket.state is State.QUEUED:
                 self.depth -= 1
                 return ticket

@@ -81,6 +81,7 @@ class TaskWorker:
     def submit(self, call: Callable[[], Any]) -> Slot[Any]:
         """Begin the coroutine in a task of its own."""
         slot: Slot[Any] = Slot()
+        # A lane has one call at a time, so this is the scope of the one that runs: `abandon` cancels it.
         self._scope = trio.CancelScope(shield=True)
         # The child belongs to the bus's nursery, not to the lane: a lane that is cancelled does not end it.
         self._nursery.start_soon(self._run, call, slot, self._scope)
@@ -142,6 +143,8 @@ class ThreadWorker:
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
             call, slot = job
+            # For one call only, so that the buses of a device take turns. A call that hangs holds up all of them: the
+            # device hangs.
             with self._turns or nullcontext():
                 result = outcome.capture(_whole, call)
             # A slot may be filled in the Trio thread only. After the end of the run there is no task to answer.
@@ -153,6 +156,7 @@ class ThreadWorker:
 
 def _whole(call: Callable[[], Any]) -> Any:
     value = call()
+    # A thread has no event loop: a coroutine may only be one that never waits (a simulated device).
     return finish_now(value) if iscoroutine(value) else value
 
 
@@ -189,6 +193,7 @@ async def close_driver(bus_id: str, driver: Driver, workers: Sequence[Worker], *
         return
     closing = Background(partial(_close_after, workers, driver), "hearth-close")
     try:
+        # Only the wait can be cancelled. The close goes on in its thread, which may outlive the runtime.
         await closing.wait()
     except trio.Cancelled:
         if wait:

@@ -79,14 +79,14 @@ class Backlog:
         """Return the number of records that would be lost if the process ended now."""
         return len(self) + self.dropped
 
-    def account(self, *, all_of_them: bool = False) -> dict[str, Any]:
+    def counts(self, *, all_of_them: bool = False) -> dict[str, Any]:
         """Return the counts of dropped records for a record, by class; with `all_of_them` also of the kept ones."""
-        counts = {
+        by_class = {
             name: one.dropped + (len(one.kept) if all_of_them else 0)
             for name, one in (("effects", self._major), ("reads", self._minor))
         }
-        total = sum(counts.values())
-        return {"dropped": total, **({"lost": counts} if total else {})}
+        total = sum(by_class.values())
+        return {"dropped": total, **({"lost": by_class} if total else {})}
 
     def mark_reported(self) -> None:
         """Reset the counts: the dropped ones are on record."""
