@@ -7,8 +7,8 @@ Theory of operation. Two tasks: the *reader* feeds the sans-IO protocol and pass
 names; the *writer* sends what is due, coalesced (see `send_queue`). Answers are made in the turn of the session that
 gives them (`answer`, `refuse`, `settle`): encoded there, and put into the send queue. None of these waits.
 
-Life of a request: received -> in flight (`_in_flight` counts it, its memory is charged) -> settled, exactly once, by its
-answer, by its error, or without one (a notification). However a request ends, `settle` is its end.
+Life of a request: received -> in flight (`_in_flight` counts it, its memory is charged) -> settled, exactly once, by
+its answer, by its error, or without one (a notification). However a request ends, `settle` is its end.
 
 Back-pressure. Only the reader waits, in `_take`, before it takes the next request:
 

@@ -5,6 +5,11 @@ of this machine reads, run itself and its interpreter, and use the paths that it
 hearthd's own files: not the audit log, not its key, not the configuration, no socket. The listed paths must not contain
 any of these, so a template that does is a configuration error.
 
+Theory of operation. The attacker is a program that an operator has allowed, or what a client makes of it by its
+parameters. `cages` decides in the daemon, before it serves, and rejects a configuration that grants too much. A `Cage`
+is plain data and goes to the launcher, which is not confined. Its child calls `limit` and `Guard.enforce` between fork
+and exec; an error there ends the child, so no program runs outside of its cage.
+
 Landlock confines files, TCP, abstract sockets and signals, and keeps a program from looking into processes outside. The
 filter covers what Landlock does not know: sockets with a name, and the ways out of the group of processes by which a
 program and all that it starts is ended (setsid, setpgid, and taking back PR_SET_PDEATHSIG).
@@ -77,6 +82,7 @@ def cages(config: Config, places: Places, files: Sequence[Path] = ()) -> dict[st
     for name, template in config.tools.exec.items():
         cage = _cage(config, template, python)
         for path, access in cage.grants:
+            # In both directions: a grant over a directory that holds one of them, and one inside a private directory.
             reached = [one for one in sorted(own) if _contains(path, one) or _contains(one, path)]
             if reached:
                 raise ConfigError(
@@ -191,16 +197,19 @@ class Guard:
             self._abi = landlock.version()
         except OSError:
             self._abi = 0
+        # Built once, in the launcher, so that a child loads nothing between fork and exec.
         self._filters: dict[bool, seccomp.Filter] = {}
         for network in (False, True):
             families = ("inet", "netlink:route") if network else ()
             try:
                 self._filters[network] = seccomp.Filter(seccomp.program_rules(families))
             except seccomp.NoFilter:
+                # Without libseccomp there is neither filter; the daemon has reported that for itself.
                 break
 
     def enforce(self, cage: Cage) -> None:
         """Put a cage in force for this process, for good. After an OSError or NoFilter it must not go on."""
+        # First: the kernel requires it for both others. The filter is last, as in `enforce.confine`.
         identity.no_new_privs()
         if self._abi:
             scopes = landlock.ABSTRACT_UNIX_SOCKETS | landlock.SIGNALS

@@ -152,6 +152,7 @@ def confine(plan: SandboxPlan, *, off: str | None = None, abi: int = landlock.NE
     Where `off` says why it is switched off, only its user is put in force. Raises ConfigError where the process cannot
     become that user, or there are other threads.
     """
+    # By the kernel's count: `threading` does not know the threads of a C library.
     if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - a count
         names = sorted(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
         raise ConfigError(
@@ -160,10 +161,12 @@ def confine(plan: SandboxPlan, *, off: str | None = None, abi: int = landlock.NE
         )
     user = None if plan.user is None else plan.user.name
     if off is not None:
+        # Also then: an operator who names a user never gets a daemon that runs as root.
         _become(plan)
         return SandboxReport(off=off, user=user)
     # Built while files can still be read: the module searches for libseccomp.
     made = _filter(plan)
+    # The order of this list is the order of the steps (see above): each item is evaluated whole before the next one.
     parts = [*_become(plan), _capabilities(plan), _no_new_privs(), *_landlock(plan, abi), _seccomp(plan, made)]
     return SandboxReport(
         parts=tuple(parts),
@@ -225,6 +228,7 @@ def _no_new_privs() -> Part:
 
 
 def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Part]:
+    # A Landlock domain may not look into processes outside of it (ptrace access), and no rule can allow that.
     if plan.looks is not None:
         for name, _, _ in _LANDLOCK:
             yield Part(name, False, f"Landlock would keep hearthd from looking into other processes ({plan.looks})")
@@ -233,6 +237,7 @@ def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Part]:
     try:
         abi = min(landlock.version(), newest)
         with landlock.Ruleset(abi, scopes, tcp=plan.network is None) as rules:
+            # A path that is not there gets no rule, and stays denied.
             failed = rules.allow_all((grant.path, RIGHTS[grant.access]) for grant in plan.grants)
             rules.enforce()
     except OSError as error:

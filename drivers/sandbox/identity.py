@@ -52,6 +52,8 @@ def find_user(name: str) -> ProcessIdentity:
 
 def become(who: ProcessIdentity) -> None:
     """Become this user, in its groups and no other, for good. Takes root. Raises OSError."""
+    # In this order: each call takes root's powers, which the last one gives up. The saved ids change too, so that there
+    # is no way back.
     os.setgroups(who.groups)
     os.setresgid(who.gid, who.gid, who.gid)
     os.setresuid(who.uid, who.uid, who.uid)
@@ -142,6 +144,7 @@ def _make_over(name: str, directory: int | None, to: ProcessIdentity) -> None:
     folder = stat.S_ISDIR(status.st_mode)
     if not folder and not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
         return
+    # By descriptor from here on: the daemon's user may be able to replace the name. O_NONBLOCK: by a FIFO, too.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(name, flags | (os.O_DIRECTORY if folder else 0), dir_fd=directory)
     try:
@@ -151,6 +154,7 @@ def _make_over(name: str, directory: int | None, to: ProcessIdentity) -> None:
         if folder:
             for inner in os.listdir(fd):  # noqa: PTH208 - by descriptor
                 _make_over(inner, fd, to)
+        # A second link may be the name of another program's file.
         if now.st_uid == 0 and (folder or now.st_nlink == 1):
             os.fchown(fd, to.uid, to.gid)
     finally:

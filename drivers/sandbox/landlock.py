@@ -1,8 +1,13 @@
 """Landlock: the files, devices, ports and processes that the kernel lets this thread, and its children, use.
 
 This module owns the three system calls and their structures (linux/landlock.h), and the rights that each version of the
-interface knows. It decides nothing: a rule is a path and rights, and all rights that no rule grants are denied from
-then on, for good.
+interface knows. It decides nothing.
+
+Theory of operation. A ruleset is made with the rights that it handles. Each rule grants some of them over one file, or
+a directory and all beneath it. `enforce` puts the ruleset in force: from then on each handled right that no rule grants
+is denied, for this thread and all that it starts, for good. A later ruleset can only deny more. Rights that the
+kernel's version does not know cannot be handled, and so stay allowed; `enforce.confine` reports that. A rule refers to
+the file and not to its name: another file that takes the name later is not covered.
 """
 
 from __future__ import annotations
@@ -102,6 +107,7 @@ def why_not(error: OSError) -> str:
 
 def known_rights(abi: int) -> Fs:
     """Return the rights over files that a version of the interface knows."""
+    # The kernel numbers the rights in the order of their versions: a version knows all up to its last one.
     last = Fs.MAKE_SYM if abi < 2 else Fs.REFER if abi < 3 else Fs.TRUNCATE if abi < 5 else Fs.IOCTL_DEV
     return Fs(2 * last - 1)
 
@@ -130,6 +136,7 @@ class Ruleset:
         """Grant rights over what is at `path` now, links followed, and all beneath it. Raises OSError."""
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
+            # The kernel refuses a rule with a right that does not fit the file, or that the ruleset does not handle.
             if not stat.S_ISDIR(os.fstat(fd).st_mode):
                 rights &= _OF_A_FILE
             rights &= self.rights
@@ -155,4 +162,5 @@ class Ruleset:
     def enforce(self) -> None:
         """Put the rules in force for this thread and all that it starts. Takes no_new_privs. Raises OSError."""
         _call(_RESTRICT_SELF, ctypes.c_int(self._fd), ctypes.c_uint32(0))
+        # Remembered here, because a process cannot ask the kernel which rules hold for it.
         _enforced.append(self.rights)

@@ -126,6 +126,7 @@ def rules(
         for bit in _SET_ID_BITS:
             if execve or name == "fchmod":
                 yield Rule(name, errno.EPERM, ((argument, bit, bit),))
+    # A rule for each flag: one of them is enough to deny the call.
     for flag in _NEW_NAMESPACES:
         yield Rule("clone", errno.EPERM, ((0, flag, flag),))
     # The flags are in memory, which a filter cannot see. The C library falls back on clone.
@@ -139,9 +140,11 @@ def rules(
         yield Rule(name, errno.EPERM, ((1, 0, least),))
     yield from _sockets(families)
     if not connect:
+        # A datagram socket of a pair can send to any name, without connect.
         for kind in _UNIX_DATAGRAMS:
             yield Rule("socketpair", errno.EPERM, ((1, 0xF, kind),))
     if "inet" not in families:
+        # MSG_FASTOPEN opens a TCP connection without connect.
         yield Rule("sendto", errno.EACCES, ((3, _MSG_FASTOPEN, _MSG_FASTOPEN),))
         if not (execve or connect):
             yield from _answers("netlink:route" in families, notifier)
@@ -190,6 +193,7 @@ def _sockets(families: Collection[str]) -> Iterator[Rule]:
         allowed |= {_INET, _INET6}
         kinds = (_DATAGRAM, _STREAM) if "inet" in families else (_DATAGRAM,)
         for family in (_INET, _INET6):
+            # The low four bits are the type; SOCK_CLOEXEC and SOCK_NONBLOCK are above.
             for kind in range(_KINDS):
                 if kind not in kinds:
                     yield Rule("socket", errno.EPERM, ((0, _WORD, family), (1, 0xF, kind)))
@@ -202,6 +206,7 @@ def _sockets(families: Collection[str]) -> Iterator[Rule]:
     for family in range(_FAMILIES):
         if family not in allowed:
             yield Rule("socket", errno.EAFNOSUPPORT, ((0, _WORD, family),))
+    # And the families of kernels to come.
     yield Rule("socket", errno.EAFNOSUPPORT, ((0, 0, _FAMILIES),))
 
 
@@ -233,6 +238,7 @@ class Filter:
                 # The kernel's own errors, and not one for all of them.
                 self._filter.set_attr(seccomp.Attr.API_SYSRAWRC, 1)
             for rule in denied:
+                # A call that this architecture does not have needs no rule.
                 number = _number(seccomp, rule.call)
                 if number >= 0:
                     numbers.add(number)

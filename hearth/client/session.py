@@ -1,7 +1,22 @@
 """The Session interface over two primitives: call a method, follow a task's events.
 
-A remote client implements the primitives over a carrier, an embedded runtime in its process. This module has the rest,
-once for both. See `hearth.api` for the contract.
+A remote client implements the primitives (`SessionLink`) over a carrier, an embedded runtime in its process. This
+module has the rest, once for both. See `hearth.api` for the contract.
+
+Theory of operation. *Cancellation.* A caller that is cancelled gives up its wait, not the request: that has been sent,
+and its effect may still come. So each call whose effect would then belong to no caller says how to take it back
+(`compensate`): the link calls it when the late answer comes. A submission without an `idempotency_key` is cancelled;
+one with a key can be found again, and goes on.
+
+*Events.* The server sends the events of a task once for each connection, however many readers it has there.
+`Subscriptions` passes each event to the `Subscription` of every reader, which drops what it has seen. A reader that
+starts later makes the server replay the history, which the other readers get too and drop by number. The last reader
+of a task that stops unsubscribes.
+
+A subscription ends with `task_finish`, with `close`, or with the connection. What has been received is read first in
+each case; after that a reader gets the end of the stream, or the error that ended the connection.
+
+All of it runs in the Trio thread. `TaskEvents.__del__` alone may run elsewhere, and then does nothing.
 """
 
 from __future__ import annotations
@@ -167,6 +182,7 @@ class ClientTask:
 
     def events(self, *, from_seq: int = 1) -> TaskEvents:
         """See hearth.api.Task."""
+        # The first reader takes the submission's own subscription. Later ones need a replay: its events are read once.
         if from_seq == 1 and self._events is not None:
             events, self._events = self._events, None
             return events
@@ -174,6 +190,7 @@ class ClientTask:
 
     async def wait(self) -> TaskResult:
         """See hearth.api.Task."""
+        # The events only tell when the task has ended; task.get has the whole result.
         async for _event in self.events():
             pass
         return await self.get()
@@ -430,6 +447,7 @@ class Subscription(Following):
 
     async def start(self) -> None:
         """See Following."""
+        # Before the request: the events may come before its answer.
         self._all.add(self)
         try:
             last_seq = await self._subscribe(self._from_seq)
@@ -458,19 +476,23 @@ class Subscription(Following):
                 return None
             if self._all.ended is not None:
                 raise self._all.ended(f"while {self.task_id} was followed")
+            # No checkpoint between the tests above and this wait, so no event and no end is missed.
             self._changed = trio.Event()
             await self._changed.wait()
         return self._events.popleft()
 
     def close(self) -> None:
         """See Following."""
+        # While others read the same task, the server must go on sending its events.
         if self._all.remove(self) and not self._over:
             self._all.link.notify("task.events.unsubscribe", self._params)
 
     def take(self, event: TaskEvent) -> None:
         """Queue a received event for the reader."""
         if not self._answered and event.seq > self._last_seq + 1:
+            # The replay behind the answer brings it again, with the ones before it.
             return
+        # Also by an event that is dropped below, as one before `from_seq`: it shows that no other will come.
         self._over = self._over or event.phase == "task_finish"
         self.wake()
         # A server that does not number its events (the draft does not require it) sends 0, and repeats none.

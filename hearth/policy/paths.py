@@ -99,8 +99,11 @@ def by_walk(root: int, path: bytes, flags: int, /) -> int:
     entered: list[int] = []
     links = 0
     try:
+        # `todo` is in reverse order, so that the components of a link's target are put before the rest of the path.
         while todo:
             name = todo.pop()
+            # Back to a descriptor of this walk. The kernel's own ".." of a directory that is moved in the meantime
+            # could lead out of the root.
             if name == b"..":
                 if not entered:
                     raise _error(errno.EXDEV)
@@ -118,8 +121,10 @@ def by_walk(root: int, path: bytes, flags: int, /) -> int:
                     target = os.readlink(b"", dir_fd=seen)
                     if links > _MAX_LINKS:
                         raise _error(errno.ELOOP)
+                    # As RESOLVE_BENEATH: an absolute target leaves the root, even if it would come back to it.
                     if target.startswith(b"/"):
                         raise _error(errno.EXDEV)
+                    # As in the kernel: a link at the end whose target ends in a slash must lead to a directory.
                     must_be_directory |= not todo and _names_directory(target)
                     todo += _components(target)
                     continue
@@ -127,6 +132,8 @@ def by_walk(root: int, path: bytes, flags: int, /) -> int:
                     raise _error(errno.ENOTDIR)
                 if flags & os.O_PATH:
                     return os.dup(seen)  # the name may be a link by now
+                # By name again, because an O_PATH descriptor cannot be opened for use without /proc. If a link has
+                # taken the name since, O_NOFOLLOW refuses it.
                 return os.open(name, flags | os.O_NOFOLLOW, dir_fd=here)
             finally:
                 os.close(seen)
@@ -260,6 +267,7 @@ class PathGuard:
     def check_nowait(self, path: str, access: Access) -> bool:
         """Check without waiting: return True if the check is complete, False if a thread has to call `check`."""
         if self._open_cached is None:
+            # Only the text of the path can be checked without waiting.
             self._places(path, access)
             return False
         try:
@@ -267,6 +275,7 @@ class PathGuard:
         except BlockingIOError:
             return False
         except OSError:
+            # Beneath a root, and not there or not permitted: the step that uses it gets the kernel's error.
             return True
         return True
 
@@ -281,11 +290,13 @@ class PathGuard:
         _check_flags(flags, access)
         if flags & (os.O_PATH | os.O_DIRECTORY):
             return self._resolve(path, flags, access, self._open)
+        # A FIFO or a terminal may take the name between the look and the opening: it must not block, nor become ours.
         flags |= os.O_NONBLOCK | os.O_NOCTTY
         if not flags & os.O_CREAT:
             return self._open_regular(path, flags, access)
         if flags & os.O_EXCL:
             return self._create(path, flags, mode, access)
+        # Never O_CREAT without O_EXCL, because that would follow a link at the name: open what is there, else create.
         existing = flags & ~os.O_CREAT
         try:
             return self._open_regular(path, existing, access)
@@ -332,6 +343,7 @@ class PathGuard:
         finally:
             os.close(seen)
         descriptor = self._resolve(path, flags, access, self._open)
+        # The name may lead to another file by now. What counts is the type of the descriptor that is returned.
         try:
             _require_regular(path, descriptor)
         except (OSError, PermissionDenied):
@@ -349,6 +361,7 @@ class PathGuard:
             except OSError as error:
                 if error.errno not in _ESCAPES:
                     raise
+                # Roots may overlap: a path that leaves the inner one may still be beneath the outer.
                 number = error.errno
         if number == errno.ELOOP:
             raise _refusal(path, "it leads through a magic link, or through too many symbolic links")
@@ -356,6 +369,7 @@ class PathGuard:
 
     def _places(self, path: str, access: Access) -> list[_Place]:
         """Return where `path` lies beneath roots, the most specific first; never empty. Raises PermissionDenied."""
+        # By text alone: whether the path really stays beneath the root is decided when it is opened.
         names, directory = _split(path)
         places = []
         roots = self._roots[access]
@@ -371,6 +385,7 @@ class PathGuard:
             else:
                 reason = f"no directory is allowed: [files] {access} is empty"
             raise _refusal(path, reason, {"allowed": [_shown(name) for name in allowed]})
+        # The fewest components left: the most specific root.
         return sorted(places, key=lambda place: len(place.names))
 
 
@@ -385,6 +400,7 @@ def _open_root(path: Path, access: Access) -> _Root:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{where} cannot be opened: {why}; create it or remove the entry") from None
+    # The real path as it is now: a link on the way that is changed later does not move the guard.
     spellings = {_split_names(os.fsencode(path)): None, _split_names(os.fsencode(path.resolve())): None}
     return _Root(descriptor, tuple(spellings))
 

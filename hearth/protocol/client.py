@@ -1,10 +1,21 @@
 """The client's end of a connection: requests to bytes, bytes to replies and notifications. Sans-IO (draft §2, §8).
 
-It owns the ids of the outstanding requests, so that every `Reply` it returns answers one of them, and no id is answered
-twice. Unknown but well-formed parts (members, statuses, phases, error codes, notifications) are passed on or ignored
-(draft §2.5). A violation of the protocol ends the connection with one `Broken` event: a peer whose answers cannot be
-matched to requests must not be trusted with hardware. The values of `hearth.api` are read here too, because the meaning
-of a result's members is part of the wire. This module knows no carrier, no clock and no session.
+Theory of operation. `ClientProtocol` has two states, open and closed. It owns the ids of the outstanding requests:
+
+    request ----> outstanding ----> Reply            exactly one, by its id
+                       |
+                       +----------> Broken           the connection is closed; nothing more is answered
+
+- `receive` never raises. It returns events in the order of the bytes; after a `Broken` it ignores all bytes.
+- A violation of the protocol (no JSON, no object, an unknown id, an answer that is none) is `Broken`: a peer whose
+  answers cannot be matched to requests must not be trusted with hardware. Events before it are passed on, because they
+  were in order.
+- An error with a null id is `Broken` too: the server could not read one of our requests, and which one is unknown.
+- What is well-formed but unknown (members, statuses, phases, error codes, notifications) is passed on or ignored, so
+  that a newer server can be used (draft §2.5).
+
+The values of `hearth.api` are read here too, because the meaning of a result's members is part of the wire. This module
+knows no carrier, no clock and no session.
 """
 
 from __future__ import annotations
@@ -109,6 +120,7 @@ class ClientProtocol:
         if self.closed:
             raise CarrierError("the connection is broken; open another")
         id_ = self._last_id + 1
+        # Before the id is taken: params that JSON cannot express leave no request outstanding.
         line = _dump(id_, method, params)
         self._last_id = id_
         self._outstanding.add(id_)
@@ -126,6 +138,7 @@ class ClientProtocol:
         try:
             documents = self._framer.feed(data)
         except DocumentTooLong as error:
+            # Documents that were complete before the long one are in order.
             for document in error.documents:
                 self._document(document, events)
             self._break(events, ProtocolViolation(f"the server sent an answer without end: {error}"))
@@ -147,6 +160,7 @@ class ClientProtocol:
         return events
 
     def _document(self, document: bytes, events: list[Event]) -> None:
+        # An earlier document of the same bytes has broken the connection.
         if self.closed:
             return
         try:
@@ -156,6 +170,7 @@ class ClientProtocol:
                 return
             if not value:
                 raise ProtocolViolation("the server sent an empty batch")
+            # A member that is wrong ends the connection; the ones before it have been passed on.
             for member in value:
                 self._object(member, events)
         except orjson.JSONDecodeError as error:
@@ -179,6 +194,7 @@ class ClientProtocol:
         if "method" in value:
             events.append(_notification(value))
             return
+        # A null error counts as absent, and so does a null result beside an error: some servers write both members.
         error = value.get("error")
         if error is None:
             if "result" not in value:
@@ -194,6 +210,7 @@ class ClientProtocol:
         events.append(Reply(self._answered(value["id"]), error=from_wire(error)))
 
     def _answered(self, id_: Any) -> int:
+        # Not isinstance: true is an int in Python, and would answer request 1.
         if type(id_) is not int or id_ not in self._outstanding:
             shown = repr(id_) if type(id_) in (int, str) else kind_of(id_)
             raise ProtocolViolation(f"the server answered a request that is not outstanding: id {shown[:60]}")
@@ -212,6 +229,7 @@ def _notification(value: dict[str, Any]) -> Event:
     method = value["method"]
     if type(method) is not str:
         raise ProtocolViolation("the server sent a notification whose method is not a string")
+    # With an id it expects an answer, which this client will never send: better to end here than to let it wait.
     if value.get("id") is not None:
         raise ProtocolViolation(f"the server sent a request ({method[:60]}), and clients serve none")
     params = value.get("params", {})
@@ -228,6 +246,7 @@ def read_task(value: Any) -> TaskResult:
 
     Raises ProtocolViolation, which names the place, for a known member of another type than the draft's.
     """
+    # A status that this release does not know is passed on as it is: the cast is only for the type checker.
     task = _Reader("task", value)
     steps = task.optional("steps", list, "an array") or []
     return TaskResult(
@@ -295,6 +314,7 @@ class _Reader:
         return cast("str", value)
 
     def optional(self, name: str, kind: type, expected: str) -> Any:
+        # The exact type, so that a boolean does not pass for an integer. Null is as good as absent (draft §2.5).
         value = self.members.get(name)
         if value is not None and type(value) is not kind:
             self.fail(name, expected, value)

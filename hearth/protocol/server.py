@@ -144,6 +144,7 @@ class ServerProtocol:
         try:
             documents = self._framer.feed(data)
         except DocumentTooLong as error:
+            # Documents that were complete before the long one still get their answers.
             for document in error.documents:
                 yield from self._document(document)
             yield from self._too_long(error)
@@ -205,6 +206,7 @@ class ServerProtocol:
             reused = InvalidRequest(data={"reason": "this id is outstanding on this connection", "id": id_})
             return Answer(dump_error(None, reused))
         if request.method not in METHODS or type(request.params) is not dict:
+            # A notification that is wrong is dropped: without an id nothing can answer it (JSON-RPC 2.0, section 4.1).
             return None if id_ is None else self._refused(id_, _refusal(request), batch)
         if id_ is not None:
             self._outstanding.add(id_)
@@ -232,6 +234,7 @@ class ServerProtocol:
                 # The calls hold parts of one document, which is kept until the last of them has been answered.
                 event.weight = weight // len(values)
                 calls.append(event)
+                # A notification of the batch is executed, but no line waits for it.
                 batch.open += event.id is not None
         # No call is left to complete the batch, so it is answered now. Without lines it had only notifications.
         if not batch.open and batch.lines:
@@ -258,6 +261,7 @@ class ServerProtocol:
     def _answered(self, call: Call, line: bytes) -> bytes | None:
         batch = call.batch
         if batch is None:
+            # Free again: these bytes leave before any answer that is made later, so the peer can tell the two apart.
             self._outstanding.discard(call.id)
             return line
         batch.ids.append(call.id)  # type: ignore[arg-type]
@@ -266,6 +270,7 @@ class ServerProtocol:
         return None if batch.open else self._joined(batch)
 
     def _joined(self, batch: _Batch) -> bytes:
+        # All at once, because one line answers them all.
         self._outstanding.difference_update(batch.ids)
         return join_batch(batch.lines)
 

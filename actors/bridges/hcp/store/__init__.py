@@ -2,6 +2,17 @@
 
 It owns the claims on messages (each is answered once, however often it is sent) and the order of the operations and
 their commits. `queries` holds the operations' SQL, `database` the file.
+
+Theory of operation. Life of a call: waiting -> begun -> answered, in the order of the calls. Cancelling a waiting call
+withdraws it, and nothing happens. A begun one is waited for, so its caller always knows what the store holds.
+
+The actor takes all calls that wait, and runs neighbouring ones that write in one transaction, in a thread. SQLite is
+used by one thread at a time, because the actor waits for it. During a commit further calls gather in the mailbox: the
+slower the disk, the more of them share the next commit.
+
+Life of a claim: `claim` -> held -> `answer` (kept in the file) or `release`. The claim is in memory, the answer in the
+file; a claim ends after the commit of its answer. So a message that is sent again finds a holder or an answer at every
+moment, and after a crash it finds the answer, or is new and has had no effect.
 """
 
 from __future__ import annotations
@@ -182,6 +193,7 @@ class DatabaseActor:
         group = [call for call in batch if call.operation is not None and not call.withdrawn]
         if not group:
             return
+        # No checkpoint since they were selected, so none of them can have been withdrawn in between.
         for call in group:
             call.begun = True
         work = functools.partial(
@@ -285,6 +297,7 @@ class JobStore(DatabaseActor):
                 return Claim("conflict")
             if held.searched is None:
                 return Claim("pending")
+            # Then look again: the holder may have failed, and another waiter may have claimed the message first.
             await held.searched.wait()
         held, searched = _HeldMessage(digest), trio.Event()
         held.searched, self._held[key] = searched, held

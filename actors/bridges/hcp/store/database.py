@@ -4,6 +4,12 @@ It owns `jobs.sqlite3` from `open` to `close`. It refuses a file that belongs to
 moves a damaged one aside with a note. Blocking; used by one thread at a time. It turns every sqlite3.Error into a
 JobStoreError, and opens the file again after an error that may have broken the connection. It does not know what the
 operations mean.
+
+Theory of operation. States of the store: fresh (no file; the first operation creates it) -> open -> closed, and between
+open and closed at times without a connection: after an error that may have broken it, the next operation connects
+again. The directory's lock is held until `close`. What is on the disk is a whole number of commits at any time:
+SQLite's write-ahead log sees to that, also when the process is killed. After a power cut the last commits may be
+missing, unless durability is "fsync".
 """
 
 from __future__ import annotations
@@ -88,6 +94,7 @@ class JobDatabase:
         except OSError as error:
             raise ConfigError(f"HCP job store {self.path}: {error.strerror}; see [audit] path") from error
         finally:
+            # Whatever failed: the lock must not be held by a daemon that does not start.
             if self._connection is None and not self.fresh:
                 self.close()
 
@@ -100,6 +107,7 @@ class JobDatabase:
 
     def _lock_directory(self) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The directory, because the file may not exist yet, and may be moved aside.
         fd = self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _must_be_ours(os.fstat(fd), self._directory, "700")
         try:
@@ -113,6 +121,7 @@ class JobDatabase:
     def _open_existing(self, now: float) -> list[str]:
         """Open the store, if there is one; move a damaged one aside."""
         self._take_over_former_file()
+        # lstat: a link could lead to a file of another user, or of another program.
         try:
             status = self.path.lstat()
         except FileNotFoundError:
@@ -148,9 +157,11 @@ class JobDatabase:
 
     def _begin(self) -> sqlite3.Connection:
         """Create the store. Raises JobStoreError, sqlite3.Error; then there is none."""
+        # Created here, because SQLite would follow a link and use the umask.
         try:
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             if self._durability == "fsync":
+                # The name too: a power cut must not lose a file that holds answers.
                 os.fsync(self._lock)
         except OSError as error:
             raise JobStoreError(f"HCP job store {self.path}: cannot be made: {error.strerror}") from error
@@ -158,6 +169,7 @@ class JobDatabase:
             self._connection = self._connect()
             prepare(self._connection, self.key)
         except BaseException:
+            # Half made. Removed, or O_EXCL would refuse the next attempt.
             self._drop()
             for suffix in ("", *_SIDE_FILES):
                 self.path.with_name(FILE + suffix).unlink(missing_ok=True)
@@ -170,6 +182,7 @@ class JobDatabase:
         self.aside = f".found-{stamp}"
         aside = self.path.with_name(FILE + self.aside)
         self.path.rename(aside)
+        # With its write-ahead log, without which the last commits could not be recovered from it.
         for suffix in _SIDE_FILES:
             with suppress(FileNotFoundError):
                 self.path.with_name(FILE + suffix).rename(aside.with_name(aside.name + suffix))
@@ -199,6 +212,7 @@ class JobDatabase:
         """
         try:
             job_store = self._ready()
+            # IMMEDIATE takes the lock at once: if that fails, no operation has run.
             job_store.execute("BEGIN IMMEDIATE")
             results = [_one(job_store, operation) for operation in operations]
             job_store.execute("COMMIT")
@@ -231,6 +245,7 @@ class JobDatabase:
         except OSError as error:
             why = _GONE if error.errno == errno.ENOENT else error.strerror
             raise JobStoreError(f"HCP job store {self.path}: {why}") from error
+        # SQLite would go on writing to a file that has lost its name, and all of it would be lost with the process.
         if self._there != (status.st_dev, status.st_ino):
             raise JobStoreError(f"HCP job store {self.path}: {_GONE}")
         if self._connection is None:
@@ -248,6 +263,7 @@ class JobDatabase:
                     self._connection.execute("ROLLBACK")
         if isinstance(error, JobStoreError):
             return str(error)
+        # The next operation opens the file again, which also repairs it from its write-ahead log.
         if _code(error) not in _SURVIVED:
             self._drop()
         return f"HCP job store {self.path}: {_why(error)}"
@@ -255,6 +271,7 @@ class JobDatabase:
 
 def _one(job_store: sqlite3.Connection, operation: Callable[[sqlite3.Connection], Any]) -> outcome.Outcome[Any]:
     """Run one of several operations; undo it by itself if it is refused. Raises sqlite3.Error."""
+    # Any other sqlite3.Error is raised, and fails the whole commit: it is about the file, not about this operation.
     job_store.execute("SAVEPOINT one")
     result: outcome.Outcome[Any]
     try:
@@ -299,6 +316,7 @@ KEY_BYTES: Final = 32
 BUSY_S: Final = 0.5
 """Seconds for which another program that reads the file may delay `open`."""
 
+# Append only: files of earlier releases have the statements that are there.
 _RELEASES: Final[tuple[str, ...]] = (
     """
     CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -405,10 +423,13 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
     try:
         job_store.execute("PRAGMA locking_mode = EXCLUSIVE")
         if _is_new(job_store):
+            # Only possible before the first table is made.
             job_store.execute("PRAGMA auto_vacuum = INCREMENTAL")
             if durability != "fsync":
                 # A power cut at this moment leaves a file that is created again; it held nothing yet.
                 job_store.execute("PRAGMA synchronous = OFF")
+        # foreign_keys: off by default, and rows of a deleted session must go with it. secure_delete: what is deleted
+        # may be personal. trusted_schema: a file that was planted here must not call functions.
         for pragma in (
             "journal_mode = WAL",
             f"synchronous = {'FULL' if durability == 'fsync' else 'NORMAL'}",
@@ -447,6 +468,7 @@ def prepare(job_store: sqlite3.Connection, key: bytes) -> None:
     release = _pragma(job_store, "user_version")
     if release == len(_RELEASES):
         return
+    # One transaction: a migration that is cut short has not begun.
     job_store.execute("BEGIN IMMEDIATE")
     for number in range(release, len(_RELEASES)):
         for statement in _RELEASES[number].split(";"):

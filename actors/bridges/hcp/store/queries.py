@@ -258,6 +258,7 @@ def add_checkpoint(
 ) -> None:
     """Store the outcome of the operation at a position, and the messages about it. Raises MessageLogFull."""
     no, _, _, outcome_bytes, checkpoints = _running(job_store, session_id)
+    # Without gaps: a job that resumes replays the records 1 to N, and nothing else.
     if number != checkpoints + 1:
         raise JobStoreError(f"checkpoint {number} of HCP session {session_id} cannot follow number {checkpoints}")
     if outcome_bytes + len(outcome) > limits.outcome_bytes:
@@ -265,6 +266,8 @@ def add_checkpoint(
             f"the outcomes of HCP session {session_id} have reached their {limits.outcome_bytes} bytes"
         )
     _add_outcomes(job_store, no, checkpoints, [outcome])
+    # In the transaction of the outcome: after a crash an operation is under way or has an outcome, never both and
+    # never neither.
     job_store.execute("DELETE FROM begun WHERE session = ? AND position = ?", (no, position))
     add_lines(job_store, session_id, lines, limits, phase=phase, state=state, now=now)
 
@@ -295,6 +298,7 @@ def end_session(
     job_store: sqlite3.Connection, session_id: str, state: State, lines: Sequence[bytes], now: float
 ) -> None:
     """Store a session's last messages and its final state, whatever the number of its messages."""
+    # Beyond `log_bytes` too: a session whose end cannot be stored would be ended again by the next start.
     no, have, _, _, _ = _running(job_store, session_id)
     _add_lines(job_store, no, have, lines)
     job_store.execute("UPDATE sessions SET state = ?, updated_at = ?, ended_at = ? WHERE no = ?", (state, now, now, no))
@@ -391,6 +395,7 @@ def forget_old(job_store: sqlite3.Connection, before: float, spared: Collection[
     The answer that began a session is kept for its own age, so that a repeated message never runs again only because
     its principal was busy.
     """
+    # Sessions first: the answers below are deleted only where no session is left.
     old = job_store.execute("SELECT no, session_id FROM sessions WHERE ended_at < ?", (before,)).fetchall()
     gone = [(no, session_id) for no, session_id in old if session_id not in spared]
     job_store.executemany("DELETE FROM sessions WHERE no = ?", [(no,) for no, _ in gone])
@@ -465,6 +470,7 @@ def _giving_way(rows: list[tuple[str, int, str, int, int]], most: int) -> Iterat
         held[principal] += size
         if may_go:
             movable[principal].append((no, session_id, size))
+    # Popped from the end: of each principal the session that ended first.
     for queue in movable.values():
         queue.reverse()
     total = sum(held.values())
@@ -514,6 +520,7 @@ def admit_artifact(
         "SELECT principal, no, session_id, sum(size), ended_at IS NOT NULL FROM artifacts"
         " JOIN sessions ON no = session GROUP BY no ORDER BY ended_at, no"
     ).fetchall()
+    # The new artifact counts for its principal, and its session runs, so it gives way to none.
     left = sum(size for _, _, _, size, _ in sizes) + artifact.size_bytes
     gone: list[tuple[str, str]] = []
     for victim, victim_id in _giving_way([*sizes, (principal, no, session_id, artifact.size_bytes, 0)], most):
