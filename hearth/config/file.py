@@ -6,34 +6,29 @@ particular section: the attrs classes define them. It is imported only when a fi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from itertools import repeat
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import attrs
+from cattrs import BaseValidationError, Converter, ForbiddenExtraKeysError
+from cattrs.errors import AttributeValidationNote, IterableValidationNote
+from cattrs.gen import make_dict_structure_fn
 
 from hearth._util.toml import dump_key, dump_value, parse_toml
 from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
-from hearth.fields import (
-    AnyMap,
-    FieldErrors,
-    FieldType,
-    ListOf,
-    MapOf,
-    Place,
-    Problem,
-    gather,
-    key_text,
-    kind_of,
-    place_text,
-    unknown_key,
-)
+from hearth.fields import AnyMap, Anything, FieldErrors, FieldType, ListOf, Place, kind_of, place_text, unknown_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+Hook = Callable[[Any, Any], Any]
+_TABLE = AnyMap()
+_TABLES = ListOf(Anything(), expected="an array of tables")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -52,67 +47,90 @@ def read_toml(path: Path) -> dict[str, Any]:
 def structure(cls: type[T], raw: Mapping[str, Any], source: str) -> T:
     """Return `raw` as a `cls`. Raises ConfigError with one line for each problem, in the order of the attributes."""
     try:
-        built: T = _Section(cls, top=True).read(raw)
-    except FieldErrors as error:
-        lines = [f"{source}: {_place_text(cls, one.place)}{one.reason()}" for one in error.problems]
+        return _converter().structure(raw, cls)
+    except BaseValidationError as error:
+        lines = [f"{source}: {_place_text(cls, place)}{why}" for place, why in _problems(error, ())]
         raise ConfigError("\n".join(lines)) from None
-    return built
 
 
-def _type_of(annotation: Any) -> FieldType:
-    """Return the field type of an attribute: its own, an array of sections, sections by their names, or a section."""
-    if (kind := kind_of(annotation)) is not None:
-        return kind
-    if get_origin(annotation) is tuple:
-        return ListOf(_type_of(get_args(annotation)[0]), expected="an array of tables")
-    if get_origin(annotation) is Mapping:
-        return MapOf(_type_of(get_args(annotation)[1]), None)
-    return _Section(annotation)
+@functools.cache  # cattrs compiles a function for each shape
+def _converter() -> Converter:
+    """Return a converter that coerces nothing: field types read the leaves, and unknown keys are refused."""
+    converter = Converter(detailed_validation=True, forbid_extra_keys=True)
+
+    def section(cls: Any) -> Hook:
+        build: Hook = make_dict_structure_fn(
+            cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True
+        )
+        return lambda raw, _: build(_TABLE.read(raw), cls)
+
+    def collection(shape: type, kind: FieldType, finish: Callable[[Any], Any]) -> Callable[[Any], Hook]:
+        def hook(cls: Any) -> Hook:
+            items: Any = GenericAlias(shape, tuple(arg for arg in get_args(cls) if arg is not Ellipsis))
+            return lambda raw, _: finish(converter.structure(kind.read(raw), items))
+
+        return hook
+
+    def leaf(annotation: object) -> Hook:
+        kind = kind_of(annotation)
+        assert kind is not None, "the predicate saw one"
+        return lambda raw, _: kind.read(raw)
+
+    converter.register_structure_hook_factory(attrs.has, section)
+    converter.register_structure_hook_factory(_is_a(tuple), collection(list, _TABLES, tuple))
+    converter.register_structure_hook_factory(_is_a(Mapping), collection(dict, _TABLE, dict))
+    converter.register_structure_hook_factory(lambda t: kind_of(t) is not None, leaf)
+
+    whole_template = section(ExecTemplate)
+    converter.register_structure_hook(
+        ExecTemplate, lambda raw, t: whole_template({"argv": raw} if isinstance(raw, list) else raw, t)
+    )
+    return converter
 
 
-class _Section(AnyMap):
-    """A table that becomes an attrs class; unknown keys are refused."""
+def _is_a(origin: object) -> Callable[[Any], bool]:
+    return lambda annotation: get_origin(annotation) is origin
 
-    def __init__(self, cls: Any, *, top: bool = False) -> None:
-        super().__init__()
-        self._cls, self._top = cls, top
 
-    def read(self, raw: object) -> Any:
-        """Return the instance. Raises one FieldErrors with the faults of all keys, or with those of the whole."""
-        given = super().read({"argv": raw} if self._cls is ExecTemplate and isinstance(raw, list) else raw)
-        values = gather(self._work(given))
-        try:
-            return self._cls(**values)
-        except ConfigError as error:
-            raise FieldErrors(Problem(self, raw, said=line) for line in str(error).splitlines()) from None
+def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]:
+    """Yield every leaf of cattrs' tree of errors, with its place and the reason."""
+    for note in getattr(error, "__notes__", ()):
+        if isinstance(note, AttributeValidationNote):
+            place = (*place, note.name)
+        elif isinstance(note, IterableValidationNote):
+            place = (*place, note.index)
+    if isinstance(error, BaseValidationError):
+        for inner in error.exceptions:
+            yield from _problems(inner, place)
+    elif isinstance(error, ForbiddenExtraKeysError):
+        for name in sorted(error.extra_fields):
+            yield (*place, name), _unknown(error.cl, place, name)
+    elif isinstance(error, FieldErrors):
+        for one in error.problems:
+            yield (*place, *one.place), one.reason()
+    elif isinstance(error, KeyError):
+        yield place, "missing; this key has no default"
+    elif isinstance(error, ConfigError):
+        yield from zip(repeat(place), str(error).splitlines(), strict=False)
+    else:
+        raise error  # a bug in hearth, not a mistake in the file
 
-    def _work(self, given: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Any], object], object]]:
-        for field in attrs.fields(self._cls):
-            if field.name in given:
-                yield field.name, _type_of(field.type).read, given[field.name]
-            elif field.default is attrs.NOTHING:
-                yield field.name, partial(self._refuse, "missing; this key has no default"), None
-        for name in sorted(given.keys() - attrs.fields_dict(self._cls).keys()):
-            yield name, partial(self._refuse, self._unknown(name)), given[name]
 
-    def _refuse(self, said: str, raw: object) -> object:
-        raise self.wrong(raw, said)
-
-    def _unknown(self, name: str) -> str:
-        """Return the reason for refusing a key; at the top of the file, with the table that has such a key."""
-        fields = attrs.fields(self._cls)
-        tables = [f.name for f in fields if attrs.has(f.type) and name in attrs.fields_dict(f.type)]
-        if tables and self._top:
-            return f"unknown here; this key belongs under [{tables[0]}]"
-        gone: Mapping[str, str] = getattr(self._cls, "GONE", {})
-        return f"unknown key; {gone[name]}" if name in gone else unknown_key(name, [f.name for f in fields])
+def _unknown(cls: type, place: Place, name: str) -> str:
+    """Return the reason for refusing an unknown key; at the top of the file, with the table that has such a key."""
+    fields = attrs.fields(cls)
+    tables = [f.name for f in fields if attrs.has(f.type) and name in attrs.fields_dict(f.type)]
+    if tables and not place:
+        return f"unknown here; this key belongs under [{tables[0]}]"
+    gone: Mapping[str, str] = getattr(cls, "GONE", {})
+    return f"unknown key; {gone[name]}" if name in gone else unknown_key(name, [f.name for f in fields])
 
 
 def _place_text(cls: type, place: Place) -> str:
     """Return a place as its author knows it: `[limits] idle_ttl_s: `, `[[policy]] #2 tools[0]: `."""
     if not place:
         return ""
-    head, rest = key_text(str(place[0])), place[1:]
+    head, rest = dump_key(str(place[0])), place[1:]
     field = attrs.fields_dict(cls).get(head)
     table = f"[{head}]"
     if field is not None and get_origin(field.type) is tuple:

@@ -2,8 +2,8 @@
 
 This module owns the sections (those of TCP listeners are in `listen`, exec templates in `exec`) and the default paths.
 It refuses unknown keys, values of another type, and files that it cannot read whole. It starts nothing and imports
-neither policy nor audit: the composition root passes them their parts. `Config()` needs only attrs; the TOML parser is
-imported only to read a file.
+neither policy nor audit: the composition root passes them their parts. `Config()` needs only attrs; cattrs is imported
+only to read a file.
 
 [card] has the parts of the AgentCard that the daemon cannot know itself (draft-aevum-agentcard-00). They are checked by
 the card's own rules when the file is read, so that no daemon serves a card that its readers must reject.
@@ -444,7 +444,7 @@ def load_config(path: Path | None) -> Config:
     """
     if path is None:
         return Config()
-    # Imported here: a start without a file loads no reader.
+    # Imported here: a start without a file does not spend 170 ms on cattrs.
     from hearth.config.file import read_toml, structure
 
     return structure(Config, read_toml(path), str(path))

@@ -3,8 +3,8 @@
 A reader accepts exactly the declared JSON types (no coercion: `true` is not 1, "5" is not 5). It treats null for an
 optional member as absent, ignores unknown members at every level (draft §2.5; `known` names them), and raises
 InvalidParams whose data names the place by JSON pointer. Integers are those that a double holds exactly. Whether a
-session, task or tool of that name exists is not known here. The readers are hand-written and do not use
-`hearth.fields`, because they run for every request.
+session, task or tool of that name exists is not known here. The readers are hand-written and do not use cattrs, because
+they run for every request and at the daemon's start.
 
 The hcp.* methods are about whole jobs, beside HCP's own messages (decision 0067). HCP's pages leave open how a caller
 finds capabilities, comes back to a session, fetches an artifact, and how a person approves a job. These methods do

@@ -114,7 +114,7 @@ def test_a_client_imports_neither_actors_nor_drivers_nor_hardware_libraries() ->
     assert done.returncode == 0, done.stderr
     loaded = json.loads(done.stdout)
     ours = ("hearth.actors", "hearth.drivers")
-    heavy = ("gpiod", "smbus2", "serial", "jsonschema", "cryptography", "psutil")
+    heavy = ("gpiod", "smbus2", "serial", "cattrs", "jsonschema", "cryptography", "psutil")
     assert "trio" in loaded
     assert not [name for name in loaded if name.startswith(ours + heavy)]
 
