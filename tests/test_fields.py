@@ -98,7 +98,7 @@ PATH, SOCKET, MODE = AbsolutePath(), AbsolutePath(max_bytes=10), Mode()
 LIST, SOME, PAIR = ListOf(COUNT), ListOf(NAME, least=1), ListOf(NAME, least=2, most=2, expected="a pair of names")
 TABLE, MAP, ANY_KEYS = AnyMap(), MapOf(COUNT, WORD), MapOf(COUNT, None)
 CONDITION, ONE_OR_MORE = Fields(uid=COUNT, name=NAME), OneOrMore(COUNT)
-JSON, OBJECT = JsonValue(), codec.Table(None, {"name": NAME}, {"size": COUNT})
+JSON, OBJECT = JsonValue(), codec.Table({"name": NAME, "size": COUNT}, required=("name",))
 DURATION = DURATIONS.kinds["max_duration"]
 MEASURED = codec.EVENT_DATA["progress"].kinds["remaining"]
 DURATION_REASON = 'expected an ISO 8601 duration such as "PT10M", without years and months, got {}'

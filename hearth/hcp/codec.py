@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import orjson
 from attrs import NOTHING, Factory, fields
@@ -72,7 +72,9 @@ from hearth.protocol.jsonrpc import kind_of
 from hearth.schema import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
+
+    from attrs import Attribute
 
 MAX_SAFE: Final = (1 << 53) - 1
 """Integers beyond this do not survive a peer that reads numbers as doubles."""
@@ -113,28 +115,29 @@ class _Identifier(FieldType):
 
 
 class Table(FieldType):
-    """An object of one of the pages' tables, and the class that holds it; without a class it is only checked.
+    """An object of one of the pages' tables, and the attrs class that holds it; without a class it is only checked.
 
-    A `required` member must be present and not null. An `optional` one that is absent or null has the class's default,
-    and is left out when written, unless it is one of `always`. Unknown members are ignored at every level, because a
-    later minor version may add some.
+    A required member must be present and not null: one that is among `required`, or without a default in the class. Any
+    other that is absent or null has the default, and is left out when written, unless it is one of `always`. Unknown
+    members are ignored at every level, because a later minor version may add some.
     """
 
     expected = "an object"
 
     def __init__(
         self,
+        kinds: Mapping[str, FieldType],
         make: Callable[..., Any] | None = None,
-        required: Mapping[str, FieldType] | None = None,
-        optional: Mapping[str, FieldType] | None = None,
-        always: Sequence[str] = (),
+        *,
+        required: Collection[str] = (),
+        always: Collection[str] = (),
     ) -> None:
-        self.make = make
-        required, optional = required or {}, optional or {}
-        self.kinds, self._always = {**required, **optional}, always
-        absent = {name: _Absent(name, kind).read for name, kind in required.items()}
-        self._readers = [(name, kind.read, absent.get(name)) for name, kind in self.kinds.items()]
-        self.example = "{" + ", ".join(f'"{name}": {kind.example}' for name, kind in required.items()) + "}"
+        self.kinds, self.make, self._always = kinds, make, always
+        self._defaults = {} if make is None else {each.name: _default(each) for each in fields(cast("Any", make))}
+        needed = [name for name in kinds if name in required or self._defaults.get(name) is NOTHING]
+        absent = {name: _Absent(name, kinds[name]).read for name in needed}
+        self._readers = [(name, kind.read, absent.get(name)) for name, kind in kinds.items()]
+        self.example = "{" + ", ".join(f'"{name}": {kinds[name].example}' for name in needed) + "}"
 
     def read(self, raw: object) -> Any:
         """Return an instance of the class, or the object unchanged. Raises FieldErrors."""
@@ -152,25 +155,16 @@ class Table(FieldType):
 
     def dump(self, value: Any) -> dict[str, Any]:
         """Return the JSON object that reads back as it."""
-        return dict(self._members(value)) if self.make else dict(value)
-
-    def _members(self, value: Any) -> Iterator[tuple[str, Any]]:
-        made: Any = type(value)
-        absent = _defaults(made)
-        for name, kind in self.kinds.items():
-            member = getattr(value, name)
-            if name not in absent or name in self._always or member != absent[name]:
-                yield name, kind.dump(member)
+        if self.make is None:
+            return dict(value)
+        members = ((name, kind, getattr(value, name)) for name, kind in self.kinds.items())
+        kept = (one for one in members if one[0] in self._always or one[2] != self._defaults[one[0]])
+        return {name: kind.dump(member) for name, kind, member in kept}
 
 
-@cache
-def _defaults(made: Any) -> Mapping[str, Any]:
-    """Return the defaults of the optional members of an attrs class."""
-    return {
-        each.name: each.default.factory() if isinstance(each.default, Factory) else each.default  # type: ignore[arg-type]
-        for each in fields(made)
-        if each.default is not NOTHING
-    }
+def _default(attribute: Attribute[Any]) -> Any:
+    default: Any = attribute.default
+    return default.factory() if isinstance(default, Factory) else default  # type: ignore[arg-type]
 
 
 class _Absent(FieldType):
@@ -263,9 +257,9 @@ _STATE = Choice(*get_args(State))
 _ID = _Identifier()
 
 SAFETY_ENVELOPE = Table(
-    optional={
+    {
         "parameters": _map(
-            Table(optional={"min": ANY_NUMBER, "max": ANY_NUMBER, "unit": _Text('"celsius"'), "hard_limit": Flag()})
+            Table({"min": ANY_NUMBER, "max": ANY_NUMBER, "unit": _Text('"celsius"'), "hard_limit": Flag()})
         ),
         "prohibited_actions": _SENTENCES,
         "emergency_procedures": _map(_SENTENCE),
@@ -273,130 +267,118 @@ SAFETY_ENVELOPE = Table(
 )
 """L3, Safety Envelope. A parameter may have further members."""
 
-_CONSTRAINTS = Table(
-    Constraints,
-    {},
-    {
-        "max_duration": _LONGER_THAN_NOTHING,
-        "confidence_threshold": Number(ge=0, le=1),
-        "data_classification": _CLASSIFICATION,
-        "priority": Choice(*get_args(Priority)),
-    },
-)
-_EXPECTED_OUTPUT = Table(
-    ExpectedOutput, {}, {"format": _NAME, "required_fields": _list(_Text('"confidence"')), "schema": _OBJECT}
-)
 _ARTIFACT = Table(
-    Artifact,
-    {"name": _SENTENCE, "type": _Text('"text/csv"'), "uri": _Text('"hcp://session-abc/artifacts/samples.csv"')},
-    {"size_bytes": _COUNT, "checksum": _Text('"sha256:abc..."')},
-)
-_SUMMARY = Table(
-    ExecutionSummary,
-    {"duration": _MEASURED, "steps_executed": _COUNT},
-    {"checkpoints_created": _COUNT, "risk_events": _SENTENCES, "warnings": _SENTENCES},
-    always=("checkpoints_created", "risk_events", "warnings"),
-)
-_DETAILS = Table(
-    ErrorDetails,
-    {},
     {
-        "phase": _WORDS,
-        "step": _COUNT,
-        "last_checkpoint": _Text('"ckpt-002"'),
-        "recoverable": Flag(),
-        "reason": _WORDS,
+        "name": _SENTENCE, "type": _Text('"text/csv"'), "uri": _Text('"hcp://session-abc/artifacts/samples.csv"'),
+        "size_bytes": _COUNT, "checksum": _Text('"sha256:abc..."'),
     },
-    always=("recoverable",),
-)
+    Artifact,
+)  # fmt: skip
+_ARTIFACTS = _list(_ARTIFACT)
+_SUMMARY = Table(
+    {
+        "duration": _MEASURED, "steps_executed": _COUNT, "checkpoints_created": _COUNT, "risk_events": _SENTENCES,
+        "warnings": _SENTENCES,
+    },
+    ExecutionSummary,
+    always=("checkpoints_created", "risk_events", "warnings"),
+)  # fmt: skip
 
 PAYLOADS: Mapping[MessageType, Table] = {
     "task_submit": Table(
-        TaskSubmit,
         {
             "capability": _NAME,
             "caller_id": _Text('"harness-alpha-001"', limit=256),
             "intent": _Text('"Survey the climate of the bench"'),
             "inputs": _OBJECT,
-        },
-        {
             "capability_version": _Text('"1.x"', limit=200),
-            "constraints": _CONSTRAINTS,
-            "expected_output": _EXPECTED_OUTPUT,
+            "constraints": Table(
+                {
+                    "max_duration": _LONGER_THAN_NOTHING, "confidence_threshold": Number(ge=0, le=1),
+                    "data_classification": _CLASSIFICATION, "priority": Choice(*get_args(Priority)),
+                },
+                Constraints,
+            ),
+            "expected_output": Table(
+                {"format": _NAME, "required_fields": _list(_Text('"confidence"')), "schema": _OBJECT}, ExpectedOutput
+            ),
             "context": _OBJECT,
         },
+        TaskSubmit,
     ),
-    "abort": Table(Abort, {}, {"reason": _Text('"no longer needed"', limit=4096, least=0), "session_token": _SENTENCE}),
+    "abort": Table({"reason": _Text('"no longer needed"', limit=4096, least=0), "session_token": _SENTENCE}, Abort),
     "task_accepted": Table(
-        TaskAccepted,
         {
             "session_token": _SENTENCE,
             "risk_level": _RISK,
             "data_classification": _CLASSIFICATION,
             "constraints": Table(
-                AcceptedConstraints, {"max_duration": _LONGER_THAN_NOTHING, "abort_timeout": _MEASURED}
+                {"max_duration": _LONGER_THAN_NOTHING, "abort_timeout": _MEASURED}, AcceptedConstraints
             ),
+            "safety_envelope": SAFETY_ENVELOPE,
+            "in_reply_to": _ID,
         },
-        {"safety_envelope": SAFETY_ENVELOPE, "in_reply_to": _ID},
+        TaskAccepted,
         always=("safety_envelope",),
     ),
     "task_rejected": Table(
-        TaskRejected,
-        {"reason_code": _NAME, "reason_message": _SENTENCE},
         {
-            "assessed_risk_level": _RISK,
-            "suggestion": _SENTENCE,
-            "in_reply_to": _ID,
-            "final_state": _STATE,
+            "reason_code": _NAME, "reason_message": _SENTENCE, "assessed_risk_level": _RISK, "suggestion": _SENTENCE,
+            "in_reply_to": _ID, "final_state": _STATE,
         },
+        TaskRejected,
     ),
     "event": Table(
-        Event,
-        {"event_type": Choice(*get_args(EventType)), "sequence": _COUNT},
-        {"data": _OBJECT},
-        always=("data",),
+        {"event_type": Choice(*get_args(EventType)), "sequence": _COUNT, "data": _OBJECT}, Event, always=("data",)
     ),
     "task_completed": Table(
-        TaskCompleted, {"outputs": _OBJECT}, {"artifacts": _list(_ARTIFACT), "execution_summary": _SUMMARY}
+        {"outputs": _OBJECT, "artifacts": _ARTIFACTS, "execution_summary": _SUMMARY}, TaskCompleted
     ),
     "task_failed": Table(
-        TaskFailed,
-        {"error_code": Choice(*get_args(ErrorCode)), "error_message": _SENTENCE},
         {
-            "error_details": _DETAILS,
+            "error_code": Choice(*get_args(ErrorCode)),
+            "error_message": _SENTENCE,
+            "error_details": Table(
+                {
+                    "phase": _WORDS, "step": _COUNT, "last_checkpoint": _Text('"ckpt-002"'), "recoverable": Flag(),
+                    "reason": _WORDS,
+                },
+                ErrorDetails,
+                always=("recoverable",),
+            ),
             "partial_outputs": _OBJECT,
-            "artifacts": _list(_ARTIFACT),
+            "artifacts": _ARTIFACTS,
             "execution_summary": _SUMMARY,
         },
+        TaskFailed,
         always=("error_details",),
     ),
-}
+}  # fmt: skip
 """Message type -> its payload."""
 
 EVENT_DATA: Mapping[EventType, Table] = {
-    "session_created": Table(optional={"state": _STATE, "risk_level": _RISK, "session_token": _SENTENCE}),
-    "state_changed": Table(optional={"from_state": _STATE, "to_state": _STATE, "reason": _WORDS}),
+    "session_created": Table({"state": _STATE, "risk_level": _RISK, "session_token": _SENTENCE}),
+    "state_changed": Table({"from_state": _STATE, "to_state": _STATE, "reason": _WORDS}),
     "progress": Table(
-        optional={"stage": _WORDS, "percent": Number(ge=0, le=100), "message": _WORDS, "remaining": _MEASURED}
+        {"stage": _WORDS, "percent": Number(ge=0, le=100), "message": _WORDS, "remaining": _MEASURED}
     ),
-    "intermediate_result": Table(optional={"result_type": _SENTENCE, "data": Anything(), "is_partial": Flag()}),
+    "intermediate_result": Table({"result_type": _SENTENCE, "data": Anything(), "is_partial": Flag()}),
     "log": Table(
-        optional={"level": Choice("info", "warn", "error"), "message": _WORDS, "details": Anything()}
+        {"level": Choice("info", "warn", "error"), "message": _WORDS, "details": Anything()}
     ),
-    "warning": Table(optional={"code": _SENTENCE, "message": _WORDS, "details": Anything()}),
-    "error": Table(optional={"code": _SENTENCE, "message": _WORDS, "recoverable": Flag()}),
+    "warning": Table({"code": _SENTENCE, "message": _WORDS, "details": Anything()}),
+    "error": Table({"code": _SENTENCE, "message": _WORDS, "recoverable": Flag()}),
     "checkpoint_created": Table(
-        optional={"checkpoint_id": _SENTENCE, "description": _WORDS, "resumable": Flag(), "created_at": _TIMESTAMP},
+        {"checkpoint_id": _SENTENCE, "description": _WORDS, "resumable": Flag(), "created_at": _TIMESTAMP},
     ),
     "session_closed": Table(
-        optional={"final_state": Choice("REJECTED", "ABORTED", "COMPLETED", "FAILED"), "reason": _WORDS}
+        {"final_state": Choice("REJECTED", "ABORTED", "COMPLETED", "FAILED"), "reason": _WORDS}
     ),
 }  # fmt: skip
 """Event type -> the data fields of L2's table for it. The page's own example omits them, so each may be absent."""
 
 _SCHEMA = AnyMap("an object", '{"type": "object"}')
 DECLARATION = Table(
-    None,
     {
         "name": _NAME,
         "version": _Text('"1.0.0"', limit=200),
@@ -404,13 +386,16 @@ DECLARATION = Table(
         "input_schema": _SCHEMA,
         "output_schema": _SCHEMA,
         "safety": Table(
-            None,
-            {"risk_ceiling": _RISK, "requires_human_approval": Flag(), "involves_physical_resources": Flag()},
-            {"resource_types": _SENTENCES, "hazard_categories": _SENTENCES},
+            {
+                "risk_ceiling": _RISK, "requires_human_approval": Flag(), "involves_physical_resources": Flag(),
+                "resource_types": _SENTENCES, "hazard_categories": _SENTENCES,
+            },
+            required=("risk_ceiling", "requires_human_approval", "involves_physical_resources"),
         ),
+        "constraints": Table({"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": Integer(1, MAX_SAFE)}),
     },
-    {"constraints": Table(optional={"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": Integer(1, MAX_SAFE)})},
-)
+    required=("name", "version", "description", "input_schema", "output_schema", "safety"),
+)  # fmt: skip
 """L3, Capability Declaration Fields and Safety Declaration Fields."""
 
 
@@ -421,7 +406,7 @@ _MAJOR_MINOR = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _VERSION = _Text(f'"{HCP_VERSION}"', expected='a version, "MAJOR.MINOR"')
 _TYPE = Choice(*TYPES)
 _SESSION_ID = _Identifier("the session's id, a string of 1 to 200 printable characters")
-_DECLARED = Table(None, {"capability": DECLARATION}, {"safety_envelope": SAFETY_ENVELOPE})
+_DECLARED = Table({"capability": DECLARATION, "safety_envelope": SAFETY_ENVELOPE}, required=("capability",))
 
 
 def read_message(document: Any) -> Message:

@@ -165,9 +165,7 @@ HCP_METHODS: Mapping[str, Callable[[Mapping[str, Any]], HcpParams]] = {
     "hcp.artifact": _artifact,
     "hcp.pending": lambda _params: _PENDING,
     "hcp.decide": _decide,
-    "hcp.withdraw": lambda params: HcpWithdraw(
-        read_text(params, "message_id"), read_optional_text(params, "reason")
-    ),
+    "hcp.withdraw": lambda params: HcpWithdraw(read_text(params, "message_id"), read_optional_text(params, "reason")),
 }
 """Method name -> reader of its params object."""
 
