@@ -694,7 +694,7 @@ async def test_an_error_that_does_not_know_what_became_of_the_world_says_none(bu
     assert failed.value.data == {"effect": "none"}
 
 
-async def test_a_transaction_that_crashes_its_bus_says_that_nobody_knows(bus_bench, style):
+async def test_a_transaction_that_crashes_its_bus_says_that_the_effect_is_unknown(bus_bench, style):
     with trio.fail_after(10):
         async with bus_bench(style) as bench:
             with pytest.raises(InternalError) as failed:
@@ -821,7 +821,7 @@ async def test_the_holder_of_a_lease_is_not_held_up_by_those_who_wait_for_its_en
     assert bench.observer.labels("begin")[:2] == ["mine", "mine at once"]
 
 
-async def test_releasing_twice_or_for_somebody_else_changes_nothing(bus_bench, style):
+async def test_releasing_twice_or_for_another_changes_nothing(bus_bench, style):
     with trio.fail_after(10):
         async with bus_bench(style) as bench:
             mine = await take_lease(bench.bus)

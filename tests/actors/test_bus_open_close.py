@@ -67,7 +67,7 @@ async def test_a_driver_is_closed_in_a_thread_where_closing_may_block_and_only_t
     assert not driver.is_open
 
 
-async def test_a_close_that_hangs_holds_up_nobody_and_the_end_not_for_long(driver, monkeypatch, caplog):
+async def test_a_close_that_hangs_holds_up_no_other_and_the_end_not_for_long(driver, monkeypatch, caplog):
     monkeypatch.setattr(workers_module, "CLOSE_LIMIT", 0.02)
     driver.closes.clear()
     with trio.fail_after(10):
@@ -122,7 +122,7 @@ async def test_a_driver_is_not_closed_while_a_call_that_was_given_up_is_still_in
     assert [what[0] for what in driver.observer.of("end", "close")] == ["end", "close"]
 
 
-async def test_a_device_that_is_opened_after_all_when_nobody_wants_it_any_more_is_closed_again(driver):
+async def test_a_device_that_is_opened_too_late_is_closed_again(driver):
     driver.opens.clear()
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:

@@ -238,7 +238,7 @@ async def test_past_so_many_outstanding_requests_nothing_more_is_read(make_world
 
 
 @pytest.mark.slow
-async def test_a_client_that_does_not_read_is_cut_off_and_nobody_else_notices(make_world, autojump_clock):
+async def test_a_client_that_does_not_read_is_cut_off_and_no_other_notices(make_world, autojump_clock):
     async with make_world(task_history=1000) as world:
         stream = world.pipes(room=10_000, send_timeout=30)
         lazy = world.carriers[-1]

@@ -232,7 +232,7 @@ async def test_two_runtimes_do_not_write_one_log(tmp_path):
             assert again.health()["ok"]
 
 
-async def test_a_request_that_is_cancelled_is_still_executed_and_harms_nobody(tmp_path):
+async def test_a_request_that_is_cancelled_is_still_executed_and_harms_no_other(tmp_path):
     with trio.fail_after(20):
         async with hearth.open_runtime(config=config(tmp_path)) as runtime, runtime.open_session() as session:
             with trio.CancelScope() as scope:

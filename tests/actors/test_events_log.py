@@ -24,15 +24,15 @@ def numbers(found):
     return [orjson.loads(params)["seq"] for params in found]
 
 
-class Poked:
+class CountingReader:
     """A reader that counts."""
 
     def __init__(self):
         self.gone = False
-        self.pokes = 0
+        self.notified = 0
 
     def notify(self):
-        self.pokes += 1
+        self.notified += 1
 
 
 def test_events_are_numbered_from_one_and_carry_what_the_draft_asks_for():
@@ -127,27 +127,27 @@ def test_what_is_not_json_leaves_no_hole(phase):
     assert after == 4 == log.last_seq + 1
 
 
-def test_readers_are_poked_for_what_is_there_and_for_what_comes_until_the_end():
+def test_readers_are_notified_for_what_is_there_and_for_what_comes_until_the_end():
     log = EventLog("task")
-    early, late, after = Poked(), Poked(), Poked()
+    early, late, after = CountingReader(), CountingReader(), CountingReader()
     log.attach(early)
-    assert early.pokes == 0
+    assert early.notified == 0
     publish(log, "start")
     log.attach(late)
-    assert (early.pokes, late.pokes) == (1, 1)
+    assert (early.notified, late.notified) == (1, 1)
     assert log.followed
     publish(log, "finish", "task_finish")
-    assert (early.pokes, late.pokes) == (3, 3)
+    assert (early.notified, late.notified) == (3, 3)
     assert not log.followed
     assert log.was_followed
     log.attach(after)
-    assert after.pokes == 1
+    assert after.notified == 1
     assert not log.followed
 
 
-def test_a_reader_that_has_gone_or_was_detached_is_poked_no_more():
+def test_a_reader_that_has_gone_or_was_detached_is_notified_no_more():
     log = EventLog("task")
-    gone, detached, stays = Poked(), Poked(), Poked()
+    gone, detached, stays = CountingReader(), CountingReader(), CountingReader()
     for reader in (gone, detached):
         log.attach(reader)
     gone.gone = True
@@ -156,10 +156,10 @@ def test_a_reader_that_has_gone_or_was_detached_is_poked_no_more():
     log.attach(stays)
     log.attach(stays)
     publish(log, "start")
-    assert (gone.pokes, detached.pokes, stays.pokes) == (0, 0, 1)
+    assert (gone.notified, detached.notified, stays.notified) == (0, 0, 1)
 
 
-def test_a_history_that_nobody_followed_says_so():
+def test_a_history_that_was_not_followed_says_so():
     log = EventLog("task")
     publish(log, "start", "task_finish")
     assert log.was_followed is False
@@ -317,7 +317,7 @@ async def test_a_history_asked_for_from_beyond_its_end_sends_nothing_and_ends():
     assert await drained(send_queue) == []
 
 
-async def test_an_abandoned_outbox_follows_nothing_and_wakes_its_writer():
+async def test_an_abandoned_send_queue_follows_nothing_and_wakes_its_writer():
     send_queue, log = SendQueue(), EventLog("task")
     send_queue.follow(log, 1)
     ended = []

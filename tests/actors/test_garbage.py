@@ -9,6 +9,15 @@ import pytest
 from support.world import BenchWorld, running
 from trio.testing import wait_all_tasks_blocked
 
+from hearth.actors.bus.queue import Ticket
+from hearth.actors.connection import Connection
+from hearth.actors.events import EventLog
+from hearth.actors.send_queue import SendQueue
+from hearth.actors.session import Session
+from hearth.actors.step import StepRun, StepScope
+from hearth.actors.task import TaskActor
+from hearth.actors.task_registry import Finished, TaskRegistry
+
 ROUNDS = 10
 
 
@@ -21,7 +30,7 @@ def uncollected():
     def found():
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        types = Counter(type(each).__qualname__ for each in gc.garbage)
+        types = Counter(type(each) for each in gc.garbage)
         gc.set_debug(0)
         gc.garbage.clear()
         return types
@@ -45,18 +54,7 @@ async def in_sessions(world, *steps, **constraints):
     await wait_all_tasks_blocked()
 
 
-OURS = (
-    "TaskActor",
-    "StepRun",
-    "StepScope",
-    "Ticket",
-    "Session",
-    "TaskRegistry",
-    "EventLog",
-    "Finished",
-    "Connection",
-    "Outbox",
-)
+OURS = (TaskActor, StepRun, StepScope, Ticket, Session, TaskRegistry, EventLog, Finished, Connection, SendQueue)
 
 
 @pytest.mark.parametrize("tool", ["read", "fail"])
@@ -66,4 +64,4 @@ async def test_a_session_that_has_ended_leaves_nothing_for_the_collector(uncolle
         uncollected()
         await in_sessions(world, (tool, {}), (tool, {}), abort_on_step_failure=False)
         found = uncollected()
-    assert not {name: found[name] for name in OURS if found[name]}, found.most_common(30)
+    assert not {kind: found[kind] for kind in OURS if found[kind]}, found.most_common(30)

@@ -32,7 +32,7 @@ def kept(world, who=ALICE):
     return world.runtime.memory.for_principal(who.key).used
 
 
-# --- the ledger itself ----------------------------------------------------------------------------------------------
+# --- the accounts ----------------------------------------------------------------------------------------------
 
 
 class Dropped:
@@ -358,7 +358,7 @@ async def test_idempotency_keys_are_refused_past_the_budget_and_never_forgotten(
     await others_are_served(tight)
 
 
-async def test_subscriptions_that_nobody_reads_are_refused_past_the_budget(tight):
+async def test_unread_subscriptions_are_refused_past_the_budget(tight):
     session = await tight.connect().open()
     tasks = [await session.start(("wait", {})) for _ in range(40)]
     connections = [tight.connect(room=0, send_timeout=1e9) for _ in range(40)]
@@ -381,7 +381,7 @@ async def test_subscriptions_that_nobody_reads_are_refused_past_the_budget(tight
     await session.submit(("wait", {}))
 
 
-async def test_histories_that_somebody_has_yet_to_be_sent_stay_charged(tight):
+async def test_histories_that_are_still_to_be_sent_stay_charged(tight):
     session = await tight.connect().open()
     stream = tight.pipes(room=0, send_timeout=1e9)
     deaf = {"jsonrpc": "2.0", "id": 1, "method": "task.events.subscribe", "params": {"session_id": session.session_id}}
@@ -406,7 +406,7 @@ def list_failed(world):
     return [record for record in world.journal.of("task.finish") if record["status"] == "FAILED"]
 
 
-async def test_answers_that_nobody_reads_are_refused_past_the_budget(tight):
+async def test_unread_answers_are_refused_past_the_budget(tight):
     session = await tight.connect().open()
     task = await session.start(("big", {"n": 100_000}))
     await trio.testing.wait_all_tasks_blocked()

@@ -394,7 +394,7 @@ async def test_a_session_whose_safe_state_crashed_the_driver_counts_as_ended(ben
     assert await bench.end(B) == [{"line": 1, "safe": 0}]
 
 
-def test_a_ledger_is_written_when_an_output_is_first_held_and_when_it_is_safe(tmp_path):
+def test_the_outputs_file_is_written_when_an_output_is_first_held_and_when_it_is_safe(tmp_path):
     outputs_file = OutputsFile(tmp_path / "outputs")
     bus = Bus("bench", BenchDriver("bench", Observer(), style=Style.INLINE), outputs_file=outputs_file)
     driven = bus._driven

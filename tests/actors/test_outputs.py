@@ -16,7 +16,7 @@ from support.doubles import BenchDriver, Observer, Op, device_error
 from support.waiting import passes, until
 from support.world import NOON, BenchWorld, running
 
-from hearth.actors.bus import outputs as ledger_module
+from hearth.actors.bus import outputs as outputs_module
 from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.outputs import EARLIER_RUN, OutputsFile
 from hearth.actors.bus.queue import Requester, Ticket
@@ -61,7 +61,7 @@ async def a_run(path, **more):
 
 
 class Kept:
-    """A supervised bus over a bench driver, with a ledger."""
+    """A supervised bus over a bench driver, with a file of its driven outputs."""
 
     def __init__(self, outputs_file=None, style=Style.ASYNC, **more):
         self.observer = Observer()
@@ -139,7 +139,7 @@ async def test_the_file_is_private_and_replaced_whole(path):
         os.umask(former)
 
 
-def test_a_draft_that_somebody_put_there_is_not_written_through(path, tmp_path):
+def test_a_draft_that_another_put_there_is_not_written_through(path, tmp_path):
     target = tmp_path / "precious"
     target.write_text("precious")
     path.with_name(path.name + ".next").symlink_to(target)
@@ -232,13 +232,13 @@ async def test_an_end_in_order_leaves_no_file(path):
 @pytest.fixture
 def broken(monkeypatch):
     """`broken()` makes every write of the file fail, `broken(False)` heals it."""
-    replace = ledger_module._replace
+    replace = outputs_module._replace
 
     def switch(on=True):
         def fail(*_args):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(ledger_module, "_replace", fail if on else replace)
+        monkeypatch.setattr(outputs_module, "_replace", fail if on else replace)
 
     return switch
 
@@ -326,7 +326,7 @@ async def test_a_run_that_is_killed_while_it_pays_leaves_the_debt_to_the_next(pa
 
 
 @pytest.mark.parametrize("trouble", ["it is not there", "it hangs"])
-async def test_a_bus_that_cannot_be_opened_holds_nobody_up_and_its_outputs_are_made_safe_when_it_comes(
+async def test_a_bus_that_cannot_be_opened_holds_up_no_other_and_its_outputs_are_made_safe_when_it_comes(
     path, autojump_clock, trouble
 ):
     left(path, a=[1], b=[2])

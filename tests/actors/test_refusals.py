@@ -122,7 +122,7 @@ async def test_dry_runs_are_limited_for_each_principal_and_use_up_no_tools_rate(
         await session.submit(("limited", {}), dry_run=True)
 
 
-async def test_strangers_are_counted_by_carrier_whatever_their_addresses(autojump_clock):
+async def test_rejected_peers_are_counted_by_carrier_whatever_their_addresses(autojump_clock):
     world = BenchWorld()
     async with running(world):
         for number in range(3 * MOST_NAMES):

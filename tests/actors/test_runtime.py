@@ -191,7 +191,7 @@ async def test_a_session_that_is_torn_down_while_it_closes_is_on_record_with_why
     assert [record["reason"] for record in world.journal.of("session.close")] == ["closed by the client"]
 
 
-async def test_outputs_that_wait_behind_somebody_elses_transaction_are_safe_before_the_driver_closes(
+async def test_outputs_that_wait_behind_anothers_transaction_are_safe_before_the_driver_closes(
     make_world, autojump_clock
 ):
     async with make_world(buses={"a": Style.ASYNC}, close_grace_s=0.5) as world:

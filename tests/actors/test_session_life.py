@@ -153,7 +153,7 @@ async def test_a_heartbeat_longer_than_the_time_to_live_does_not_lengthen_it(wor
     assert closed(world, session)["reason"] == "idle"
 
 
-async def test_waiting_for_a_long_heartbeat_wakes_nobody(world, autojump_clock):
+async def test_waiting_for_a_long_heartbeat_wakes_no_task(world, autojump_clock):
     # Followed, silent for longer than the time to live, and not yet past the heartbeat.
     rung = []
     ring = world.runtime._notify_timer

@@ -514,7 +514,7 @@ async def test_a_step_whose_start_cannot_be_recorded_runs_if_it_reads_and_else_f
     assert world.observer.labels("begin") == ["read"]
 
 
-async def test_a_submission_that_cannot_be_recorded_and_is_cancelled_meanwhile_takes_nobody_along(world):
+async def test_a_submission_that_cannot_be_recorded_and_is_cancelled_meanwhile_ends_no_other(world):
     with trio.fail_after(10):
         client = world.connect()
         session = await client.open()

@@ -44,7 +44,7 @@ async def test_the_owner_is_told_what_went_wrong_and_not_how_it_was_wrapped():
     assert [type(error) for error in told] == [ZeroDivisionError]
 
 
-async def test_an_actor_that_ends_well_tells_nobody():
+async def test_an_actor_that_ends_well_reports_nothing():
     told = []
     await contain("session x", trio.lowlevel.checkpoint, told.append)
     assert told == []

@@ -184,7 +184,7 @@ async def test_a_step_whose_result_cannot_be_told_is_taken_back_all_the_same(mak
             assert world.observer.labels("begin")[:2] == ["x", "undo x"]
 
 
-async def test_a_step_that_makes_many_transactions_keeps_nobody_waiting(make_world, style):
+async def test_a_step_that_makes_many_transactions_keeps_no_other_waiting(make_world, style):
     # On an INLINE bus a transaction runs in place: a loop of them must still give others their turn.
     with trio.fail_after(10):
         async with make_world(buses={"a": style, "b": style}) as world:
@@ -421,7 +421,7 @@ async def test_an_undo_that_crashes_its_bus_is_told_and_the_others_wait_for_the_
         assert world.driver.levels == {1: None}
 
 
-async def test_a_rollback_passes_a_full_queue_and_somebody_elses_lease(make_world):
+async def test_a_rollback_passes_a_full_queue_and_anothers_lease(make_world):
     with trio.fail_after(10):
         async with make_world(bus_queue=1) as world:
             session = await world.connect().open()

@@ -151,7 +151,7 @@ async def test_who_is_not_asked_says_nothing(manager, variables, autojump_clock)
     assert manager.told() == []
 
 
-def test_without_a_pid_the_watchdog_is_meant_for_whoever_reads_it() -> None:
+def test_without_a_pid_the_watchdog_is_meant_for_any_process_that_reads_it() -> None:
     asked = {"NOTIFY_SOCKET": "/run/notify", "WATCHDOG_USEC": "30000000"}
     assert period(asked, 4711) == 30
     assert period({**asked, "WATCHDOG_PID": "4711"}, 4711) == 30

@@ -1,4 +1,4 @@
-"""Fetching a stranger's card from real servers: good ones, and all that a hostile one may try."""
+"""Fetching a foreign card from real servers: good ones, and all that a hostile one may try."""
 
 import gzip
 import json
@@ -323,14 +323,14 @@ async def test_what_is_not_http_is_told_and_is_no_bug(noise):
     assert str(caught.value).startswith(url)
 
 
-async def test_where_nobody_listens_the_url_is_named():
+async def test_where_no_server_listens_the_url_is_named():
     async with serving(EXAMPLE) as url:
         pass
     with pytest.raises(CarrierError, match=url):
         await fetch_card(url)
 
 
-async def test_a_304_that_nobody_asked_for_is_no_card():
+async def test_a_304_that_was_not_asked_for_is_no_card():
     async def answer(stream, _head):
         await stream.send_all(response(304))
 

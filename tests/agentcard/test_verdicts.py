@@ -1,4 +1,4 @@
-"""Thousands of strangers' cards by mutation: the validator's verdict is that of a second, independent reading.
+"""Thousands of foreign cards by mutation: the validator's verdict is that of a second, independent reading.
 
 The oracle is `support.card_rules`.
 """

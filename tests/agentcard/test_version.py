@@ -39,7 +39,7 @@ def test_a_first_card_is_1_0_0_and_an_unchanged_one_keeps_its_version():
         lambda card: card["capabilities"].reverse(),
     ],
 )
-def test_what_nobody_depends_on_raises_the_patch(change):
+def test_what_nothing_depends_on_raises_the_patch(change):
     assert changed(change) == "1.2.1"
 
 
@@ -75,7 +75,7 @@ def test_what_others_may_depend_on_raises_the_major(change):
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.0.0-rc.1", "", None, "1.2.3+b", "01.0.0", "1.2.3\n"])
-def test_a_version_of_somebody_elses_making_is_refused(version):
+def test_a_version_of_another_programs_making_is_refused(version):
     with pytest.raises(ValueError, match="no version of three numbers"):
         next_version({**EXAMPLE, "version": version}, EXAMPLE)
 

@@ -41,7 +41,7 @@ def run(script, *arguments):
     )
 
 
-def test_there_is_no_block_that_nobody_runs():
+def test_there_is_no_block_that_is_not_run():
     assert {name for name, _ in BLOCKS} == {"json", "sh", "python", "console"}
 
 
@@ -125,9 +125,9 @@ def test_the_driven_outputs_on_the_page_can_be_read_and_are_made_safe_in_the_tim
     from hearth.actors.runtime import OPEN_TIMEOUT
 
     (tmp_path / "audit.log.outputs").write_text(blocks("json")[1])
-    ledger = OutputsFile(tmp_path / "audit.log.outputs")
-    ledger.open(0.0)
-    assert ledger.found.outputs == {"gpio:sim-header": (17, 18)}
+    outputs_file = OutputsFile(tmp_path / "audit.log.outputs")
+    outputs_file.open(0.0)
+    assert outputs_file.found.outputs == {"gpio:sim-header": (17, 18)}
     assert f"waits up to {OPEN_TIMEOUT:g} s" in PAGE
 
 

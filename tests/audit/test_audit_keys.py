@@ -69,7 +69,7 @@ def test_a_key_that_others_can_read_is_refused_and_the_cure_is_named(path, mode)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_key_that_belongs_to_somebody_else_is_refused(path):
+def test_another_users_key_is_refused(path):
     keys.load_or_create(path)
     os.chown(path, 12345, -1)
     with pytest.raises(ConfigError, match=r"belongs to uid 12345"):

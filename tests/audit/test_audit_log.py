@@ -593,7 +593,7 @@ def test_what_was_put_in_its_place_becomes_evidence_and_verification_points_at_i
 
 
 @pytest.mark.parametrize("touch", ["truncate", "append"])
-def test_bytes_that_somebody_cut_or_added_are_noticed(bench, touched, touch):
+def test_bytes_that_were_cut_or_added_are_noticed(bench, touched, touch):
     if touch == "truncate":
         os.truncate(bench.path, 0)
     else:

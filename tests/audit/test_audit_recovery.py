@@ -94,7 +94,7 @@ def test_whatever_follows_the_last_record_is_no_record(bench, events, tail):
 
 
 @pytest.mark.parametrize("start_of_record", [b"{", b'{"seq":1,"ts":"2026', b"\0" * 100])
-def test_a_torn_first_record_is_torn_and_not_somebody_elses_file(bench, start_of_record):
+def test_a_torn_first_record_is_torn_and_not_another_programs_file(bench, start_of_record):
     bench.path.write_bytes(start_of_record)
     found = reopened(bench)
     assert found.torn.read_bytes() == start_of_record
@@ -329,7 +329,7 @@ def test_words_inside_other_fields_are_not_taken_for_events(bench):
 
 
 @pytest.mark.parametrize("odd", [["x"], {"x": 1}, None, 3])
-def test_odd_fields_in_somebody_elses_records_do_not_keep_the_log_from_opening(bench, odd):
+def test_odd_fields_in_foreign_records_do_not_keep_the_log_from_opening(bench, odd):
     bench.write(BEGIN, submit(odd), done(odd), submit("a"), start("a", odd), finish("a", odd), start("a", 2))
     assert reopened(bench).in_flight == (
         {"session_id": "s", "task_id": "a", "steps": [{"step_index": 2, "tool": "gpio.set"}]},

@@ -228,7 +228,7 @@ def test_what_tail_prints_as_json_is_json(cli, log):
 @pytest.mark.parametrize("how", [[], ["--json"]])
 # orjson reads a thousand levels, and writes a quarter of them.
 @pytest.mark.parametrize("deep", ["[" * 1000 + "]" * 1000, '{"a":' * 1000 + "1" + "}" * 1000], ids=["array", "object"])
-def test_tail_shows_a_record_of_somebody_elses_making_on_one_line(cli, tmp_path, how, deep):
+def test_tail_shows_a_record_of_another_programs_making_on_one_line(cli, tmp_path, how, deep):
     path = tmp_path / "audit.log"
     path.write_text(f'{{"seq":1,"ts":"a\\nb","event":"e\\n","x":{deep},"y":5,"prev":"p"}}\n')
     done = cli("audit", "tail", str(path), *how)

@@ -124,7 +124,7 @@ def test_this_kernel_can_be_looked_at_and_a_plan_be_made(tmp_path):
     assert all(check.finding for check in doctor.machine_checks(found))
 
 
-def test_a_configuration_that_switches_it_off_or_names_nobody_is_told(tmp_path):
+def test_a_configuration_that_switches_it_off_or_names_no_principal_is_reported(tmp_path):
     (tmp_path / "hearth.toml").write_text("[sandbox]\nenable = false\n")
     planned = doctor.look_at_confinement(load_config(tmp_path / "hearth.toml"))["planned"]
     assert planned == {"off": "[sandbox] enable = false"}

@@ -211,7 +211,7 @@ def test_a_signal_ends_it(daemon, number, code) -> None:
 
 
 @pytest.mark.slow
-def test_a_closed_stdin_is_a_usage_error_and_not_somebody_elses_file(daemon) -> None:
+def test_a_closed_stdin_is_a_usage_error_and_not_another_programs_file(daemon) -> None:
     closed = 'exec "$@" <&- >&-'
     done = subprocess.run(
         ["/bin/sh", "-c", closed, "sh", *COMMAND, "--socket", str(daemon.socket)],
@@ -299,7 +299,7 @@ async def test_what_is_owed_is_what_has_an_id_and_no_answer(monkeypatch) -> None
 
 
 @pytest.mark.parametrize("line", [b"nonsense", b"7", b"[]", b'{"id":null}', b'{"id":1.5,"method":"x"}', b'{"id":true}'])
-async def test_what_is_no_request_is_answered_to_nobody(line) -> None:
+async def test_what_is_no_request_is_not_answered(line) -> None:
     unanswered = UnansweredRequests()
     unanswered.sent(line + b"\n")
     assert unanswered._ids.total() == 1

@@ -291,7 +291,7 @@ def test_the_socket_is_named_before_or_after_the_command(cli, daemon):
     assert cli("--socket", f"unix:{daemon.socket}", "run", "hw.board").code == 0
 
 
-def test_nobody_at_the_socket_is_exit_code_3_with_a_cure(cli, tmp_path):
+def test_no_daemon_at_the_socket_is_exit_code_3_with_a_cure(cli, tmp_path):
     answer = cli("--socket", tmp_path / "none", "tools")
     assert answer.code == 3
     assert answer.err == f"hearth: no daemon at {tmp_path}/none: there is no such socket; start one with `hearthd`\n"
@@ -301,7 +301,7 @@ def test_nobody_at_the_socket_is_exit_code_3_with_a_cure(cli, tmp_path):
     assert cli("tools").code == 3
 
 
-def test_somebody_who_does_not_answer_is_not_waited_for_for_ever(cli, tmp_path, monkeypatch):
+def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 0.05)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent"))
@@ -311,7 +311,7 @@ def test_somebody_who_does_not_answer_is_not_waited_for_for_ever(cli, tmp_path, 
     assert "is it hearthd that listens there?" in answer.err
 
 
-def test_somebody_who_speaks_another_protocol_is_exit_code_3(cli, tmp_path):
+def test_a_server_of_another_protocol_is_exit_code_3(cli, tmp_path):
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(tmp_path / "other"))
         other.listen()

@@ -241,7 +241,7 @@ def test_a_job_can_be_come_back_to(local_cli, file):
     assert local_cli("hcp", "jobs", "--json").json[0]["session_id"] == session
 
 
-def test_the_account_of_a_job_tells_it_from_the_submission_to_the_summary(local_cli, file):
+def test_the_report_of_a_job_goes_from_the_submission_to_the_summary(local_cli, file):
     session = submitted(local_cli, file(job(times=2)))
     assert local_cli("hcp", "watch", session).code == 0
     shown = local_cli("hcp", "account", session)
@@ -256,7 +256,7 @@ def test_the_account_of_a_job_tells_it_from_the_submission_to_the_summary(local_
     assert document["result"]["state"] == "COMPLETED"
 
 
-def test_the_account_of_a_job_that_failed_says_why_not(local_cli, file):
+def test_the_report_of_a_job_that_failed_says_why_not(local_cli, file):
     session = submitted(local_cli, file(job(line=89)))
     assert local_cli("hcp", "watch", session).code == 1
     shown = local_cli("hcp", "account", session).out
@@ -264,7 +264,7 @@ def test_the_account_of_a_job_that_failed_says_why_not(local_cli, file):
     assert "execution_error" in shown or "input_error" in shown
 
 
-def test_a_job_under_way_has_an_account_so_far_and_can_be_aborted(local_cli, file):
+def test_a_job_under_way_has_a_report_so_far_and_can_be_aborted(local_cli, file):
     session = submitted(local_cli, file(job(times=1000, pause_s=0.5)))
     shown = local_cli("hcp", "account", session)
     assert shown.code == 0
@@ -318,7 +318,7 @@ def waiting(boss, count=1):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["approve", "deny"])
-def test_a_person_decides_about_a_job_of_somebody_else(local_cli, boss, file, hearth_process, command):
+def test_a_person_decides_about_a_job_of_another_principal(local_cli, boss, file, hearth_process, command):
     with hearth_process("hcp", "submit", str(file(job(loud=True)))) as process:
         (asked,) = waiting(boss)
         shown = boss("hcp", "pending").out
@@ -389,7 +389,7 @@ def test_ctrl_c_before_the_answer_says_where_to_look(boss, file, hearth_process)
 
 
 @pytest.mark.slow
-def test_ctrl_c_before_the_answer_withdraws_a_job_that_nobody_else_knows_of(boss, file, hearth_process):
+def test_ctrl_c_before_the_answer_withdraws_a_job_that_no_other_knows_of(boss, file, hearth_process):
     with hearth_process("hcp", "submit", str(file(job(loud=True)))) as process:
         waiting(boss)
         process.send_signal(signal.SIGINT)

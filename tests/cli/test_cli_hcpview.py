@@ -150,7 +150,7 @@ def test_an_abort_has_no_error_to_tell():
     }  # fmt: skip
 
 
-def test_a_long_account_leaves_out_the_middle_and_says_how_much():
+def test_a_long_report_leaves_out_the_middle_and_says_how_much():
     count = hcp_account.SHOWN_FIRST + hcp_account.SHOWN_LAST + 7
     messages = [message(accepted(safety_envelope=ENVELOPE), session_id=SESSION, now=time.time())]
     for number in range(count):

@@ -43,7 +43,7 @@ def loaded(path):
 
 
 class Made:
-    """What `hearth tls` made and told, as the door's bench: nothing but what its user has in hand."""
+    """What `hearth tls` made and told, as the server's bench: nothing but what its user has in hand."""
 
     def __init__(self, told):
         self.address = parse(told["address"])
@@ -58,7 +58,7 @@ class Made:
 # --- init -----------------------------------------------------------------------------------------------------------
 
 
-def test_init_makes_three_pairs_whose_keys_nobody_else_can_read(cli, tmp_path) -> None:
+def test_init_makes_three_pairs_whose_keys_only_their_owner_can_read(cli, tmp_path) -> None:
     before = os.umask(0)
     try:
         answer = cli("tls", "init", tmp_path / "new" / "tls")
@@ -199,7 +199,7 @@ def test_what_is_no_directory_is_refused(cli, tmp_path) -> None:
     assert "is not a directory; name another one" in cli("tls", "init", tmp_path / "file").err
 
 
-def test_somebody_elses_directory_is_refused(cli, made, monkeypatch) -> None:
+def test_another_users_directory_is_refused(cli, made, monkeypatch) -> None:
     os.chown(made, 12345, -1) if os.geteuid() == 0 else monkeypatch.setattr(tls.os, "geteuid", lambda: 54321)
     answer = cli("tls", "client", made, "arm-7")
     assert answer.code == 2
@@ -301,7 +301,7 @@ def test_nothing_outlives_its_ca(cli, made) -> None:
     assert loaded(made / "arm-7.pem").not_valid_after_utc == ca.not_valid_after_utc
 
 
-def test_an_expired_ca_certifies_nobody(cli, made) -> None:
+def test_an_expired_ca_certifies_no_peer(cli, made) -> None:
     expire(made, -DAY)
     answer = cli("tls", "client", made, "arm-7")
     assert answer.code == 2

@@ -152,7 +152,7 @@ def test_a_cancelled_task_is_an_error_without_a_code(steps):
         ),
     ],
 )
-def test_a_plan_with_a_member_that_nobody_knows_is_refused_before_anything_is_sent(tmp_path, plan, said):
+def test_a_plan_with_an_unknown_member_is_refused_before_anything_is_sent(tmp_path, plan, said):
     path = tmp_path / "plan.json"
     path.write_bytes(orjson.dumps({"intent": "x", "steps": [{"tool": "gpio.get"}], **plan}))
     with pytest.raises(click.UsageError) as refused:
@@ -160,7 +160,7 @@ def test_a_plan_with_a_member_that_nobody_knows_is_refused_before_anything_is_se
     assert refused.value.message == f"{path}: {said}"
 
 
-def test_a_constraint_that_nobody_knows_is_refused_before_anything_is_sent():
+def test_an_unknown_constraint_is_refused_before_anything_is_sent():
     with pytest.raises(click.UsageError) as refused:
         run.main(["gpio.set", "line=1", "value=1", "-c", "dryrun=true"], standalone_mode=False)
     assert refused.value.message == "-c dryrun: unknown key; did you mean dry_run?"

@@ -191,8 +191,8 @@ def test_6_the_protocols_own_codes_are_answered_where_the_table_says(peer, sessi
     assert peer.error("tool.list", {"session_id": "nobody's"})["code"] == -32000
     for method in ("task.get", "task.cancel", "task.events.subscribe"):
         assert peer.error(method, {"session_id": session, "task_id": "nobody's"})["code"] == -32001
-    stranger = peer.open()
-    task_id = peer.submit(stranger, READ)
+    other = peer.open()
+    task_id = peer.submit(other, READ)
     assert peer.error("task.get", {"session_id": session, "task_id": task_id})["code"] == -32001, "for session"
     assert peer.refused(session, ("gpio.toggle", {}))["code"] == -32002
     assert peer.refused(session, ("file.read", {"path": "/etc/passwd"}))["code"] == -32003

@@ -184,8 +184,8 @@ def _judge(tape: Tape, promised: Promised, path: Path) -> bool:
         assert line + b"\n" in tape.lines, f"the log has a line that was never written: {line[:80]!r}"
     _nothing_is_lost(promised, before)
     assert {task["task_id"] for task in recovery.in_flight} == _in_flight(before), "not the tasks that were in flight"
-    ledger = OutputsFile(Path(f"{path}.outputs"))
-    ledger.open(NOW)
+    outputs_file = OutputsFile(Path(f"{path}.outputs"))
+    outputs_file.open(NOW)
     record = recovery.record()
     log.signer = keys.load_or_create(settings.key)
     log.append([(NOW, record)] if record else [], NOW)

@@ -35,7 +35,7 @@ PROVED_BY = {
         "test_5_an_idle_session_is_reaped_with_all_that_closing_means",
     ],
     "Every connection is authenticated, on any carrier": [
-        "test_12_over_a_network_nobody_gets_in_who_has_not_proved_who_it_is",
+        "test_12_over_a_network_every_peer_proves_who_it_is",
         "test_12_no_network_listener_starts_without_a_proof_of_who_calls_and_encryption",
         "test_10_1_a_user_in_the_group_gets_a_session_and_another_not_even_a_connection",
     ],

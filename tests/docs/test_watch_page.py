@@ -26,7 +26,7 @@ def of(language: str) -> str:
     return block.text
 
 
-def test_there_is_no_block_that_nobody_looks_at() -> None:
+def test_there_is_no_block_that_is_not_looked_at() -> None:
     assert {block.language for block in BLOCKS} == {"sh", "toml", "js"}
     assert of("sh").startswith(NOT_RUN)
 

@@ -69,7 +69,7 @@ def test_lines_without_a_name_of_their_own_get_one_from_their_offset():
     assert len(set(names)) == len(names)
 
 
-def test_a_line_that_somebody_uses_is_reserved_naming_the_user():
+def test_a_line_in_use_is_reserved_naming_the_user():
     (spec,) = generic(chip(0, "c", "a", "b", "c", used={0: "heartbeat-led", 2: KERNEL})).chips
     assert [line.reserved for line in spec.lines] == [
         "in use by 'heartbeat-led' since before hearth started",
@@ -305,7 +305,7 @@ def test_a_label_that_two_chips_have_wants_a_path():
     assert problems(*twins, *THERE[1:], gpio=elsewhere)[0][:2] == ("gpio[0].path", "fail")
 
 
-def test_a_line_that_somebody_holds_is_named_with_its_process():
+def test_a_line_that_a_process_holds_is_named_with_its_process():
     holders = Holders({("gpiochip0", 1): (Holder(33, "gpioset"),)}, {}, complete=True)
     told = problems(chip(0, "cell", "relay", "button", used={0: KERNEL, 1: "mine"}), *THERE[1:], holders=holders)
     assert told == [
@@ -350,7 +350,7 @@ def test_an_address_of_a_kernel_driver_is_pointed_out(tmp_path):
     assert "'lm75'" in told[2]
 
 
-def test_a_port_that_somebody_has_is_named():
+def test_a_port_in_use_is_named():
     gpsd = Holders({}, {"/none/ttyUSB0": (Holder(9, "gpsd"), Holder(8, HEARTHD))}, complete=True)
     assert problems(*THERE, holders=gpsd) == [("uart[0].path", "fail", "/none/ttyUSB0 is open in gpsd (pid 9)")]
     getty = port("ttyUSB0", terminal_of=("agetty (pid 5)",))

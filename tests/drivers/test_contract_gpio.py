@@ -27,7 +27,7 @@ async def test_an_output_that_goes_back_to_input_is_released(gpio_bench, transac
     assert await transact(driver, lambda d: d.set(line, 0)) == "input"
 
 
-async def test_get_reads_what_is_on_the_line_whoever_drives_it(gpio_bench, transact):
+async def test_get_reads_the_level_of_the_line_with_any_driver(gpio_bench, transact):
     driver, line = gpio_bench.driver, gpio_bench.line
     for level in (1, 0, 1):
         gpio_bench.push(line, level)
@@ -255,7 +255,7 @@ async def test_a_debounced_line_reports_a_contact_that_stays(gpio_bench, transac
     assert watch.dropped == 0
 
 
-async def test_a_pull_is_what_an_input_reads_while_nobody_drives_it(gpio_bench, transact):
+async def test_a_pull_is_what_an_input_reads_while_nothing_drives_it(gpio_bench, transact):
     assert await transact(gpio_bench.driver, lambda d: d.get(PULLED_UP)) == 1
     gpio_bench.push(PULLED_UP, 0)
     assert await transact(gpio_bench.driver, lambda d: d.get(PULLED_UP)) == 0

@@ -89,7 +89,7 @@ async def test_a_long_message_goes_whole_or_not_at_all(i2c_bench, transact, size
 
 
 @pytest.mark.parametrize("messages", [[Write(b"\x00\x01")], [Read(1)], [Write(b"\x00"), Read(1)]])
-async def test_an_address_that_nobody_answers_at_is_an_error_without_effect(i2c_bench, transact, messages):
+async def test_an_address_that_no_device_answers_at_is_an_error_without_effect(i2c_bench, transact, messages):
     error = await refused(i2c_bench, transact, messages, addr=i2c_bench.nobody)
     place = {"bus": i2c_bench.driver.bus, "addr": i2c_bench.nobody}
     assert error.data == {"effect": "none", **place, "errno": i2c_bench.nobody_errno}
@@ -201,7 +201,7 @@ async def test_there_are_no_outputs_to_bring_to_a_safe_state(i2c_bench, transact
 # --- what the board profile refuses ---------------------------------------------------------------------------------
 
 
-async def test_an_address_that_the_profile_refuses_is_not_touched_whoever_asks(i2c_bench, transact, monkeypatch):
+async def test_an_address_that_the_profile_refuses_is_not_touched_for_any_caller(i2c_bench, transact, monkeypatch):
     driver, addr = i2c_bench.driver, i2c_bench.memory
     with trio.fail_after(30):
         await transact(driver, lambda d: d.transfer(addr, [Write(b"\x10a")]))

@@ -252,7 +252,7 @@ async def test_no_reader_takes_what_another_one_waits_for(uart_bench, transact):
     assert await read_by(uart_bench, transact, "b", until=b"\n") == b"two\n"
 
 
-async def test_who_comes_later_begins_at_what_nobody_has_read(uart_bench, transact):
+async def test_who_comes_later_begins_at_what_has_not_been_read(uart_bench, transact):
     await write(uart_bench, transact, b"one;two\n")
     assert await read_by(uart_bench, transact, "a", until=b";") == b"one;"
     assert await read_by(uart_bench, transact, "b", until=b"\n") == b"two\n"
@@ -290,7 +290,7 @@ async def test_a_reader_that_the_newest_bytes_have_passed_is_told_how_many_it_mi
     assert (await transact(uart_bench, lambda d: d.take(1, None, reader="quick"))).overflow == 0
 
 
-async def test_a_reader_that_never_reads_on_holds_nobody_up(uart_bench, transact):
+async def test_a_reader_that_never_reads_on_holds_up_no_other(uart_bench, transact):
     inbox = uart_bench._inbox
     capacity = inbox.room
     inbox.begin("gone")

@@ -147,7 +147,7 @@ def test_nothing_is_read_outside_the_roots(driver, guard, root, operation):
             getattr(driver, operation)(guard, path)
 
 
-def test_a_fifo_is_refused_and_waits_for_nobody(driver, guard, root):
+def test_a_fifo_is_refused_and_is_not_waited_for(driver, guard, root):
     os.mkfifo(root / "fifo")
     with pytest.raises(PermissionDenied, match="FIFO"):
         driver.read(guard, str(root / "fifo"))
@@ -473,7 +473,7 @@ def test_a_change_that_may_not_have_reached_the_disk_is_said_to_be_done(
     assert (root / "a").read_bytes() == b"new"
 
 
-def test_an_append_that_stops_halfway_says_that_nobody_knows(driver, guard, root, monkeypatch):
+def test_an_append_that_stops_halfway_says_that_the_effect_is_unknown(driver, guard, root, monkeypatch):
     (root / "a").write_bytes(b"old")
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:1]))
@@ -647,7 +647,7 @@ def test_the_steps_of_a_task_on_one_file_are_undone_in_reverse(driver, guard, ro
 
 @pytest.mark.parametrize("mode", ["replace", "append", "create"])
 @pytest.mark.parametrize("change", [b"", b"new and more", b"nEw", b"somebody else's work"])
-def test_what_somebody_else_has_changed_since_is_left_as_it_is(driver, guard, root, mode, change):
+def test_what_another_has_changed_since_is_left_as_it_is(driver, guard, root, mode, change):
     if mode != "create":
         (root / "a").write_bytes(b"")
     done = driver.write(guard, str(root / "a"), b"new", mode)

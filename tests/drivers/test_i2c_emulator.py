@@ -91,7 +91,7 @@ def test_a_register_that_is_selected_and_never_read_is_torn(chip):
     assert ends(chip) == ["torn", "stop"]
 
 
-def test_a_read_that_nobody_began_is_a_stray(chip):
+def test_a_read_that_was_not_begun_is_a_stray(chip):
     chip.command(report(READ_AGAIN, 1))
     assert chip.strays
 
@@ -102,7 +102,7 @@ def test_a_register_read_that_was_split_is_two_exchanges(chip):
     assert [len(exchange.messages) for exchange in chip.log] == [1, 1]
 
 
-def test_nobody_at_an_address_shows_in_the_status_that_is_asked_for_next(chip):
+def test_no_device_at_an_address_shows_in_the_status_that_is_asked_for_next(chip):
     write(chip, b"\x00", addr=0x23)
     assert chip.command(bytes([STATUS]))[20] == 0x40
     cancel(chip)

@@ -89,7 +89,7 @@ def test_a_port_that_is_locked_names_its_holder(terminal):
     assert f"(pid {os.getpid()})" in error.message
 
 
-def test_a_port_that_somebody_has_open_without_a_lock_is_not_touched(terminal):
+def test_a_port_that_is_open_without_a_lock_is_not_touched(terminal):
     code = "import os, sys; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); sys.stdin.read()"
     before = termios.tcgetattr(terminal[1])
     with subprocess.Popen(
@@ -207,7 +207,7 @@ def test_an_opening_that_failed_leaves_nothing_open(terminal):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_holders_of_nothing_are_nobody():
+def test_a_file_without_a_holder_has_none():
     assert holders("/dev/no-such-device") == []
 
 
@@ -230,7 +230,7 @@ def test_a_pseudo_terminal_counts_no_errors_and_has_no_lines(terminal):
     port.close()
 
 
-async def test_an_opening_that_takes_its_time_keeps_nobody_waiting(terminal):
+async def test_an_opening_that_takes_its_time_keeps_no_other_waiting(terminal):
     """A USB device may take seconds to answer; the loop that serves all other buses must go on."""
     hold = threading.Event()
 

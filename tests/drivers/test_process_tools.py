@@ -162,7 +162,7 @@ async def test_an_exit_code_that_means_failure_fails_the_step_and_keeps_the_outp
     assert (await run("proc.exec", {"template": "three-is-fine"}, Step(programs)))["exit_code"] == 3
 
 
-async def test_a_program_that_crashed_left_nobody_knows_what(programs):
+async def test_a_program_that_crashed_had_an_unknown_effect(programs):
     with pytest.raises(DeviceError, match="abort was ended by SIGABRT") as caught:
         await run("proc.exec", {"template": "abort"}, Step(programs))
     assert caught.value.data["effect"] == "unknown"

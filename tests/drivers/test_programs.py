@@ -154,7 +154,7 @@ def test_a_refused_parameter_starts_nothing(execute, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_launcher_refuses_what_no_template_allows_whoever_asks_for_it(launched, tmp_path):
+def test_the_launcher_refuses_what_no_template_allows_for_any_caller(launched, tmp_path):
     params = {"p": ExecParam(enum=(str(tmp_path / "a"),))}
     driver = launched(ExecTemplate(argv=("/usr/bin/touch", "{p}"), params=params))
     launcher = driver._launcher

@@ -102,7 +102,7 @@ async def test_a_sensor_that_went_since_it_was_listed_is_a_device_error(bench, c
         await bench.run("hw.sensor.read", sensor="hwmon/chip/temp1")
 
 
-def test_a_name_that_can_be_nobodys_is_refused_at_submit(bench):
+def test_a_name_that_no_device_can_have_is_refused_at_submit(bench):
     with pytest.raises(InvalidParams, match=r"its profile names inlet, hwmon/mine, and hw\.sensor\.list") as caught:
         bench.tools["hw.sensor.read"].bus({"sensor": "temperature"})
     assert caught.value.data == {"sensor": "temperature", "known": ["inlet", "hwmon/mine"]}

@@ -98,7 +98,7 @@ def test_low_wins_over_high_and_is_counted_as_a_short(make_chip):
     assert (chip.get(1), chip.shorts) == (1, 1)
 
 
-def test_a_pull_decides_only_where_nobody_drives(make_chip):
+def test_a_pull_decides_only_where_nothing_drives(make_chip):
     chip = make_chip(LineSpec(0, "A", pull="up"), LineSpec(1, "B", pull="down"), LineSpec(2, "C"), wires=[(1, 2)])
     assert [chip.get(line) for line in range(3)] == [1, 0, 0]
     chip.set(0, 0)

@@ -50,7 +50,7 @@ async def test_a_muted_peer_swallows_everything(port):
     assert not reply.complete
 
 
-async def test_a_flood_that_nobody_reads_is_bounded_and_counted(port):
+async def test_an_unread_flood_is_bounded_and_counted(port):
     total = INBOX_CAPACITY + 10_000
     await port.write(b"BURST %d\n" % total, timeout_s=1)
     with trio.fail_after(10):
@@ -149,7 +149,7 @@ class Pair(FdUart):
         self._attach(near.detach())
 
 
-async def test_a_write_that_nobody_takes_is_bounded_and_says_how_much_was_taken():
+async def test_a_write_that_is_not_taken_is_bounded_and_says_how_much_was_taken():
     port = Pair()
     port.open()
     with trio.fail_after(30), pytest.raises(TimedOut) as caught:

@@ -68,7 +68,7 @@ async def test_a_scan_asks_where_it_may_do_harm_if_it_is_told_to(bench, i2c, aut
     assert [entry["addr"] for entry in scan["skipped"]] == [0x08, 0x09, 0x0B, 0x61]
 
 
-async def test_nobody_at_the_address_is_a_device_error_without_effect(bench, autojump_clock):
+async def test_no_device_at_the_address_is_a_device_error_without_effect(bench, autojump_clock):
     with pytest.raises(DeviceError) as caught:
         await bench.run("i2c.read", bus=1, addr="0x23", reg=0, len=1)
     assert caught.value.data == {"effect": "none", "bus": 1, "addr": 0x23, "errno": "ENXIO"}

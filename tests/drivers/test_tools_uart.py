@@ -151,7 +151,7 @@ async def test_an_exchange_returns_the_reply_to_its_own_command(bench, uart):
     assert result == {**shown(b"HEARTH,SIM-UART,0,1\n"), "timed_out": False, "discarded": 6}
 
 
-async def test_nobody_comes_in_between_the_command_and_its_reply(bench, uart, make_context):
+async def test_nothing_comes_in_between_the_command_and_its_reply(bench, uart, make_context):
     context, order = make_context(uart), []
 
     async def exchange():

@@ -82,7 +82,7 @@ def test_a_ring_after_the_run_has_ended_is_of_no_consequence():
     assert not ringer.is_alive()
 
 
-def test_nobody_waiting_costs_nothing_and_needs_no_trio():
+def test_no_waiter_costs_nothing_and_needs_no_trio():
     Wakeup().wake()
 
 

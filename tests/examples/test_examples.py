@@ -97,7 +97,7 @@ def test_a_vendors_tool_is_installed_enabled_by_name_and_runs(
     assert "'status': 'SUCCESS'" in said
 
 
-def test_a_vendors_tool_that_nobody_enabled_does_not_exist(tmp_path: Path, start_daemon: Callable[..., None]) -> None:
+def test_a_vendors_tool_that_is_not_enabled_does_not_exist(tmp_path: Path, start_daemon: Callable[..., None]) -> None:
     start_daemon()
     script = tmp_path / "ask.py"
     script.write_text(

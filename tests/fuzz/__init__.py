@@ -1,4 +1,4 @@
-"""Fuzzing: what reads a stranger's bytes, under libFuzzer by way of atheris, and without it in the ordinary suite.
+"""Fuzzing: what reads a peer's bytes, under libFuzzer by way of atheris, and without it in the ordinary suite.
 
 `python -m tests.fuzz` runs targets; `targets/` has one module for each, whose `check(data)` holds the oracle and
 needs no atheris; `corpus/` is what earlier runs found worth keeping, and every input that once was a finding.

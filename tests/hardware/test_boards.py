@@ -90,7 +90,7 @@ def test_a_usb_serial_adapter_is_found_as_a_device_and_a_line_of_this_machine_as
     assert "/dev/tty1" not in ports
 
 
-def test_a_terminal_that_somebody_logs_in_on_is_found_with_the_process():
+def test_a_terminal_that_a_login_uses_is_found_with_the_process():
     login = subprocess.Popen(
         [sys.executable, "-c", TERMINAL, "/dev/ttyS2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -185,7 +185,7 @@ async def test_generic_linux_drives_an_expander_and_leaves_its_address_on_the_wi
                 await session.run("i2c.write", bus=number, addr=0x50, reg=1, data="AA==")
 
 
-async def test_generic_linux_drives_an_smbus_adapter_that_is_nobodys(tmp_path):
+async def test_generic_linux_drives_an_smbus_adapter_that_is_unclaimed(tmp_path):
     number = stub_bus()
     async with generic(tmp_path) as session:
         (bus,) = [bus for bus in (await session.run("hw.i2c.list"))["buses"] if bus["bus"] == number]

@@ -241,7 +241,7 @@ def test_a_line_becomes_an_output_by_no_more_reports_than_a_bare_request_for_its
             assert ours.seen == [(1, 0)]
 
 
-def test_an_output_that_somebody_left_is_taken_over_without_a_change_on_the_wire():
+def test_an_output_that_was_left_on_is_taken_over_without_a_change_on_the_wire():
     with Mcp2221() as adapter:
         with opened("mcp2221_gpio", specs(4)) as driver:
             driver.set(2, 1)

@@ -229,7 +229,7 @@ async def test_closing_the_chip_ends_the_pump_and_every_watch_with_its_last_edge
             await watch.receive()
 
 
-async def test_a_chattering_line_keeps_nobody_from_running(chip):
+async def test_a_chattering_line_keeps_no_other_task_from_running(chip):
     """A pump has no batch without a checkpoint: others run while a full buffer is read."""
     driver = make()
     driver.open()

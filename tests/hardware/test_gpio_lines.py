@@ -176,7 +176,7 @@ def test_reading_an_output_of_an_earlier_user_does_not_make_it_an_input(chip):
     assert seen[0] == (3, INFO.LINE_REQUESTED, Direction.OUTPUT)
 
 
-def test_a_line_that_is_an_input_by_the_profile_is_made_one_whoever_drove_it(chip):
+def test_a_line_that_is_an_input_by_the_profile_is_made_one_by_every_holder(chip):
     with gpiod.Chip(chip.path) as raw:
         raw.request_lines({3: gpiod.LineSettings(direction=Direction.OUTPUT)}).release()
     with opened("relays", specs(direction="input")) as driver:
@@ -321,7 +321,7 @@ def test_a_line_that_the_kernel_itself_holds_is_busy_and_names_the_kernels_user(
         assert chip.value(1) == 1
 
 
-def test_a_chip_does_not_open_while_somebody_holds_a_line_that_has_to_be_driven_at_once(chip):
+def test_a_chip_does_not_open_while_another_holds_a_line_that_has_to_be_driven_at_once(chip):
     lines = [LineSpec(0, "A", initial=1), LineSpec(3, "D", initial=1)]
     driver = LinuxGpio("relays", lines)
     with gpiod.Chip(chip.path) as raw, raw.request_lines({3: gpiod.LineSettings()}, consumer="pump controller"):
@@ -344,7 +344,7 @@ def test_closing_the_chip_gives_every_line_back(chip):
     assert [chip.info(line).used for line in range(8)] == [False] * 8
 
 
-def test_a_line_made_safe_as_an_input_is_an_input_and_nobodys(chip):
+def test_a_line_made_safe_as_an_input_is_an_input_and_is_released(chip):
     lines = [LineSpec(0, "A"), LineSpec(1, "B", safe=1), LineSpec(2, "C", hold="keep")]
     with opened("relays", lines) as driver:
         for line, level in ((0, 1), (1, 0), (2, 1)):
@@ -407,7 +407,7 @@ def test_every_descriptor_is_given_back(chip):
     assert descriptors() == before
 
 
-def test_edge_detection_is_off_while_nobody_watches(chip):
+def test_edge_detection_is_off_while_nothing_watches(chip):
     with opened("relays") as driver:
         driver.get(3)
         assert chip.info(3).edge_detection is Edge.NONE

@@ -51,7 +51,7 @@ def failure(driver, messages, *, addr=MEMORY, kind=DeviceError):
 
 
 @pytest.mark.parametrize("messages", [COMMAND, REGISTER, [Read(4)]], ids=["write", "register", "read"])
-def test_an_address_that_nobody_acknowledges_is_enxio_without_effect(driver, adapter, messages):
+def test_an_address_that_no_device_acknowledges_is_enxio_without_effect(driver, adapter, messages):
     adapter.chip.nack()
     error = failure(driver, messages)
     assert (error.data["errno"], error.data["effect"]) == ("ENXIO", "none")

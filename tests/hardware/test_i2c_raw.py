@@ -68,7 +68,7 @@ def test_a_small_number_can_be_an_address_of_ten_bits_and_is_another_device_than
     assert driver.transfer(MEMORY, [Write(b"\x10"), Read(1)], ten_bit=True) == b"T"
 
 
-def test_nobody_at_an_address_of_ten_bits_is_enxio_without_effect(driver):
+def test_no_device_at_an_address_of_ten_bits_is_enxio_without_effect(driver):
     with pytest.raises(DeviceError) as caught:
         driver.transfer(0x3FF, [Write(b"\x10"), Read(1)])
     assert caught.value.data == {"effect": "none", "bus": driver.bus, "addr": 0x3FF, "errno": "ENXIO"}

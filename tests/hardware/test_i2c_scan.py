@@ -64,7 +64,7 @@ def test_an_address_that_a_driver_of_the_kernels_has_is_told_and_not_touched(dri
     assert 0x4F not in scan.found
 
 
-def test_nobody_on_the_wires_is_an_empty_scan(driver, adapter):
+def test_no_device_on_the_wires_is_an_empty_scan(driver, adapter):
     adapter.chip.targets.clear()
     scan = driver.scan()
     assert (scan.found, scan.owned) == ((), {})
@@ -93,7 +93,7 @@ def test_an_adapter_that_has_smbus_only_is_scanned_too():
     driver.close()
 
 
-def test_a_scan_sends_nobody_a_byte_though_the_adapters_driver_would(driver, adapter):
+def test_a_scan_sends_no_device_a_byte_though_the_adapters_driver_would(driver, adapter):
     # What this kernel makes of a quick write on this adapter: a port expander would take the zero for its outputs.
     with SMBus(driver.bus) as other:
         other.write_quick(0x60)

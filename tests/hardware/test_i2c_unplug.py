@@ -65,7 +65,7 @@ async def test_an_operation_on_an_adapter_that_is_gone_says_so_at_once_without_e
     adapter.wait_unplugged()
 
 
-async def test_the_pump_raises_when_the_adapter_goes_though_nobody_uses_it(adapter, driver):
+async def test_the_pump_raises_when_the_adapter_goes_though_it_is_not_in_use(adapter, driver):
     path = driver.describe()["path"]
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -189,7 +189,7 @@ async def test_the_bus_lets_go_of_an_adapter_that_goes_and_is_reopened_when_it_r
             assert read["data"] == "YWJj"
 
 
-async def test_an_idle_bus_wakes_nobody(adapter, driver):
+async def test_an_idle_bus_wakes_no_task(adapter, driver):
     class Counter(trio.abc.Instrument):
         steps = 0
 

@@ -51,8 +51,8 @@ def are(daemon: Hearthd, state: str) -> bool:
 
 
 def driven(daemon: Hearthd) -> Any:
-    ledger = Path(f"{daemon.audit}.outputs")
-    return json.loads(ledger.read_text())["outputs"] if ledger.exists() else {}
+    outputs_file = Path(f"{daemon.audit}.outputs")
+    return json.loads(outputs_file.read_text())["outputs"] if outputs_file.exists() else {}
 
 
 def when_back(condition: Callable[[], bool]) -> None:

@@ -95,5 +95,5 @@ def test_lines_are_as_the_profile_says_when_the_program_that_drove_them_is_kille
     shared.running.until(lambda: shared.levels(chip) == SAFE[chip])
 
 
-def test_a_line_that_nobody_drove_is_not_touched(shared) -> None:
+def test_a_line_that_was_not_driven_is_not_touched(shared) -> None:
     assert not shared.user_of("lamp").used

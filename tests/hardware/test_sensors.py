@@ -251,7 +251,7 @@ async def test_a_sensor_of_the_profile_whose_address_a_kernel_driver_owns_is_rea
         assert (await read(session, f"hwmon/lm75-i2c-{stub_bus()}-50/temp1"))["value"] == 21.0
 
 
-async def test_a_name_that_can_be_nobodys_is_refused_before_anything_runs(session):
+async def test_a_name_that_no_device_can_have_is_refused_before_anything_runs(session):
     with pytest.raises(InvalidParams, match=r"inlet, and hw\.sensor\.list has those of the kernel"):
         await read(session, "temperature")
 
@@ -292,7 +292,7 @@ async def test_a_chip_that_does_not_answer_is_an_error_with_its_errno_until_it_a
         assert 21 <= (await read(session, name))["value"] < 22
 
 
-async def test_a_chip_whose_adapter_hangs_keeps_nobody_from_the_other_sensors(session):
+async def test_a_chip_whose_adapter_hangs_keeps_no_caller_from_the_other_sensors(session):
     with Mcp2221({0x4A: Memory()}) as adapter, kernel_driver(adapter.bus, 0x4A, "lm75"):
         adapter.chip.wedge(addr=0x4A)
         async with trio.open_nursery() as nursery:

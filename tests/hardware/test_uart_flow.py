@@ -151,7 +151,7 @@ class Ticker:
             self.longest, last = max(self.longest, now - last), now
 
 
-async def test_closing_with_output_that_does_not_leave_stalls_nobody_and_ends(adapter):
+async def test_closing_with_output_that_does_not_leave_stalls_no_other_and_ends(adapter):
     """The kernel keeps the caller of close(2) waiting for up to 30 s."""
     port = LinuxUart("arm", adapter.path, UartSettings())
     bus, ticker = Bus("uart:arm", port), Ticker()
@@ -190,7 +190,7 @@ async def test_what_was_written_before_the_end_still_leaves(adapter):
     assert got == [b"last words"]
 
 
-async def test_without_flow_control_bytes_that_nobody_reads_are_dropped_and_counted(adapter, other_side, nursery):
+async def test_without_flow_control_unread_bytes_are_dropped_and_counted(adapter, other_side, nursery):
     port = LinuxUart("arm", adapter.path, UartSettings(inbox_bytes=4096))
     await opened(port, nursery)
     data = bytes(range(250)) * 100
@@ -204,7 +204,7 @@ async def test_without_flow_control_bytes_that_nobody_reads_are_dropped_and_coun
 
 
 @pytest.mark.parametrize("flow", ["rtscts", "xonxoff"])
-async def test_with_flow_control_bytes_that_nobody_reads_wait_where_they_are(adapter, other_side, nursery, flow):
+async def test_with_flow_control_unread_bytes_wait_where_they_are(adapter, other_side, nursery, flow):
     port = LinuxUart("arm", adapter.path, UartSettings(inbox_bytes=4096, flow=flow))
     await opened(port, nursery)
     data = bytes(range(0x20, 0x7F)) * 3000

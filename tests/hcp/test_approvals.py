@@ -43,7 +43,7 @@ async def asked(approver, count=1):
     return pending
 
 
-async def test_a_job_that_waits_for_approval_is_shown_to_its_caller_and_to_nobody_else(guarded):
+async def test_a_job_that_waits_for_approval_is_shown_to_its_caller_and_to_no_other(guarded):
     async with guarded() as world:
         alice, bob = world.caller(ALICE), world.caller(BOB)
         document = Caller.submission("heat")
@@ -62,7 +62,7 @@ async def test_a_job_that_waits_for_approval_is_shown_to_its_caller_and_to_nobod
         assert (shown["session_id"], shown["state"]) == (answer["session_id"], "COMPLETED")
 
 
-async def test_a_job_that_waits_for_approval_can_be_withdrawn_by_its_caller_and_by_nobody_else(guarded):
+async def test_a_job_that_waits_for_approval_can_be_withdrawn_by_its_caller_and_by_no_other(guarded):
     async with guarded() as world:
         alice, other, bob = world.caller(ALICE), world.caller(ALICE), world.caller(BOB)
         document = Caller.submission("heat")
@@ -159,7 +159,7 @@ async def test_a_job_that_is_not_approved_is_rejected_with_what_the_person_said(
         assert [one["by"] for one in world.records("hcp.deny")] == [BOB.key]
 
 
-async def test_nobody_approves_a_job_of_their_own(guarded):
+async def test_no_principal_approves_its_own_job(guarded):
     async with guarded() as world:
         alice = world.caller(ALICE)
         await alice.send(Caller.submission("heat"))
@@ -197,7 +197,7 @@ async def test_an_approval_is_given_once(guarded):
         assert len(world.records("hcp.deny")) == 1
 
 
-async def test_a_job_that_nobody_approves_in_time_is_rejected(guarded):
+async def test_a_job_that_is_not_approved_in_time_is_rejected(guarded):
     async with guarded(settings={"approval_timeout_s": 0.05}) as world:
         alice = world.caller(ALICE)
         refused = await alice.rejected(Caller.submission("heat"))
@@ -251,7 +251,7 @@ async def test_an_approved_job_whose_capability_is_taken_meanwhile_is_refused_an
         assert len(await asked(bob)) == 1
 
 
-async def test_below_r3_nobody_is_asked(tmp_path):
+async def test_below_r3_no_person_is_asked(tmp_path):
     low = capability("heat", safety={**GUARDED, "risk_floor": "R2"})
     async with hcp_world(tmp_path / "hcp", low, policy=POLICY) as world:
         alice = world.caller(ALICE)

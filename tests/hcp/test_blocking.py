@@ -82,9 +82,10 @@ def test_one_that_does_not_end_is_in_the_log_while_it_lasts_with_the_line_that_i
 
 def test_the_thread_that_looks_ends_with_the_job():
     watch = LimitWatch("it", lambda _seconds: None)
+    before = threading.enumerate()
     with watch.looking():
-        (thread,) = [one for one in threading.enumerate() if one.name == "hearth-hcp-watch"]
-    thread.join(10)
+        (thread,) = [one for one in threading.enumerate() if one.name == "hearth-hcp-watch" and one not in before]
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -1,4 +1,4 @@
-"""A schema from a stranger: what is run of it, what is not, and that neither takes long."""
+"""A schema from a caller: what is run of it, what is not, and that neither takes long."""
 
 import re
 

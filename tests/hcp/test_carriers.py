@@ -147,7 +147,7 @@ async def test_two_jobs_go_on_beside_each_other_and_beside_calls_of_a_session(se
             assert sequences == list(range(1, len(sequences) + 1))
 
 
-async def test_an_abort_ends_a_job_and_leaves_an_account_of_what_was_done(served):
+async def test_an_abort_ends_a_job_and_leaves_a_report_of_what_was_done(served):
     async with served.caller() as caller:
         job = await caller.delegate("sleeper", "to wait", {})
         async for event in job.events():
@@ -202,7 +202,7 @@ async def test_a_second_reader_begins_at_the_beginning_while_the_first_goes_on(s
         ]
 
 
-async def test_the_connection_ending_is_told_to_whoever_waits_and_the_job_goes_on(served):
+async def test_the_connection_ending_is_reported_to_every_waiter_and_the_job_goes_on(served):
     gate = served.world.gate("a")
     async with served.caller() as caller:
         job = await caller.delegate("gated", "to go on", {"gate": "a"})
@@ -237,7 +237,7 @@ async def test_an_artifact_comes_whole_and_is_what_was_promised(served, tmp_path
     assert [path.name for path in tmp_path.glob(".samples*")] == []
 
 
-async def test_a_job_that_there_is_not_is_nobodys(served):
+async def test_a_job_that_does_not_exist_is_not_found(served):
     async with served.caller() as caller:
         with pytest.raises(SessionInvalid):
             await caller.attach_job("6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42")
@@ -249,7 +249,7 @@ async def test_a_job_that_there_is_not_is_nobodys(served):
     [
         test_a_job_is_accepted_followed_and_done,
         test_a_caller_that_was_away_comes_back_to_the_rest_of_its_job,
-        test_an_abort_ends_a_job_and_leaves_an_account_of_what_was_done,
+        test_an_abort_ends_a_job_and_leaves_a_report_of_what_was_done,
     ],
 )
 async def test_over_stdio_it_is_no_other(over, promise):

@@ -462,7 +462,7 @@ def test_a_capability_that_drives_hardware_cannot_say_that_it_does_not():
     assert line == f"involves_physical_resources: {reason}"
 
 
-def test_a_person_cannot_be_promised_for_risks_at_which_nobody_is_asked():
+def test_a_person_cannot_be_promised_for_risks_at_which_none_is_asked():
     given = source(tools=["hw.board"], clean_up=GONE, escalate=GONE, risk_ceiling="R2", risk_floor="R1")
     (line,) = faults_of(given)
     assert line.startswith(

@@ -625,7 +625,7 @@ async def test_an_outcome_is_told_once_however_often_a_callee_sends_one(ends):
 # --- connections that end -------------------------------------------------------------------------------------------
 
 
-async def test_whoever_waits_when_the_connection_ends_is_told_so(ends):
+async def test_a_waiter_is_told_when_the_connection_ends(ends):
     client, callee = ends
     async with delegated(client, callee) as job:
 
@@ -737,7 +737,7 @@ async def test_a_caller_that_has_processed_everything_still_finds_the_outcome(en
     assert asked == [6, 5]
 
 
-async def test_a_job_that_is_nobodys_raises_what_the_daemon_says(ends):
+async def test_an_unknown_job_raises_what_the_daemon_says(ends):
     client, callee = ends
     callee.answers["hcp.attach"] = {"code": -32000, "message": "no such job"}
     with pytest.raises(SessionInvalid, match="no such job"):

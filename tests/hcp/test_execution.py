@@ -280,7 +280,7 @@ async def test_a_step_that_only_looks_is_simply_done_again(look):
 
 
 @pytest.mark.parametrize(("effect", "tried_again"), [("none", True), ("done", False), ("unknown", False)])
-async def test_a_failed_step_is_tried_again_by_whoever_goes_on_only_if_it_had_no_effect(look, effect, tried_again):
+async def test_a_failed_step_is_tried_again_by_the_next_session_only_if_it_had_no_effect(look, effect, tried_again):
     async with look(scripted(step("fail", effect=effect, tag="it"))) as world:
         caller = world.caller()
         first = await caller.accepted()

@@ -84,7 +84,7 @@ def test_the_place_and_the_cure_are_named_wherever_the_fault_lies(schema, inputs
     assert cure in suggestion
 
 
-def test_a_refusal_that_nobody_can_explain_points_at_the_inputs():
+def test_an_unexplained_refusal_points_at_the_inputs():
     reason, suggestion = what_is_wrong({}, {"a": 1})
     assert reason == "/payload/inputs: the value does not fit the schema"
     assert suggestion

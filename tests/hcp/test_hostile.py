@@ -1,4 +1,4 @@
-"""Whatever is sent to the desk is answered: thousands of messages that somebody got wrong, and none ends anything."""
+"""Whatever is sent to the job server is answered: thousands of wrong messages, and none ends anything."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def still_works(world):
 
 @pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
-async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_desk_goes_on(tmp_path, quiet):
+async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_job_server_goes_on(tmp_path, quiet):
     random = Random(1848)
     with trio.fail_after(60):
         async with bench(tmp_path) as world:
@@ -156,7 +156,7 @@ async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_desk
             await still_works(world)
 
 
-async def test_what_the_desk_refuses_as_unreadable_is_what_reading_refuses(tmp_path):
+async def test_what_the_job_server_refuses_as_unreadable_is_what_reading_refuses(tmp_path):
     random = Random(1871)
     with trio.fail_after(30):
         async with bench(tmp_path) as world:

@@ -26,13 +26,13 @@ def _bounded(broken_off_when_it_hangs):
 
 @pytest.fixture
 def look(tmp_path):
-    """`async with look(...) as world`: a world with a desk over capabilities."""
+    """`async with look(...) as world`: a world with a job server over capabilities."""
     return lambda *capabilities, **more: hcp_world(tmp_path / "hcp", *capabilities, **more)
 
 
 @asynccontextmanager
 async def killed(tmp_path, *capabilities, **more):
-    """A world whose book stops taking anything at the end of the body, as if the process had been killed there."""
+    """A world whose job store stops taking anything at the end of the body, as if the process had been killed there."""
     async with hcp_world(tmp_path / "hcp", *capabilities, **more) as world:
         yield world
         await world.job_server.services.job_store.aclose()
@@ -190,7 +190,7 @@ ENDS = {
     "a token that no longer holds": (scripted(step("read")), "FAILED", "internal_error"),
     "the HACP session ends": (scripted(step("wait", tag="w")), "FAILED", "internal_error"),
     "no audit log": (scripted(step("set", line=1, value=1)), "FAILED", "resource_unavailable"),
-    "no book": (scripted(step("read")), "FAILED", "resource_unavailable"),
+    "no job store": (scripted(step("read")), "FAILED", "resource_unavailable"),
 }
 
 
@@ -216,7 +216,7 @@ async def test_every_accepted_jobs_story_ends_with_exactly_one_session_closed(lo
             world.job_server.jobs.running[session_id].token = "x.y"
         elif what == "no audit log":
             world.journal.fail("disk full")
-        elif what == "no book":
+        elif what == "no job store":
             await world.job_server.services.job_store.aclose()
         world.gate("g").open()
         if what == "the HACP session ends":

@@ -1,4 +1,4 @@
-"""The book's file: whose it is, what becomes of one that cannot be used, and a disk that fails under it."""
+"""The job store's file: whose it is, what becomes of one that cannot be used, and a disk that fails under it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place(tmp_path):
 
 
 def refused(place):
-    """What is said to who opens a book that cannot be used; it leaves nothing open."""
+    """What is said to who opens a job store that cannot be used; it leaves nothing open."""
     before = descriptors(place)
     with pytest.raises(ConfigError) as caught:
         JobStore(place).open()
@@ -36,7 +36,7 @@ def refused(place):
 
 
 def descriptors(place):
-    """The files of a book that this process has open."""
+    """The files of a job store that this process has open."""
     names = []
     for fd in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
@@ -45,7 +45,7 @@ def descriptors(place):
 
 
 async def made(place, durability="os"):
-    """A book that has ended in order, with one session in it."""
+    """A job store that has ended in order, with one session in it."""
     async with running(JobStore(place, durability=durability)) as job_store:
         await begin(job_store)
 
@@ -53,7 +53,7 @@ async def made(place, durability="os"):
 # --- whose it is
 
 
-async def test_the_book_is_its_owners_alone(place):
+async def test_the_job_store_is_its_owners_alone(place):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         modes = {path.name: path.stat().st_mode & 0o777 for path in (place, *place.iterdir())}
@@ -123,7 +123,7 @@ async def test_what_others_can_read_is_not_used(place, name):
 
 @as_root
 @pytest.mark.parametrize("name", ["", "jobs.sqlite3"])
-async def test_what_belongs_to_somebody_else_is_not_used(place, name):
+async def test_what_belongs_to_another_user_is_not_used(place, name):
     await made(place)
     os.chown(place / name, 65534, 65534)
     assert "belongs to uid 65534; chown it to uid 0" in refused(place)
@@ -161,7 +161,7 @@ async def test_another_programs_database_is_left_as_it_is(place):
     assert (place / "jobs.sqlite3").read_bytes() == before
 
 
-async def test_a_newer_releases_book_is_refused_and_left_as_it_is(place):
+async def test_a_newer_releases_job_store_is_refused_and_left_as_it_is(place):
     await made(place)
     change(place, "PRAGMA user_version = 99")
     before = (place / "jobs.sqlite3").read_bytes()
@@ -170,7 +170,7 @@ async def test_a_newer_releases_book_is_refused_and_left_as_it_is(place):
     assert (place / "jobs.sqlite3").read_bytes() == before
 
 
-async def test_an_older_releases_book_is_brought_up_to_this_one_and_its_checkpoints_are_not_gone_on_from(place):
+async def test_an_older_releases_job_store_is_brought_up_to_this_one_and_its_checkpoints_are_not_gone_on_from(place):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         await job_store.record(ONE, 1, {"ok": True, "result": {"value": 1.5}}, [event(1)])
@@ -186,7 +186,7 @@ async def test_an_older_releases_book_is_brought_up_to_this_one_and_its_checkpoi
     assert look(place, "PRAGMA user_version") == [(2,)]
 
 
-async def test_an_empty_file_becomes_a_book(place):
+async def test_an_empty_file_becomes_a_job_store(place):
     place.mkdir(mode=0o700)
     (place / "jobs.sqlite3").touch(0o600)
     job_store = JobStore(place)
@@ -202,7 +202,7 @@ def torn(content):
 
 
 @pytest.mark.parametrize("damage", [torn, lambda content: content[:8000], lambda _: b"no database at all" * 99])
-async def test_a_damaged_book_is_moved_aside_and_said_to_be(place, damage):
+async def test_a_damaged_job_store_is_moved_aside_and_said_to_be(place, damage):
     await made(place)
     before = (place / "jobs.sqlite3").read_bytes()
     (place / "jobs.sqlite3").write_bytes(damage(before))
@@ -220,7 +220,7 @@ async def test_a_damaged_book_is_moved_aside_and_said_to_be(place, damage):
         assert job_store.aside is None
 
 
-async def test_a_book_that_has_lost_its_key_is_damaged(place):
+async def test_a_job_store_that_has_lost_its_key_is_damaged(place):
     await made(place)
     change(place, "DELETE FROM facts")
     job_store = JobStore(place)
@@ -230,7 +230,7 @@ async def test_a_book_that_has_lost_its_key_is_damaged(place):
 
 
 async def test_an_opening_that_was_killed_half_way_is_made_up_for(place):
-    """The tables are made in one transaction: what a kill leaves of it is an empty book."""
+    """The tables are made in one transaction: what a kill leaves of it is an empty job store."""
     await made(place)
     for name in ("jobs.sqlite3-wal", "jobs.sqlite3-journal"):
         (place / name).write_bytes(b"half a header")
@@ -251,7 +251,7 @@ async def test_durability_says_when_sqlite_syncs(place, durability, level):
 
 @contextmanager
 def full_disk(more=0):
-    """Files of this process can grow to where the book is and `more` bytes, and no further."""
+    """Files of this process can grow to where the job store is and `more` bytes, and no further."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (more, before[1]))
     try:
@@ -260,7 +260,7 @@ def full_disk(more=0):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_a_full_disk_is_one_clear_line_and_the_book_goes_on_when_there_is_room(place):
+async def test_a_full_disk_is_one_clear_line_and_the_job_store_goes_on_when_there_is_room(place):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         await job_store.append(ONE, [event(1)])
@@ -287,7 +287,7 @@ async def test_a_full_disk_is_one_clear_line_and_the_book_goes_on_when_there_is_
     assert look(place, "PRAGMA integrity_check") == [("ok",)]
 
 
-async def test_a_book_is_made_by_the_first_who_asks_it_something_and_not_before(place):
+async def test_a_job_store_is_made_by_the_first_who_asks_it_something_and_not_before(place):
     job_store = JobStore(place)
     key = job_store.key
     async with running(job_store):
@@ -299,7 +299,7 @@ async def test_a_book_is_made_by_the_first_who_asks_it_something_and_not_before(
         assert job_store.key == key
 
 
-async def test_a_book_that_cannot_be_made_leaves_nothing_behind_and_is_made_when_it_can_be(place):
+async def test_a_job_store_that_cannot_be_made_leaves_nothing_behind_and_is_made_when_it_can_be(place):
     async with running(JobStore(place)) as job_store:
         for room in (0, 5000):
             with full_disk(room), pytest.raises(JobStoreError) as caught:
@@ -309,7 +309,7 @@ async def test_a_book_that_cannot_be_made_leaves_nothing_behind_and_is_made_when
         assert (await job_store.claim(ANN, "m", "digest")).kind == "new"
 
 
-async def test_what_somebody_puts_in_its_place_before_it_is_made_is_left_alone(place):
+async def test_what_another_puts_in_its_place_before_it_is_made_is_left_alone(place):
     async with running(JobStore(place)) as job_store:
         (place / "jobs.sqlite3").write_text("mine")
         with pytest.raises(JobStoreError, match="cannot be made: File exists"):
@@ -317,7 +317,7 @@ async def test_what_somebody_puts_in_its_place_before_it_is_made_is_left_alone(p
         assert (place / "jobs.sqlite3").read_text() == "mine"
 
 
-async def test_a_book_that_has_no_room_to_grow_keeps_its_connection_and_says_so(place):
+async def test_a_job_store_that_has_no_room_to_grow_keeps_its_connection_and_says_so(place):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         connection = job_store._file._connection
@@ -345,7 +345,7 @@ async def test_what_sqlite_refuses_undoes_all_that_was_to_be_committed_with_it(p
         assert await job_store.message_log(ONE) == [ACCEPTED, event(2)]
 
 
-async def test_a_book_that_somebody_holds_with_a_tool_of_his_own_is_refused_for_that(place):
+async def test_a_job_store_that_another_program_holds_is_refused_for_that(place):
     await made(place)
     with closing(sqlite3.connect(place / "jobs.sqlite3")) as connection:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -356,7 +356,7 @@ async def test_a_book_that_somebody_holds_with_a_tool_of_his_own_is_refused_for_
         assert await job_store.message_log(ONE) == [ACCEPTED]
 
 
-async def test_a_book_that_is_removed_says_so_until_it_is_put_back(place, tmp_path):
+async def test_a_job_store_that_is_removed_says_so_until_it_is_put_back(place, tmp_path):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         place.rename(tmp_path / "elsewhere")
@@ -370,7 +370,7 @@ async def test_a_book_that_is_removed_says_so_until_it_is_put_back(place, tmp_pa
         assert await job_store.message_log(ONE) == [ACCEPTED, event(1)]
 
 
-async def test_a_book_that_is_replaced_is_not_written(place, tmp_path):
+async def test_a_job_store_that_is_replaced_is_not_written(place, tmp_path):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         (place / "jobs.sqlite3").rename(tmp_path / "elsewhere")
@@ -380,7 +380,7 @@ async def test_a_book_that_is_replaced_is_not_written(place, tmp_path):
         assert (place / "jobs.sqlite3").stat().st_size == 0
 
 
-async def test_a_directory_that_may_not_be_looked_into_is_an_error_of_the_book(place, tmp_path):
+async def test_a_directory_that_may_not_be_looked_into_is_an_error_of_the_job_store(place, tmp_path):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         place.rename(tmp_path / "elsewhere")
@@ -399,7 +399,7 @@ async def test_a_connection_that_broke_is_opened_anew(place):
         assert await job_store.message_log(ONE) == [ACCEPTED, event(1)]
 
 
-async def test_a_broken_connection_is_not_mended_with_a_book_that_became_another_releases(place):
+async def test_a_broken_connection_is_not_mended_with_a_job_store_that_became_another_releases(place):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         job_store._file._connection.close()

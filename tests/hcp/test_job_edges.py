@@ -1,4 +1,4 @@
-"""What rarely happens to a job and its desk: two things at once, somebody else's hand, a disk that says no."""
+"""What rarely happens to a job and its job server: two things at once, another's hand, a disk that says no."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _bounded(broken_off_when_it_hangs):
 
 @pytest.fixture
 def look(tmp_path):
-    """`async with look(...) as world`: a world with a desk over capabilities."""
+    """`async with look(...) as world`: a world with a job server over capabilities."""
     return lambda *capabilities, **more: hcp_world(tmp_path / "hcp", *capabilities, **more)
 
 
@@ -72,7 +72,7 @@ async def test_a_daemon_that_ends_waits_for_a_stuck_abort_no_longer_than_for_any
         assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
 
 
-async def test_a_job_whose_task_somebody_else_cancels_ends_honestly(look):
+async def test_a_job_whose_task_another_cancels_ends_honestly(look):
     async with look(capability(function=reading(step("wait", tag="w")))) as world:
         caller = world.caller()
         session_id = await caller.accepted()
@@ -176,7 +176,7 @@ async def test_a_runtime_that_ends_its_sessions_opens_none_for_a_job(look):
         assert refused["reason_code"] == "shutting_down"
 
 
-# --- the book says no ------------------------------------------------------------------------------------------------
+# --- the job store says no ------------------------------------------------------------------------------------------
 
 
 def disk_full(*_args, **_more):
@@ -252,10 +252,10 @@ async def test_what_was_told_and_waited_for_is_not_told_nor_waited_for_again(loo
         assert newest["resumed_from"] == last
 
 
-# --- and what there is no desk for -----------------------------------------------------------------------------------
+# --- and what there is no job server for ----------------------------------------------------------------------------
 
 
-async def test_a_runtime_that_serves_no_jobs_has_no_desk_and_no_book(tmp_path):
+async def test_a_runtime_that_serves_no_jobs_has_no_job_server_and_no_job_store(tmp_path):
     config = offering(tmp_path)
     config = evolve(config, hcp=evolve(config.hcp, serve=False))
     async with open_runtime(config=config) as runtime:
@@ -290,7 +290,7 @@ async def test_many_who_watch_an_ended_session_share_its_story(look):
         assert await world.job_server.jobs.messages_of("6b8f1f0e-0000-4000-8000-000000000000", ALICE) is None
 
 
-async def test_a_runtime_that_could_not_start_leaves_its_book_to_the_next(tmp_path, monkeypatch):
+async def test_a_runtime_that_could_not_start_leaves_its_job_store_to_the_next(tmp_path, monkeypatch):
     config = offering(tmp_path, LOOK_TWICE)
     with monkeypatch.context() as patch:
         patch.setattr("hearth.actors.embedded.Runtime", lambda _parts: 1 / 0)

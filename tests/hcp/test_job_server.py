@@ -1,4 +1,4 @@
-"""The desk: what is handed in is answered once, and what has been answered is answered the same again."""
+"""The job server: what is handed in is answered once, and what has been answered is answered the same again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _bounded(broken_off_when_it_hangs):
 
 @pytest.fixture
 def look(tmp_path):
-    """`async with look(...) as world`: a world with a desk over capabilities."""
+    """`async with look(...) as world`: a world with a job server over capabilities."""
     return lambda *capabilities, **more: hcp_world(tmp_path / "hcp", *capabilities, **more)
 
 
@@ -281,7 +281,7 @@ async def test_the_payload_of_a_message_that_no_caller_sends_is_not_read(look, m
         assert "only a callee sends task_completed" in refused["reason_message"]
 
 
-async def test_without_a_desk_an_hcp_message_is_no_request(look):
+async def test_without_a_job_server_an_hcp_message_is_no_request(look):
     async with look() as world:
         world.runtime.job_server = None
         caller = world.caller()

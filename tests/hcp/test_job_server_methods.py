@@ -144,7 +144,7 @@ async def test_what_names_no_artifact_is_refused_with_its_place(world, uri):
     assert error["data"]["path"] == "/uri"
 
 
-async def test_a_book_that_does_not_answer_is_an_internal_error_with_its_reason(world):
+async def test_a_job_store_that_does_not_answer_is_an_internal_error_with_its_reason(world):
     alice = world.caller(ALICE)
     session_id = await alice.accepted()
     await alice.closed(session_id)

@@ -1,4 +1,4 @@
-"""The book: what has been answered is answered so for good, and nothing it was told is half there."""
+"""The job store: what has been answered is answered so for good, and nothing it was told is half there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def place(tmp_path):
 
 
 def clocked(place, now=1000.0, **settings):
-    """A book whose clock stands."""
+    """A job store whose clock stands."""
     return JobStore(place, clock=lambda: now, **settings)
 
 
@@ -101,7 +101,7 @@ async def test_a_restart_between_claim_and_answer_forgets_the_claim_and_one_afte
         assert await job_store.claim(ANN, "decided", "another") == Claim("conflict")
 
 
-async def test_nobody_answers_a_message_that_nobody_holds(place):
+async def test_a_message_that_is_not_held_is_not_answered(place):
     async with running(JobStore(place)) as job_store:
         with pytest.raises(KeyError):
             await job_store.answer(ANN, "m", REJECTED)
@@ -283,7 +283,7 @@ async def test_sessions_are_listed_newest_first_and_only_ones_own(place):
         assert [found.session_id for found in await job_store.sessions(BEN, 9)] == [session_id(4)]
 
 
-async def test_what_had_not_ended_is_known_when_the_book_is_opened_again(place):
+async def test_what_had_not_ended_is_known_when_the_job_store_is_opened_again(place):
     async with running(JobStore(place)) as job_store:
         assert job_store.unfinished == ()
         await begin(job_store, 2)
@@ -302,7 +302,7 @@ async def test_what_had_not_ended_is_known_when_the_book_is_opened_again(place):
         assert (await job_store.session(TWO)).state == "FAILED"
 
 
-async def test_the_key_is_as_old_as_the_book(place, tmp_path):
+async def test_the_key_is_as_old_as_the_job_store(place, tmp_path):
     async with running(JobStore(place)) as job_store:
         key = job_store.key
         await begin(job_store)
@@ -382,7 +382,7 @@ async def test_of_too_many_sessions_of_a_principal_the_oldest_are_forgotten_but_
         assert await job_store.session(ONE) is None
 
 
-async def test_where_all_stories_are_too_long_whoever_has_most_gives_way_first(place):
+async def test_where_all_message_logs_are_too_long_the_principal_with_most_gives_way_first(place):
     async with running(clocked(place, limits=Limits(all_bytes=11_000))) as job_store:
         await ended(job_store, 1, principal=BEN, size=1000)
         await ended(job_store, 2, 3, 4, size=4000)
@@ -423,7 +423,7 @@ async def test_a_flood_of_rejections_is_bounded_before_anything_expires(place):
 
 
 @pytest.mark.slow
-async def test_rejections_of_many_principals_are_bounded_together_and_whoever_has_most_gives_way_first(place):
+async def test_rejections_of_many_principals_are_bounded_together_and_the_principal_with_most_gives_way_first(place):
     async with running(JobStore(place, limits=Limits(refusals=40, all_refusals=50))) as job_store:
         await refuse(job_store, 0, principal=BEN)
         for number in range(255):

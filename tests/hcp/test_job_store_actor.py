@@ -1,4 +1,4 @@
-"""The order of what is asked of the book: together where it waits, never torn by who is cancelled, ended in time."""
+"""The order of operations of the job store: together where it waits, never torn by cancelling, ended in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place(tmp_path):
 
 
 class Gate:
-    """Holds the book's thread, as a slow disk would, until it is opened."""
+    """Holds the job store's thread, as a slow disk would, until it is opened."""
 
     def __init__(self):
         self._reached, self._opened = threading.Event(), threading.Event()
@@ -33,7 +33,7 @@ class Gate:
         self._opened.wait(30)
 
     async def holds(self, job_store, nursery):
-        """Have the book stand at the gate."""
+        """Have the job store stand at the gate."""
         nursery.start_soon(job_store.read, self.stand)
         await trio.to_thread.run_sync(self._reached.wait, 30)
 
@@ -127,7 +127,7 @@ async def test_who_is_cancelled_in_his_turn_waits_for_what_comes_of_it(place):
         assert await job_store.claim(ANN, "m", "digest") == Claim("answered", REJECTED)
 
 
-async def test_what_is_asked_before_the_book_runs_waits_for_it(place):
+async def test_what_is_asked_before_the_job_store_runs_waits_for_it(place):
     job_store = JobStore(place)
     job_store.open()
     async with trio.open_nursery() as nursery:
@@ -138,7 +138,7 @@ async def test_what_is_asked_before_the_book_runs_waits_for_it(place):
         await job_store.aclose()
 
 
-async def test_what_was_asked_is_done_when_the_book_is_told_to_end_and_nothing_afterwards(place):
+async def test_what_was_asked_is_done_when_the_job_store_is_told_to_end_and_nothing_afterwards(place):
     job_store = JobStore(place)
     job_store.open()
     with trio.fail_after(20):
@@ -167,7 +167,7 @@ async def _running(job_store, *, task_status):
             task_status.started(scope)
 
 
-async def test_a_book_that_never_ran_is_closed_all_the_same(place):
+async def test_a_job_store_that_never_ran_is_closed_all_the_same(place):
     for _ in range(2):
         job_store = JobStore(place)
         job_store.open()
@@ -178,7 +178,7 @@ async def test_a_book_that_never_ran_is_closed_all_the_same(place):
         job_store.close()
 
 
-async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_waits_for_ever(place, monkeypatch):
+async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_no_caller_waits_for_ever(place, monkeypatch):
     monkeypatch.setattr(book_module, "FLUSH_LIMIT_S", 0.05)
     job_store = JobStore(place)
     job_store.open()
@@ -207,7 +207,7 @@ async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_wait
     assert sorted(reasons) == ["closed"] * 2 + ["it ended before this was safe"] * 2
 
 
-async def test_a_bug_in_an_operation_ends_the_book_and_leaves_nobody_waiting(place):
+async def test_a_bug_in_an_operation_ends_the_job_store_and_leaves_no_caller_waiting(place):
     job_store = JobStore(place)
     job_store.open()
     refused = []
@@ -228,7 +228,7 @@ async def test_a_bug_in_an_operation_ends_the_book_and_leaves_nobody_waiting(pla
     await job_store.aclose()
 
 
-async def test_an_answer_stands_although_nobody_tidies_up_after_it_any_more(place):
+async def test_an_answer_stands_although_its_job_is_not_tidied_up(place):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
     job_store.write_later(lambda _connection: None)

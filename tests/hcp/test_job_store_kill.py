@@ -1,4 +1,4 @@
-"""kill -9 in the middle of heavy writing: what the book has answered is there, and all of it is in one piece."""
+"""kill -9 in the middle of heavy writing: what the job store has answered is there, and all of it is in one piece."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TESTS = Path(__file__).parent.parent
 
 @pytest.fixture
 def writers(tmp_path, unmeasured):
-    """Starts writers on a book, and kills each after it has said so many things; what they said until then."""
+    """Starts writers on a job store, and kills each after it has said so many things; what they said until then."""
     process = subprocess.Popen(
         [sys.executable, "-m", "support.hcp_writer", tmp_path / "hcp"],
         stdin=subprocess.PIPE,

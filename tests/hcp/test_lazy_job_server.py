@@ -1,4 +1,4 @@
-"""The front desk: what a desk is made of is there when the first message comes, and not before."""
+"""The lazy job server: its parts are there when the first message comes, and not before."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def _bounded(broken_off_when_it_hangs):
 
 @pytest.fixture
 def closed(tmp_path):
-    """A world whose desk nobody has needed yet."""
+    """A world whose job server has not been needed yet."""
     return lambda *capabilities, **more: hcp_world(tmp_path / "hcp", *capabilities, opened=False, **more)
 
 
-async def test_without_a_job_there_is_neither_a_book_nor_a_desk(closed, tmp_path):
+async def test_without_a_job_there_is_neither_a_job_store_nor_a_job_server(closed, tmp_path):
     async with closed() as world:
         caller = world.caller()
         await caller.open()
@@ -51,7 +51,7 @@ async def test_what_comes_first_is_answered_in_its_order_and_once(closed):
         assert all(len(caller.replies(document["message_id"])) == 1 for document in documents)
 
 
-async def test_a_book_that_cannot_be_opened_refuses_for_now_and_is_tried_again(closed, monkeypatch):
+async def test_a_job_store_that_cannot_be_opened_refuses_for_now_and_is_tried_again(closed, monkeypatch):
     def broken(*_args):
         raise ConfigError("HCP job store: the disk is on fire")
 
@@ -86,7 +86,7 @@ async def test_sessions_that_cannot_be_given_their_end_do_not_keep_a_daemon_from
                 await lifetime.end()
 
 
-async def test_a_daemon_that_ends_answers_what_nobody_has_looked_at(closed):
+async def test_a_daemon_that_ends_answers_what_has_not_been_read(closed):
     async with closed() as world:
         caller = world.caller()
         await world.runtime.job_server.end(trio.current_time() + 5)
@@ -95,7 +95,7 @@ async def test_a_daemon_that_ends_answers_what_nobody_has_looked_at(closed):
         assert (await caller.ask("hcp.sessions", {}))["error"]["code"] == -32007
 
 
-async def test_a_message_that_opens_the_desk_while_the_daemon_ends_is_answered(closed):
+async def test_a_message_that_opens_the_job_server_while_the_daemon_ends_is_answered(closed):
     async with closed() as world:
         caller = world.caller()
         document = Caller.submission()
@@ -109,7 +109,7 @@ async def test_a_message_that_opens_the_desk_while_the_daemon_ends_is_answered(c
         assert answer["payload"].get("reason_code") in (None, "shutting_down")
 
 
-async def test_a_message_that_the_desk_was_not_opened_for_in_time_is_refused(closed, monkeypatch):
+async def test_a_message_that_the_job_server_was_not_opened_for_in_time_is_refused(closed, monkeypatch):
     gate = trio.Event()
 
     async with closed() as world:
@@ -140,7 +140,7 @@ async def test_sessions_without_an_end_get_one_before_anybody_asks(closed, tmp_p
 
 
 @pytest.mark.slow
-def test_what_a_desk_is_made_of_is_not_imported_with_the_daemon():
+def test_what_a_job_server_is_made_of_is_not_imported_with_the_daemon():
     modules = "actors.bridges.hcp.service", "actors.bridges.hcp.store", "hcp.safety", "hcp.declaration"
     names = [f"hearth.{module}" for module in modules]
     code = f"import sys, hearth.actors.daemon; print([name for name in {names!r} if name in sys.modules])"

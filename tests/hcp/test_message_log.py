@@ -16,10 +16,10 @@ COMPLETED, FAILED = line("task_completed", outputs={}), line("task_failed", erro
 class Listener:
     def __init__(self) -> None:
         self.gone = False
-        self.pokes = 0
+        self.notified = 0
 
     def notify(self) -> None:
-        self.pokes += 1
+        self.notified += 1
 
 
 def test_lines_are_numbered_from_one_and_read_in_slices():
@@ -32,25 +32,25 @@ def test_lines_are_numbered_from_one_and_read_in_slices():
     assert message_log.lines(0, 1) == ([ACCEPTED], 2)
 
 
-def test_a_reader_is_poked_for_what_is_there_for_what_comes_and_for_the_end():
+def test_a_reader_is_notified_for_what_is_there_for_what_comes_and_for_the_end():
     message_log, listener = MessageLog([ACCEPTED]), Listener()
     message_log.attach(listener)
-    assert listener.pokes == 1
+    assert listener.notified == 1
     message_log.append(event(1))
-    assert listener.pokes == 2
+    assert listener.notified == 2
     message_log.end()
-    assert listener.pokes == 3
+    assert listener.notified == 3
     assert message_log.ended
     message_log.end()
-    assert listener.pokes == 3, "a message log ends once"
+    assert listener.notified == 3, "a message log ends once"
 
 
-def test_a_reader_of_an_empty_story_is_poked_when_there_is_something():
+def test_a_reader_of_an_empty_message_log_is_notified_when_there_is_something():
     message_log, listener = MessageLog(), Listener()
     message_log.attach(listener)
-    assert listener.pokes == 0
+    assert listener.notified == 0
     message_log.append(ACCEPTED)
-    assert listener.pokes == 1
+    assert listener.notified == 1
 
 
 def test_a_reader_that_is_gone_or_detached_is_left_alone():
@@ -61,7 +61,7 @@ def test_a_reader_that_is_gone_or_detached_is_left_alone():
     message_log.detach(detached)
     message_log.detach(detached)
     message_log.append(ACCEPTED)
-    assert (gone.pokes, detached.pokes) == (0, 0)
+    assert (gone.notified, detached.notified) == (0, 0)
 
 
 def test_nothing_comes_after_the_end():
@@ -95,8 +95,8 @@ def test_only_events_have_a_sequence():
     assert sequence_of(COMPLETED) is None
 
 
-def drained(outbox: SendQueue) -> list[bytes]:
-    return outbox._take()
+def drained(queue: SendQueue) -> list[bytes]:
+    return queue._take()
 
 
 def test_connections_follow_a_story_each_from_its_own_place_until_it_ends():
@@ -117,7 +117,7 @@ def test_connections_follow_a_story_each_from_its_own_place_until_it_ends():
 
 
 def test_a_story_that_has_ended_is_sent_whole_to_who_comes_afterwards():
-    message_log, outbox = MessageLog([ACCEPTED, event(1), FAILED, event(2)], ended=True), SendQueue()
-    outbox.follow(message_log, 1)
-    assert drained(outbox) == [ACCEPTED, event(1), FAILED, event(2)]
-    assert outbox._feeds == {}
+    message_log, queue = MessageLog([ACCEPTED, event(1), FAILED, event(2)], ended=True), SendQueue()
+    queue.follow(message_log, 1)
+    assert drained(queue) == [ACCEPTED, event(1), FAILED, event(2)]
+    assert queue._feeds == {}

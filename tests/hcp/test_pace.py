@@ -26,7 +26,7 @@ def test_a_quick_job_says_something_once_a_second():
     assert len(said(1000, total=1000, every=0.01)) == 10
 
 
-def test_where_nobody_knows_how_much_there_is_it_says_less_and_less_often():
+def test_where_the_whole_is_unknown_it_says_less_and_less_often():
     assert len(said(36_000, total=None, every=0.1)) < 600
     assert "percent" not in said(2, total=None, every=2)[0]
 

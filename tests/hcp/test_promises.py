@@ -105,8 +105,8 @@ async def test_a_repeated_submit_gets_the_first_answer_and_runs_nothing_again(pl
         other = world.caller()
         assert await other.reply(document) == first
         assert [one["event"] for one in world.records("hcp.accept")] == ["hcp.accept"]
-        stranger = world.caller()
-        refusal = await stranger.rejected({**document, "payload": {**document["payload"], "intent": "another"}})
+        other = world.caller()
+        refusal = await other.rejected({**document, "payload": {**document["payload"], "intent": "another"}})
     assert refusal["reason_code"] == "message_id_reused"
     async with hcp_world(place) as world:
         caller = world.caller()

@@ -51,8 +51,8 @@ def place(tmp_path):
 async def test_who_is_not_known_or_not_who_it_may_be_is_unauthorized(place) -> None:
     only = PolicyEntry(name="alice", match=Match(uid=1001), max_risk=3, hcp=JobRules(callers=("harness-*",)))
     async with hcp_world(place, policy=(only,)) as world:
-        stranger = world.caller(BOB)
-        assert (await stranger.rejected(stranger.submission()))["reason_code"] == "unauthorized"
+        other = world.caller(BOB)
+        assert (await other.rejected(other.submission()))["reason_code"] == "unauthorized"
         caller = world.caller()
         assert (await caller.rejected(caller.submission(caller_id="someone-else")))["reason_code"] == "unauthorized"
         await caller.accepted()

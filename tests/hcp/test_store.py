@@ -29,7 +29,7 @@ def place(tmp_path):
 
 @asynccontextmanager
 async def stored(place, *, most_each=1 << 20, most_all=4 << 20, durability="os", sessions=(1,)):
-    """A book and its store at work, with sessions that run."""
+    """A job store and its store at work, with sessions that run."""
     job_store = JobStore(place, durability=durability)
     async with running(job_store):
         store = ArtifactStore(place, job_store, most_each=most_each, most_all=most_all, durability=durability)
@@ -224,7 +224,7 @@ async def ended(job_store, store, number, principal=ANN, size=40):
     await job_store.end(session_id(number), "COMPLETED", [event(1, number)])
 
 
-async def test_where_there_is_no_room_the_oldest_of_whoever_has_most_give_way(place):
+async def test_where_there_is_no_room_the_oldest_of_the_principal_with_most_give_way(place):
     async with stored(place, most_all=200, sessions=()) as (job_store, store):
         await ended(job_store, store, 1, BEN)
         for number in (2, 3, 4):
@@ -260,7 +260,7 @@ async def test_one_for_which_everything_would_not_make_room_removes_nothing(plac
     assert files(place) == [ONE, f"{ONE}/n.csv"]
 
 
-async def test_what_the_book_has_forgotten_is_removed(place):
+async def test_what_the_job_store_has_forgotten_is_removed(place):
     async with stored(place) as (job_store, store):
         await store.keep(ONE, "n", "n.csv", CSV, b"x")
         await store.keep(ONE, "m", "m.csv", CSV, b"x")
@@ -283,7 +283,7 @@ async def test_what_a_kill_leaves_half_done_is_gone_after_the_next_start(place):
     artifacts = place / "artifacts"
     (artifacts / ONE / "lost.csv").unlink()
     (artifacts / ONE / ".0123456789abcdef").write_bytes(b"a draft")
-    (artifacts / ONE / "unknown.csv").write_bytes(b"written, and the book was never told")
+    (artifacts / ONE / "unknown.csv").write_bytes(b"written, and the job store was never told")
     (artifacts / TWO).mkdir()
     (artifacts / session_id(3)).mkdir()
     (artifacts / session_id(3) / "n.csv").write_bytes(b"of a session that is forgotten")
@@ -297,7 +297,7 @@ async def test_what_a_kill_leaves_half_done_is_gone_after_the_next_start(place):
     assert look(place, "SELECT file FROM artifacts") == [("n.csv",)]
 
 
-async def test_artifacts_follow_a_book_that_is_moved_aside(place):
+async def test_artifacts_follow_a_job_store_that_is_moved_aside(place):
     async with stored(place) as (_, store):
         await store.keep(ONE, "n", "n.csv", CSV, b"x")
     (place / "jobs.sqlite3").write_bytes(b"rubbish" * 1000)
@@ -311,7 +311,7 @@ async def test_artifacts_follow_a_book_that_is_moved_aside(place):
     await job_store.aclose()
 
 
-async def test_a_store_without_its_book_is_not_opened(place, tmp_path):
+async def test_a_store_without_its_job_store_is_not_opened(place, tmp_path):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         (place / "jobs.sqlite3").rename(tmp_path / "elsewhere")
@@ -353,7 +353,7 @@ async def test_a_full_disk_leaves_nothing_of_an_artifact(place):
         assert await job_store.artifacts(ONE) == [artifact]
 
 
-async def test_a_book_that_fails_is_an_error_of_the_store_and_leaves_no_file(place, tmp_path):
+async def test_a_job_store_that_fails_is_an_error_of_the_store_and_leaves_no_file(place, tmp_path):
     async with stored(place) as (_, store):
         uri = (await store.keep(ONE, "n", "n.csv", CSV, b"x")).uri
         (place / "jobs.sqlite3").rename(tmp_path / "elsewhere")

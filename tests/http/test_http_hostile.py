@@ -59,13 +59,13 @@ async def test_who_says_nothing_is_gone_when_the_handshake_should_be_over(serve)
         await gone(server)
 
 
-async def test_headers_that_trickle_do_not_keep_a_place_at_the_door(serve) -> None:
+async def test_headers_that_trickle_do_not_keep_a_connection(serve) -> None:
     async with serve(handshake_timeout_s=0.3) as server, await server.connect() as raw:
         assert await trickle(raw, raw.request("GET", "/healthz", X="y" * 1000)) < 100
         await gone(server)
 
 
-async def test_a_stranger_has_the_handshakes_time_for_all_it_wants(serve) -> None:
+async def test_an_unknown_peer_has_the_handshakes_time_for_all_it_wants(serve) -> None:
     """A body that trickles in is no reason to stay, either: nobody knows whose it is."""
     async with serve(handshake_timeout_s=0.6, send_timeout_s=30) as server, await server.connect() as raw:
         await raw.send(raw.request("POST", "/healthz", Content_Length="100000", **NOBODY))
@@ -75,7 +75,7 @@ async def test_a_stranger_has_the_handshakes_time_for_all_it_wants(serve) -> Non
         await gone(server)
 
 
-async def test_headers_that_trickle_are_no_better_from_somebody_who_is_known(serve) -> None:
+async def test_headers_that_trickle_are_no_better_from_a_known_principal(serve) -> None:
     async with serve(handshake_timeout_s=0.6) as server, await server.connect() as raw:
         assert (await raw.ask("GET", "/healthz", **ALICE)).status == 200
         assert server.authenticated == 1
@@ -94,7 +94,7 @@ async def test_a_body_that_trickles_is_given_up(serve) -> None:
         await gone(server)
 
 
-async def test_a_body_that_nobody_waits_for_is_not_waited_for(server) -> None:
+async def test_an_unwanted_body_is_not_waited_for(server) -> None:
     async with await server.connect() as raw:
         await raw.send(raw.request("POST", "/mcp", Content_Length="1000", **NOBODY))
         assert (await raw.answer()).status == 401
@@ -111,7 +111,7 @@ async def test_a_connection_on_which_nothing_is_asked_any_more_is_closed(serve, 
         await gone(server)
 
 
-async def test_a_stranger_gets_one_answer_on_a_connection(server) -> None:
+async def test_an_unknown_peer_gets_one_answer_on_a_connection(server) -> None:
     async with await server.connect() as raw:
         await raw.send(raw.request("GET", "/healthz", **NOBODY) * 3)
         answer = await raw.answer()
@@ -123,7 +123,7 @@ async def test_a_stranger_gets_one_answer_on_a_connection(server) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-async def test_who_fills_the_door_does_not_keep_out_another_user(server) -> None:
+async def test_a_user_with_many_unauthenticated_connections_keeps_no_other_user_out(server) -> None:
     crowd = [await server.connect() for _ in range(MOST_UNKNOWN_PEERS_EACH)]
     await passes(lambda: server.unauthenticated == MOST_UNKNOWN_PEERS_EACH)
     async with await server.connect() as one_more:
@@ -137,7 +137,7 @@ async def test_who_fills_the_door_does_not_keep_out_another_user(server) -> None
     await gone(server)
 
 
-async def test_who_is_not_in_the_policy_stays_at_the_door(serve) -> None:
+async def test_who_is_not_in_the_policy_stays_unauthenticated(serve) -> None:
     async with serve(policy=()) as server:
         for _ in range(MOST_UNKNOWN_PEERS_EACH + 4):
             assert (await server.ask("GET", "/mcp")).status == 403
@@ -293,7 +293,7 @@ async def test_who_listens_to_a_stream_at_the_end_sees_it_end(serve) -> None:
 # --- TLS ------------------------------------------------------------------------------------------------------------
 
 
-async def test_who_speaks_no_tls_to_a_tls_listener_is_a_stranger(serve, bench) -> None:
+async def test_who_speaks_no_tls_to_a_tls_listener_is_rejected(serve, bench) -> None:
     http = HttpConfig(listen=LISTEN, cert=bench.server_cert, key=bench.server_key)
     async with serve(http, handshake_timeout_s=0.5) as server:
         assert server.url.startswith("https://")

@@ -142,7 +142,7 @@ async def test_over_tls_a_client_certificate_says_who_calls(serve, bench) -> Non
 # --- whose it is ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_session_of_the_old_era_is_nobody_elses(server) -> None:
+async def test_a_session_of_the_old_era_belongs_to_its_principal(server) -> None:
     """Another principal is answered as if it did not exist, whatever is asked of it."""
     session = await Old.open(server, **ALICE)
     await session.call(**SET)

@@ -56,7 +56,7 @@ PLAN = {
 
 
 @pytest.mark.proof
-async def test_whoever_has_long_outcomes_kept_is_refused_with_the_reason_while_another_is_served(serve) -> None:
+async def test_a_principal_with_long_outcomes_is_refused_with_the_reason_while_another_is_served(serve) -> None:
     async with thrifty(serve, max_retained_bytes=2 * LEAST, idle_ttl_s=4) as server:
         kept_first = 0
         for _ in range(30):

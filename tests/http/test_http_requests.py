@@ -1,4 +1,4 @@
-"""What the door and the routes answer: hosts, pages, callers, methods, sizes; and what they give away."""
+"""What the listener and the routes answer: hosts, pages, callers, methods, sizes; and what they give away."""
 
 import json
 import os
@@ -41,15 +41,15 @@ async def test_a_bus_that_does_not_answer_makes_it_unwell(server) -> None:
     answer = await server.ask("GET", "/healthz")
     assert answer.status == 503
     assert answer.json["wedged"] == ["gpio:sim"]
-    stranger = await server.ask("GET", "/healthz", Authorization="Bearer nobody-knows-this")
-    assert (stranger.status, stranger.body) == (503, b'{"ok":false}')
+    other = await server.ask("GET", "/healthz", Authorization="Bearer nobody-knows-this")
+    assert (other.status, other.body) == (503, b'{"ok":false}')
     bus.state = "ready"
 
 
 # --- paths and methods ----------------------------------------------------------------------------------------------
 
 
-async def test_a_path_that_nobody_serves_is_not_repeated(server) -> None:
+async def test_an_unserved_path_is_not_repeated(server) -> None:
     answer = await server.ask("GET", "/no/such?token=hearth_secret", **ALICE)
     assert answer.status == 404
     assert "secret" not in answer.detail
@@ -87,7 +87,7 @@ async def test_what_is_under_well_known_and_not_there_is_not_found_rather_than_r
 # --- who calls ------------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_proves_nothing_is_asked_for_a_token(server) -> None:
+async def test_a_peer_that_proves_nothing_is_asked_for_a_token(server) -> None:
     for path in ("/mcp", "/metrics", "/", "/anything"):
         answer = await server.ask("GET", path, Authorization="Bearer nobody-knows-this")
         assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
@@ -109,7 +109,7 @@ async def test_refusals_without_end_do_not_fill_the_record(server) -> None:
     assert len(server.world.records(event="auth.reject")) == 10
 
 
-async def test_nobody_is_a_user_of_this_machine_by_what_cannot_be_one(server) -> None:
+async def test_no_peer_is_a_user_of_this_machine_by_what_cannot_be_one(server) -> None:
     for header, value, why in (
         ("Authorization", "Basic eDp5", "Bearer scheme"),
         ("X_Forwarded_For", "192.0.2.1", "through a proxy"),
@@ -152,7 +152,7 @@ async def test_another_user_of_this_machine_is_who_the_kernel_says(server) -> No
     assert "uid:65534" in answer.detail
 
 
-async def test_behind_a_proxy_nobody_is_a_user_of_this_machine(serve) -> None:
+async def test_behind_a_proxy_no_peer_is_a_user_of_this_machine(serve) -> None:
     async with serve(HttpConfig(listen=LISTEN, plaintext=True)) as server:
         assert (await server.ask("GET", "/mcp")).status == 401
         assert "buses" in (await server.ask("GET", "/healthz", **ALICE)).json

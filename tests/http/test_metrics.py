@@ -377,7 +377,7 @@ async def test_a_tool_a_method_and_a_status_are_there_from_the_start(served):
     assert {key[1] for key in found if key[0] == "hearth_requests_total"} == set(METHODS)
 
 
-async def test_a_scrape_writes_nothing_waits_for_nobody_and_has_as_many_lines_as_the_board_has_parts(served):
+async def test_a_scrape_writes_nothing_waits_for_no_actor_and_has_as_many_lines_as_the_board_has_parts(served):
     journal = served.runtime.parts.journal
     before = journal.head
     here = trio.lowlevel.current_task()
@@ -403,7 +403,7 @@ async def test_head_is_answered_as_get_is(served):
     assert told["content-type"] == got["content-type"]
 
 
-async def test_the_listener_tells_it_to_whom_the_policy_lets_in_and_to_nobody_else(serve):
+async def test_the_listener_tells_it_to_whom_the_policy_lets_in_and_to_no_other(serve):
     async with serve() as listening:
         answer = await listening.ask("GET", "/metrics")
         found = samples((answer.status, answer.headers, answer.body.decode()))

@@ -131,7 +131,7 @@ async def test_descriptors_are_left_for_what_the_others_need(accepting, monkeypa
         client.close()
 
 
-async def test_an_error_that_nobody_foresaw_is_raised(tmp_path) -> None:
+async def test_an_unforeseen_error_is_raised(tmp_path) -> None:
     listening = Listening(tmp_path / "s")
     listening.failures = [OSError(errno.EBADF, "Bad file descriptor")]
     listener = UnixListener(listening, tmp_path / "s", send_timeout=10)

@@ -243,7 +243,7 @@ async def test_leaving_an_attached_session_does_not_close_it(served) -> None:
     assert served.level(17) == 0
 
 
-async def test_a_session_that_somebody_else_closed_ends_for_everybody(served) -> None:
+async def test_a_session_that_another_closed_ends_for_all(served) -> None:
     async with served.open_session() as session, served.attach(session) as other:
         task = await session.submit("watch", [WATCH])
         ended = []

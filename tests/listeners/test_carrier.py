@@ -60,7 +60,7 @@ async def test_a_peer_that_closed_without_reading_is_gone(pair) -> None:
         await carrier.receive()
 
 
-async def test_closing_ends_whoever_receives_or_sends(pair) -> None:
+async def test_closing_ends_pending_receives_and_sends(pair) -> None:
     carrier, _ = pair
     ended = []
 

@@ -74,7 +74,7 @@ def test_a_client_without_a_certificate_is_served_where_none_is_required(load, b
 
 
 def test_an_optional_certificate_of_another_ca_is_refused(load, bench) -> None:
-    alien = bench.client("alien", authority=bench.stranger)
+    alien = bench.client("alien", authority=bench.other_authority)
     with pytest.raises(ssl.SSLCertVerificationError):
         shake(load(client="optional").context, bench.client_context(alien))
 
@@ -266,7 +266,7 @@ def test_a_certificate_that_openssl_finds_too_weak_is_named(load, bench) -> None
 
 
 @pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_a_password(load, bench, form) -> None:
+def test_an_encrypted_key_is_refused_and_no_password_is_asked_for(load, bench, form) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     password = serialization.BestAvailableEncryption(b"secret")
     path = bench.folder / "encrypted.key"
@@ -319,7 +319,7 @@ def test_a_key_of_ours_that_others_can_use_is_refused(load, bench, as_uid, mode)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_key_of_ours_that_nobody_else_can_use_is_taken(load, bench, as_uid, mode) -> None:
+def test_a_key_that_its_owner_alone_can_use_is_taken(load, bench, as_uid, mode) -> None:
     as_uid(1000, 1000)
     bench.server_key.chmod(mode)
     load()
@@ -339,7 +339,7 @@ def test_a_key_of_roots_that_everybody_can_use_is_refused(load, bench, as_uid, m
     refused(load, f"[tls] key: {bench.server_key} lets others use the key (mode {mode:04o}); chmod 640")
 
 
-def test_somebody_elses_key_is_refused(load, bench, as_uid) -> None:
+def test_another_users_key_is_refused(load, bench, as_uid) -> None:
     as_uid(1001, 1000)
     refused(load, f"[tls] key: {bench.server_key} belongs to uid 1001; chown it to uid 1000")
 
@@ -354,7 +354,7 @@ def test_a_certificate_that_everybody_can_change_is_refused(load, bench, key) ->
 # --- reloading ------------------------------------------------------------------------------------------------------
 
 
-def test_a_reload_serves_the_new_certificate_to_whoever_comes_next(load, bench) -> None:
+def test_a_reload_serves_the_new_certificate_to_the_next_client(load, bench) -> None:
     loaded = load()
     ours, theirs = shake(loaded.context, bench.client_context())
     before = theirs.getpeercert(binary_form=True)

@@ -533,7 +533,7 @@ async def test_an_answer_that_cannot_be_taken_back_is_let_be(fake, answer) -> No
 # --- connecting -----------------------------------------------------------------------------------------------------
 
 
-async def test_nobody_there_is_an_error_with_a_cure(tmp_path) -> None:
+async def test_no_daemon_there_is_an_error_with_a_cure(tmp_path) -> None:
     with pytest.raises(CarrierError, match="there is no such socket; start one with `hearthd`"):
         async with hearth.connect(tmp_path / "none"):
             pass

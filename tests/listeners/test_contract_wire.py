@@ -259,7 +259,7 @@ async def test_the_answer_to_a_batch_comes_before_the_events_it_asked_for(wired,
 
 @pytest.mark.slow
 @over_every_carrier
-async def test_a_client_that_does_not_read_is_cut_off_after_its_bound_and_nobody_else_notices(wired, kind) -> None:
+async def test_a_client_that_does_not_read_is_cut_off_after_its_bound_and_no_other_notices(wired, kind) -> None:
     async with wired(kind, send_timeout_s=0.3) as wire:
         other = await wire.client()
         session = await other.open()

@@ -49,7 +49,7 @@ def test_a_client_of_the_unix_socket_imports_nothing_of_the_other_carriers(tmp_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else; run the tests as root")
-async def test_a_default_socket_of_somebody_else_where_anybody_can_make_one_is_not_taken_for_the_daemons(
+async def test_a_default_socket_of_another_user_where_any_user_can_make_one_is_not_taken_for_the_daemons(
     bounded, tmp_path
 ) -> None:
     place = tmp_path / "tmp" / "hearth" / "hearth.sock"
@@ -127,7 +127,7 @@ async def test_a_link_that_is_dead_is_found_out_by_the_kernel(bounded) -> None:
         assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == tls.DEAD_PEER_TIMEOUT * 1000
 
 
-async def test_a_daemon_that_accepts_nobody_is_waited_for_only_so_long(bounded, monkeypatch, tmp_path) -> None:
+async def test_a_daemon_that_accepts_no_connection_is_waited_for_only_so_long(bounded, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(transport, "ACCEPT_TIMEOUT", 0.1)
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as first:
         listening.bind(str(tmp_path / "full"))

@@ -71,13 +71,13 @@ class Certificates:
 
     def __init__(self, folder):
         self.folder = folder
-        self.ca, self.stranger = trustme.CA(), trustme.CA()
+        self.ca, self.other = trustme.CA(), trustme.CA()
         self.server = self.ca.issue_cert("localhost", "127.0.0.1")
         self.client = self.ca.issue_cert("arm-7.local")
         self.ca.cert_pem.write_to_path(folder / "ca.pem")
-        self.stranger.cert_pem.write_to_path(folder / "other-ca.pem")
+        self.other.cert_pem.write_to_path(folder / "other-ca.pem")
         self.write("client", self.client)
-        self.write("other", self.stranger.issue_cert("arm-8.local"))
+        self.write("other", self.other.issue_cert("arm-8.local"))
 
     def write(self, name, cert):
         cert.cert_chain_pems[0].write_to_path(self.folder / f"{name}.pem")
@@ -255,7 +255,7 @@ BJatmE4BVQ==
 
 
 @pytest.mark.usefixtures("bounded")
-async def test_nobody_listening_is_told(certificates) -> None:
+async def test_no_server_listening_is_reported(certificates) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     await listener.aclose()
@@ -264,7 +264,7 @@ async def test_nobody_listening_is_told(certificates) -> None:
 
 
 @pytest.mark.usefixtures("bounded")
-async def test_a_name_that_nobody_has_is_told(certificates) -> None:
+async def test_an_unknown_name_is_reported(certificates) -> None:
     with told("there is no host nobody.invalid", "IP address"):
         await use(certificates.address(7117, host="nobody.invalid"))
 

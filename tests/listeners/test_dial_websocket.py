@@ -177,7 +177,7 @@ async def test_much_goes_both_ways_at_once() -> None:
 
 
 @pytest.mark.slow
-async def test_a_ping_does_not_stop_us_reading_while_nobody_reads_what_we_send() -> None:
+async def test_a_ping_does_not_stop_us_reading_while_the_peer_reads_nothing() -> None:
     """Else both would wait for the other for ever: the server to be read, before it reads our pong."""
     much = "x" * (1 << 21)
 
@@ -443,7 +443,7 @@ async def test_a_server_that_does_not_answer_is_waited_for_only_so_long(monkeypa
             await use(address)
 
 
-async def test_nobody_listening_names_the_key_to_set() -> None:
+async def test_no_server_listening_names_the_key_to_set() -> None:
     async with raw(echo) as address:
         pass
     with pytest.raises(CarrierError, match=r"no process listens on that port; .*\[websocket\] listen"):

@@ -39,15 +39,15 @@ async def test_subscribing_again_and_again_costs_no_more_each_time() -> None:
     from hearth.actors.events import EventLog
     from hearth.actors.send_queue import SendQueue
 
-    outbox = SendQueue()
+    queue = SendQueue()
     logs = [EventLog(f"task {n}") for n in range(300)]
     for log in logs:
         log.publish("start", "", {})
     for _ in range(50):
         for log in logs:
-            outbox.follow(log, 1)
-    assert len(outbox._items) <= 2 * len(logs) + 65
+            queue.follow(log, 1)
+    assert len(queue._items) <= 2 * len(logs) + 65
     lines = b""
     while lines.count(b"\n") < len(logs):
-        lines += b"".join(await outbox.batch())
+        lines += b"".join(await queue.batch())
     assert lines.count(b"\n") == len(logs), "each history is told once"

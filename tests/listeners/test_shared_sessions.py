@@ -157,12 +157,12 @@ async def test_another_principals_session_is_not_told_apart_from_none_on_any_car
         for theirs, their_proof in MOST_UNKNOWN_PEERS:
             if their_proof == proof:
                 continue
-            stranger = await raw(world, over, theirs, their_proof)
-            about = await everything_about(stranger, session.session_id, task)
+            other = await raw(world, over, theirs, their_proof)
+            about = await everything_about(other, session.session_id, task)
             assert [error["code"] for error in about] == [SessionInvalid.code] * len(about), (theirs, their_proof)
-            assert about == await everything_about(stranger, made_up, task), "the answers tell that it exists"
-            assert session.session_id not in json.dumps(stranger.documents)
-            assert not stranger.events
+            assert about == await everything_about(other, made_up, task), "the answers tell that it exists"
+            assert session.session_id not in json.dumps(other.documents)
+            assert not other.events
             asked += 1
         assert asked >= 7
         assert (await session.get(task))["status"] == "RUNNING", "it has noticed nothing"

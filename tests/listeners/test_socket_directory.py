@@ -128,7 +128,7 @@ def test_links_that_lead_nowhere_end(place) -> None:
 
 @as_root
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o1755])
-def test_a_directory_on_the_way_that_is_somebody_elses_is_refused(place, mode) -> None:
+def test_a_directory_on_the_way_that_is_another_users_is_refused(place, mode) -> None:
     theirs = makes(place / "theirs", mode)
     below = makes(theirs / "below", 0o755)
     os.chown(theirs, NOBODY, NOBODY)
@@ -138,7 +138,7 @@ def test_a_directory_on_the_way_that_is_somebody_elses_is_refused(place, mode) -
 
 
 @as_root
-def test_in_a_sticky_directory_on_the_way_what_is_somebody_elses_is_refused(place) -> None:
+def test_in_a_sticky_directory_on_the_way_what_is_another_servers_is_refused(place) -> None:
     sticky = makes(place / "sticky", 0o1777)
     theirs = makes(sticky / "theirs", 0o755)
     (sticky / "link").symlink_to(makes(place / "ours", 0o755))

@@ -74,7 +74,7 @@ async def test_sending_into_room_is_no_checkpoint(pair) -> None:
     assert peer.recv(100) == b"at once"
 
 
-async def test_whoever_sends_while_another_waits_gets_the_next_turn(pair) -> None:
+async def test_a_client_that_sends_while_another_waits_gets_the_next_turn(pair) -> None:
     transport, peer = pair
     transport._send_timeout = 20
     with trio.fail_after(20):
@@ -106,7 +106,7 @@ async def test_a_cancelled_send_leaves_a_stream_that_says_so(pair) -> None:
         await transport.send_all(b"x")
 
 
-async def test_what_the_kernel_takes_at_once_is_sent_without_a_turn_and_nothing_is_while_somebody_has_it(pair) -> None:
+async def test_what_the_kernel_takes_at_once_is_sent_without_a_turn_and_nothing_is_while_another_has_it(pair) -> None:
     transport, peer = pair
     assert transport.send_nowait(b"all of it") == 9
     assert peer.recv(100) == b"all of it"

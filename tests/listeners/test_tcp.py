@@ -1,4 +1,4 @@
-"""TCP listeners: addresses that cannot be had, strangers at the door, and whom there is no place for."""
+"""TCP listeners: addresses that cannot be had, unknown peers, and peers there is no room for."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from hearth.errors import ConfigError
 from hearth.policy.principal import Principal
 
 
-class Gatekeeper:
-    """A greeter for which a name on the first line is proof enough."""
+class NameHandshake:
+    """A handshake for which a name on the first line is proof enough."""
 
     scheme = "test"
 
     def __init__(self):
-        self.greeted = []
+        self.authenticating = []
 
     async def authenticate(self, connected, peer, handler):
         carrier = SocketCarrier(connected)
         try:
-            self.greeted.append(peer)
+            self.authenticating.append(peer)
             name = await carrier.receive()
             if name is None or not name.strip().isalpha():
                 raise AuthenticationFailed("no name")
@@ -57,18 +57,18 @@ class Papers:
         return [f"read {self.reloads} times"]
 
 
-class Door:
+class TcpServer:
     """A TCP listener that is open, and what came of those who used it."""
 
     def __init__(self, host="127.0.0.1", most=100):
-        self.greeter = Gatekeeper()
+        self.handshake = NameHandshake()
         self.papers = Papers()
         self.limiter = ConnectionLimiter(most)
         self.refused = []
         self.served = []
         self.listener = tcp.TcpListener(
             tcp.bind("test", Endpoint(host, 0)),
-            self.greeter,
+            self.handshake,
             self.papers,
             send_timeout=10,
             report=lambda *what: self.refused.append(what),
@@ -90,19 +90,19 @@ class Door:
 
 
 @pytest.fixture
-async def make_door():
+async def make_server():
     async with trio.open_nursery() as nursery:
         made = []
 
         def make(*args, **more):
-            made.append(Door(*args, **more))
+            made.append(TcpServer(*args, **more))
             nursery.start_soon(made[-1].run)
             return made[-1]
 
         yield make
         nursery.cancel_scope.cancel()
-    for door in made:
-        door.listener.close()
+    for server in made:
+        server.listener.close()
 
 
 async def until(condition):
@@ -116,41 +116,43 @@ async def line(connected):
         return await trio.to_thread.run_sync(lines.readline)
 
 
-async def test_who_proves_who_it_is_is_served_and_who_does_not_is_reported(make_door) -> None:
-    door = make_door()
-    with door.connect() as known, door.connect() as unknown:
+async def test_who_proves_who_it_is_is_served_and_who_does_not_is_reported(make_server) -> None:
+    server = make_server()
+    with server.connect() as known, server.connect() as unknown:
         known.sendall(b"alice")
         assert await line(known) == b"welcome\n"
         unknown.sendall(b"???")
         assert await line(unknown) == b""
-        await until(lambda: door.refused)
-    assert door.served == ["cert:CN=alice"]
-    assert door.refused == [("test", "127.0.0.1", "no name")]
+        await until(lambda: server.refused)
+    assert server.served == ["cert:CN=alice"]
+    assert server.refused == [("test", "127.0.0.1", "no name")]
 
 
-async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_in(make_door, monkeypatch) -> None:
+async def test_few_unknown_peers_of_one_user_are_held_and_other_users_are_still_served(
+    make_server, monkeypatch
+) -> None:
     # As if each address were another user's; that the kernel tells users apart is test_loopback's.
     monkeypatch.setattr(tcp, "peer_uid", lambda connected: int(connected.getpeername()[0].rpartition(".")[2]))
-    door = make_door()
-    strangers = [door.connect("127.0.0.2") for _ in range(MOST_UNKNOWN_PEERS_EACH)]
-    await until(lambda: len(door.greeter.greeted) == MOST_UNKNOWN_PEERS_EACH)
-    with door.connect("127.0.0.2") as one_more, door.connect("127.0.0.3") as other:
+    server = make_server()
+    unknown_peers = [server.connect("127.0.0.2") for _ in range(MOST_UNKNOWN_PEERS_EACH)]
+    await until(lambda: len(server.handshake.authenticating) == MOST_UNKNOWN_PEERS_EACH)
+    with server.connect("127.0.0.2") as one_more, server.connect("127.0.0.3") as other:
         assert await trio.to_thread.run_sync(one_more.recv, 10) == b""
         other.sendall(b"bob")
         assert await line(other) == b"welcome\n"
     # One who goes, or becomes known, makes room for another.
-    strangers[0].close()
-    strangers[1].sendall(b"carol")
-    assert await line(strangers[1]) == b"welcome\n"
-    await until(lambda: not door.limiter.at_limit("uid:2"))
-    with door.connect("127.0.0.2") as next_one:
+    unknown_peers[0].close()
+    unknown_peers[1].sendall(b"carol")
+    assert await line(unknown_peers[1]) == b"welcome\n"
+    await until(lambda: not server.limiter.at_limit("uid:2"))
+    with server.connect("127.0.0.2") as next_one:
         next_one.sendall(b"dave")
         assert await line(next_one) == b"welcome\n"
-    for stranger in strangers:
-        stranger.close()
+    for other in unknown_peers:
+        other.close()
 
 
-def test_few_strangers_wait_at_the_door_in_all() -> None:
+def test_few_unknown_peers_are_held_in_all() -> None:
     limiter = ConnectionLimiter(10)
     waiting = [limiter.arrived(str(n // MOST_UNKNOWN_PEERS_EACH)) for n in range(MOST_UNKNOWN_PEERS)]
     assert limiter.at_limit("somebody else")
@@ -160,13 +162,13 @@ def test_few_strangers_wait_at_the_door_in_all() -> None:
     assert limiter._unknown_peers.total() == MOST_UNKNOWN_PEERS - 1
 
 
-async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is_not(make_door) -> None:
-    door = make_door(most=2)
+async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is_not(make_server) -> None:
+    server = make_server(most=2)
     clients = []
     for name in (b"alice", b"alice", b"alice", b"bob"):
-        clients.append(door.connect())
+        clients.append(server.connect())
         clients[-1].sendall(name)
-        await until(lambda: len(door.greeter.greeted) == len(clients))
+        await until(lambda: len(server.handshake.authenticating) == len(clients))
         if len(clients) != 3:
             assert await line(clients[-1]) == b"welcome\n"
     refusal = json.loads(await line(clients[2]))
@@ -174,36 +176,36 @@ async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is
     assert refusal["error"]["data"] == {"max_connections": 2}
     for client in clients:
         client.close()
-    await until(lambda: not door.limiter._inside)
-    assert not door.limiter._held
-    assert not door.limiter._unknown_peers
+    await until(lambda: not server.limiter._inside)
+    assert not server.limiter._held
+    assert not server.limiter._unknown_peers
 
 
-async def test_a_connection_that_is_reset_before_it_is_looked_at_is_passed_over(make_door, monkeypatch) -> None:
-    door = make_door()
+async def test_a_connection_that_is_reset_before_it_is_looked_at_is_passed_over(make_server, monkeypatch) -> None:
+    server = make_server()
 
     def gone(_self):
         raise OSError(errno.ENOTCONN, "not connected")
 
     with monkeypatch.context() as patch:
         patch.setattr(socket.socket, "getpeername", gone)
-        with door.connect() as lost:
+        with server.connect() as lost:
             assert await trio.to_thread.run_sync(lost.recv, 10) == b""
-    with door.connect() as client:
+    with server.connect() as client:
         client.sendall(b"alice")
         assert await line(client) == b"welcome\n"
 
 
-async def test_an_ipv6_listener_has_brackets(make_door) -> None:
+async def test_an_ipv6_listener_has_brackets(make_server) -> None:
     try:
-        door = make_door("::1")
+        server = make_server("::1")
     except ConfigError as error:
         pytest.skip(f"{error}; this machine has no IPv6: `sysctl net.ipv6.conf.lo.disable_ipv6=0`")
-    assert door.listener.address.startswith("test://[::1]:")
-    with door.connect() as client:
+    assert server.listener.address.startswith("test://[::1]:")
+    with server.connect() as client:
         client.sendall(b"alice")
         assert await line(client) == b"welcome\n"
-    assert door.greeter.greeted == ["::1"]
+    assert server.handshake.authenticating == ["::1"]
 
 
 def test_an_address_that_is_taken_is_an_error_with_section_and_address() -> None:
@@ -231,8 +233,8 @@ def test_a_64_of_ipv6_counts_as_one_place_and_so_does_a_user_of_this_machine() -
             assert place("127.0.0.1") == "127.0.0.1"
 
 
-async def test_reloading_and_warning_are_the_certificates_business(make_door) -> None:
-    door = make_door()
-    door.listener.reload()
-    assert door.papers.reloads == 1
-    assert door.listener.warnings() == ["read 1 times"]
+async def test_reloading_and_warning_are_the_certificates_business(make_server) -> None:
+    server = make_server()
+    server.listener.reload()
+    assert server.papers.reloads == 1
+    assert server.listener.warnings() == ["read 1 times"]

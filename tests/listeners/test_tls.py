@@ -107,7 +107,7 @@ def bad_clients(bench):
         "none": (None, "no certificate", "CERTIFICATE_REQUIRED"),
         "expired": (bench.client("expired", end=-DAY / 2), "its certificate has expired", "CERTIFICATE_EXPIRED"),
         "early": (bench.client("early", start=DAY), "its certificate is not valid yet", "BAD_CERTIFICATE"),
-        "other-ca": (bench.client("alien", authority=bench.stranger), "its certificate is of an unknown CA", "ALERT"),
+        "other-ca": (bench.client("alien", authority=bench.other_authority), "is of an unknown CA", "ALERT"),
         "own-ca": (bench.write("own", *certify(name("own"), None)), "of an unknown CA", "UNKNOWN_CA"),
         "server": (bench.server("srv"), "wrong purpose: not for TLS clients", "UNSUPPORTED_CERTIFICATE"),
         "ca": (bench.write("the-ca", authority, key), "wrong purpose: not for TLS clients", "ALERT"),
@@ -145,7 +145,7 @@ async def test_a_bad_certificate_is_refused_with_a_reason_here_and_an_alert(benc
     assert len(server.principals) == 1
 
 
-async def test_a_certificate_that_names_nobody_is_refused(bench, clients) -> None:
+async def test_a_certificate_without_a_name_is_refused(bench, clients) -> None:
     async with opened(bench) as server:
         stream = await server.client(bench.client_context(clients["unnamed"][0]))
         assert await stream.receive_some() == b""
@@ -187,7 +187,7 @@ async def test_a_resumed_session_ends_with_its_certificate(bench, monkeypatch) -
 
 
 async def test_a_client_that_does_not_trust_us_is_told_apart(bench) -> None:
-    context = ssl.create_default_context(cafile=str(bench.stranger.path))
+    context = ssl.create_default_context(cafile=str(bench.other_authority.path))
     async with opened(bench) as server:
         # Trio's client would send no alert.
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -196,7 +196,7 @@ async def test_a_client_that_does_not_trust_us_is_told_apart(bench) -> None:
     assert server.rejected == ["it refused the daemon with the TLS alert 'unknown ca'"]
 
 
-async def test_where_certificates_are_optional_who_shows_none_is_nobody(bench) -> None:
+async def test_where_certificates_are_optional_a_peer_without_one_is_no_principal(bench) -> None:
     async with opened(bench, client="optional") as server:
         stream = await server.client(bench.client_context(anonymous=True))
         assert await stream.receive_some() == b""

@@ -1,4 +1,4 @@
-"""Peers at the TLS door that mean harm, or nothing at all: it stays open for the others and loses no descriptor."""
+"""Peers of the TLS listener that mean harm, or nothing at all: it stays open for the others and loses no descriptor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bench(tmp_path_factory):
 
 @pytest.fixture
 def besieged(bench):
-    """`async with besieged(…) as door`: somebody is inside before, during and after, and a newcomer gets in after."""
+    """`async with besieged(…) as server`: somebody is inside before, during and after, and a newcomer gets in after."""
 
     @contextlib.asynccontextmanager
     async def make(**options):
@@ -60,7 +60,7 @@ def client_hello(context=None):
 
 
 async def closed(peer):
-    """What a plain socket reads until the door has closed it; a reset is a close too."""
+    """What a plain socket reads until the server has closed it; a reset is a close too."""
 
     def read():
         received = b""
@@ -155,7 +155,7 @@ def damaged(chance, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_a_damaged_handshake_is_never_more_than_a_stranger(besieged, bench, version) -> None:
+async def test_a_damaged_handshake_authenticates_no_peer(besieged, bench, version) -> None:
     context = bench.client_context()
     context.minimum_version = context.maximum_version = version
     chance = random.Random(7)
@@ -304,7 +304,7 @@ async def test_renegotiation_is_not_done(besieged, bench) -> None:
 
 
 @needs_openssl
-async def test_a_flood_of_new_keys_harms_nobody(besieged, bench) -> None:
+async def test_a_flood_of_new_keys_harms_no_other(besieged, bench) -> None:
     async with besieged() as server, s_client(bench, server, "-tls1_3") as process:
         await process.stdin.send_all(b"hello\n")
         await until_said(process, rb"(?m)^hello$")

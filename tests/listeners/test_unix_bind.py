@@ -202,7 +202,7 @@ def test_a_directory_that_is_a_link_or_a_file_is_refused(tmp_path) -> None:
 
 
 @as_root
-def test_a_directory_of_somebody_else_is_refused(tmp_path) -> None:
+def test_another_users_directory_is_refused(tmp_path) -> None:
     place = tmp_path / "theirs"
     place.mkdir()
     os.chown(place, NOBODY, NOBODY)
@@ -211,7 +211,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path) -> None:
 
 
 @as_root
-def test_somebody_elses_stale_socket_is_an_error_and_no_traceback(tmp_path) -> None:
+def test_another_users_stale_socket_is_an_error_and_no_traceback(tmp_path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))

@@ -317,7 +317,7 @@ async def test_who_cannot_prove_who_it_is_learns_a_status_only(place, inside, ca
     assert UNKNOWN not in caplog.text
 
 
-async def test_behind_a_proxy_nobody_is_a_local_user_whatever_the_headers_say(inside) -> None:
+async def test_behind_a_proxy_no_peer_is_a_local_user_whatever_the_headers_say(inside) -> None:
     async with served(inside, tokens=TOKENS, behind_proxy=True) as place:
         assert (await refused(place)).status == 401
         assert place.refused == ["it comes through a proxy and offers no bearer token"]
@@ -393,7 +393,7 @@ async def test_the_bound_on_a_handshakes_headers_is_exact_however_they_arrive(pl
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: "])
-async def test_who_hangs_up_before_it_has_asked_is_no_stranger_and_not_waited_for(place, sent) -> None:
+async def test_a_peer_that_hangs_up_before_it_has_asked_is_not_reported_and_not_waited_for(place, sent) -> None:
     before = descriptors()
     async with await place.connect() as peer:
         await peer.send(sent)
@@ -460,7 +460,7 @@ async def test_an_unknown_token_is_refused_even_with_a_certificate(secure, insid
     assert not inside.principals
 
 
-async def test_a_certificate_that_names_nobody_is_refused_but_not_the_token_beside_it(secure, inside, papers) -> None:
+async def test_a_certificate_without_a_name_is_refused_but_not_the_token_beside_it(secure, inside, papers) -> None:
     from support.pki import certify, name
 
     pair = papers.write("an-authority", *certify(name("sub CA"), papers.authority, ca=True, signs=True))

@@ -394,7 +394,7 @@ async def test_documents_that_are_none_are_answered_one_by_one(storm) -> None:
                 assert "-32700" in await peer.message()
 
 
-async def test_one_who_reads_nothing_is_cut_after_its_bound_and_slows_nobody(storm) -> None:
+async def test_one_who_reads_nothing_is_cut_after_its_bound_and_slows_no_other(storm) -> None:
     async with storm(send_timeout=0.5) as fort, fort.besieged(), await fort.open(receive_buffer=4096) as peer:
         session = (await peer.ask("session.open"))["result"]["session_id"]
         params = {"session_id": session}

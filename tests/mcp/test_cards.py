@@ -172,7 +172,7 @@ async def test_an_invalid_card_is_not_declared_and_every_fault_has_its_place_and
     assert found == {"valid": False, "findings": [finding.to_json() for finding in validate(bad)]}
 
 
-async def test_nobody_declares_another_principals_agent_nor_this_server(provider, era):
+async def test_no_principal_declares_anothers_agent_nor_this_server(provider, era):
     provider.own = OWN
     async with serving([provider], era) as (client, _):
         await told(client, "agentcard_declare", card_json=CARD)
@@ -217,12 +217,12 @@ async def test_wrong_arguments_are_a_failure_that_names_the_place(provider, tool
     assert (result.meta[META_ERROR]["code"], result.meta[META_ERROR]["path"]) == (-32602, place)
 
 
-async def test_a_tool_of_another_name_is_somebody_elses(provider, era):
+async def test_a_tool_of_another_name_is_another_servers(provider, era):
     async with serving([provider], era) as (client, _):
         assert "Unknown tool: agentcard_forget" in await refused(client, "agentcard_forget")
 
 
-async def test_files_that_are_no_cards_are_named_to_whoever_lists_up_to_a_bound(provider, tmp_path, era):
+async def test_files_that_are_no_cards_are_named_to_the_caller_that_lists_up_to_a_bound(provider, tmp_path, era):
     for index in range(40):
         (tmp_path / f"note-{index:02}.txt").write_text("")
     async with serving([provider], era) as (client, _):

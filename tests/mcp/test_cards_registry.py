@@ -81,7 +81,7 @@ async def test_cards_are_charged_to_who_declared_them_for_as_long_as_they_are_th
     assert again.used == kept
 
 
-async def test_nobody_else_can_read_the_files(registry, directory):
+async def test_only_their_owner_can_read_the_files(registry, directory):
     await registry.declare(card(), ALICE)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (directory, *directory.iterdir())}
     assert modes == {"agentcards": 0o700, f"{agent_id(0)}.json": 0o600}
@@ -92,7 +92,7 @@ async def test_an_empty_registry_makes_no_directory(registry, directory):
     assert not directory.exists()
 
 
-async def test_whoever_declared_a_card_may_change_it_and_nobody_else(registry, directory):
+async def test_the_declarer_of_a_card_may_change_it_and_no_other(registry, directory):
     await registry.declare(card(name="First"), ALICE)
     await registry.declare(card(name="Second"), ALICE)
     with pytest.raises(CardRefused, match="declared by another principal"):
@@ -225,7 +225,7 @@ async def test_a_file_that_was_put_right_is_read_again(registry, directory):
     assert list((await registry.contents()).cards) == [agent_id(1)]
 
 
-async def test_a_draft_of_a_process_that_crashed_is_deleted_when_nobody_can_be_writing_it(registry, directory):
+async def test_a_draft_of_a_process_that_crashed_is_deleted_when_no_process_can_be_writing_it(registry, directory):
     await registry.declare(card(1), ALICE)
     old, new = directory / ".a.json.1.new", directory / ".b.json.2.new"
     for draft in (old, new):

@@ -131,7 +131,7 @@ def test_whatever_json_a_call_has_it_is_refused_with_the_reason_or_can_be_shown(
 @both_eras
 @pytest.mark.parametrize("name", ["bench_danger", "bench_read"])
 @pytest.mark.parametrize("value", [2**64, -(2**63) - 1, [2**70]], ids=repr)
-async def test_an_integer_of_65_bits_is_refused_with_the_reason_and_nobody_is_asked(
+async def test_an_integer_of_65_bits_is_refused_with_the_reason_and_no_person_is_asked(
     autojump_clock, w, mode, name, value
 ):
     person = Person()
@@ -146,7 +146,7 @@ async def test_an_integer_of_65_bits_is_refused_with_the_reason_and_nobody_is_as
     assert not ran(w)
 
 
-async def test_a_lone_surrogate_is_refused_with_the_reason_and_nobody_is_asked(autojump_clock, w):
+async def test_a_lone_surrogate_is_refused_with_the_reason_and_no_person_is_asked(autojump_clock, w):
     person = Person()
     async with mcp_client(w.sessions(), "legacy", elicitation_callback=person) as client:
         refused = await client.call_tool("bench_danger", {"tag": "\ud800"})
@@ -175,7 +175,7 @@ async def test_without_a_yes_nothing_runs(autojump_clock, w, mode, person):
 
 
 @both_eras
-async def test_a_client_that_can_ask_nobody_is_refused_with_the_reason(autojump_clock, w, mode):
+async def test_a_client_that_cannot_ask_a_person_is_refused_with_the_reason(autojump_clock, w, mode):
     async with mcp_client(w.sessions(), mode) as client:
         result = await client.call_tool("bench_danger", {})
     assert result.is_error
@@ -264,7 +264,9 @@ async def test_a_person_is_asked_by_the_risk_that_a_step_has_with_its_arguments(
 
 
 @both_eras
-async def test_a_client_that_can_ask_nobody_may_do_what_its_arguments_make_harmless_and_no_more(autojump_clock, mode):
+async def test_a_client_that_cannot_ask_a_person_may_do_what_its_arguments_make_harmless_and_no_more(
+    autojump_clock, mode
+):
     async with vendors() as w, mcp_client(w.sessions(), mode) as client:
         assert not (await client.call_tool("vendor_tool", {"n": 0, "tag": "harmless"})).is_error
         refused = await client.call_tool("vendor_tool", {"n": 3, "tag": "boom"})

@@ -154,7 +154,7 @@ async def test_each_kind_reaches_the_provider_that_has_it(autojump_clock, w, mod
 
 
 @both_eras
-async def test_what_nobody_has_is_refused_with_the_code_of_its_kind(autojump_clock, w, mode):
+async def test_what_no_device_has_is_refused_with_the_code_of_its_kind(autojump_clock, w, mode):
     async with mcp_client(w.sessions(), mode, offers=[Everything()]) as client:
         with pytest.raises(MCPError) as caught:
             await client.read_resource("x://two")

@@ -391,7 +391,7 @@ class Breaking:
         raise CarrierError("the connection ended before session.close was answered")
 
 
-async def test_a_session_that_ends_badly_takes_nobody_along(autojump_clock, w, caplog):
+async def test_a_session_that_ends_badly_ends_no_other(autojump_clock, w, caplog):
     async with mcp_client(Breaking(w.sessions()), "auto") as client:
         await client.call_tool("bench_read", {})
         end_sessions(w)

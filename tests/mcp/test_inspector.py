@@ -240,7 +240,7 @@ def test_every_structured_result_is_what_the_tool_has_announced(listed, called, 
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_a_person_must_be_asked_about_is_refused_with_the_reason_where_nobody_can_be(called, home, era, name):
+def test_what_a_person_must_be_asked_about_is_refused_with_the_reason_where_none_can_be(called, home, era, name):
     outcome = called[era][name]
     assert outcome["code"] == TOOL_FAILED, outcome
     assert outcome["result"]["isError"]

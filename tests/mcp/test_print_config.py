@@ -352,7 +352,7 @@ def test_every_command_on_the_page_prints_what_the_page_shows(block) -> None:
         assert "".join([where, printed, *notes]).replace(str(HEARTH), "/opt/hearth/bin/hearth") == shown
 
 
-def test_there_is_no_block_that_nobody_looks_at() -> None:
+def test_there_is_no_block_that_is_not_looked_at() -> None:
     assert {block.language for block in BLOCKS} <= {"json", "console", "toml", ""}
 
 

@@ -319,7 +319,7 @@ async def test_only_what_moves_can_be_subscribed_to(tmp_path):
 
 
 @watches
-async def test_after_an_unsubscription_nobody_measures(tmp_path):
+async def test_after_an_unsubscription_nothing_is_measured(tmp_path):
     async with watched(tmp_path, OLD, TEMPERATURE) as (client, runtime, _, changed):
         thermometer(runtime).temperature = lambda: 50.0
         await changed()
@@ -328,5 +328,5 @@ async def test_after_an_unsubscription_nobody_measures(tmp_path):
         await passes(lambda: pollers() == 0)
 
 
-def test_resources_leave_subscriptions_listen_to_whoever_serves_the_whole_stream():
+def test_resources_leave_subscriptions_listen_to_the_server_of_the_whole_stream():
     assert Resources.listen is Provider.listen

@@ -225,7 +225,7 @@ def test_a_bridge_that_is_killed_leaves_no_session_and_no_driven_line(daemon, ra
 
 
 @pytest.mark.slow
-def test_it_ends_when_nobody_reads_its_answers(raw):
+def test_it_ends_when_its_answers_are_not_read(raw):
     raw.initialize()
     raw.process.stdout.close()
     raw.start("tools/list")
@@ -427,7 +427,7 @@ async def test_a_client_that_does_not_read_is_given_up(monkeypatch):
     await stdout.aclose()
 
 
-async def test_nobody_at_the_other_end_of_stdout_is_noticed_by_the_next_message():
+async def test_a_closed_stdout_is_noticed_by_the_next_message():
     reading, stdout = pipe()
     os.close(reading)
     with trio.CancelScope() as scope:

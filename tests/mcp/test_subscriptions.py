@@ -219,7 +219,7 @@ async def test_a_stream_of_a_client_that_has_gone_is_ended_in_good_order(autojum
         assert [event async for event in stream] == []
 
 
-async def test_a_subscription_that_is_given_up_while_it_is_looked_at_first_leaves_nobody_looking(autojump_clock, era):
+async def test_a_subscription_that_is_given_up_while_it_is_looked_at_first_leaves_no_poll(autojump_clock, era):
     provider = Values(a=1)
     looking = trio.Event()
 

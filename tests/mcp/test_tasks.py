@@ -337,7 +337,7 @@ async def test_a_request_that_is_cancelled_before_it_was_answered_takes_its_call
             await ended.wait()
 
 
-async def test_when_the_server_ends_whoever_waits_for_a_call_is_let_go(autojump_clock):
+async def test_when_the_server_ends_the_waiters_for_a_call_are_let_go(autojump_clock):
     with trio.fail_after(10):
         async with serving(tasks(forever=1000), NAPS) as wire:
             await wire.send("tools/call", {"name": "forever", "arguments": {}})
@@ -363,7 +363,7 @@ async def test_when_a_client_has_gone_its_calls_end_and_its_tasks_are_forgotten_
         assert ended == ["a"]
 
 
-async def test_when_a_client_is_let_go_whoever_waits_for_its_calls_is_told(autojump_clock):
+async def test_when_a_client_is_let_go_the_waiters_for_its_calls_are_told(autojump_clock):
     async with serving(tasks(forever=1000), NAPS) as wire:
         await wire.call("nap", {"s": 0})
         async with trio.open_nursery() as nursery:
@@ -378,7 +378,7 @@ async def test_when_a_client_is_let_go_whoever_waits_for_its_calls_is_told(autoj
 # --- for how long ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_that_nobody_asks_for_is_cancelled_as_if_its_client_had_vanished_and_says_so(autojump_clock, wire):
+async def test_a_task_without_a_reader_is_cancelled_as_if_its_client_had_vanished_and_says_so(autojump_clock, wire):
     created = await wire.call("forever")
     assert created["ttlMs"] == 1000 * (LEASE + 1)
     await trio.sleep(LEASE + 1)

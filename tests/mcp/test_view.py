@@ -307,7 +307,7 @@ def test_a_schema_that_does_not_say_so_becomes_that_of_an_object() -> None:
 # --- icons ----------------------------------------------------------------------------------------------------------
 
 
-def test_icons_are_small_pictures_that_nobody_has_to_fetch() -> None:
+def test_icons_are_small_pictures_that_need_not_be_fetched() -> None:
     sources = {}
     for name, definition in SHOWN.items():
         (icon,) = definition["icons"]

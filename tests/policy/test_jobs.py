@@ -66,7 +66,7 @@ def test_a_pattern_that_fits_no_capability_is_pointed_out_unless_it_means_all():
     assert told == "policy 'a': hcp.capabilities: 'bnech-*' fits no capability; `hearth hcp capabilities` lists them"
 
 
-def test_a_capability_whose_jobs_would_wait_for_nobody_is_pointed_out():
+def test_a_capability_whose_jobs_no_person_could_approve_is_pointed_out():
     there = {"furnace": capability(asks=True), "bench-x": capability(asks=False)}
     (told,) = idle_job_rules([entry()], there)
     assert told == (

@@ -18,7 +18,7 @@ from hearth.policy import principal
 from hearth.policy.principal import from_loopback, from_peercred, peer_uid, question, uid_in
 
 HERE, THERE = (ip_address("127.0.0.1"), 7118), (ip_address("127.0.0.1"), 40001)
-STRANGER = 54323
+OTHER = 54323
 
 
 def has_ipv6():
@@ -95,7 +95,7 @@ def a_connection_of(uid, port):
 
 
 @needs_root
-@pytest.mark.parametrize("uid", [STRANGER, 65534, 4_000_000_000])
+@pytest.mark.parametrize("uid", [OTHER, 65534, 4_000_000_000])
 def test_a_user_of_this_machine_is_known_on_loopback_by_the_kernels_word(uid):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
@@ -113,9 +113,9 @@ def test_a_user_who_closed_never_passes_for_root():
     """The kernel says uid 0 of a socket that nobody holds any more."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
-        with a_connection_of(STRANGER, listener.getsockname()[1]) as process:
+        with a_connection_of(OTHER, listener.getsockname()[1]) as process:
             ours, _ = listener.accept()
-            assert peer_uid(ours) == STRANGER
+            assert peer_uid(ours) == OTHER
             process.communicate(timeout=10)
         with ours:
             assert process.returncode == 0
@@ -141,7 +141,7 @@ def test_a_peer_that_only_said_goodbye_is_refused_too(meet):
     assert "the peer closed" in reason(peer_uid, ours)
 
 
-def test_whoever_takes_over_the_peers_port_is_not_taken_for_it(monkeypatch):
+def test_a_process_that_takes_over_the_peers_port_is_not_taken_for_it(monkeypatch):
     """Else a user could connect, send, reset, and have the next program on that port answer for what was sent."""
     ask, answers = principal._ask, []
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as peer, socket.socket() as successor:
@@ -202,7 +202,7 @@ class Elsewhere:
 @pytest.mark.parametrize(
     "peer", [("192.0.2.7", 40001), ("::ffff:192.0.2.7", 40001, 0, 0), ("fe80::7%eth0", 40001, 0, 2), ("0.0.0.0", 1)]
 )
-def test_a_peer_on_another_machine_is_nobody(peer, monkeypatch):
+def test_a_peer_on_another_machine_is_no_local_user(peer, monkeypatch):
     monkeypatch.setattr(principal, "_ask", None)
     assert "is not a loopback address" in reason(from_loopback, Elsewhere(peer))
 
@@ -297,14 +297,14 @@ class Netlink(socket.socket):
         ((told(), (4711, 0)), "did not come from the kernel"),
     ],
 )
-def test_without_the_kernels_own_answer_nobody_is_let_in(meet, monkeypatch, outcome, why):
+def test_without_the_kernels_own_answer_no_peer_is_let_in(meet, monkeypatch, outcome, why):
     ours, _peer = meet()
     monkeypatch.setattr(Netlink, "outcome", outcome)
     monkeypatch.setattr(socket, "socket", Netlink)
     assert why in reason(peer_uid, ours)
 
 
-def test_where_the_question_is_forbidden_nobody_is_let_in(meet, monkeypatch):
+def test_where_the_question_is_forbidden_no_peer_is_let_in(meet, monkeypatch):
     def forbidden(*_args):
         raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
 

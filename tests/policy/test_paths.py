@@ -273,7 +273,7 @@ def test_descriptors_are_not_inherited_by_programs(guard, tree):
         os.close(descriptor)
 
 
-def test_a_fifo_blocks_nobody(guard, tree):
+def test_a_fifo_does_not_block(guard, tree):
     """No reader and no writer are there: a plain open would wait for ever."""
     os.mkfifo(tree / "fifo")
     error = refusal(guard.open, str(tree / "fifo"), os.O_RDONLY, access="read")
@@ -360,7 +360,7 @@ def test_nothing_is_created_through_a_link(guard, tree):
     assert not (tree.parent / "no-such-secret").exists()
 
 
-def test_whoever_creates_the_file_in_between_has_it_opened(guard, tree, monkeypatch):
+def test_a_file_that_is_created_in_between_has_it_opened(guard, tree, monkeypatch):
     real = guard.open_parent
 
     def somebody_is_faster(path, *, access):
@@ -513,7 +513,7 @@ def test_a_directory_that_may_not_be_searched_is_what_the_kernel_says_it_is(guar
 
 
 def test_magic_links_lead_nowhere_even_beneath_a_root(make_guard, tree):
-    """/proc as a root: its ordinary files are there, its doors to other places are not."""
+    """/proc as a root: its ordinary files are there, its links to other places are not."""
     guard = make_guard(read=[Path("/proc")])
     pid = os.getpid()
     with open(tree.parent / "secret") as secret:

@@ -289,7 +289,7 @@ def test_an_address_of_no_length_that_there_is_stays_as_the_ssl_module_tells_it(
 @pytest.mark.parametrize(
     "peercert", [{}, {"subject": ()}, {"subject": (), "subjectAltName": (("othername", "<unsupported>"),)}]
 )
-def test_a_certificate_that_names_nobody_is_refused(peercert):
+def test_a_certificate_without_a_name_is_refused(peercert):
     with pytest.raises(PermissionDenied) as refused:
         from_certificate(peercert)
     assert "empty subject and no alternative name" in refused.value.data["reason"]

@@ -89,7 +89,7 @@ def test_tokens_that_are_put_back_can_be_taken_again():
     start=st.floats(0, 2e9),
     n=st.integers(1, 1000),
 )
-def test_whoever_waits_as_long_as_told_gets_through(rate, start, n):
+def test_waiting_as_long_as_told_gets_through(rate, start, n):
     bucket = TokenBucket(rate)
     n = min(n, rate.count)
     assert bucket.take(start, rate.count) == 0.0

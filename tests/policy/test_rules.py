@@ -77,7 +77,7 @@ EVERYBODY = (ADA, ARM, BEARER)
         (Match(token_sha256="AB" * 32), BEARER),
     ],
 )
-def test_a_match_holds_for_the_principal_it_describes_and_nobody_else(match, who):
+def test_a_match_holds_for_the_principal_it_describes_and_no_other(match, who):
     assert [match.holds(other) for other in EVERYBODY] == [other is who for other in EVERYBODY]
 
 
@@ -154,7 +154,7 @@ def test_the_first_entry_that_matches_wins():
     assert decide([first, second], ARM, TOOLS).policy == "second"
 
 
-def test_nobody_matches_means_nothing_is_granted():
+def test_no_match_means_nothing_is_granted():
     assert decide([PolicyEntry(name="ada", match=Match(user="ada"))], ARM, TOOLS) is None
     assert decide([], ADA, TOOLS) is None
 
@@ -293,8 +293,8 @@ def test_by_default_our_own_user_and_the_group_of_the_socket_get_in():
     member = Principal("unix", uid=1001, gid=1001, groups=frozenset((997,)))
     assert decide([entry], ourselves, TOOLS) is not None
     assert decide([entry], member, TOOLS) is not None
-    for stranger in (Principal("unix", uid=0, gid=0), Principal("unix", uid=997, gid=1001), ARM, BEARER):
-        assert decide([entry], stranger, TOOLS) is None
+    for other in (Principal("unix", uid=0, gid=0), Principal("unix", uid=997, gid=1001), ARM, BEARER):
+        assert decide([entry], other, TOOLS) is None
 
 
 def test_a_daemon_of_root_lets_root_in_by_default():
@@ -337,7 +337,7 @@ def test_a_pattern_that_fits_no_tool_is_pointed_out():
         ),
     ],
 )
-def test_a_condition_that_nobody_can_meet_is_pointed_out(certificates, tokens, named):
+def test_a_condition_that_no_peer_can_meet_is_pointed_out(certificates, tokens, named):
     entries = [
         PolicyEntry(name="token", match=Match(token_sha256="ab" * 32)),
         PolicyEntry(name="both", match=[Match(uid=1), Match(cert_san="DNS:a")]),

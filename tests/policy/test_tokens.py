@@ -27,7 +27,7 @@ def test_a_digest_may_be_written_in_capitals():
 @pytest.mark.parametrize(
     "offered", ["three", "", "One", "one ", " one", "one\n", "on", digest("one"), "\ud800", "one\0", "é" * 9]
 )
-def test_whatever_else_is_offered_is_nobodys(offered):
+def test_whatever_else_is_offered_is_no_principal(offered):
     assert Tokens([digest("one")]).bearer(offered) is None
 
 

@@ -25,7 +25,7 @@ def prepare(places, *, user=None, made=(), durable=False):
     sandbox._prepare(SandboxPlan(user=user), places, made, durable=durable)
 
 
-def test_the_directories_of_the_log_and_its_key_are_made_for_nobody_else_to_read(tmp_path):
+def test_the_directories_of_the_log_and_its_key_are_made_for_their_owner_alone_to_read(tmp_path):
     places = Places(audit=tmp_path / "state/hearth/audit.log", key=tmp_path / "keys/key")
     prepare(places, durable=True)
     assert places.audit.parent.stat().st_mode & 0o7777 == 0o750

@@ -204,7 +204,7 @@ def test_started_as_root_it_becomes_the_user_it_is_told_and_all_it_makes_is_that
 
 
 @as_root
-def test_a_directory_of_somebodys_choice_is_not_given_away(public_directory: Path) -> None:
+def test_a_directory_of_the_callers_choice_is_not_given_away(public_directory: Path) -> None:
     daemon = Hearthd(public_directory, '[sandbox]\nuser = "nobody"')
     done = subprocess.run(
         [*elsewhere([sys.executable, "-m", "hearth.actors.daemon"]), "--config", str(daemon.config)],

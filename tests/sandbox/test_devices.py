@@ -46,7 +46,7 @@ def test_a_device_that_stays_where_it_is_is_reached_by_its_node_alone(tmp_path):
     assert (Path("/dev/full"), "device", "uart p") in devices.grants
 
 
-def test_a_device_that_is_not_there_yet_will_have_a_node_that_nobody_knows():
+def test_a_device_that_is_not_there_yet_will_have_an_unknown_node():
     devices = devices_of(profile(uart=[port("/dev/ttyUSB77")]), None)
     assert devices.hotplug == "uart p is not there now"
     assert devices.grants == ((DEV, "device", devices.hotplug),)

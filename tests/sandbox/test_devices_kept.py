@@ -70,7 +70,7 @@ def test_that_holds_for_chips_and_adapters_and_not_where_the_permission_is_what_
         with ordinary_user():
             return kept, kept_by_sandbox(str(node)), refusal(str(node))
 
-    kept, for_a_stranger, refused = forked(confined)
+    kept, for_another, refused = forked(confined)
     assert CURE in kept
-    assert for_a_stranger is None
+    assert for_another is None
     assert CURE not in refused

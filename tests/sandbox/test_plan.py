@@ -126,7 +126,7 @@ def test_root_becomes_the_user_that_is_asked_for():
 
 
 @pytest.mark.parametrize(("user", "uid"), [("nobody", NOBODY), ("root", 0)])
-def test_whoever_is_that_user_already_becomes_nobody_else(user, uid):
+def test_a_process_of_that_user_becomes_no_other_user(user, uid):
     assert plan_of(Config(sandbox=SandboxConfig(user=user)), uid=uid).user is None
 
 

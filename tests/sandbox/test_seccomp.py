@@ -86,7 +86,7 @@ def test_nothing_is_executed_unless_that_is_allowed():
 
 
 @needs_filters
-def test_nobody_is_connected_to_unless_that_is_allowed(tmp_path):
+def test_no_server_is_connected_to_unless_that_is_allowed(tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
         server.listen()
@@ -123,7 +123,7 @@ def test_a_listening_socket_is_not_made_to_connect_by_sending(families, notifier
 
 
 @needs_filters
-def test_the_service_manager_hears_us_and_nobody_else_does_by_that_socket(tmp_path):
+def test_the_service_manager_hears_us_and_no_other_does_by_that_socket(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, socket.socket(
         socket.AF_UNIX, socket.SOCK_DGRAM
     ) as other:
@@ -161,7 +161,7 @@ def test_interfaces_are_listed_where_that_is_a_tool():
 
 
 @needs_filters
-def test_modes_owners_and_labels_are_for_programs_to_set_and_set_id_bits_for_nobody(tmp_path):
+def test_modes_owners_and_labels_are_for_programs_to_set_and_set_id_bits_for_none(tmp_path):
     file = tmp_path / "file"
     file.touch()
 
@@ -240,7 +240,7 @@ def test_threads_can_be_started_and_namespaces_not():
 
 
 @needs_filters
-def test_nobody_types_into_a_terminal():
+def test_no_person_types_into_a_terminal():
     near, far = os.openpty()
     try:
         typed = filtered(lambda: answer_of(lambda: fcntl.ioctl(far, 0x5412, b"x")))

@@ -59,7 +59,7 @@ def test_root_reads_of_etc_what_is_no_secret():
         ("", None),
     ],
 )  # fmt: skip
-def test_users_that_somebody_else_knows_are_asked_for_over_a_socket(tmp_path, text, found):
+def test_users_that_another_service_knows_are_asked_for_over_a_socket(tmp_path, text, found):
     file = tmp_path / "nsswitch.conf"
     file.write_text(text)
     assert names_from_daemons(file) == (found and found.format(file))

@@ -1,4 +1,4 @@
-"""The clients of a world: raw bytes over memory pipes, by everything but the book. No line of hearth's client is in it.
+"""The clients of a world: raw bytes over memory pipes, within the rules and not. No line of hearth's client is in it.
 
 Owns what a client does and in which mood: each action has a number and a chance of its own, so that leaving one out
 changes no other. It refuses to judge what it is answered; it only learns from it the ids that its next actions need.
@@ -15,7 +15,7 @@ from hearth.policy.principal import Principal
 
 from . import orders
 from .carriers import Pipe, line_of
-from .terms import PRINCIPALS, STRANGER
+from .terms import PRINCIPALS, UNLISTED
 
 ACTIONS = {
     "submit": 30,
@@ -131,7 +131,7 @@ class Client:
         self.world = scenario.world
         self.number = number
         rng = random.Random(f"{scenario.seed}/client/c{number}")
-        uid = int(rng.choice([*PRINCIPALS] * 5 + [STRANGER]).partition(":")[2])
+        uid = int(rng.choice([*PRINCIPALS] * 5 + [UNLISTED]).partition(":")[2])
         self.principal = Principal(kind="unix", uid=uid, gid=uid)
         self.ears = rng.choices(["good", "slow", "deaf"], [8, 1.2, 1.2])[0]
         """How it reads: at once, now and then, or on some of its connections not at all."""

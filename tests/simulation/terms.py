@@ -33,7 +33,7 @@ PRINCIPALS = {
 """By key; whoever else comes may not even open a session. What `rates` leaves out has its risk's or its own."""
 BY_RISK = {0: [1000, 1], 1: [200, 1], 2: [200, 1], 3: [1, 1]}
 OWN_RATES = {"i2c.scan": [5, 1]}
-STRANGER = "uid:1005"
+UNLISTED = "uid:1005"
 
 
 def policy_of(terms):

@@ -46,7 +46,7 @@ def tools_of_a_life(board, **_choice):
 
 
 class _Context:
-    """A step's door to hardware, which hands the step's mark down with each transaction."""
+    """A step's way to hardware, which hands the step's mark down with each transaction."""
 
     def __init__(self, context, mark) -> None:
         self._context = context

@@ -1,8 +1,8 @@
 """One world: the real daemon over simulated devices, a disk that fails, and clients in memory.
 
 Owns how the parts are put together and what belongs to the surroundings of the daemon: its signals, the listener by
-which clients come in, its lives (a daemon that was ended or killed is started again on the same log, the same ledger
-and the same devices). Who does what, and what goes wrong when, is the scenario's.
+which clients come in, its lives (a daemon that was ended or killed is started again on the same log, outputs and
+devices). Who does what, and what goes wrong when, is the scenario's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Agent cards for tests: good ones of strangers, built in full so that there is something to break everywhere."""
+"""Agent cards for tests: good ones of other agents, built in full so that there is something to break everywhere."""
 
 from __future__ import annotations
 

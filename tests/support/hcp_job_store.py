@@ -1,4 +1,4 @@
-"""A book of HCP sessions under test: rows and lines to put in it, and a look at its file that is not its own."""
+"""A job store of HCP sessions under test: rows and lines to put in it, and a look at its file that is not its own."""
 
 from __future__ import annotations
 
@@ -58,28 +58,28 @@ ACCEPTED = line("task_accepted")
 
 
 @asynccontextmanager
-async def running(book: JobStore) -> AsyncIterator[JobStore]:
-    """The book, opened and at work until the body ends; closed afterwards. What an earlier run left is in its notes."""
-    book.open()
+async def running(job_store: JobStore) -> AsyncIterator[JobStore]:
+    """The job store, at work until the body ends; closed afterwards. What an earlier run left is in its notes."""
+    job_store.open()
     async with trio.open_nursery() as nursery:
-        await nursery.start(book.run)
+        await nursery.start(job_store.run)
         try:
-            yield book
+            yield job_store
         finally:
-            await book.aclose()
+            await job_store.aclose()
             nursery.cancel_scope.cancel()
 
 
-async def begin(book: JobStore, number: int = 1, principal: str = ANN, **members: Any) -> SessionRow:
+async def begin(job_store: JobStore, number: int = 1, principal: str = ANN, **members: Any) -> SessionRow:
     """Claim a message and answer it by beginning a session."""
     begun = row(number, principal, **members)
-    claim = await book.claim(principal, begun.message_id, "digest")
+    claim = await job_store.claim(principal, begun.message_id, "digest")
     assert claim.kind == "new"
-    await book.answer(principal, begun.message_id, line("task_accepted", number), begun)
+    await job_store.answer(principal, begun.message_id, line("task_accepted", number), begun)
     return begun
 
 
 def look(directory: Path, question: str) -> list[Any]:
-    """Ask the file of a book that is closed."""
+    """Ask the file of a job store that is closed."""
     with closing(sqlite3.connect(directory / "jobs.sqlite3")) as connection:
         return connection.execute(question).fetchall()

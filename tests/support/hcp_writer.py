@@ -1,7 +1,7 @@
-"""A process that writes a book of HCP sessions as fast as it can, says what it was answered, and waits to be killed.
+"""A process that writes a job store as fast as it can, says what it was answered, and waits to be killed.
 
 `hcp_writer.py DIRECTORY` imports once; for each line on its standard input it forks a writer, prints `begun PID`, and
-`over` when that has ended. What a writer prints is one JSON array a line, after the book has answered.
+`over` when that has ended. What a writer prints is one JSON array a line, after the job store has answered.
 """
 
 from __future__ import annotations
@@ -26,39 +26,41 @@ def say(*what: object) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
-async def job(book: JobStore, store: ArtifactStore, number: int) -> None:
+async def job(job_store: JobStore, store: ArtifactStore, number: int) -> None:
     """One session from its submission to its end."""
     begun = row(number)
     session = begun.session_id
-    if (await book.claim(ANN, begun.message_id, "digest")).kind != "new":
+    if (await job_store.claim(ANN, begun.message_id, "digest")).kind != "new":
         raise AssertionError(f"{begun.message_id} is not new")
-    await book.answer(ANN, begun.message_id, line("task_accepted", number), begun)
+    await job_store.answer(ANN, begun.message_id, line("task_accepted", number), begun)
     say("answered", number)
     sequence = 0
     for step in range(1, STEPS + 1):
         sequence += 2
-        await book.record(session, step, {"n": step}, [event(sequence - 1, number), event(sequence, number, step=step)])
+        await job_store.record(
+            session, step, {"n": step}, [event(sequence - 1, number), event(sequence, number, step=step)]
+        )
         say("recorded", number, step)
     artifact = await store.keep(session, "n", "n.csv", "text/csv", b"x" * (number * 997 % 200_000))
     say("kept", number, artifact.uri, artifact.checksum)
-    await book.end(session, "COMPLETED", [line("task_completed", number), event(sequence + 1, number)])
+    await job_store.end(session, "COMPLETED", [line("task_completed", number), event(sequence + 1, number)])
     say("ended", number)
 
 
 async def write(directory: Path, first: int) -> None:
     """Jobs from that number on, several at once, until somebody ends this process."""
-    book = JobStore(directory)
-    book.open()
-    store = ArtifactStore(directory, book, most_each=1 << 20, most_all=1 << 30)
+    job_store = JobStore(directory)
+    job_store.open()
+    store = ArtifactStore(directory, job_store, most_each=1 << 20, most_all=1 << 30)
     store.open()
 
     async def jobs(number: int) -> None:
         while True:
-            await job(book, store, number)
+            await job(job_store, store, number)
             number += AT_ONCE
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(book.run)
+        await nursery.start(job_store.run)
         for offset in range(AT_ONCE):
             nursery.start_soon(jobs, first + offset)
 

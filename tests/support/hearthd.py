@@ -179,7 +179,7 @@ class Peer(Wire):
         assert poll.poll(BOUND * 1000), "the server keeps the connection"
 
 
-_STRANGER = """
+_OTHER_USER = """
 import os, socket, sys
 os.setgroups([int(group) for group in sys.argv[2].split()])
 os.setgid(65534)
@@ -197,7 +197,7 @@ for line in peer.makefile("rb"):
 def as_nobody(path: Path, *documents: bytes, groups: Sequence[int] = ()) -> list[Any]:
     """What a process of the user nobody, in these groups beside its own, is answered. Needs root."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _STRANGER, str(path), " ".join(map(str, groups))],
+        [sys.executable, "-I", "-S", "-c", _OTHER_USER, str(path), " ".join(map(str, groups))],
         input=b"".join(documents),
         capture_output=True,
         timeout=BOUND,

@@ -119,7 +119,7 @@ class Bench:
         self.client_cert, self.client_key = self.client("bench-client")
 
     @functools.cached_property
-    def stranger(self) -> Authority:
+    def other_authority(self) -> Authority:
         """A CA that has the same name as the bench's, and is another."""
         return self.make_authority("other-ca")
 

@@ -224,7 +224,7 @@ class Served:
 
 @asynccontextmanager
 async def served(welcome, *, send_timeout=60.0, max_connections=1000, **options):
-    """The daemon's own TCP listener and WebSocket greeter, which serves with `welcome` while the body runs."""
+    """The daemon's own TCP listener and WebSocket handshake, which serves with `welcome` while the body runs."""
     settings = {
         "certificates": None,
         "origins": frozenset(),
@@ -235,15 +235,15 @@ async def served(welcome, *, send_timeout=60.0, max_connections=1000, **options)
         "ping_timeout": 1000.0,
         **options,
     }
-    greeter = WebSocketHandshake(send_timeout=send_timeout, **settings)
+    handshake = WebSocketHandshake(send_timeout=send_timeout, **settings)
 
     def report(carrier, peer, reason):
-        assert (carrier, peer[:4]) == (greeter.scheme, "127.")
+        assert (carrier, peer[:4]) == (handshake.scheme, "127.")
         here.refused.append(reason)
 
     listening = tcp.bind("websocket", Endpoint("127.0.0.1", 0))
     listener = tcp.TcpListener(
-        listening, greeter, settings["certificates"], send_timeout=send_timeout, report=report
+        listening, handshake, settings["certificates"], send_timeout=send_timeout, report=report
     )
     here = Served(listener)
     try:

@@ -305,7 +305,7 @@ class SessionContract:
                 assert [event.seq async for event in task.events()] == whole
             assert (await finished(await session.submit("x", steps[:1], follow=True))).status == "SUCCESS"
 
-    async def test_whoever_is_refused_or_repeats_a_submission_may_ask_for_its_events_all_the_same(self, face):
+    async def test_a_client_that_is_refused_or_repeats_a_submission_may_ask_for_its_events_all_the_same(self, face):
         async with face.open_session() as session:
             with pytest.raises(ToolNotFound):
                 await session.submit("x", [step("no.such.tool")], follow=True)
@@ -314,7 +314,7 @@ class SessionContract:
                 with trio.fail_after(PATIENCE):
                     assert [event.seq async for event in task.events()] == [1, 2, 3]
 
-    async def test_a_task_whose_events_were_asked_for_and_are_read_by_nobody_may_be_let_go(self, face):
+    async def test_a_task_whose_events_were_asked_for_and_are_not_read_may_be_let_go(self, face):
         async with face.open_session() as session:
             task = await session.submit("x", [step("bench.wait", tag="never")], follow=True)
             task_id = task.task_id
@@ -342,7 +342,7 @@ class SessionContract:
             assert seen[name] == sorted(set(seen[name]))
             assert seen[name][-1] == seen[0][-1]
 
-    async def test_a_reader_that_stops_early_disturbs_nobody(self, face):
+    async def test_a_reader_that_stops_early_disturbs_no_other(self, face):
         async with face.open_session() as session:
             task = await session.submit("x", [step("bench.read"), step("bench.read", gate="x")])
             await event(task, "finish", 0)

@@ -145,7 +145,7 @@ def test_a_disk_that_is_full_at_the_start_is_an_error_or_a_daemon_that_refuses_e
     assert running.stop() == 0
 
 
-def test_a_log_that_somebody_removes_is_noticed_and_what_follows_is_not_lost(hearthd) -> None:
+def test_a_log_that_is_removed_is_noticed_and_what_follows_is_not_lost(hearthd) -> None:
     running = hearthd().start()
     peer = running.peer()
     session = peer.open()

@@ -53,7 +53,7 @@ def test_it_says_where_it_listens_before_it_says_that_it_is_ready(daemon) -> Non
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["ws", "wss"])
-def test_a_task_runs_over_every_carrier_for_whoever_it_proved(daemon, papers, secure: bool) -> None:
+def test_a_task_runs_over_every_carrier_for_the_principal_it_proved(daemon, papers, secure: bool) -> None:
     running = daemon(secure=secure)
     web = "wss" if secure else "ws"
     expected = {

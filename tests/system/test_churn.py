@@ -219,7 +219,7 @@ class Steady(threading.Thread):
             raise self.error
 
 
-def test_10000_that_come_and_go_leave_nothing_and_whoever_is_there_all_the_time_notices_nothing(daemon) -> None:
+def test_10000_that_come_and_go_leave_nothing_and_a_client_that_stays_notices_nothing(daemon) -> None:
     running = daemon('[limits]\nmax_sessions_per_principal = 1000\nsession_rate = "10000/s"\n')
     steady = Steady(running)
     peer, session = running.peer(), next(iter(steady.sessions.values()))

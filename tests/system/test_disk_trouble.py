@@ -283,7 +283,7 @@ HANDS = {
 
 
 @pytest.mark.parametrize(("durability", "hand"), [*(("os", hand) for hand in HANDS), ("fsync", halve)])
-def test_whatever_somebody_does_to_the_log_the_next_records_are_in_a_chain_that_tells_of_it(
+def test_whatever_is_done_to_the_log_the_next_records_are_in_a_chain_that_tells_of_it(
     hearthd, durability, hand
 ) -> None:
     running = hearthd()

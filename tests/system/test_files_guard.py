@@ -142,7 +142,7 @@ def test_what_may_be_read_may_not_be_written(session) -> None:
     assert (inside / "a").read_bytes() == b"allowed"
 
 
-def test_whoever_exchanges_directories_for_links_meanwhile_wins_nothing(session) -> None:
+def test_exchanging_directories_for_links_at_the_same_time_wins_nothing(session) -> None:
     peer, session_id, inside = session
     real, link, place = inside / "rw" / "real", inside / "rw" / "link", inside / "rw" / "place"
     real.mkdir()
@@ -173,7 +173,7 @@ def test_whoever_exchanges_directories_for_links_meanwhile_wins_nothing(session)
     assert len(kinds) > 1, "nothing was raced for"
 
 
-def test_what_is_no_regular_file_holds_up_nobody(session) -> None:
+def test_what_is_no_regular_file_holds_up_no_other(session) -> None:
     peer, session_id, inside = session
     os.mkfifo(inside / "fifo")
     try:

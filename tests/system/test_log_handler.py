@@ -79,7 +79,7 @@ def test_a_message_stays_on_its_line_whatever_is_in_it() -> None:
     os.close(reading)
 
 
-def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> None:
+def test_lines_that_is_not_taken_are_dropped_counted_and_hold_up_no_other() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with contextlib.suppress(BlockingIOError):
@@ -107,7 +107,7 @@ def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> Non
     assert 499 <= sum(dropped) <= 500
 
 
-def test_a_pipe_that_somebody_made_non_blocking_is_written_to_all_the_same() -> None:
+def test_a_pipe_that_another_made_non_blocking_is_written_to_all_the_same() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     log_handler = NonBlockingLogHandler(writing)
@@ -123,7 +123,7 @@ def test_a_pipe_that_somebody_made_non_blocking_is_written_to_all_the_same() -> 
     os.close(reading)
 
 
-def test_nobody_there_is_no_trouble() -> None:
+def test_no_listener_there_is_no_trouble() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     log_handler = NonBlockingLogHandler(writing)

@@ -157,7 +157,7 @@ def attacked(hearthd: Callable[..., Hearthd], tmp_path: Path) -> Hearthd:
 
 @pytest.mark.spec("12", "MUST", "A conformant server MUST: Bound resource use.")
 @pytest.mark.parametrize("attack", [documents, tasks, keys, subscriptions, answers, halves])
-def test_whoever_has_it_keep_too_much_is_told_so_and_it_grows_by_no_more_than_may_be_kept(
+def test_a_principal_that_has_it_keep_too_much_is_told_so_and_it_grows_by_no_more_than_may_be_kept(
     attacked: Hearthd, attack: Callable[[Attacker], None]
 ) -> None:
     other = attacked.peer(web_socket(attacked.listening["ws"], token=TOKEN))

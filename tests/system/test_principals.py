@@ -111,7 +111,7 @@ def test_another_uids_session_is_not_told_apart_from_none(hearthd, open_place) -
 
 
 @as_root
-def test_the_sockets_group_may_connect_and_nobody_else(hearthd, open_place) -> None:
+def test_the_sockets_group_may_connect_and_no_other_user(hearthd, open_place) -> None:
     running = hearthd(directory=open_place).start()
     gid = running.socket.stat().st_gid
     [opened] = as_nobody(running.socket, request(1, "session.open"), groups=[gid])
@@ -134,7 +134,7 @@ def test_a_principal_without_a_policy_is_refused_at_open_and_the_refusal_is_on_r
 
 
 @as_root
-def test_whoever_has_no_rights_cannot_fill_the_log_with_refusals(hearthd, open_place) -> None:
+def test_a_principal_without_rights_cannot_fill_the_log_with_refusals(hearthd, open_place) -> None:
     policy = '[[policy]]\nname = "root only"\nmatch = { uid = 0 }\n'
     running = hearthd(policy, directory=open_place).start()
     gid = running.socket.stat().st_gid
@@ -150,7 +150,7 @@ def test_whoever_has_no_rights_cannot_fill_the_log_with_refusals(hearthd, open_p
 
 
 @as_root
-def test_whoever_takes_all_connections_locks_nobody_else_out(hearthd, open_place) -> None:
+def test_a_principal_that_takes_all_connections_locks_no_other_out(hearthd, open_place) -> None:
     running = hearthd("[limits]\nmax_connections = 5\n", directory=open_place).start()
     gid = running.socket.stat().st_gid
     greedy = [running.peer() for _ in range(5)]
@@ -186,7 +186,7 @@ def test_what_a_busy_bus_says_of_its_holder_is_said_to_the_same_principal_only(h
     other = peer.refusal("task.submit", submission(session, ("uart.read", {"port": "uart0"}), on_busy="fail"))
     assert (other["code"], other["data"]["holder_task"]) == (-32004, holder)
 
-    # The stranger opens a session and submits to it: its id is not known before, so two visits.
+    # The other user opens a session and submits to it: its id is not known before, so two visits.
     opening = request(1, "session.open", {"on_disconnect": "keep"})
     [opened] = as_nobody(running.socket, opening, groups=[gid])
     theirs = opened["result"]["session_id"]

@@ -236,7 +236,7 @@ def server_purpose(papers):
     return certify(name("arm-7", "Acme"), papers.authority, purposes=(SERVER,), sans=("arm-7.local",))
 
 
-def test_what_is_no_handshake_at_all_harms_nobody(daemon) -> None:
+def test_what_is_no_handshake_at_all_harms_no_other(daemon) -> None:
     running = daemon()
     for scheme in ("tls", "ws"):
         for said in (b"", b"\0" * 1000, OPEN, b"GET / HTTP/1.1\r\n\r\n"):
@@ -272,7 +272,7 @@ def test_a_thousand_wrong_tokens_make_few_records_and_the_right_one_gets_in_mean
     assert "guess-number" not in running.audit.read_text()
 
 
-def test_whoever_stands_at_the_door_and_says_nothing_is_sent_away_and_keeps_nobody_out(tmp_path, papers) -> None:
+def test_a_peer_that_connects_and_says_nothing_is_disconnected_and_keeps_no_other_out(tmp_path, papers) -> None:
     running = OpenHearthd(tmp_path, papers, "[limits]\nhandshake_timeout_s = 1\n")
     running.start()
     silent = []
@@ -283,7 +283,7 @@ def test_whoever_stands_at_the_door_and_says_nothing_is_sent_away_and_keeps_nobo
         for number, connected in enumerate(silent):
             with contextlib.suppress(ConnectionError):
                 connected.send(b"\x16" if number < 100 else b"G")
-        assert running.peer().open(), "the Unix socket is not for strangers"
+        assert running.peer().open(), "the Unix socket is not for unknown peers"
         assert running.descriptors() <= before + 40, "few may wait at once"
         if os.geteuid() == 0:
             # They keep the places of their own user only.

@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_used_leaves_what_there_was_and_the_log_says_why(r
     assert peer.run(session, "gpio.get", line=4)["status"] == "SUCCESS"
 
 
-def test_whoever_is_no_longer_certified_cannot_come_again_and_whoever_is_inside_stays(running, papers) -> None:
+def test_a_peer_no_longer_certified_cannot_connect_again_and_a_connected_one_stays(running, papers) -> None:
     inside = running.over("tls")
     session = inside.open()
     former = running.papers.client_context(papers.clients["arm-7"])
@@ -121,7 +121,7 @@ def test_whoever_is_no_longer_certified_cannot_come_again_and_whoever_is_inside_
     assert running.peer(tls(running.listening["tls"], welcome)).open()
 
 
-def test_a_signal_that_comes_again_and_again_costs_nobody_anything(running, papers) -> None:
+def test_a_signal_that_comes_again_and_again_costs_nothing(running, papers) -> None:
     peer = running.over("wss")
     session = peer.open()
     descriptors = running.descriptors()

@@ -20,12 +20,12 @@ LED, LATCH, OTHER = 17, 31, 18
 """LED goes to 0, OTHER becomes an input, LATCH holds its level."""
 
 
-def ledger(running) -> Path:
+def outputs_file(running) -> Path:
     return Path(f"{running.audit}.outputs")
 
 
 def driven(running) -> Any:
-    return json.loads(ledger(running).read_text())["outputs"] if ledger(running).exists() else {}
+    return json.loads(outputs_file(running).read_text())["outputs"] if outputs_file(running).exists() else {}
 
 
 def drive(running, *lines: int, **session: Any) -> str:
@@ -48,7 +48,7 @@ def test_what_a_killed_daemon_left_driven_is_made_safe_before_the_next_one_serve
     drive(running, LED, LATCH)
     drive(running, OTHER)
     assert driven(running) == {BUS: [LED, LATCH, OTHER]}
-    assert stat.S_IMODE(ledger(running).stat().st_mode) == 0o600
+    assert stat.S_IMODE(outputs_file(running).stat().st_mode) == 0o600
     running.kill()
     assert driven(running) == {BUS: [LED, LATCH, OTHER]}
     running.start()
@@ -90,18 +90,18 @@ def test_outputs_are_written_down_for_a_kill_in_the_middle_of_the_first_step(hea
 
 
 @pytest.mark.parametrize("content", [b"", b'{"version":1,"outp', b'{"version":1,"outputs":{"gpio:gone":[1]}}'])
-def test_a_file_that_nobody_can_use_keeps_no_daemon_from_starting_and_is_named(hearthd, content: bytes) -> None:
+def test_an_unusable_file_keeps_no_daemon_from_starting_and_is_named(hearthd, content: bytes) -> None:
     running = hearthd()
-    ledger(running).write_bytes(content)
+    outputs_file(running).write_bytes(content)
     running.start()
     (unknown,) = [record for record in running.records() if record["event"] == "outputs.unknown"]
     if b"gone" in content:
         assert (unknown["bus"], unknown["outputs"]) == ("gpio:gone", [1])
         assert "gpio:gone" in running.said
     else:
-        assert (ledger(running).parent / unknown["file"]).read_bytes() == content
-        assert str(ledger(running)) in running.said
-    assert not ledger(running).exists()
+        assert (outputs_file(running).parent / unknown["file"]).read_bytes() == content
+        assert str(outputs_file(running)) in running.said
+    assert not outputs_file(running).exists()
     drive(running, LED)
     assert driven(running) == {BUS: [LED]}
     assert running.stop() == 0
@@ -110,7 +110,7 @@ def test_a_file_that_nobody_can_use_keeps_no_daemon_from_starting_and_is_named(h
 
 def test_a_line_that_the_profile_does_not_have_is_left_alone_and_said_to_be(hearthd) -> None:
     running = hearthd()
-    ledger(running).write_text(json.dumps({"version": 1, "outputs": {BUS: [LED, 99]}}))
+    outputs_file(running).write_text(json.dumps({"version": 1, "outputs": {BUS: [LED, 99]}}))
     running.start()
     (safe,) = [record for record in running.records() if record["event"] == "outputs.safe"]
     known, unknown = safe["safe"]

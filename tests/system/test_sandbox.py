@@ -141,7 +141,7 @@ OVER_UNIX = ("connect", "send_to", "bind_a_socket", "datagram", "descriptor", "m
 
 @needs_filters
 @pytest.mark.parametrize("attack", REPEATABLE)
-def test_whoever_is_inside_cannot(confined: Inside, attack: str) -> None:
+def test_a_confined_daemon_cannot(confined: Inside, attack: str) -> None:
     rule = ATTACKS[attack]
     if landlock_abi() < rule.needs:
         pytest.skip(f"this kernel's Landlock is {landlock_abi()}, and denying this takes {rule.needs}")
@@ -153,7 +153,7 @@ def test_whoever_is_inside_cannot(confined: Inside, attack: str) -> None:
 
 @as_root
 @pytest.mark.parametrize("attack", REPEATABLE)
-def test_without_the_sandbox_whoever_is_inside_can(free: Inside, attack: str) -> None:
+def test_without_the_sandbox_it_can(free: Inside, attack: str) -> None:
     _skip_where_there_is_none(attack, free)
     outcomes = set(free.tries(attack).values())
     if outcomes == {ATTACKS[attack].expected} == {outcome(attack, {**free.place, "own": free.place["ours"]})}:
@@ -176,7 +176,7 @@ def _skip_where_there_is_none(attack: str, inside: Inside) -> None:
 
 @needs_filters
 @pytest.mark.parametrize("arguments", [(), pytest.param(("--no-sandbox",), marks=as_root)])
-def test_a_tcp_listener_serves_and_whoever_is_inside_cannot_connect_with_it(
+def test_a_tcp_listener_serves_and_a_confined_daemon_cannot_connect_with_it(
     place: dict[str, Any], arguments: tuple[str, ...]
 ) -> None:
     token = "t" * 32

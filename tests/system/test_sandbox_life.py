@@ -1,6 +1,6 @@
 """A confined hearthd does all its work: as the user that started it, and as one that it became.
 
-Files, outputs and their ledger, the log's rotation, certificates that are read again, whole jobs with a plot, a restart
+Files, outputs and their file, the log's rotation, certificates that are read again, whole jobs with a plot, a restart
 after a kill; and what is configured to be allowed is allowed, and nothing besides.
 """
 

@@ -187,7 +187,7 @@ def test_kill_9_and_restart_names_the_tasks_that_were_in_flight(hearthd) -> None
 
 
 @pytest.mark.parametrize("how", ["closed", "a reader that has gone"])
-def test_it_serves_though_nobody_can_be_told_that_it_is_ready(tmp_path, how: str) -> None:
+def test_it_serves_though_its_readiness_cannot_be_reported(tmp_path, how: str) -> None:
     running = Hearthd(tmp_path)
     command = [sys.executable, "-m", "hearth.actors.daemon", "--config", str(running.config)]
     if how == "closed":

@@ -175,7 +175,7 @@ def big(hearthd, tmp_path):
     return running, peer, session, ("file.read", {"path": str(tmp_path / "data" / "x")})
 
 
-def test_a_client_that_asks_and_never_reads_costs_bounded_memory_and_nobody_else_notices(big) -> None:
+def test_a_client_that_asks_and_never_reads_costs_bounded_memory_and_no_other_notices(big) -> None:
     running, peer, session, read = big
     task = peer.submit(session, read, read, read)
     assert peer.wait(session, task)["status"] == "SUCCESS"

@@ -115,7 +115,7 @@ def test_many_documents_may_come_as_one_piece(peer) -> None:
     assert [peer.line()["id"] for _ in range(2000)] == list(range(2000))
 
 
-def test_half_a_line_and_then_nobody(shared) -> None:
+def test_half_a_line_and_then_silence(shared) -> None:
     before = shared.descriptors()
     for part in (b"{", request(1, "session.open")[:-1], b"x" * 100_000):
         gone = Peer(shared.socket)

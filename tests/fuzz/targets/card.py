@@ -32,7 +32,7 @@ _FAST = hearth.schema.Validator(
 _LONE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 64
 _RULE = re.compile(r"§[25](\.[0-9]+)*( rule ([1-9]|10))?|§3")
-_STRANGERS: list[Any] = [
+_FOREIGN: list[Any] = [
     {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"enum": [1, 1.0]}},
     "required": ["a", "a"]},
     {"$id": "https://a.example/s#", "$anchor": "a\n", "minLength": 1.0, "multipleOf": 0.1, "pattern": "(",
@@ -40,7 +40,7 @@ _STRANGERS: list[Any] = [
     "mcp://[2001:db8::7]:8443/a?b=%20#c", "stdio:hearth%20mcp", "http://u@h", "grpc://a", "https://[v1.a]/",
     2.853e-21, 2.855e-21,
 ]  # fmt: skip
-_POOL = [*parts([*GOOD, *_STRANGERS]), *_STRANGERS]
+_POOL = [*parts([*GOOD, *_FOREIGN]), *_FOREIGN]
 DICTIONARY = (
     *(b'"%s":' % name.encode() for name in (*EXAMPLE, "input_schema", "output_schema", "tags", "auth", "scheme",
     "goal_id", "priority")),
@@ -157,7 +157,7 @@ def _pointed(value: Any, pointer: str) -> None:
 
 def seeds() -> list[bytes]:
     """Good cards, bare and within a JSON string, and one with strange schemas."""
-    strange = {**SMALLEST, "capabilities": [{"id": "a", "input_schema": schema} for schema in _STRANGERS[:2]]}
+    strange = {**SMALLEST, "capabilities": [{"id": "a", "input_schema": schema} for schema in _FOREIGN[:2]]}
     return [*(orjson.dumps(card) for card in (*GOOD, strange)), orjson.dumps(orjson.dumps(SMALLEST).decode())]
 
 

@@ -129,7 +129,7 @@ def _refused(document: Any, error: MessageError) -> None:
             assert index == len(names) - 1, f"{error.pointer} leads nowhere"
             break
         value = value[name]
-    # As the desk answers it (L3).
+    # As the job server answers it (L3).
     reason = f"{error.pointer}: {error.reason}" if error.pointer else error.reason
     rejection = Rejection(error.code, reason, suggestion=error.suggestion)  # type: ignore[arg-type]
     assert len(rejection.message) <= LONGEST

@@ -1,7 +1,7 @@
 """hearthd, with the fixtures of the official conformance suite offered over MCP beside the tools of its board.
 
-Everything is the daemon's own: its listener, its door, its entry at /mcp, its server object. Only the list of what is
-offered is longer.
+Everything is the daemon's own: its listener, its handshake, its entry at /mcp, its server object. Only the list of
+what is offered is longer.
 """
 
 from __future__ import annotations
