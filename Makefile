@@ -18,7 +18,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb sbom site docs picture clean
+.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast style lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb sbom site docs picture clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -114,16 +114,18 @@ soak: $(STAMP) ## Fifty clients on a real daemon for 10 minutes (MINUTES=); what
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(DOCS),--docs)
 
 check: $(TOOLS) ## The inner loop: lint, types and the fast tests, side by side
-	@$(MAKE) --no-print-directory --jobs --output-sync lint fast
+	@$(MAKE) --no-print-directory --jobs --output-sync style fast
 
 fast: $(STAMP) ## The fast tests
 	$(BIN)/python -m pytest -q -n auto -m 'not slow and not proof'
 
-lint: $(TOOLS) ## ruff, codespell, import-linter, mypy --strict, pyright
+style: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/codespell
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+lint: style ## ruff, codespell, import-linter, mypy --strict, and pyright for a second opinion
 	$(BIN)/pyright
 
 bench: $(STAMP) ## Measure against floors in the same run; prints a table, writes JSON
