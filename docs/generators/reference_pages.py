@@ -156,14 +156,20 @@ def _section(tool: Tool) -> Iterator[str]:
 
 
 def _command(tool: Tool) -> str:
-    words = [f"{name}={_word(value)}" for name, value in EXAMPLES[tool.name].items()]
+    properties = tool.params_schema["properties"]
+    words = [
+        f"{name}={_word(value, only_string=properties[name].get('type') == 'string')}"
+        for name, value in EXAMPLES[tool.name].items()
+    ]
     risk = ["-c", "max_risk_level=3"] if tool.risk_level == len(RISK_NAMES) - 1 else []
     return shlex.join(["hearth", "run", *risk, tool.name, *words])
 
 
-def _word(value: Any) -> str:
+def _word(value: Any, *, only_string: bool) -> str:
     """Return a value for `hearth run`: strings unquoted, unless they are JSON or not printable."""
     if isinstance(value, str) and value.isprintable():
+        if only_string and not value.startswith('"'):
+            return value
         try:
             json.loads(value)
         except ValueError:

@@ -293,10 +293,11 @@ class Board:
                     data={"chip": label, "line": line.offset, "reason": reason},
                 )
         usable = [line.name for line in spec.lines if line.reserved is None]
-        cure, near = suggestions(name_or_offset, [name for name in self.readable[label] if isinstance(name, str)])
+        names = [name for name in self.readable[label] if isinstance(name, str) and not name.isdecimal()]
+        cure, near = suggestions(name_or_offset, names)
         raise InvalidParams(
-            f"chip {label!r} of board {self.name!r} has no gpio line {name_or_offset!r}; "
-            f"it has {', '.join(usable)}, also by offset{cure}",
+            f"chip {label!r} of board {self.name!r} has no gpio line {name_or_offset!r}{cure}"
+            f"{' It' if cure else '; it'} has {', '.join(usable)}, also by offset",
             data={"chip": label, "line": name_or_offset, "known": usable, **near},
         )
 

@@ -32,7 +32,7 @@ from attrs import frozen
 from hearth._util.exceptions import unwrapped
 from hearth._version import __version__
 from hearth.client.connection import Client, connect
-from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
+from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, RpcError, ToolNotFound
 from hearth.transport.address import looked_up, named
 
 if TYPE_CHECKING:
@@ -110,23 +110,59 @@ def _coloured(line: str) -> str:
 def fields(values: Mapping[str, Any], *, binary: frozenset[str] = frozenset(), indent: str = "") -> list[str]:
     """Return lines of names and values; a nested object is below its name, a list or object of objects is a table.
 
-    `binary` names the members that are base64: their decoded bytes are shown.
+    `binary` names the members that are base64: their decoded bytes are shown. Bytes that a result has in several forms
+    are shown in hex and as text only.
     """
+    shown = {**values}
+    if (forms := forms_of_bytes(values)) is not None:
+        del shown["data"]
+        shown.update({"hex": " ".join(textwrap.wrap(forms["hex"], 2))} if "hex" in forms else {})
     lines: list[str] = []
-    longest = max((len(clean(name)) for name, value in values.items() if _rows(value) is None), default=0)
-    for name, value in values.items():
+    longest = max((len(clean(name)) for name, value in shown.items() if _rows(value) is None), default=0)
+    for name, value in shown.items():
         label = indent + click.style(clean(name), bold=True)
         rows = _rows(value)
         if rows:
-            columns = list(dict.fromkeys(key for row in rows for key in row))
-            cells = [[scalar(row.get(key)) for key in columns] for row in rows]
-            lines += [label, *table(columns, cells, indent=indent + "  ")]
+            lines += [label, *_tables(rows, indent + "  ")]
         elif rows is not None:
             lines += [label, *fields(value, indent=indent + "  ")]
         else:
-            first, *more = shown_bytes(value) if name in binary and isinstance(value, str) else [clean(scalar(value))]
-            lines.append(f"{label}{' ' * (longest - len(clean(name)))}  {first}")
+            first, *more = shown_bytes(value) if name in binary and isinstance(value, str) else _lines(value)
+            lines.append(f"{label}{' ' * (longest - len(clean(name)))}  {first}".rstrip())
             lines += [f"{indent}  {line}" for line in more]
+    return lines
+
+
+def forms_of_bytes(values: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the members `hex` and `text` if at least one is there and they are the bytes of `data`; else None."""
+    forms = {name: values[name] for name in ("hex", "text") if values.get(name)}
+    try:
+        content = base64.b64decode(values["data"], validate=True)
+        same = {"hex": content.hex(), "text": content.decode(errors="replace")}
+    except (KeyError, TypeError, ValueError):
+        return None
+    return forms if forms and all(same[name] == form for name, form in forms.items()) else None
+
+
+def _lines(value: Any) -> list[str]:
+    """Return a value as one line; a text of several lines begins below its name."""
+    line = clean(scalar(value))
+    lines = line.splitlines()
+    return ["", *lines] if len(lines) > 1 else [line.rstrip("\n")]
+
+
+def _tables(rows: Sequence[Mapping[str, Any]], indent: str) -> list[str]:
+    """Return a table of rows, and below it a table for each member of a row that has rows itself."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    inner = [key for key in columns if any(isinstance(row.get(key), list) and _rows(row[key]) for row in rows)]
+    outer = [key for key in columns if key not in inner]
+    lines = table(outer, [[scalar(row.get(key)) for key in outer] for row in rows], indent=indent) if outer else []
+    for row in rows:
+        which = " ".join(f"{key} {scalar(row[key])}" for key in outer[:1] if key in row)
+        for key in inner:
+            if row.get(key):
+                title = clean(f"{key} of {which}" if which else key)
+                lines += [indent + click.style(title, bold=True), *_tables(_rows(row[key]) or [], indent + "  ")]
     return lines
 
 
@@ -258,6 +294,11 @@ def standard(work: Callable[..., int | Awaitable[int | None] | None]) -> Callabl
             code = interruptible(lambda: done) if isinstance(done, Awaitable) else done
         except BrokenPipeError:
             code = drop_output()
+        except click.UsageError as error:
+            if not options.json:
+                raise
+            click.echo(compact({"error": {"message": error.format_message()}}))
+            code = USAGE
         except (HearthError, OSError) as error:
             code = report(options, error)
         context.exit(code or DONE)
@@ -280,7 +321,9 @@ def report(options: Options, error: HearthError | OSError) -> int:
             click.echo(line, err=True)
     if isinstance(error, CarrierError):
         return UNREACHABLE
-    return USAGE if isinstance(error, ConfigError) else FAILED
+    # For a job, whether there is such an artifact or approval is known only to the daemon.
+    asked_wrongly = isinstance(error, (InvalidParams, ToolNotFound)) and not _about_a_job()
+    return USAGE if asked_wrongly or isinstance(error, ConfigError) else FAILED
 
 
 def error_json(error: HearthError | OSError) -> dict[str, Any]:
@@ -308,8 +351,13 @@ def error_lines(error: HearthError | OSError) -> list[str]:
 
 def _cures() -> Mapping[str, str]:
     """Return the advice for the command that is run."""
+    return JOB_CURES if _about_a_job() else CURES
+
+
+def _about_a_job() -> bool:
+    """Return True in the commands of `hearth hcp`."""
     context = click.get_current_context(silent=True)
-    return JOB_CURES if context is not None and " hcp " in f"{context.command_path} " else CURES
+    return context is not None and " hcp " in f"{context.command_path} "
 
 
 def _message(error: HearthError | OSError) -> str:

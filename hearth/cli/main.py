@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from hearth._util.text import suggest
 from hearth._version import __version__
 
 if TYPE_CHECKING:
@@ -61,6 +62,17 @@ class LazyGroup(click.Group):
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names. Raises click.UsageError, with the nearest name or a cure."""
+        name = args[0]
+        if name not in COMMANDS and name[:1] not in ("-", "") and not ctx.resilient_parsing:
+            # A tool's name has a dot, and no command's has.
+            cure = f"a tool is run by `hearth run {name}`" if "." in name else suggest(name, COMMANDS)
+            ctx.fail(f"there is no command {name!r}; {cure or '`hearth --help` lists them'}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands in the help, from `COMMANDS` alone."""

@@ -1,6 +1,7 @@
 """`hearth run`, `submit`, `get`, `cancel` and `watch`: tasks of one step or several, followed or detached.
 
-This module checks the form of a plan file before a daemon is contacted; every other check is the daemon's.
+Names that the daemon would ignore are refused before a task is submitted: unknown constraints and members of a plan
+before a daemon is contacted, unknown args by the daemon's tool.list. Every other check is the daemon's.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +21,8 @@ from attrs import frozen
 from hearth._version import __version__
 from hearth.api import TERMINAL
 from hearth.cli import common
-from hearth.cli.common import DONE, Options, connected, interruptible, report, session, standard
+from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, report, session, standard
+from hearth.cli.tools import entry_of, require_known_args
 from hearth.client.session import TaskEvents
 from hearth.errors import HearthError, InvalidParams, TaskFailed, from_wire
 from hearth.protocol.known import require_known
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
 
     from hearth.api import TaskEvent
     from hearth.client.connection import Client
-    from hearth.client.session import ClientSession
 
 
 # --- tasks and events as text ---------------------------------------------------------------------------------------
@@ -94,11 +96,24 @@ def outcome(row: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
+_FORMS = frozenset(("data", "hex", "text"))
+_SHOWN_TEXT = 80
+
+
 def brief(value: Any) -> str:
     """Return an object as `name=value` words, and any other value as text."""
     if isinstance(value, Mapping):
+        if forms := common.forms_of_bytes(value):
+            # On one line the shortest form is enough.
+            name, form = ("text", _one_line(forms["text"])) if "text" in forms else ("hex", forms["hex"])
+            value = {name: form, **{other: member for other, member in value.items() if other not in _FORMS}}
         return " ".join(f"{name}={common.scalar(member)}" for name, member in value.items())
     return common.scalar(value)
+
+
+def _one_line(text: str) -> str:
+    shown = text if len(text) <= _SHOWN_TEXT else f"{text[:_SHOWN_TEXT]}…"
+    return shown.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
 
 
 def event_line(event: TaskEvent) -> str:
@@ -265,27 +280,32 @@ def submit(options: Options, plan: str, live: bool, detach: bool, seconds: float
     if detach and (live or seconds is not None):
         raise click.UsageError("--detach does not wait, so there is nothing to watch or hold; use `hearth watch` later")
     task = read_plan(plan)
+    where = f"{_named(plan)}: "
     if detach:
-        return interruptible(lambda: _detach(options, task))
-    return interruptible(lambda: _submit(options, task, live=live, seconds=seconds))
+        return interruptible(lambda: _detach(options, task, where))
+    return interruptible(lambda: _submit(options, task, where, live=live, seconds=seconds))
+
+
+def _named(plan: str) -> str:
+    return "stdin" if plan == "-" else common.clean(plan)
 
 
 def read_plan(name: str) -> dict[str, Any]:
     """Return the plan in a file or on stdin ("-"). Raises click.UsageError, with an example, if it is not a plan."""
-    where = "stdin" if name == "-" else name
+    where = _named(name)
     try:
         content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         plan = orjson.loads(content)
     except OSError as error:
-        raise click.UsageError(f"{common.clean(where)}: {error.strerror}") from None
+        raise click.UsageError(f"{where}: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
-        raise click.UsageError(f"{common.clean(where)}: not JSON: {error}") from None
+        raise click.UsageError(f"{where}: not JSON: {error}") from None
     if isinstance(plan, dict) and "steps" not in plan and isinstance(plan.get("task"), dict):
-        raise click.UsageError(f'{common.clean(where)}: this is the request around a plan; keep what is under "task"')
+        raise click.UsageError(f'{where}: this is the request around a plan; keep what is under "task"')
     if not isinstance(plan, dict) or not isinstance(plan.get("steps"), list):
         example = '{"intent": "why", "steps": [{"tool": "gpio.get", "args": {"line": 17}}]}'
-        raise click.UsageError(f"{common.clean(where)}: a plan is an object such as {example}")
-    require_known_task(plan, f"{common.clean(where)}: ")
+        raise click.UsageError(f"{where}: a plan is an object such as {example}")
+    require_known_task(plan, f"{where}: ")
     return plan
 
 
@@ -299,8 +319,22 @@ def require_known_task(task: Mapping[str, Any], where: str, within: str = "") ->
         raise click.UsageError(f"{where}{common.clean(place)}: {common.clean(data['reason'])}") from None
 
 
-async def _submit(options: Options, plan: Mapping[str, Any], *, live: bool, seconds: float | None) -> int:
+def require_known_steps(plan: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Raise click.UsageError for a step with an unknown arg.
+
+    Unknown tools are left to the daemon, which can tell them from those that its policy does not allow.
+    """
+    for index, step in enumerate(plan["steps"]):
+        entry = entry_of(entries, step.get("tool")) if isinstance(step, dict) else None
+        if entry is not None:
+            require_known_args(entry, step.get("args"), f"{where}/steps/{index}/args")
+
+
+async def _submit(
+    options: Options, plan: Mapping[str, Any], where: str, *, live: bool, seconds: float | None
+) -> int:
     async with session(options) as (client, opened):
+        require_known_steps(plan, await opened.tools(), where)
         task = await _submitted(client, opened.session_id, plan)
         if live:
             await show_events(client, task, plan, as_json=options.json)
@@ -314,12 +348,13 @@ async def _submit(options: Options, plan: Mapping[str, Any], *, live: bool, seco
     return exit_code(done)
 
 
-async def _detach(options: Options, plan: Mapping[str, Any]) -> int:
+async def _detach(options: Options, plan: Mapping[str, Any], where: str) -> int:
     async with connected(options) as client:
         opening = {"client_name": "hearth", "client_version": __version__, "protocol_version": "0.1.0"}
         session_id = (await client.call("session.open", opening))["session_id"]
         submitted = False
         try:
+            require_known_steps(plan, await client.attach(session_id).tools(), where)
             task = await _submitted(client, session_id, plan)
             submitted = True
         finally:
@@ -395,21 +430,27 @@ DRIVES = frozenset(("gpio.set",))
 @click.option("--hold", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Keep the session afterwards.")
 @standard
 def run(options: Options, tool: str, args: Sequence[str], constraints: Sequence[str], seconds: float | None) -> int:
-    """Run one TOOL and print its result.
+    r"""Run one TOOL and print its result.
 
     A VALUE that is JSON is taken as JSON (17, true, null, [1,2], {"a":1}, "text"); anything else is a string (0x48,
-    /etc/hosts). To have a string that looks like JSON, quote it as JSON: name='"17"'.
+    /etc/hosts, and any VALUE of an arg that is always a string). To have a string that looks like JSON, or one with
+    line ends, quote it as JSON: line='"17"' or text='"hello\n"'.
 
     The session ends with the command, and outputs it drove go to their safe state; --hold keeps them (inf: until
     Ctrl-C).
     """
-    values, limits = parse_pairs(args), parse_pairs(constraints)
+    limits = parse_pairs(constraints)
     require_known_task({"constraints": limits}, "-c ", "/constraints/")
-    return interruptible(lambda: _run(options, tool, values, limits, seconds))
+    parse_pairs(args)  # before a daemon is asked what the tool takes
+    return interruptible(lambda: _run(options, tool, args, limits, seconds))
 
 
-def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
-    """Return the words `key=value` as an object. Raises click.UsageError for other words and for a repeated key."""
+def parse_pairs(words: Sequence[str], schema: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the words `key=value` as an object. Raises click.UsageError for other words and for a repeated key.
+
+    Values that must be strings by `schema`, that of the object, are not read as numbers.
+    """
+    properties = schema.get("properties", {})
     values: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -417,12 +458,12 @@ def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
             raise click.UsageError(f"expected KEY=VALUE, got {common.clean(word)!r}; for example line=17")
         if key in values:
             raise click.UsageError(f"{common.clean(key)} is given twice; a list is written {common.clean(key)}='[1,2]'")
-        values[key] = parse_value(text)
+        values[key] = parse_value(text, only_string=properties.get(key, {}).get("type") == "string")
     return values
 
 
-def parse_value(text: str) -> Any:
-    """Return the JSON value of `text`, else `text` itself.
+def parse_value(text: str, *, only_string: bool = False) -> Any:
+    """Return the JSON value of `text`, else `text` itself; with `only_string` the value of a JSON string, else `text`.
 
     A number that a double cannot hold exactly (draft §2.4) stays text: it is probably a serial number.
     """
@@ -430,15 +471,21 @@ def parse_value(text: str) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
+    if only_string and not isinstance(value, str):
+        return text
     if isinstance(value, (int, float)) and abs(value) > _MAX_SAFE:
         return text
     return value
 
 
 async def _run(
-    options: Options, tool: str, args: Mapping[str, Any], constraints: Mapping[str, Any], seconds: float | None
+    options: Options, tool: str, words: Sequence[str], constraints: Mapping[str, Any], seconds: float | None
 ) -> int:
     async with session(options) as (client, opened):
+        # Without an entry the daemon says whether there is no such tool or its policy does not allow it.
+        entry = entry_of(await opened.tools(), tool) or {}
+        args = parse_pairs(words, entry.get("params_schema", {}))
+        require_known_args(entry, args, "")
         submission: dict[str, Any] = {"intent": f"hearth run {tool}", "steps": [{"tool": tool, "args": args}]}
         if constraints:
             submission["constraints"] = constraints
@@ -454,12 +501,13 @@ async def _run(
         done = await get_task(client, task)
         error = _error(done)
         if error is not None:
-            return report(options, error)
+            report(options, error)
+            return FAILED
         result = _step(done).get("result") or {}
         if options.json:
             click.echo(common.compact(result))
         else:
-            click.echo("\n".join(common.fields(result, binary=await _binary(opened, tool))))
+            click.echo("\n".join(common.fields(result, binary=_binary(entry))))
         if seconds is not None:
             await hold(client, task, seconds)
         elif tool in DRIVES and not options.json and not result.get("dry_run"):
@@ -484,8 +532,7 @@ def _step(done: Mapping[str, Any]) -> Mapping[str, Any]:
     return step
 
 
-async def _binary(opened: ClientSession, tool: str) -> frozenset[str]:
+def _binary(entry: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the members of the tool's result that are base64, by its schema."""
-    entry = next((entry for entry in await opened.tools() if entry["name"] == tool), {})
     properties = entry.get("result_schema", {}).get("properties", {})
     return frozenset(name for name, schema in properties.items() if schema.get("contentEncoding") == "base64")

@@ -11,6 +11,8 @@ from hearth._util.text import suggest
 from hearth.cli import common
 from hearth.cli.common import Options, session, standard
 from hearth.errors import HearthError
+from hearth.protocol.known import known_by
+from hearth.protocol.methods import CONSTRAINTS
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:
@@ -49,6 +51,27 @@ def choose(entries: Sequence[Mapping[str, Any]], pattern: str | None) -> list[Ma
         cure = suggest(pattern, names, most=3) or "`hearth tools` lists them all"
         raise HearthError(f"no tool fits {pattern!r}; {cure}")
     return fitting
+
+
+def entry_of(entries: Sequence[Mapping[str, Any]], name: object) -> Mapping[str, Any] | None:
+    """Return the entry of the tool of that name, or None."""
+    return next((entry for entry in entries if entry["name"] == name), None)
+
+
+def require_known_args(entry: Mapping[str, Any], args: Any, where: str) -> None:
+    """Raise click.UsageError for an arg that the tool's schema does not name; `where` comes before its JSON pointer."""
+    known = known_by(entry.get("params_schema"))
+    unknown_members = [] if known is None else known.unknown_members(args)
+    if not unknown_members:
+        return
+    first = unknown_members[0]
+    constraint = "" if first.within else suggest(first.name, CONSTRAINTS)
+    cure = suggest(first.name, first.known)
+    if constraint and not cure:
+        cure = f"a constraint is not an arg (`hearth run -c`): {constraint}"
+    reason = cure or f"it takes {', '.join(sorted(first.known)) or 'none'}"
+    place = common.clean(first.pointer) if where else common.clean(first.pointer)[1:]
+    raise click.UsageError(f"{where}{place}: {entry['name']} takes no such arg; {reason}")
 
 
 def overview(entries: Sequence[Mapping[str, Any]]) -> list[str]:

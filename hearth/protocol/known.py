@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from hearth.errors import InvalidParams
-from hearth.protocol.methods import METHODS, read_flag
+from hearth.protocol.methods import CONSTRAINTS, METHODS, read_flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -162,20 +162,7 @@ def _params(*names: str, **inside: KnownMembers) -> KnownMembers:
     return KnownMembers(frozenset((*names, *inside, "session_id", "strict")), inside)
 
 
-_CONSTRAINTS = KnownMembers(
-    frozenset(
-        (
-            "max_duration_ms",
-            "abort_on_step_failure",
-            "max_risk_level",
-            "rollback_on_failure",
-            "exclusive",
-            "on_busy",
-            "dry_run",
-            "priority",
-        )
-    )
-)
+_CONSTRAINTS = KnownMembers(frozenset(CONSTRAINTS))
 _STEPS = KnownMembers(None, items=KnownMembers(frozenset(("tool", "args"))))
 _TASK = KnownMembers(
     frozenset(("intent", "steps", "constraints", "idempotency_key")), {"constraints": _CONSTRAINTS, "steps": _STEPS}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from hearth.errors import InvalidParams, UnsupportedVersion
 from hearth.protocol.jsonrpc import kind_of
@@ -231,6 +231,8 @@ class Constraints:
 
 
 NO_CONSTRAINTS = Constraints()
+CONSTRAINTS = tuple(one.name for one in fields(Constraints))
+"""The names of all constraints."""
 
 
 @frozen(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -97,18 +98,41 @@ def test_run_as_json_prints_the_result_alone(local_cli):
 
 def test_binary_results_are_shown_as_bytes(local_cli, daemon):
     shown = local_cli("run", "i2c.read", "bus=1", "addr=0x48", "reg=0", "len=2").out
-    assert shown.startswith("data  ")
-    assert "(2 bytes)" in shown
+    assert re.fullmatch(r"hex  [0-9a-f]{2} [0-9a-f]{2}\n", shown)
     (daemon.shared / "hello.txt").write_text("hello\nyou\n")
     out = local_cli("run", "file.read", f"path={daemon.shared}/hello.txt").out
-    assert out.splitlines()[:3] == ["data  10 bytes", "  hello", "  you"]
+    assert out.splitlines()[:4] == ["hex   68 65 6c 6c 6f 0a 79 6f 75 0a", "text", "  hello", "  you"]
+    (daemon.shared / "nothing").write_bytes(b"")
+    assert local_cli("run", "file.read", f"path={daemon.shared}/nothing").out.splitlines()[0] == "data  0 bytes"
+
+
+def test_bytes_are_given_as_hex_or_text_without_quotes(local_cli, daemon):
+    path = f"path={daemon.shared}/made"
+    for word, content in (("hex=10", b"\x10"), ("text=17", b"17"), ('text="a\\n"', b"a\n"), ("text=true", b"true")):
+        assert local_cli("run", "file.write", path, word).code == 0
+        assert (daemon.shared / "made").read_bytes() == content
+    both = local_cli("run", "file.write", path, "hex=10", "text=x")
+    assert both.code == 2
+    assert "give exactly one of data, text and hex; there is text and hex" in both.err
+
+
+def test_a_list_of_a_board_is_a_table_for_people_and_json_for_programs(local_cli):
+    lines = local_cli("run", "hw.gpio.list").out.splitlines()
+    assert lines[0] == "chips"
+    assert "  lines of chip sim" in lines
+    assert next(line for line in lines if "GPIO4 " in line).split()[:6] == [
+        "4", "GPIO4", "any", "input", "release", "BUTTON",
+    ]  # fmt: skip
+    assert "{" not in "".join(lines)
+    assert local_cli("run", "hw.gpio.list", "--json").json["chips"][0]["lines"][4]["aliases"] == ["BUTTON"]
 
 
 def test_values_that_look_like_json_can_be_forced_to_be_strings(local_cli):
     answer = local_cli("run", "gpio.get", 'line="GPIO17"')
     assert answer.out.splitlines()[0] == "line   GPIO17"
-    refused = local_cli("run", "gpio.get", 'line="17"', "--json")
+    refused = local_cli("run", "hw.sensor.read", 'sensor="17"', "--json")
     assert refused.json["error"]["symbol"] == "INVALID_PARAMS"
+    assert refused.code == 2
 
 
 def test_progress_is_shown_as_it_comes_beside_the_result(local_cli, daemon):
@@ -141,9 +165,48 @@ def test_a_refused_run_is_an_error_with_code_and_cure(local_cli):
     assert "max_risk_level=2 < tool=3  (RPC_PERMISSION_DENIED -32003)" in answer.err
     assert answer.out == ""
     unknown = local_cli("run", "gpio.fly")
-    assert (unknown.code, "`hearth tools` lists what there is" in unknown.err) == (1, True)
+    assert (unknown.code, "`hearth tools` lists what there is" in unknown.err) == (2, True)
     wrong = local_cli("run", "gpio.set", "line=17")
-    assert (wrong.code, '"value" is a required property' in wrong.err) == (1, True)
+    assert (wrong.code, '"value" is a required property' in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpio.set", "lin=17", "value=1"], "lin: gpio.set takes no such arg; did you mean line?"),
+        (["gpio.set", "line=17", "value=1", "dryrun=true"], "arg (`hearth run -c`): did you mean dry_run?"),
+        (["gpio.set", "line=17", "value=1", "qq=1"], "qq: gpio.set takes no such arg; it takes chip, line, value"),
+        (["hw.board", "x=1"], "x: hw.board takes no such arg; it takes none"),
+        (["i2c.transfer", "bus=1", "addr=80", 'messages=[{"raed":1}]'], "messages/0/raed: i2c.transfer takes no such"),
+        (["gpio.set", "line=17", "value=1", "-c", "dryrun=true"], "-c dryrun: unknown key; did you mean dry_run?"),
+        (["gpio.sett", "line=17", "value=1"], "Tool not found: gpio.sett; did you mean gpio.set,"),
+        (["gpio.set", "line=LDE", "value=1"], "has no gpio line 'LDE'; did you mean LED?"),
+    ],
+)
+def test_what_is_misspelt_in_a_run_is_a_usage_error_with_the_nearest_and_nothing_runs(local_cli, daemon, words, said):
+    before = len(daemon.records())
+    answer = local_cli("run", *words)
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.out == ""
+    assert not {"task.submit", "task.step.start"} & {record["event"] for record in daemon.records()[before:]}
+
+
+def test_a_misspelt_argument_is_an_error_in_json_where_json_is_asked_for(local_cli):
+    answer = local_cli("run", "gpio.set", "lin=17", "value=1", "--json")
+    assert answer.code == 2
+    assert answer.json == {"error": {"message": "lin: gpio.set takes no such arg; did you mean line?"}}
+
+
+@pytest.mark.parametrize("options", [[], ["--detach"]])
+def test_a_plan_with_a_misspelt_argument_is_refused_with_its_place_and_leaves_no_session(
+    local_cli, daemon, plan, options
+):
+    path = plan(PULSE, {"tool": "gpio.get", "args": {"lime": 1}})
+    answer = local_cli("submit", *options, path)
+    assert answer.code == 2
+    assert f"{path}: /steps/1/args/lime: gpio.get takes no such arg; did you mean line?" in answer.err
+    assert daemon.records()[-1]["event"] == "session.close"
 
 
 def test_a_failed_step_says_what_became_of_the_hardware(local_cli):
@@ -202,7 +265,7 @@ def test_a_task_that_fails_or_is_refused_exits_with_1(local_cli, plan):
     assert "0x33" in failed.out
     assert "CANCELLED" in failed.out
     refused = local_cli("submit", plan({"tool": "gpio.fly", "args": {}}))
-    assert refused.code == 1
+    assert refused.code == 2
     assert refused.out == ""
 
 
@@ -266,7 +329,7 @@ def test_detach_as_json_has_both_ids(local_cli, plan):
 
 def test_a_detached_plan_that_is_refused_leaves_no_session(local_cli, daemon, plan):
     answer = local_cli("submit", "--detach", plan({"tool": "gpio.fly", "args": {}}))
-    assert answer.code == 1
+    assert answer.code == 2
     assert [record["event"] for record in daemon.records()[-3:]] == ["session.open", "task.reject", "session.close"]
 
 

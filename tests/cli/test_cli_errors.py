@@ -6,7 +6,17 @@ import click
 import pytest
 
 from hearth.cli.common import Options, error_json, error_lines, report
-from hearth.errors import CarrierError, ConfigError, DeviceError, HearthError, InvalidParams, RpcError, TaskFailed
+from hearth.errors import (
+    CarrierError,
+    ConfigError,
+    DeviceError,
+    HearthError,
+    InvalidParams,
+    PermissionDenied,
+    RpcError,
+    TaskFailed,
+    ToolNotFound,
+)
 
 HUMAN = Options("/s", "default", False)
 PROGRAM = Options("/s", "default", True)
@@ -21,7 +31,9 @@ def plain(error):
     [
         (CarrierError("nobody"), 3),
         (ConfigError("bad"), 2),
-        (InvalidParams("bad"), 1),
+        (InvalidParams("bad"), 2),
+        (ToolNotFound("bad"), 2),
+        (PermissionDenied("bad"), 1),
         (TaskFailed("bad"), 1),
         (HearthError("bad"), 1),
         (FileNotFoundError(2, "No such file or directory", "x"), 1),

@@ -136,6 +136,24 @@ def test_a_command_that_does_not_exist_is_a_usage_error(cli):
     assert "conect" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tols"], "there is no command 'tols'; did you mean tools?"),
+        (["--json", "sumbit"], "there is no command 'sumbit'; did you mean submit?"),
+        (["gpio.set", "line=17"], "there is no command 'gpio.set'; a tool is run by `hearth run gpio.set`"),
+        (["zzzz"], "there is no command 'zzzz'; `hearth --help` lists them"),
+        (["hcp", "sumbit"], "Did you mean 'submit'?"),
+        (["audit", "verfy"], "Did you mean 'verify'?"),
+        (["--jsn"], "Did you mean"),
+    ],
+)
+def test_a_misspelt_command_is_a_usage_error_with_the_nearest(cli, words, said):
+    answer = cli(*words)
+    assert answer.code == 2
+    assert said in answer.err
+
+
 def test_no_command_at_all_shows_the_help(cli):
     answer = cli()
     assert answer.code == 2

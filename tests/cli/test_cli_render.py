@@ -107,6 +107,40 @@ def test_binary_members_are_decoded_and_others_are_not():
     ]
 
 
+def test_bytes_in_several_forms_are_shown_in_hex_and_as_text():
+    values = {"data": encoded(b"one\ntwo"), "hex": b"one\ntwo".hex(), "text": "one\ntwo", "eof": True}
+    assert plain(common.fields(values, binary=frozenset(["data"]))) == [
+        "hex   6f 6e 65 0a 74 77 6f",
+        "text",
+        "  one",
+        "  two",
+        "eof   yes",
+    ]
+    assert plain(common.fields({"data": encoded(b"x\x1b"), "hex": "781b"})) == ["hex  78 1b"]
+
+
+@pytest.mark.parametrize(
+    "values", [{"data": "AA==", "text": "other"}, {"data": "?", "hex": "00"}, {"data": 1, "hex": "01"}, {"hex": ["00"]}]
+)
+def test_members_that_are_not_one_value_in_several_forms_are_all_shown(values):
+    assert len(common.fields(values)) == len(values)
+
+
+def test_rows_within_a_row_are_a_table_of_their_own():
+    chips = [{"chip": "a", "lines": [{"line": 0}, {"line": 1, "name": "X"}]}, {"chip": "b", "lines": []}]
+    assert plain(common.fields({"chips": chips})) == [
+        "chips",
+        "  chip",
+        "  a",
+        "  b",
+        "  lines of chip a",
+        "    line  name",
+        "    0     -",
+        "    1     X",
+    ]
+    assert plain(common.fields({"a": [{"b": [{"c": 1}]}]})) == ["a", "  b", "    c", "    1"]
+
+
 def test_a_table_without_rows_is_its_header():
     assert plain(common.table(("a", "bb"), [])) == ["a  bb"]
 

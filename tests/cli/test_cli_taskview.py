@@ -30,6 +30,18 @@ def event(phase, step_index=None, **data):
             ),
             "22:48:01.234  finish       step 1  x.y  FAILED  0.0 ms  no\\x1b (effect: none)",
         ),
+        (
+            event("finish", 0, tool="x.y", status="SUCCESS", result={"data": "YQo=", "text": "a\n", "n": 1}),
+            "22:48:01.234  finish       step 0  x.y  SUCCESS   ms  text=a\\n n=1",
+        ),
+        (
+            event("finish", 0, tool="x.y", status="SUCCESS", result={"data": "AP8=", "hex": "00ff"}),
+            "22:48:01.234  finish       step 0  x.y  SUCCESS   ms  hex=00ff",
+        ),
+        (
+            event("progress", 0, data={"data": "eHh4" * 30, "hex": "", "text": "x" * 90}),
+            f"22:48:01.234  progress     step 0  text={'x' * 80}…",
+        ),
         (event("progress", 0, data={"edge": "rising"}), "22:48:01.234  progress     step 0  edge=rising"),
         (event("progress", 0, rolled_back=True), "22:48:01.234  progress     step 0  rolled_back=yes"),
         (event("progress", 0, data=[1, 2]), "22:48:01.234  progress     step 0  1, 2"),

@@ -28,7 +28,7 @@ def test_the_command_on_the_page_asks_for_the_example(name: str) -> None:
     words = [word for word in command[2:] if word not in ("-c", "max_risk_level=3")]
     assert command[:2] == ["hearth", "run"]
     assert words[0] == name
-    assert parse_pairs(words[1:]) == reference_pages.EXAMPLES[name]
+    assert parse_pairs(words[1:], REGISTRY[name].params_schema) == reference_pages.EXAMPLES[name]
     assert ("max_risk_level=3" in command) is (REGISTRY[name].risk_level == 3)
 
 
