@@ -410,7 +410,7 @@ def _as_other_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tup
 
     Tools take bytes as `data` (base64), `text` or `hex`.
     """
-    if name != "data" or not {"text", "hex"} <= properties.keys() or _fits(value, properties[name]):
+    if name != "data" or not {"data", "text", "hex"} <= properties.keys() or _fits(value, properties[name]):
         return None
     if isinstance(value, list) and all(type(item) is int and 0 <= item <= _BYTE for item in value):
         return "hex", bytes(value).hex()

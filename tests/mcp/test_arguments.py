@@ -231,6 +231,34 @@ def test_a_combination_that_a_flat_schema_cannot_locate_is_still_explained() -> 
     assert either.check({}).faults[0].path == ""
 
 
+@pytest.mark.parametrize(
+    ("data", "corrected"),
+    [
+        ([0, 255], {"port": "uart0", "hex": "00ff"}),
+        ("0x01, 0x02", {"port": "uart0", "hex": "0102"}),
+        ("hello there", {"port": "uart0", "text": "hello there"}),
+        ([256], None),
+        (7, None),
+        ("aGk=", {"port": "uart0", "data": "aGk="}),
+    ],
+)
+def test_bytes_that_are_not_base64_are_suggested_as_text_or_hex(data, corrected) -> None:
+    found = VIEW.arguments(VIEW.find("uart.write")).check({"port": "uart0", "data": data})
+    assert found.fitting == corrected
+
+
+def test_a_tool_without_base64_is_suggested_none() -> None:
+    words = Arguments(flat({"properties": {"text": {"type": "string"}, "hex": {"type": "string"}}}))
+    assert [fault.reason for fault in words.check({"data": "x"}).faults] == [
+        'there is no argument "data"; leave it out'
+    ]
+
+
+def test_a_call_that_lacks_an_argument_is_corrected_up_to_that() -> None:
+    found = GPIO_SET.check({"lien": 17})
+    assert (found.corrected, found.lacking, found.fitting) == ({"line": 17}, ("value",), None)
+
+
 def test_the_usage_of_a_tool_names_its_arguments() -> None:
     assert usage(OFFERED["gpio_set"]) == "It takes line (required), chip, value (required)."
     assert usage(OFFERED["hw_board"]) == "It takes no arguments."

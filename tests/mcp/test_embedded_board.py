@@ -150,10 +150,10 @@ def test_options_that_exclude_each_other_are_refused(arguments):
 def test_the_bridge_starts_without_the_modules_of_clients_and_web_servers():
     """They would take a third of the time of its start; the SDK's packages import them in their __init__."""
     program = (
-        "import sys; from hearth.cli import mcp_bridge\n"
+        "import sys; before = set(sys.modules); from hearth.cli import mcp_bridge\n"
         "for package in ('mcp', 'mcp.server'): mcp_bridge.defer_package(package)\n"
         "import hearth.actors.bridges.mcp.server, hearth.actors.bridges.mcp.stdio\n"
-        "print(*sorted(sys.modules))\n"
+        "print(*sorted(set(sys.modules) - before))\n"
         "import mcp; from mcp.server import MCPServer\n"
         "print(mcp.ClientSession.__name__, mcp.server.MCPServer is MCPServer)"
     )

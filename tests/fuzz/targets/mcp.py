@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +126,11 @@ def _job(params: types.CallToolRequestParams) -> ConsentRequest | None:
         orjson.dumps(refused.outcome)
         given = params.arguments or {}
         assert not _is_json(given) or not _fits(params.name, given), f"refused, and fits: {given!r}"
-        suggested = told.get("try")
-        assert suggested is None or _fits(suggested["name"], suggested["arguments"]), f"suggested: {suggested!r}"
+        # A plan is suggested for its own faults first: those of its steps come with the next answer.
+        lacking, suggested = told.get("lacking", []), told.get("try")
+        if suggested is not None:
+            accepted = _PLAN_AUTHORITY.is_valid if suggested["name"] == PLAN else partial(_fits, suggested["name"])
+            assert accepted(suggested["arguments"]) is not bool(lacking), f"{told!r}"
         return None
     assert not jobs or _is_json(params.arguments), "the SDK reads NaN, Infinity and what is too deep to be written"
     for job in jobs:
