@@ -52,11 +52,13 @@ async def embed(board: str, directory: Path, offers: Sequence[Provider]) -> None
 @asynccontextmanager
 async def _runtime(board: str, directory: Path) -> AsyncIterator[SessionFactory]:
     from hearth.actors.embedded import open_runtime
-    from hearth.config.model import AuditConfig, Config
+    from hearth.config.model import AuditConfig, Config, HcpConfig
 
     log = directory / "audit.log"
+    # A client of MCP cannot delegate jobs.
+    config = Config(audit=AuditConfig(path=log), hcp=HcpConfig(serve=False))
     try:
-        async with open_runtime(board=board, config=Config(audit=AuditConfig(path=log))) as runtime:
+        async with open_runtime(board=board, config=config) as runtime:
             yield runtime
     except ConfigError as error:
         if "another process is writing it" not in str(error):
