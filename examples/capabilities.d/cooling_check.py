@@ -2,7 +2,6 @@
 
 import csv
 import io
-from base64 import b64decode
 from typing import Annotated
 
 from annotated_types import Ge, Le, MinLen
@@ -78,7 +77,7 @@ async def check(
 async def read(job: Job) -> float:
     """Return the temperature in °C: the TMP102 at 0x48 gives it in the upper twelve bits, in sixteenths."""
     result = await job.retry(lambda: job.run("i2c.read", bus=1, addr="0x48", reg=0, len=2), times=2, after_s=0.1)
-    return (int.from_bytes(b64decode(result["data"]), "big", signed=True) >> 4) * 0.0625
+    return (int.from_bytes(bytes.fromhex(result["hex"]), "big", signed=True) >> 4) * 0.0625
 
 
 def csv_file(rows: list[tuple[str, float, float]]) -> str:
