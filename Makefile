@@ -36,7 +36,7 @@ $(RUNTIME): pyproject.toml $(LOCK)
 	@echo "2 of 3: the $$(grep -c == $(VENV)/requirements.txt) packages that hearth needs, each checked by its hash"
 	@$(PIP) --require-hashes -r $(VENV)/requirements.txt
 	@echo '3 of 3: hearth itself'
-	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(PIP) --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
 $(STAMP): $(RUNTIME)
@@ -161,7 +161,7 @@ $(SITE): pyproject.toml $(LOCK)
 	$(PYTHON) -I -m venv .venv-site
 	$(PYTHON) packaging/lock.py build run hcp mcp plot site > .venv-site/requirements.txt
 	.venv-site/bin/python -I -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv-site/requirements.txt
-	.venv-site/bin/python -I -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	.venv-site/bin/python -I -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	touch $@
 
 site: $(SITE) ## The documentation as a searchable site, with the Python API, into site/; a link that leads nowhere is an error

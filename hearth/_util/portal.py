@@ -94,6 +94,11 @@ class Portal:
         self._ended: Future[None] = Future()
         self._thread: _PortalThread | None = None
 
+    @property
+    def forked(self) -> bool:
+        """True in a process that was forked from the portal's: its thread is not here."""
+        return os.getpid() != self._pid
+
     # --- opening and closing ------------------------------------------------------------------------------------
 
     def open(self, root: Callable[[], AbstractAsyncContextManager[T]]) -> Wait[T]:
@@ -106,7 +111,7 @@ class Portal:
 
     def stop(self, *, at_exit: bool = False) -> None:
         """Leave all sessions, then the root; returns at once."""
-        if os.getpid() != self._pid:
+        if self.forked:
             return
         with self._lock:
             self._stopping = True
@@ -115,7 +120,7 @@ class Portal:
 
     def close(self) -> Wait[None]:
         """Stop; the outcome comes when the thread ends, and is the error if the root ended with one."""
-        if os.getpid() != self._pid:
+        if self.forked:
             return _over()
         self.stop()
         return Wait(self._ended, _nothing, self._ended)
@@ -171,12 +176,12 @@ class Portal:
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call a function in the Trio thread, soon; do nothing if Trio has ended. Safe in a finalizer."""
-        if self._token is not None and os.getpid() == self._pid:
+        if self._token is not None and not self.forked:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(function, *args)
 
     def _submit(self, call: _Call[Any]) -> None:
-        if os.getpid() != self._pid:
+        if self.forked:
             raise RuntimeError(
                 f"this process was forked from the one that called {self.name}, whose connection stays there; "
                 f"call {self.name} in this process too, after the fork"
@@ -264,18 +269,23 @@ class Held(Generic[T]):
         self._manager = manager
         self._leave = trio.Event()
         self._entered: Future[T] = Future()
+        self._left: Future[None] = Future()
         self._whole = portal.call(self._hold)
-        self._whole.outcome.add_done_callback(self._never_entered)
+        self._whole.outcome.add_done_callback(self._is_over)
 
     async def _hold(self) -> None:
         async with self._manager() as value:
             self._entered.set_result(value)
             await self._leave.wait()
 
-    def _never_entered(self, ended: Future[None]) -> None:
-        error = ended.exception()
-        if error is not None and not self._entered.done():
-            self._entered.set_exception(error)
+    def _is_over(self, whole: Future[None]) -> None:
+        error = whole.exception()
+        if not self._entered.done():
+            self._entered.set_exception(error or CarrierError("it was left before it was entered"))
+        elif error is None or isinstance(error, CarrierError):
+            self._left.set_result(None)  # also if the portal was closed first
+        else:
+            self._left.set_exception(error)
 
     def entering(self) -> Wait[T]:
         """The wait for what the manager yields."""
@@ -283,8 +293,10 @@ class Held(Generic[T]):
 
     def leave(self) -> Wait[None]:
         """Leave the manager; the outcome comes when it is left. A waiter that is interrupted waits on."""
+        if self._portal.forked:
+            return _over()
         self._portal.post(self._leave.set)
-        return Wait(self._whole.outcome, _nothing, self._whole.outcome)
+        return Wait(self._left, _nothing, self._left)
 
 
 class Face(Generic[T]):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from hearth import api
 from hearth._util.portal import EventsFace, Face, Portal
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
-    from types import TracebackType
+    from types import CoroutineType, TracebackType
     from typing import Literal
 
     from hearth._util.portal import Wait
@@ -80,9 +80,12 @@ def _finish(done: asyncio.Future[None]) -> None:
         done.set_result(None)
 
 
+# The results are typed as CoroutineType, which type checkers take a coroutine function of a Protocol to return.
+
+
 def _awaited(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[Any, P], CoroutineType[Any, Any, T]]:
     """Return the coroutine function for asyncio that calls this one of the Trio object."""
     name = method.__name__
 
@@ -91,12 +94,12 @@ def _awaited(
         result: T = await _wait(self._call(name, args, kwargs))
         return result
 
-    return awaited
+    return cast("Callable[Concatenate[Any, P], CoroutineType[Any, Any, T]]", awaited)
 
 
 def _making(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], kind: Callable[[Portal, T], W]
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, W]]:
+) -> Callable[Concatenate[Any, P], CoroutineType[Any, Any, W]]:
     """Return a coroutine function as `_awaited`, whose result gets a face of its own."""
     call = _awaited(method)
 
@@ -104,7 +107,7 @@ def _making(
     async def making(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> W:
         return kind(self._portal, await call(self, *args, **kwargs))
 
-    return making
+    return cast("Callable[Concatenate[Any, P], CoroutineType[Any, Any, W]]", making)
 
 
 class Events(EventsFace[T], AsyncIterator[T]):
@@ -158,9 +161,13 @@ class Session(WithNamespaces, Face[ClientSession]):
 
     tools = _awaited(api.Session.tools)
     call = _awaited(api.Session.call)
-    run = _awaited(api.Session.run)
     submit = _making(api.Session.submit, Task)
     task = _making(api.Session.task, Task)
+
+    async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
+        """See hearth.Session."""
+        result: Mapping[str, Any] = await _wait(self._call("run", (tool,), args))
+        return result
 
     async def close(self) -> int:
         """Close the session; return the number of its tasks that have not ended yet."""

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
         GpioNamespace,
         I2cNamespace,
         SensorsNamespace,
-        ToolRunner,
         UartNamespace,
     )
 
@@ -213,39 +212,43 @@ def member(answer: Mapping[str, Any], name: str, kind: type, method: str) -> Any
     return value
 
 
-class WithNamespaces:
+class WithNamespaces(ABC):
     """The namespaces of a session, as attributes. Their module is loaded on first use."""
 
+    @abstractmethod
+    async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
+        """See hearth.api.Session."""
+
     @property
-    def gpio(self: ToolRunner) -> GpioNamespace:
+    def gpio(self) -> GpioNamespace:
         """See hearth.api.Session."""
         from hearth.namespaces import GpioNamespace
 
         return GpioNamespace(self)
 
     @property
-    def i2c(self: ToolRunner) -> I2cNamespace:
+    def i2c(self) -> I2cNamespace:
         """See hearth.api.Session."""
         from hearth.namespaces import I2cNamespace
 
         return I2cNamespace(self)
 
     @property
-    def uart(self: ToolRunner) -> UartNamespace:
+    def uart(self) -> UartNamespace:
         """See hearth.api.Session."""
         from hearth.namespaces import UartNamespace
 
         return UartNamespace(self)
 
     @property
-    def files(self: ToolRunner) -> FilesNamespace:
+    def files(self) -> FilesNamespace:
         """See hearth.api.Session."""
         from hearth.namespaces import FilesNamespace
 
         return FilesNamespace(self)
 
     @property
-    def sensors(self: ToolRunner) -> SensorsNamespace:
+    def sensors(self) -> SensorsNamespace:
         """See hearth.api.Session."""
         from hearth.namespaces import SensorsNamespace
 

@@ -14,6 +14,8 @@ from functools import partial
 
 import trio
 
+NAMESPACES = ("gpio", "i2c", "uart", "files", "sensors")
+
 
 class Loop:
     """An asyncio event loop in a thread; `run` awaits a coroutine function in it, from Trio."""
@@ -71,6 +73,8 @@ class AsyncioObject:
 
     def __getattr__(self, name):
         value = getattr(self._inner, name)
+        if name in NAMESPACES:
+            return AsyncioObject(self._loop, value)
         if not callable(value):
             return value
         if name == "events":
@@ -127,6 +131,8 @@ class BlockingObject:
 
     def __getattr__(self, name):
         value = getattr(self._inner, name)
+        if name in NAMESPACES:
+            return BlockingObject(value)
         if not callable(value):
             return value
         if name == "events":

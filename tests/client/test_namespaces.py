@@ -1,0 +1,147 @@
+"""Typed namespaces: the same methods on every face, bytes in and out, on a simulated board."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import trio
+from attrs import evolve
+from support.faces import AsyncioFace, BlockingFace, Loop
+
+import hearth
+from hearth import namespaces
+from hearth.config.model import Config, FilesConfig
+from hearth.errors import CarrierError, DeviceError
+
+NAMES = ("gpio", "i2c", "uart", "files", "sensors")
+
+
+@pytest.fixture
+def config(tmp_path):
+    return evolve(Config(), files=FilesConfig(read=(tmp_path,), write=(tmp_path,)))
+
+
+@pytest.fixture(params=["trio", "asyncio", "threads"])
+async def session(request, config):
+    """A session of each face; a result of a blocking face is not awaited, which `told` evens out."""
+    if request.param == "trio":
+        async with hearth.open_runtime(config=config) as runtime, runtime.open_session() as opened:
+            yield opened
+    elif request.param == "asyncio":
+        async with Loop().running() as loop:
+            opening = hearth.aio.open_runtime(config=config)
+            runtime = await loop.run(opening.__aenter__)
+            async with AsyncioFace(loop, runtime).open_session() as opened:
+                yield opened
+            await loop.run(opening.__aexit__, None, None, None)
+    else:
+        with hearth.sync.open_runtime(config=config) as runtime:
+            async with BlockingFace(runtime).open_session() as opened:
+                yield opened
+
+
+async def test_gpio(session) -> None:
+    assert await session.gpio.set("LED", 1) is None
+    assert await session.gpio.get("LED") == 1
+    await session.gpio.set("LED", value=False)
+    assert await session.gpio.get("LED") == 0
+    assert await session.gpio.pulse("RELAY", 1, 1) is None
+    assert await session.gpio.watch("BUTTON", edge="rising", timeout_ms=1) == []
+
+
+async def test_edges_that_a_watch_sees_are_values(session) -> None:
+    seen = []
+
+    async def watch():
+        seen.extend(await session.gpio.watch("LED", edge="rising", count=2, timeout_ms=60_000))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        while len(seen) < 2:
+            await session.gpio.set("LED", 1)
+            await session.gpio.set("LED", 0)
+    assert [(edge.value, edge.edge) for edge in seen] == [(1, "rising")] * 2
+    assert seen[0].seq < seen[1].seq
+    assert seen[0].timestamp_ns <= seen[1].timestamp_ns
+
+
+async def test_i2c_takes_and_returns_bytes(session) -> None:
+    await session.i2c.write(1, 0x50, b"hearth", reg=0x10)
+    assert await session.i2c.read(1, "0x50", reg=0x10, length=6) == b"hearth"
+    assert await session.i2c.transfer(1, 0x50, bytearray([0x10]), length=3) == b"hea"
+    assert 0x48 in await session.i2c.scan(1)
+    with pytest.raises(DeviceError):
+        await session.i2c.read(1, 0x23, length=1)
+
+
+async def test_a_serial_port_takes_and_returns_bytes_and_tells_of_a_timeout(session) -> None:
+    reply = await session.uart.exchange("uart0", b"*IDN?\n", until="\n", timeout_ms=2000)
+    assert isinstance(reply, bytes)
+    assert reply.endswith(b"\n")
+    assert (reply.timed_out, reply.lost) == (False, 0)
+    silence = await session.uart.read("uart0", length=64, timeout_ms=1)
+    assert (silence, silence.timed_out) == (b"", True)
+    assert await session.uart.write("uart0", memoryview(b"hello\n"), drain=True) is None
+
+
+async def test_files_take_and_return_bytes_of_any_length(session, tmp_path) -> None:
+    whole = bytes(range(256)) * 2500
+    path = tmp_path / "data.bin"
+    assert await session.files.write(path, whole) == len(whole)
+    assert await session.files.read(path) == whole
+    assert await session.files.read(str(path), offset=1, length=3) == b"\x01\x02\x03"
+    assert await session.files.read(path, offset=1, length=300_000) == whole[1:300_001]
+    assert await session.files.read(path, length=0) == b""
+    assert (await session.files.stat(path)).size == len(whole)
+    assert [(entry.name, entry.type) for entry in await session.files.listdir(tmp_path)] == [("data.bin", "file")]
+    with pytest.raises(DeviceError):
+        await session.files.write(path, b"", mode="create")
+
+
+async def test_sensors(session) -> None:
+    assert await session.sensors.names() == ["temperature"]
+    reading = await session.sensors.read("temperature")
+    assert reading.unit == "celsius"
+    assert float(reading) == reading.value
+
+
+class Odd:
+    """A session whose server answers as no schema allows."""
+
+    def __init__(self, answer):
+        self._answer = answer
+
+    async def run(self, tool, /, **args):
+        return self._answer
+
+
+@pytest.mark.parametrize("answer", [{}, {"value": "high"}, {"value": None}, None], ids=repr)
+async def test_a_result_without_its_member_is_a_carrier_error_that_names_it(answer) -> None:
+    with pytest.raises(CarrierError, match=r"answered gpio.get without value \(int\)"):
+        await namespaces.GpioNamespace(Odd(answer)).get(17)
+
+
+async def test_data_that_is_not_base64_is_a_carrier_error() -> None:
+    with pytest.raises(CarrierError, match=r"answered i2c.read with data that is not base64"):
+        await namespaces.I2cNamespace(Odd({"data": "?"})).read(1, 72, length=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_blocking_namespaces_have_the_methods_of_the_others(name: str) -> None:
+    asked = getattr(namespaces, f"{name.capitalize()}Namespace")
+    blocking = getattr(hearth.sync, f"Blocking{name.capitalize()}")
+    public = {key for key in vars(asked) if not key.startswith("_")}
+    assert {key for key in vars(blocking) if not key.startswith("_")} == public
+    for key in public:
+        assert inspect.signature(getattr(blocking, key)) == inspect.signature(getattr(asked, key))
+        assert getattr(blocking, key).__doc__ == getattr(asked, key).__doc__
+
+
+@pytest.mark.parametrize("face", [hearth.aio.Session, hearth.sync.Session, hearth.client.session.ClientSession])
+def test_every_session_has_all_of_the_interface(face) -> None:
+    public = {key for key in vars(hearth.Session) if not key.startswith("_")}
+    assert public - {"session_id", "capabilities"} <= set(dir(face))
+    for key in ("submit", "run", "call", "tools", "task"):
+        ours, theirs = (list(inspect.signature(getattr(one, key)).parameters) for one in (face, hearth.Session))
+        assert ours == theirs

@@ -1,0 +1,232 @@
+"""Programs on `hearth.sync`: how they end, are interrupted, fork, and use threads. Each is a real process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hearth
+
+pytestmark = pytest.mark.slow
+
+BOUND = 60
+
+OPEN = """
+import os, signal, sys, threading
+import hearth
+
+runtime = hearth.sync.open_runtime()
+print(runtime.audit_path, flush=True)
+session = runtime.open_session(client_name="program")
+session.gpio.set("LED", 1)
+"""
+
+
+def run(program: str, *, code: int = 0, flags: tuple[str, ...] = ("-W", "default")) -> tuple[list[str], str]:
+    """Run a program after OPEN; return what it printed, and what it printed as errors."""
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", OPEN + program], capture_output=True, text=True, timeout=BOUND, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
+def closings(audit: str) -> list[tuple[str, object]]:
+    records = [json.loads(line) for line in Path(audit).read_text().splitlines()]
+    assert records[-1]["event"] == "audit.checkpoint", "the runtime ended in good order"
+    return [(record["reason"], record["safe"]) for record in records if record["event"] == "session.close"]
+
+
+SAFE = [{"line": 17, "name": "GPIO17", "safe": 0}]
+
+
+ENDINGS = {
+    "idle": "",
+    "a task runs": 'session.submit("wait", [hearth.step("gpio.watch", line="BUTTON")])',
+    "an iterator is open": """
+events = session.submit("wait", [hearth.step("gpio.watch", line="BUTTON")]).events()
+next(events)
+""",
+    "sys.exit": "sys.exit(0)",
+    "asyncio": """
+import asyncio
+async def main():
+    await hearth.aio.open_runtime()
+asyncio.run(main())
+""",
+    "a daemon thread waits": """
+def wait():
+    session.gpio.watch("BUTTON", timeout_ms=600_000)
+
+threading.Thread(target=wait, daemon=True).start()
+session.tools()
+""",
+    "atexit": """
+import atexit
+@atexit.register
+def late():
+    try:
+        session.tools()
+    except hearth.CarrierError:
+        pass
+""",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
+def test_a_program_that_closes_nothing_ends_cleanly_and_its_outputs_are_safe(ending: str) -> None:
+    printed, errors = run(ending)
+    assert errors == ""
+    assert closings(printed[0]) == [("closed by the client", SAFE)]
+
+
+def test_a_program_that_fails_shows_its_own_error_alone_and_its_outputs_are_safe() -> None:
+    printed, errors = run("1 / 0", code=1)
+    assert errors.count("Traceback") == 1
+    assert errors.endswith("ZeroDivisionError: division by zero\n")
+    assert closings(printed[0]) == [("closed by the client", SAFE)]
+
+
+def test_a_thread_that_is_no_daemon_works_on_after_the_main_thread_has_ended() -> None:
+    printed, errors = run("""
+def work():
+    threading.main_thread().join()
+    for _ in range(3):
+        session.gpio.set("LED", 1)
+    print(session.gpio.get("LED"))
+
+threading.Thread(target=work).start()
+""")
+    assert errors == ""
+    assert printed[1:] == ["1"]
+    assert closings(printed[0]) == [("closed by the client", SAFE)]
+
+
+def test_an_interrupt_ends_the_wait_cancels_the_task_and_leaves_outputs_safe() -> None:
+    printed, errors = run("""
+def interrupt():
+    pause = threading.Event()
+    while '"tool":"gpio.watch"' not in runtime.audit_path.read_text():
+        pause.wait(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+try:
+    with session:
+        session.gpio.watch("BUTTON", timeout_ms=600_000)
+except KeyboardInterrupt:
+    print("interrupted")
+runtime.close()
+""")
+    assert errors == ""
+    assert printed[1:] == ["interrupted"]
+    assert closings(printed[0]) == [("closed by the client", SAFE)]
+    records = [json.loads(line) for line in Path(printed[0]).read_text().splitlines()]
+    ended = [record["status"] for record in records if record["event"] == "task.finish"]
+    assert ended == ["SUCCESS", "CANCELLED"]
+
+
+def test_an_interrupt_that_nothing_catches_ends_the_program_as_usual() -> None:
+    printed, errors = run("os.kill(os.getpid(), signal.SIGINT)\nsession.gpio.watch('BUTTON')", code=-signal.SIGINT)
+    assert errors.count("Traceback") == 1
+    assert errors.endswith("KeyboardInterrupt\n")
+    assert closings(printed[0]) == [("closed by the client", SAFE)]
+
+
+def test_a_forked_child_gets_an_error_that_says_what_to_do_and_may_open_its_own() -> None:
+    printed, _ = run(
+        """
+pid = os.fork()
+if pid == 0:
+    try:
+        session.tools()
+    except RuntimeError as error:
+        print(error, flush=True)
+    session.__exit__(None, None, None)
+    with hearth.sync.open_runtime() as own, own.open_session() as here:
+        print(here.gpio.get("LED"), flush=True)
+    runtime.close()
+    sys.exit()
+assert os.waitpid(pid, 0)[1] == 0
+print("parent", session.gpio.get("LED"))
+""",
+        flags=("-W", "ignore"),
+    )
+    refused, *others = printed[1:]
+    assert refused == (
+        "this process was forked from the one that called hearth.sync.open_runtime, whose connection stays there; "
+        "call hearth.sync.open_runtime in this process too, after the fork"
+    )
+    assert others == ["0", "parent 1"]
+    assert closings(printed[0]) == [("closed by the client", SAFE)]
+
+
+def test_runtimes_of_one_process_share_nothing() -> None:
+    with hearth.sync.open_runtime() as one, hearth.sync.open_runtime() as two:
+        with one.open_session() as first, two.open_session() as second:
+            first.gpio.set("LED", 1)
+            assert (first.gpio.get("LED"), second.gpio.get("LED")) == (1, 0)
+            with pytest.raises(hearth.SessionInvalid):
+                two.attach(first.session_id).tools()
+            two.close()
+            with pytest.raises(hearth.CarrierError, match=r"what hearth.sync.open_runtime opened is closed; call"):
+                second.tools()
+            assert first.gpio.get("LED") == 1
+        assert one.health()["ok"]
+    assert one.audit_path != two.audit_path
+
+
+def test_a_timeout_ends_the_wait_and_not_the_task() -> None:
+    with hearth.sync.open_runtime() as runtime, runtime.open_session() as session:
+        task = session.submit("watch", [hearth.step("gpio.watch", line="BUTTON", timeout_ms=600_000)])
+        with pytest.raises(TimeoutError):
+            task.wait(timeout=0)
+        events = task.events()
+        assert next(events).phase == "start"
+        with pytest.raises(TimeoutError):
+            events.next(timeout=0)
+        assert task.get().status == "RUNNING"
+        assert task.cancel() == "CANCELLING"
+        assert [event.phase for event in events] == ["finish", "task_finish"]
+        assert events.next() is None
+        events.close()
+
+
+def test_the_thread_of_the_portal_does_not_wait_for_itself() -> None:
+    with hearth.sync.open_runtime() as runtime, runtime.open_session() as session:
+        portal = session._portal
+
+        async def inside() -> str:
+            with pytest.raises(RuntimeError, match="use the Trio interface there"):
+                session.tools()
+            return "refused"
+
+        from hearth._util.portal import block
+
+        assert block(portal.call(inside)) == "refused"
+
+
+def test_an_opening_that_fails_raises_its_error_and_leaves_no_thread(tmp_path: Path) -> None:
+    import threading
+
+    before = threading.active_count()
+    with pytest.raises(hearth.CarrierError, match="no daemon at"):
+        hearth.sync.connect(tmp_path / "nothing.sock")
+    with pytest.raises(hearth.ConfigError):
+        hearth.sync.open_runtime(board="no such board")
+    assert not [thread for thread in threading.enumerate() if thread.name == "hearth-portal" and thread.is_alive()]
+    assert threading.active_count() <= before + 1, "the one that watches for the end of the program"
+
+
+def test_importing_hearth_imports_no_face() -> None:
+    names = "('hearth.', 'trio', 'asyncio')"
+    program = f"import sys, hearth; print([name for name in sys.modules if name.startswith({names})])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND, check=True)
+    assert done.stdout == "['hearth._version']\n"
+
+
