@@ -65,7 +65,10 @@ def test_a_cancelled_opening_leaves_no_runtime_behind() -> None:
         return await hearth.aio.open_runtime()
 
     asyncio.run(main())
-    assert not [thread for thread in threading.enumerate() if thread.name == "hearth-portal"]
+    for thread in threading.enumerate():
+        if thread.name == "hearth-portal":
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def test_a_body_that_is_cancelled_twice_still_leaves_its_outputs_safe() -> None:
@@ -185,5 +188,3 @@ async def test_a_trio_session_in_asyncio_sends_nothing_and_says_what_to_use(how,
         if how == "client":
             await running_world.__aexit__(None, None, None)
         nursery.cancel_scope.cancel()
-
-
