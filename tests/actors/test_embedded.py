@@ -33,7 +33,7 @@ def events(tmp_path):
 
 
 async def test_the_five_lines_of_the_readme_work(tmp_path):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(board="sim", config=config(tmp_path)) as runtime:
             async with runtime.open_session(client_name="arm") as session:
                 task = await session.submit("blink", [step("gpio.set", line=17, value=1)], max_duration_ms=500)
@@ -46,7 +46,7 @@ async def test_the_five_lines_of_the_readme_work(tmp_path):
 
 
 async def test_outputs_are_safe_when_the_session_ends_and_the_board_is_a_test_bench(tmp_path):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(config=config(tmp_path)) as runtime:
             gpio = runtime.board.drivers["gpio:sim"]
             async with runtime.open_session() as session:
@@ -57,7 +57,7 @@ async def test_outputs_are_safe_when_the_session_ends_and_the_board_is_a_test_be
 
 
 async def test_a_pulse_that_outlasts_another_sessions_leaves_its_line_safe_when_its_own_has_ended(tmp_path):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(config=config(tmp_path)) as runtime:
             gpio = runtime.board.drivers["gpio:sim"]
             async with runtime.open_session() as longer:
@@ -72,7 +72,7 @@ async def test_a_pulse_that_outlasts_another_sessions_leaves_its_line_safe_when_
 
 @pytest.mark.parametrize("style", [None, *Style])
 async def test_every_style_of_the_simulated_board_works(tmp_path, style):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with one_session(tmp_path, style=style) as (_runtime, session):
             assert (await session.run("i2c.read", bus=1, addr="0x48", reg=0, len=2))["data"]
             with pytest.raises(DeviceError) as failed:
@@ -91,7 +91,7 @@ async def test_an_exception_of_the_body_comes_out_as_it_is(tmp_path):
                 await session.run("i2c.read", bus=1, addr="0x23", len=1)
             raise raised
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         for raised in (ZeroDivisionError, DeviceError, KeyboardInterrupt):
             with pytest.raises(raised):
                 await program(raised)
@@ -100,7 +100,7 @@ async def test_an_exception_of_the_body_comes_out_as_it_is(tmp_path):
 
 
 async def test_a_program_that_is_cancelled_leaves_its_outputs_safe_and_its_audit_whole(tmp_path):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         with trio.CancelScope() as program:
             async with hearth.open_runtime(config=config(tmp_path)) as runtime:
                 gpio = runtime.board.drivers["gpio:sim"]
@@ -117,7 +117,7 @@ async def test_a_program_that_is_cancelled_leaves_its_outputs_safe_and_its_audit
 
 
 async def test_a_session_that_a_forgotten_task_left_open_ends_with_the_runtime(tmp_path):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             opened, ended = trio.Event(), []
 
@@ -142,7 +142,7 @@ async def test_a_session_that_a_forgotten_task_left_open_ends_with_the_runtime(t
 async def test_without_a_policy_a_program_may_use_risk_two_and_three_if_a_task_asks_for_it(tmp_path):
     (tmp_path / "dir").mkdir()
     files = FilesConfig(read=(tmp_path / "dir",), write=(tmp_path / "dir",))
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with one_session(tmp_path, files=files) as (_runtime, session):
             path = str(tmp_path / "dir" / "x")
             await session.run("file.write", path=path, data="aGk=")
@@ -156,7 +156,7 @@ async def test_without_a_policy_a_program_may_use_risk_two_and_three_if_a_task_a
 
 async def test_a_policy_of_the_configuration_holds_for_the_program_too(tmp_path):
     reader = PolicyConfig(name="reader", match={"any": True}, max_risk=0)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with one_session(tmp_path, policy=(reader,)) as (_runtime, session):
             with pytest.raises(PermissionDenied, match="max_risk_level=0 < tool=2"):
                 await session.run("gpio.set", line=17, value=1)
@@ -165,7 +165,7 @@ async def test_a_policy_of_the_configuration_holds_for_the_program_too(tmp_path)
 
 async def test_limits_hold_for_the_program_too(tmp_path):
     limits = LimitsConfig(max_sessions_per_principal=1)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(config=config(tmp_path, limits=limits)) as runtime:
             async with runtime.open_session():
                 with pytest.raises(QueueFull):
@@ -177,7 +177,7 @@ async def test_limits_hold_for_the_program_too(tmp_path):
 
 @pytest.mark.parametrize("members", [{"heartbeat_ms": 1}, {"heartbeat_ms": "soon"}, {"client_name": 7}])
 async def test_opening_a_session_wrongly_is_refused_as_on_a_wire(tmp_path, members):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(config=config(tmp_path)) as runtime:
             with pytest.raises(InvalidParams):
                 async with runtime.open_session(**members):
@@ -189,7 +189,7 @@ async def test_args_that_are_nested_too_deeply_are_refused_as_on_a_wire(tmp_path
     deep = []
     for _ in range(MAX_DEPTH):
         deep = around(deep)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(config=config(tmp_path)) as runtime, runtime.open_session() as session:
             with pytest.raises(InvalidParams) as refused:
                 await session.submit("deep", [hearth.step("gpio.get", line=deep)])
@@ -208,13 +208,13 @@ async def test_a_board_that_was_opened_by_the_program_is_used_as_it_is(tmp_path)
     from hearth.drivers.boards import load_profile, open_board
 
     board = open_board(load_profile("sim"), style=Style.INLINE)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(board=board, config=config(tmp_path)) as runtime:
             assert runtime.board is board
 
 
 async def test_without_an_audit_path_a_fresh_file_is_written():
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime() as one:
             first = one.audit_path
         async with hearth.open_runtime() as other:
@@ -223,7 +223,7 @@ async def test_without_an_audit_path_a_fresh_file_is_written():
 
 
 async def test_two_runtimes_do_not_write_one_log(tmp_path):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(config=config(tmp_path)):
             with pytest.raises(ConfigError):
                 async with hearth.open_runtime(config=config(tmp_path)):
@@ -233,7 +233,7 @@ async def test_two_runtimes_do_not_write_one_log(tmp_path):
 
 
 async def test_a_request_that_is_cancelled_is_still_executed_and_harms_no_other(tmp_path):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(config=config(tmp_path)) as runtime, runtime.open_session() as session:
             with trio.CancelScope() as scope:
                 scope.cancel()

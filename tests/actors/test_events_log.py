@@ -172,7 +172,7 @@ async def test_a_local_reader_waits_for_what_comes_and_ends_with_the_task():
     async def read():
         seen.extend([params["phase"] async for params in EventReader(log)])
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             for phase in ("start", "progress", "finish", "task_finish"):
@@ -196,7 +196,7 @@ async def test_a_local_reader_that_is_closed_is_followed_no_more():
 async def drained(send_queue):
     send_queue.finish()
     lines = []
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while data := b"".join(await send_queue.batch()):
             lines += data.splitlines()
     return lines
@@ -325,7 +325,7 @@ async def test_an_abandoned_send_queue_follows_nothing_and_wakes_its_writer():
     async def write():
         ended.append(b"".join(await send_queue.batch()))
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
             await trio.testing.wait_all_tasks_blocked()

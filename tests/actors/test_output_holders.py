@@ -273,7 +273,7 @@ class Bench:
 
 @pytest.fixture(params=list(Style))
 async def bench(request, nursery):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         made = Bench(request.param)
         started = trio.Event()
         nursery.start_soon(keep_open, made.bus, made.audit, started.set)

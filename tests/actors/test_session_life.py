@@ -171,7 +171,7 @@ async def test_waiting_for_a_long_heartbeat_wakes_no_task(world, autojump_clock)
 
 
 async def test_a_session_outlives_its_connection_and_is_found_again_by_its_principal(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         client = world.connect()
         session = await client.open()
         task_id = await session.start(("wait", {"tag": "go"}))
@@ -183,7 +183,7 @@ async def test_a_session_outlives_its_connection_and_is_found_again_by_its_princ
 
 
 async def test_with_on_disconnect_close_a_controller_that_dies_leaves_a_robot_that_stops(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         client = world.connect()
         session = await client.open(on_disconnect="close")
         task_id = await session.start(("set", {"line": 1, "value": 1}), ("wait", {}))
@@ -198,7 +198,7 @@ async def test_with_on_disconnect_close_a_controller_that_dies_leaves_a_robot_th
 
 
 async def test_on_disconnect_looks_at_the_connection_that_opened_the_session_only(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         opener, other = world.connect(), world.connect()
         session = await opener.open(on_disconnect="close")
         session.client = other
@@ -213,7 +213,7 @@ async def test_on_disconnect_looks_at_the_connection_that_opened_the_session_onl
 
 
 async def test_connections_that_followed_and_went_are_forgotten(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         session = await world.connect().open()
         actor = world.runtime.find_session(session.session_id, ALICE.key)
         for _ in range(20):
@@ -270,7 +270,7 @@ async def test_closing_an_idle_session_answers_at_once(world, autojump_clock):
 
 
 async def test_every_request_after_the_close_gets_session_invalid_even_in_the_same_breath(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         client = world.connect()
         session = await client.open()
         params = {"session_id": session.session_id}
@@ -287,7 +287,7 @@ async def test_every_request_after_the_close_gets_session_invalid_even_in_the_sa
 
 
 async def test_the_end_of_a_session_is_recorded_before_it_is_told(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         client = world.connect()
         session = await client.open()
         world.journal.hold()
@@ -300,7 +300,7 @@ async def test_the_end_of_a_session_is_recorded_before_it_is_told(world):
 
 
 async def test_a_session_can_be_opened_and_closed_while_the_log_cannot_be_written(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         world.journal.fail("disk full")
         session = await world.connect().open()
         assert (await session.run(("read", {})))["status"] == "SUCCESS"
@@ -311,7 +311,7 @@ async def test_a_session_can_be_opened_and_closed_while_the_log_cannot_be_writte
 
 
 async def test_a_session_that_crashes_ends_alone_and_answers_everybody(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         client = world.connect()
         session, other = await client.open(), await client.open()
         task_id = await session.start(("set", {"line": 1, "value": 1, "tag": "x"}), ("wait", {}), subscribe=True)
@@ -337,7 +337,7 @@ async def test_a_session_that_crashes_ends_alone_and_answers_everybody(world):
 
 
 async def test_a_session_that_crashes_while_a_transaction_is_in_flight_is_gone_at_once(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         session = await world.connect().open()
         await session.start(("read", {"gate": "x", "limit_ms": 600_000}))
         await world.gate("x").reached()
@@ -355,7 +355,7 @@ async def test_a_session_that_crashes_while_a_transaction_is_in_flight_is_gone_a
 
 @pytest.mark.parametrize("method", ["tool.list", "task.get", "task.cancel", "session.close", "task.submit"])
 async def test_another_principals_session_is_not_told_apart_from_none(world, method):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         session = await world.connect(ALICE).open()
         task_id = await session.start(("wait", {}))
         thief = world.connect(BOB)
@@ -372,7 +372,7 @@ async def test_another_principals_session_is_not_told_apart_from_none(world, met
 
 async def test_who_fits_no_policy_gets_no_session_and_is_on_record(make_world):
     nobody = PolicyEntry(name="root only", match=Match(uid=0))
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with make_world(policy=[nobody]) as world:
             with pytest.raises(PermissionDenied):
                 await world.connect().open()
@@ -382,7 +382,7 @@ async def test_who_fits_no_policy_gets_no_session_and_is_on_record(make_world):
 
 
 async def test_a_principal_has_at_most_so_many_sessions(make_world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with make_world(max_sessions_per_principal=2) as world:
             client = world.connect()
             first = await client.open()
@@ -401,7 +401,7 @@ async def test_capabilities_are_what_the_session_may_really_do(make_world):
         PolicyEntry(name="nothing", match=Match(uid=1002), tools=[]),
         OPEN,
     ]
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with make_world(policy=entries, buses={"a": Style.ASYNC}, widths={"a": 4}) as world:
             opened = await world.connect(ALICE).call("session.open")
             assert opened["capabilities"] == ["CAP_GPIO_READ", "CAP_STREAMING_TASK_EVENTS"]
@@ -411,7 +411,7 @@ async def test_capabilities_are_what_the_session_may_really_do(make_world):
 
 
 async def test_the_opening_of_a_session_is_on_record_before_it_is_answered(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         client = world.connect()
         world.journal.hold()
         await client.send(client.request("session.open", {"client_name": "arm"}, 100))
@@ -428,7 +428,7 @@ async def test_the_opening_of_a_session_is_on_record_before_it_is_answered(world
 
 
 async def test_so_many_ended_tasks_are_remembered_and_then_the_oldest_is_not_found(make_world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with make_world(task_history=3) as world:
             session = await world.connect().open()
             ids = [await session.start(("read", {"tag": str(number)})) for number in range(4)]
@@ -448,7 +448,7 @@ async def test_so_many_ended_tasks_are_remembered_and_then_the_oldest_is_not_fou
 
 
 async def test_at_shutdown_sessions_end_first_and_no_new_one_is_opened(world):
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         client = world.connect()
         session = await client.open()
         task_id = await session.start(("set", {"line": 1, "value": 1}), ("wait", {}), subscribe=True)

@@ -53,7 +53,7 @@ class Server:
 
     def close(self):
         self.server.shutdown()
-        self.thread.join(10)
+        self.thread.join(60)
         self.server.server_close()
 
 

@@ -167,13 +167,13 @@ def test_an_answer_over_http_is_whole_when_its_end_is_there(data: bytes, whole: 
 def answering(*answers: bytes) -> Iterator[str]:
     """A server that gives each connection one of the answers, then hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(10)
+        listening.settimeout(60)
 
         def serve() -> None:
             for answer in answers:
                 connected, _ = listening.accept()
                 with connected:
-                    connected.settimeout(10)
+                    connected.settimeout(60)
                     connected.recv(1 << 16)
                     connected.sendall(answer)
 
@@ -182,7 +182,7 @@ def answering(*answers: bytes) -> Iterator[str]:
         try:
             yield "http://{}:{}".format(*listening.getsockname())
         finally:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 

@@ -55,13 +55,13 @@ def unmasked(data: bytes) -> tuple[int, bytes]:
 def server(*conversations: Conversation) -> Iterator[str]:
     """A server that shakes hands with each client and then has one of the conversations; its address."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(10)
+        listening.settimeout(60)
         thread = threading.Thread(target=_converse, args=(listening, conversations))
         thread.start()
         try:
             yield "ws://127.0.0.1:{1}".format(*listening.getsockname())
         finally:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -74,7 +74,7 @@ def _converse(listening: socket.socket, conversations: tuple[Conversation, ...])
 
 def _shaken(listening: socket.socket) -> socket.socket:
     connected, _ = listening.accept()
-    connected.settimeout(10)
+    connected.settimeout(60)
     request = b""
     while b"\r\n\r\n" not in request:
         request += connected.recv(1 << 16)
@@ -260,7 +260,7 @@ def test_a_refused_handshake_has_no_figure() -> None:
         thread.start()
         with pytest.raises(RuntimeError, match=r"refused a handshake.*401"):
             WebSocketClient("ws://127.0.0.1:{1}".format(*listening.getsockname()))
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def silent() -> Iterator[str]:
         thread.start()
         yield "ws://127.0.0.1:{1}".format(*listening.getsockname())
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -335,7 +335,7 @@ def telling() -> Callable[[bytes, bytes], Iterator[str]]:
     @contextmanager
     def make(first: bytes, second: bytes, *, leave: bool = False) -> Iterator[str]:
         with socket.create_server(("127.0.0.1", 0)) as listening:
-            listening.settimeout(10)
+            listening.settimeout(60)
             done = threading.Event()
 
             def serve() -> None:
@@ -346,7 +346,7 @@ def telling() -> Callable[[bytes, bytes], Iterator[str]]:
                         one.sendall(data[:500])
                         one.sendall(data[500:])
                     actor.sendall(frame(TEXT, b'{"jsonrpc":"2.0","id":1,"result":{}}'))
-                    assert leave or done.wait(10)
+                    assert leave or done.wait(60)
 
             thread = threading.Thread(target=serve)
             thread.start()
@@ -354,7 +354,7 @@ def telling() -> Callable[[bytes, bytes], Iterator[str]]:
                 yield "ws://127.0.0.1:{1}".format(*listening.getsockname())
             finally:
                 done.set()
-                thread.join(10)
+                thread.join(60)
                 assert not thread.is_alive()
 
     return make

@@ -326,7 +326,7 @@ def test_a_person_decides_about_a_job_of_another_principal(local_cli, boss, file
             assert said in shown
         decided = boss("hcp", command, asked["approval_id"], "--reason", "I was there")
         assert (decided.code, decided.out.strip()) == (0, "approved" if command == "approve" else "denied")
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == (0 if command == "approve" else 1)
         assert "COMPLETED" in out if command == "approve" else "approval_denied" in err
     again = boss("hcp", command, asked["approval_id"], "--json")
@@ -345,7 +345,7 @@ def test_a_job_that_waits_for_approval_is_listed_and_withdrawn_by_its_caller(loc
         assert any("`hearth hcp abort taken-back` withdraws it" in line for line in process.stderr)
         ended = local_cli("hcp", "abort", "taken-back", "--reason", "no longer wanted")
         assert (ended.code, ended.out.strip()) == (0, "REJECTED")
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "no longer wanted" in err
     assert "withdrawn" in err

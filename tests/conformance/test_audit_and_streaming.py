@@ -228,7 +228,7 @@ ASK = """
 import os, socket, sys
 path, *groups = sys.argv[1:]
 client = socket.socket(socket.AF_UNIX)
-client.settimeout(20)
+client.settimeout(60)
 os.setgroups([int(group) for group in groups])
 os.setresgid(61234, 61234, 61234)
 os.setresuid(61234, 61234, 61234)

@@ -337,7 +337,7 @@ def test_readers_see_the_old_or_the_new_content_and_never_a_part(driver, guard, 
     for number in range(100):
         driver.write(guard, str(root / "a"), contents[number % 2])
     stopped.set()
-    reader.join(10)
+    reader.join(60)
     assert not reader.is_alive()
     assert seen <= set(contents)
 

@@ -140,7 +140,7 @@ def test_a_wedge_holds_the_wire_until_it_is_released(chip):
     chip.wait_held()
     assert (ends(chip), chip.log[0].written) == ([None], b"\x00a")
     chip.release()
-    thread.join(10)
+    thread.join(60)
     assert (ends(chip), chip.log[0].written) == (["stop"], b"\x00abc")
 
 

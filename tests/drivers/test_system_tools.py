@@ -50,7 +50,7 @@ def test_the_default_set_has_the_seven_of_them():
 @pytest.mark.parametrize("name", TOOLS)
 async def test_a_result_from_this_machine_has_all_declared_fields_and_no_other(name):
     tool = TOOLS[name]
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         result = await tool.run(Step(), {})
     orjson.dumps(result)
     jsonschema.Draft202012Validator(closed(tool.result_schema)).validate(result)
@@ -76,7 +76,7 @@ def test_the_bus_can_have_another_name():
 
 async def test_this_machine_is_told_plausibly():
     step = Step()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         memory = await TOOLS["sys.memory"].run(step, {})
         cpu = await TOOLS["sys.cpuinfo"].run(step, {})
         uptime = await TOOLS["sys.uptime"].run(step, {})
@@ -91,7 +91,7 @@ async def test_two_of_them_may_ask_at_once():
     async def ask():
         usages.append((await TOOLS["sys.cpuinfo"].run(step, {}))["usage_window_ms"])
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for _ in range(8):
                 nursery.start_soon(ask)

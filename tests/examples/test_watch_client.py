@@ -47,7 +47,7 @@ class Peer:
 
     async def hear(self) -> Any:
         """The next document; None when the link has ended."""
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             try:
                 return json.loads(await self._connection.get_message())
             except ConnectionClosed:
@@ -103,7 +103,7 @@ class Server:
 
     async def peer(self) -> Peer:
         """The next link."""
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             return await self._waiting.receive()
 
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 def ask(site: Serving, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
     """The status, the headers by lower-case name, the body."""
-    connection = http.client.HTTPConnection(site.origin.removeprefix("http://"), timeout=20)
+    connection = http.client.HTTPConnection(site.origin.removeprefix("http://"), timeout=60)
     try:
         connection.request(method, path)
         answer = connection.getresponse()

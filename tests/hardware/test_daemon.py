@@ -129,7 +129,7 @@ def test_an_instrument_on_a_serial_port_is_asked_and_answers(peer, session) -> N
 def test_a_waiting_read_on_a_serial_port_does_not_keep_another_client_from_writing(cell, peer, session) -> None:
     other = cell.running.peer()
     others = other.open()
-    with serial.Serial("/dev/ttyS2", 38_400, timeout=20) as far:
+    with serial.Serial("/dev/ttyS2", 38_400, timeout=60) as far:
         far.reset_input_buffer()
         task = follow(peer, session, ("uart.read", {"port": "modem", "len": 4, "timeout_ms": 20_000}))
         event(peer, task, "start")

@@ -85,7 +85,7 @@ async def test_the_pump_raises_when_the_chip_is_unplugged_though_no_line_is_used
                 await driver.pump()
             assert caught.value.data["path"] == chip.path
 
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             nursery.start_soon(pump)
             await trio.testing.wait_all_tasks_blocked()
             chip.unplug()
@@ -94,7 +94,7 @@ async def test_the_pump_raises_when_the_chip_is_unplugged_though_no_line_is_used
 async def test_a_watch_gets_its_last_edges_and_then_the_reason(chip, driver):
     watch = driver.watch(2, "both")
     chip.push(2, 1)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
             async def pump():
@@ -113,7 +113,7 @@ async def test_an_operation_that_finds_the_chip_gone_wakes_the_pump(chip, driver
     """As on kernels that tell nobody who waits: the hang-up is left out, the operation's own word has to do."""
     driver.set(0, 1)
     chip.unplug()
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         refused(lambda: driver.set(0, 0))
         with pytest.raises(DeviceError, match="was unplugged"):
             await driver.pump()

@@ -20,7 +20,7 @@ def test_the_i2c_stub_has_devices_at_the_addresses_the_tests_rely_on():
 
 
 def test_the_null_modem_carries_bytes_both_ways(null_modem):
-    near, far = (serial.Serial(path, timeout=10) for path in null_modem)
+    near, far = (serial.Serial(path, timeout=60) for path in null_modem)
     with near, far:
         near.write(b"there\n")
         assert far.readline() == b"there\n"
@@ -29,7 +29,7 @@ def test_the_null_modem_carries_bytes_both_ways(null_modem):
 
 
 def test_the_instrument_outside_answers_in_upper_case(upper_caser):
-    with serial.Serial(upper_caser, timeout=10) as port:
+    with serial.Serial(upper_caser, timeout=60) as port:
         port.write(b"one\ntwo\n")
         assert port.readline() == b"ONE\n"
         assert port.readline() == b"TWO\n"

@@ -156,7 +156,7 @@ def test_a_read_from_a_register_is_one_exchange_that_another_user_of_the_adapter
 
 
 async def test_a_usb_adapter_that_is_pulled_out_is_gone_at_once(adapter, driver):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
             async def pump():

@@ -69,7 +69,7 @@ def test_a_line_that_was_being_driven_when_kill_9_came_is_made_safe_by_the_next_
     session = peer.open()
     lines.hold()
     peer.submit(session, ("gpio.set", {"chip": MCP, "line": "relay", "value": 1}))
-    assert lines.reached.wait(20)
+    assert lines.reached.wait(60)
     assert cell.level("relay", MCP) == "input"
     daemon.signal(signal.SIGKILL)
     # What is in the kernel goes on there, though whoever asked for it is dead.

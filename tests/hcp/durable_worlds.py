@@ -59,7 +59,7 @@ SESSIONS = 3
 LIVES = 10
 LONGEST = 100_000.0
 """Virtual seconds after which a world that has not ended never will."""
-PATIENCE_S = 20
+PATIENCE_S = 60
 """Real seconds."""
 OPEN = {"type": "object"}
 PASSING = ("resource_unavailable", "shutting_down", "internal_error")

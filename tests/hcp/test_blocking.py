@@ -97,7 +97,7 @@ async def test_a_function_that_holds_the_loop_is_named_in_the_log_and_in_the_sum
         await job.gather(lambda: job.run("bench.read"))
         return {}
 
-    with trio.fail_after(20), caplog.at_level(logging.WARNING, "hearth.hcp"):
+    with trio.fail_after(60), caplog.at_level(logging.WARNING, "hearth.hcp"):
         async with hcp_world(tmp_path / "hcp", capability(function=function)) as world:
             caller = world.caller()
             session_id = await caller.accepted()

@@ -116,7 +116,7 @@ async def test_a_plot_that_is_being_drawn_when_the_daemon_ends_is_kept(look, mon
 
     def slowly(_plot):
         began.set()
-        assert done.wait(5)
+        assert done.wait(60)
         return b"drawn"
 
     monkeypatch.setattr("hearth.actors.bridges.hcp.finish.draw", slowly)

@@ -141,7 +141,7 @@ async def test_what_is_asked_before_the_job_store_runs_waits_for_it(place):
 async def test_what_was_asked_is_done_when_the_job_store_is_told_to_end_and_nothing_afterwards(place):
     job_store = JobStore(place)
     job_store.open()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             scope = await nursery.start(_running, job_store)
             await begin(job_store)
@@ -184,7 +184,7 @@ async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_no_caller_w
     job_store.open()
     gate = Gate()
     reasons = []
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             scope = await nursery.start(_running, job_store)
             await begin(job_store)
@@ -217,7 +217,7 @@ async def test_a_bug_in_an_operation_ends_the_job_store_and_leaves_no_caller_wai
             await job_store.write(operation)
         refused.append(operation)
 
-    with trio.fail_after(20), pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+    with trio.fail_after(60), pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             await nursery.start(job_store.run)
             nursery.start_soon(ask, lambda _connection: 1 / 0)

@@ -78,7 +78,7 @@ async def test_sessions_that_cannot_be_given_their_end_do_not_keep_a_daemon_from
         left_over = SimpleNamespace(job_store=SimpleNamespace(unfinished=[1]))
         storage = JobStorage(world.runtime.parts, Path("nowhere"), opened=left_over)
         lifetime = JobServerLifetime(storage, world.runtime, None)
-        with monkeypatch.context() as patch, trio.fail_after(10):
+        with monkeypatch.context() as patch, trio.fail_after(60):
             patch.setattr("hearth.actors.bridges.hcp.lazy._load", broken)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(lifetime.run)

@@ -154,7 +154,7 @@ ENTRY = PolicyEntry(name="bench", match=Match(any=True), max_risk=2, hcp=JobRule
 
 
 async def test_the_pages_simple_task_is_done_as_it_stands_there(tmp_path) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with hcp_world(tmp_path / "hcp", analysis(), policy=(ENTRY,)) as world:
             caller = world.caller()
             await caller.send((PAGES / "l4-simple-task-submit.json").read_bytes().replace(b"\n", b" "))
@@ -168,7 +168,7 @@ async def test_the_pages_simple_task_is_done_as_it_stands_there(tmp_path) -> Non
 
 
 async def test_the_pages_synthesis_waits_for_a_person_and_is_done_as_it_stands_there(tmp_path) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with hcp_world(tmp_path / "hcp", synthesis(), policy=(ENTRY,)) as world:
             caller, person = world.caller(), world.caller(BOB)
             await caller.send((PAGES / "l4-task-submit.json").read_bytes().replace(b"\n", b" "))

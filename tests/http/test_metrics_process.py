@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 def scraped(running: Hearthd) -> dict[tuple[str, ...], float]:
     (address,) = re.findall(r"listening on (http://\S+)", running.said)
-    with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value

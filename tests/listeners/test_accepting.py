@@ -64,13 +64,13 @@ async def accepting(tmp_path):
 
 def connect(path):
     client = socket.socket(socket.AF_UNIX)
-    client.settimeout(10)
+    client.settimeout(60)
     client.connect(str(path))
     return client
 
 
 async def until(condition):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while not condition():
             await trio.testing.wait_all_tasks_blocked(0.005)
 

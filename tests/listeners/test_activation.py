@@ -107,7 +107,7 @@ def notify(environ: dict[str, str], state: str) -> None:
 def test_a_state_is_told_to_the_manager(tmp_path, abstract: bool) -> None:
     address = f"@hearth-notify-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.settimeout(20)
+        manager.settimeout(60)
         manager.bind("\0" + address[1:] if abstract else address)
         notify({"NOTIFY_SOCKET": address}, "READY=1")
         assert manager.recv(100) == b"READY=1"

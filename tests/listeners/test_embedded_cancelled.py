@@ -52,7 +52,7 @@ def run_cancelled(program, tmp_path, at: int, *, every_task: bool = False) -> in
     before = {thread for thread in threading.enumerate() if thread.name.startswith("hearth")}
 
     async def main() -> None:
-        with trio.fail_after(20), trio.CancelScope() as cancelling.scope:
+        with trio.fail_after(60), trio.CancelScope() as cancelling.scope:
             cancelling.main = trio.lowlevel.current_task()
             async with hearth.open_runtime(board=board, config=config) as runtime:
                 await program(runtime)
@@ -65,7 +65,7 @@ def run_cancelled(program, tmp_path, at: int, *, every_task: bool = False) -> in
     check_log(path)
     for thread in threading.enumerate():
         if thread.name.startswith("hearth") and thread not in before:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive(), f"{thread.name} goes on"
     return cancelling.count
 

@@ -106,7 +106,7 @@ async def make_server():
 
 
 async def until(condition):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while not condition():
             await trio.testing.wait_all_tasks_blocked(0.005)
 

@@ -253,7 +253,7 @@ async def test_when_the_connection_is_over_the_client_reads_its_end(bench) -> No
 
 
 async def test_ending_the_server_closes_handshakes_and_connections(bench) -> None:
-    with closing(TlsServer(bench)) as server, trio.fail_after(20):
+    with closing(TlsServer(bench)) as server, trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
             half, whole = server.connect(), await server.client()

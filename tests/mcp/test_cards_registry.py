@@ -204,7 +204,7 @@ async def test_what_is_no_file_of_ours_at_all_is_skipped(registry, directory, tm
     (directory / f"{agent_id(5)}.json").symlink_to(tmp_path / "elsewhere.json")
     os.mkfifo(directory / f"{agent_id(6)}.json")
     (directory / "notes.txt").write_text("mine")
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         contents = await registry.contents()
     assert list(contents.cards) == [agent_id(1)]
     assert contents.skipped == {
@@ -299,7 +299,7 @@ def declare_many(directory, barrier, answers, by):
         registry = CardRegistry(directory)
         taken = 0
         for number in range(20):
-            barrier.wait(20)
+            barrier.wait(60)
             try:
                 await registry.declare(card(number, name=by), by)
                 taken += 1
@@ -319,7 +319,7 @@ def test_two_processes_that_declare_one_agent_at_the_same_moment_do_not_overwrit
         process.start()
     taken = [answers.get(timeout=50) for _ in processes]
     for process in processes:
-        process.join(20)
+        process.join(60)
     contents = trio.run(CardRegistry(directory).contents)
     assert sum(taken) == len(contents.cards) == 20, "each agent was declared once"
     assert all(found.card["name"] == found.declared_by for found in contents.cards.values())

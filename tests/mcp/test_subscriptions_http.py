@@ -29,8 +29,8 @@ pytestmark = [
 @asynccontextmanager
 async def official(server, mode, **options):
     """The official client, as somebody's program uses it."""
-    async with httpx2.AsyncClient(timeout=10) as http:
-        with trio.fail_after(15):
+    async with httpx2.AsyncClient(timeout=60) as http:
+        with trio.fail_after(60):
             transport = streamable_http_client(f"{server.url}/mcp", http_client=http)
             async with Client(transport, mode=mode, **options) as client:
                 yield client

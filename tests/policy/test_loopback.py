@@ -42,7 +42,7 @@ def meet():
             family = socket.AF_INET6 if ":" in listen else socket.AF_INET
             both = listen == "::"
             listener = stack.enter_context(socket.create_server((listen, 0), family=family, dualstack_ipv6=both))
-            peer = socket.create_connection((dial or listen, listener.getsockname()[1]), timeout=10)
+            peer = socket.create_connection((dial or listen, listener.getsockname()[1]), timeout=60)
             stack.enter_context(peer)
             ours, _ = listener.accept()
             return stack.enter_context(ours), peer
@@ -98,12 +98,12 @@ def a_connection_of(uid, port):
 @pytest.mark.parametrize("uid", [OTHER, 65534, 4_000_000_000])
 def test_a_user_of_this_machine_is_known_on_loopback_by_the_kernels_word(uid):
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
+        listener.settimeout(60)
         with a_connection_of(uid, listener.getsockname()[1]) as process:
             ours, _ = listener.accept()
             with ours:
                 who = from_loopback(ours)
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
         assert process.returncode == 0
     assert (who.kind, who.uid, who.pid, who.key) == ("unix", uid, None, f"uid:{uid}")
 
@@ -112,11 +112,11 @@ def test_a_user_of_this_machine_is_known_on_loopback_by_the_kernels_word(uid):
 def test_a_user_who_closed_never_passes_for_root():
     """The kernel says uid 0 of a socket that nobody holds any more."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
+        listener.settimeout(60)
         with a_connection_of(OTHER, listener.getsockname()[1]) as process:
             ours, _ = listener.accept()
             assert peer_uid(ours) == OTHER
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
         with ours:
             assert process.returncode == 0
             assert "the peer closed" in reason(peer_uid, ours)

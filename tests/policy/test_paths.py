@@ -619,7 +619,7 @@ def test_a_directory_that_is_swapped_for_a_link_while_paths_are_opened_never_let
             os.close(descriptor)
     finally:
         stopped.set()
-        swapper.join(10)
+        swapper.join(60)
     assert not swapper.is_alive()
     assert "SECRET" not in found
     assert "inside" in found
@@ -643,7 +643,7 @@ def test_a_file_that_is_swapped_for_a_link_while_it_is_opened_is_never_followed_
                 continue
     finally:
         stopped.set()
-        swapper.join(10)
+        swapper.join(60)
     assert not swapper.is_alive()
     assert found == {"inside"}
 

@@ -123,7 +123,7 @@ def test_a_group_that_the_peer_gave_up_is_not_counted(tmp_path):
             if os.stat(folder).st_uid == os.geteuid() and str(folder).startswith("/tmp/"):
                 os.chmod(folder, 0o755)
         listener.listen()
-        listener.settimeout(10)
+        listener.settimeout(60)
         with subprocess.Popen([sys.executable, "-S", "-c", program, address]) as peer:
             connected, _ = listener.accept()
             with connected:

@@ -103,7 +103,7 @@ def test_no_server_is_connected_to_unless_that_is_allowed(tmp_path):
 @pytest.mark.parametrize(("families", "notifier"), [((), None), (("inet-dgram", "netlink:route"), 0)])
 def test_a_listening_socket_is_not_made_to_connect_by_sending(families, notifier):
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
-        elsewhere.settimeout(20)
+        elsewhere.settimeout(60)
 
         def reach(confined):
             def send():

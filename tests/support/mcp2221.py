@@ -229,7 +229,7 @@ class Mcp2221Process:
         finally:
             self._process.kill()
             self._process.stdout.close()
-            self._process.wait(10)
+            self._process.wait(60)
 
     def log(self, since: int = 0) -> list[Exchange]:
         """The exchanges that crossed the wire, from the number `since` on."""
@@ -313,7 +313,7 @@ class Mcp2221Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the emulator's process ended, status {self._process.wait(10)}")
+            raise RuntimeError(f"the emulator's process ended, status {self._process.wait(60)}")
         reply = json.loads(line)
         if "error" in reply:
             raise TimeoutError(reply["error"])

@@ -185,7 +185,7 @@ def test_print_config_prints_what_loads_back(tmp_path: Path) -> None:
 
 def test_it_tells_the_service_manager_when_it_is_ready_and_when_it_stops(hearthd, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.settimeout(20)
+        manager.settimeout(60)
         manager.bind(str(tmp_path / "notify"))
         running = hearthd(env={"NOTIFY_SOCKET": str(tmp_path / "notify")}).start()
         assert manager.recv(1000).startswith(b"READY=1\n")
@@ -213,7 +213,7 @@ def test_it_takes_its_socket_from_the_service_manager(tmp_path: Path) -> None:
         said = list(iter(process.stderr.readline, f"hearthd: ready on {path}\n"))
         assert all(": sandbox: " in line for line in said), said
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(20)
+            client.settimeout(60)
             client.connect(str(path))
             client.sendall(b'{"jsonrpc":"2.0","id":1,"method":"session.open"}\n')
             assert json.loads(client.makefile().readline())["result"]["session_id"]
@@ -237,7 +237,7 @@ def test_a_wedged_transaction_does_not_keep_the_daemon_from_ending(hearthd) -> N
 
 def test_it_shows_the_service_manager_that_it_is_alive_until_it_has_ended(hearthd, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.settimeout(20)
+        manager.settimeout(60)
         manager.bind(str(tmp_path / "notify"))
         asked = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
         running = hearthd(env=asked).start()
@@ -252,7 +252,7 @@ def test_it_shows_the_service_manager_that_it_is_alive_until_it_has_ended(hearth
         with pytest.raises(TimeoutError):
             manager.recv(1000)
         running.signal(signal.SIGCONT)
-        manager.settimeout(20)
+        manager.settimeout(60)
         assert manager.recv(1000) == b"WATCHDOG=1"
         assert running.stop() == 0
 

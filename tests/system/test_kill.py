@@ -84,7 +84,7 @@ def test_after_kill_9_no_acknowledged_task_is_missing_and_nothing_ran_unrecorded
             clients[0].join(0.001)
         running.kill()
         for client in clients:
-            client.join(20)
+            client.join(60)
             assert not client.is_alive()
         told += clients
         left = json.loads(Path(f"{running.audit}.outputs").read_text())["outputs"]["gpio:sim"]

@@ -193,7 +193,7 @@ def test_a_tcp_listener_serves_and_a_confined_daemon_cannot_connect_with_it(
         inside.place = {**place, "port": elsewhere.getsockname()[1]}
         assert inside.tries(ONCE)["here"] == ("done" if arguments else ATTACKS[ONCE].expected)
         if arguments:
-            elsewhere.settimeout(20)
+            elsewhere.settimeout(60)
             elsewhere.accept()[0].close()
 
 

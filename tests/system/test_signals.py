@@ -234,7 +234,7 @@ def test_a_reader_of_its_messages_that_does_not_read_cannot_stop_it(tmp_path) ->
         session = peer.open(on_disconnect="close")
         peer.run(session, "gpio.set", line=17, value=1)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         peer.close()
     finally:
         if process.poll() is None:
