@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import click
 import pytest
+from support.zygote import Zygote
 
 from hearth.cli.main import COMMANDS, cli
 
@@ -64,13 +65,16 @@ def pattern(expected):
 
 
 @pytest.fixture(scope="module")
-def played(daemon, unmeasured):
+def played(daemon, unmeasured, tmp_path_factory):
     """Each command's output and exit code, from one shell in the daemon's own directory."""
     script = "".join(f"{command.text}\nprintf '\\n{MARK} %d\\n' $?\n" for command in COMMANDS_OF_PAGE)
     bash = shutil.which("bash")
     assert bash is not None
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("HEARTH", "NO_COLOR"))}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    zygote = Zygote(tmp_path_factory.mktemp("zygote"), "cli.preloaded:main")
+    bin_ = tmp_path_factory.mktemp("bin")
+    zygote.command(bin_ / "hearth")
+    path = os.pathsep.join([str(bin_), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         [bash, "-c", script],
         cwd=daemon.directory,
@@ -79,9 +83,10 @@ def played(daemon, unmeasured):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
+    zygote.close()
     *outputs, rest = re.split(rf"\n{MARK} (\d+)\n", done.stdout)
     assert rest == ""
     return list(zip(outputs[::2], map(int, outputs[1::2]), strict=True))

@@ -16,7 +16,7 @@ def main() -> None:
     """Say what came of it; exits 1 at the first breach, with the command that repeats it."""
     sys.path.insert(0, str(TESTS))
     from crash import cuts, plan
-    from crash.deployment import Zygote
+    from support.zygote import Zygote
 
     parser = argparse.ArgumentParser("python -m tests.crash", description=__doc__)
     add = parser.add_argument
@@ -31,7 +31,7 @@ def main() -> None:
     add("--scenarios", type=int, default=4, help="how many scenarios have a kill in them before the cut (default: 4)")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="hearth-crash-"))
-    zygote = Zygote(directory)
+    zygote = Zygote(directory, "crash.child:main")
     try:
         killed = plan.run(directory, zygote, first=options.first, kills=options.kills)
         sys.stdout.write("\n".join([*plan.summary(killed), ""]))

@@ -29,7 +29,7 @@ from hearth.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from crash.deployment import Zygote
+    from support.zygote import Zygote
 
 NOW = 1_900_000_000.0
 

@@ -13,39 +13,20 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crash.syscalls import say
 from support.hearthd import BOUND, Hearthd, Peer, eventually, listens
 
-TESTS = Path(__file__).resolve().parents[1]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.zygote import Zygote
+
 ROTATE, CHECKPOINT = 6000, 9
 """So small that a short scenario meets rotations and checkpoints."""
-
-
-class Zygote:
-    """The process that has everything imported, and forks."""
-
-    def __init__(self, directory: Path, program: str = "crash.child:main") -> None:
-        self.path = directory / "zygote.sock"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.zygote", "serve", str(self.path), program],
-            stdout=subprocess.PIPE,
-            cwd=TESTS,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n", "the zygote did not start"
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait(BOUND)
-        self._process.stdout.close()  # type: ignore[union-attr]
 
 
 class Life:
@@ -61,7 +42,8 @@ class Life:
         reading, writing = os.pipe()
         with self.said.open("ab") as said, open(os.devnull, "rb") as nothing:
             streams = [nothing.fileno(), writing, said.fileno()]
-            socket.send_fds(self._control, [json.dumps([str(part) for part in arguments]).encode()], streams)
+            start = json.dumps({"arguments": [str(part) for part in arguments]}).encode()
+            socket.send_fds(self._control, [start], streams)
         os.close(writing)
         with os.fdopen(reading, "rb") as told:
             self.pid = int(told.readline())

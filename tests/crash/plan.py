@@ -23,7 +23,7 @@ from crash.syscalls import MOMENTS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from crash.deployment import Zygote
+    from support.zygote import Zygote
 
 POINTS = {"os": 66, "fsync": 88, "relaxed": 58}
 """About how many points the scenario has, give or take a few: a number beyond the end is a life that nobody killed."""

@@ -16,8 +16,9 @@ import signal
 from collections import Counter
 
 import pytest
-from crash.deployment import Life, Zygote
+from crash.deployment import Life
 from support.hearthd import Hearthd, Wire
+from support.zygote import Zygote
 
 from hearth.audit.record import args_hash
 from hearth.audit.verify import verify

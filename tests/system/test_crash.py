@@ -8,8 +8,9 @@ from hashlib import sha256
 
 import pytest
 from crash import plan
-from crash.deployment import Deployment, Zygote, hash_of
+from crash.deployment import Deployment, hash_of
 from crash.judge import Log, after_kill, agree, at_the_end
+from support.zygote import Zygote
 
 from hearth.audit.record import args_hash
 
@@ -20,7 +21,7 @@ SLICE = 36
 
 @pytest.fixture(scope="module")
 def zygote(tmp_path_factory, unmeasured):
-    running = Zygote(tmp_path_factory.mktemp("zygote"))
+    running = Zygote(tmp_path_factory.mktemp("zygote"), "crash.child:main")
     yield running
     running.close()
 

@@ -10,8 +10,8 @@ import random
 
 import pytest
 from crash import cuts
-from crash.deployment import Zygote
 from crash.powercut import STYLES, Storage, lay_out
+from support.zygote import Zygote
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
