@@ -200,7 +200,7 @@ ENDS = {
     "is",
     "Is validated by the callee's L1/L2 layers on each operation to ensure execution stays within approved scope",
 )
-async def test_every_accepted_jobs_story_ends_with_exactly_one_session_closed(look, what, monkeypatch):
+async def test_the_messages_of_every_accepted_job_end_with_exactly_one_session_closed(look, what, monkeypatch):
     function, state, error_code = ENDS[what]
 
     async def gated(job):

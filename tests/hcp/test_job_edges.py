@@ -264,7 +264,7 @@ async def test_a_runtime_that_serves_no_jobs_has_no_job_server_and_no_job_store(
     assert not (tmp_path / "audit.log.hcp").exists()
 
 
-async def test_an_embedding_program_that_is_cancelled_leaves_a_story_with_an_end(tmp_path):
+async def test_an_embedding_program_that_is_cancelled_leaves_a_message_log_with_an_end(tmp_path):
     slow = LOOK_TWICE.replace("job.every(0, samples)", "job.every(60, samples)")
     config = offering(tmp_path, slow)
     with trio.CancelScope() as scope:
@@ -280,7 +280,7 @@ async def test_an_embedding_program_that_is_cancelled_leaves_a_story_with_an_end
         assert ended.details.reason == "daemon_ended"
 
 
-async def test_many_who_watch_an_ended_session_share_its_story(look):
+async def test_many_readers_of_an_ended_session_share_its_message_log(look):
     async with look() as world:
         caller = world.caller()
         session_id = await caller.accepted()

@@ -31,7 +31,7 @@ def under_way(world):
     return sum(carrier.connection._in_flight for carrier in world.carriers)
 
 
-async def test_a_story_goes_from_the_acceptance_over_the_events_to_the_result_and_the_close(look):
+async def test_messages_go_from_the_acceptance_over_the_events_to_the_result_and_the_close(look):
     async with look() as world:
         caller = world.caller()
         session_id = await caller.accepted()

@@ -142,7 +142,7 @@ async def test_what_a_new_row_says_of_its_future_counts_for_nothing(place):
         assert await job_store.session(ONE) == row(updated_at=1000.0, lines=1)
 
 
-async def test_a_story_is_read_as_it_was_written_after_a_restart_too(place):
+async def test_a_message_log_is_read_as_it_was_written_after_a_restart_too(place):
     told = [ACCEPTED, event(1), event(2), line("task_completed", outputs={"name": "Zürich\n"}), event(3)]
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
@@ -316,7 +316,7 @@ async def test_the_key_is_as_old_as_the_job_store(place, tmp_path):
 # --- bounds
 
 
-async def test_a_story_that_is_full_takes_its_end_and_nothing_else(place):
+async def test_a_message_log_that_is_full_takes_its_end_and_nothing_else(place):
     limits = Limits(log_bytes=1000)
     async with running(JobStore(place, limits=limits)) as job_store:
         await begin(job_store)

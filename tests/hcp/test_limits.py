@@ -184,7 +184,7 @@ async def test_a_job_that_waits_for_a_person_has_a_place_until_it_is_decided(tmp
             assert nothing_is_held(world)
 
 
-async def test_a_job_is_charged_for_its_memory_refused_without_room_and_released_with_its_story(tmp_path):
+async def test_a_job_is_charged_for_its_memory_refused_without_room_and_released_with_its_messages(tmp_path):
     gated = capability("gated", reading(step("read", tag="first", gate="g")))
     async with hcp_world(tmp_path / "hcp", gated) as world:
         memory = world.runtime.memory

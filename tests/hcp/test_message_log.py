@@ -84,7 +84,7 @@ def test_sequences_with_gaps_are_found_by_the_next_event_there_is():
     assert [message_log.index_of(sequence) for sequence in (1, 2, 5, 6, 9, 10, 99)] == [1, 3, 3, 4, 4, 6, 6]
 
 
-def test_a_story_without_events_is_read_from_its_first_line():
+def test_a_message_log_without_events_is_read_from_its_first_line():
     assert MessageLog([ACCEPTED]).index_of(7) == 1
     assert MessageLog([ACCEPTED]).index_of(1) == 1
     assert MessageLog().index_of(3) == 1
@@ -99,7 +99,7 @@ def drained(queue: SendQueue) -> list[bytes]:
     return queue._take()
 
 
-def test_connections_follow_a_story_each_from_its_own_place_until_it_ends():
+def test_connections_follow_a_message_log_each_from_its_own_place_until_it_ends():
     metrics = Metrics()
     message_log = MessageLog([ACCEPTED, event(1)], metrics=metrics)
     early, late = SendQueue(), SendQueue()
@@ -116,7 +116,7 @@ def test_connections_follow_a_story_each_from_its_own_place_until_it_ends():
     assert (early._feeds, late._feeds) == ({}, {}), "who has read it to its end follows it no longer"
 
 
-def test_a_story_that_has_ended_is_sent_whole_to_who_comes_afterwards():
+def test_a_message_log_that_has_ended_is_sent_whole_to_a_later_reader():
     message_log, queue = MessageLog([ACCEPTED, event(1), FAILED, event(2)], ended=True), SendQueue()
     queue.follow(message_log, 1)
     assert drained(queue) == [ACCEPTED, event(1), FAILED, event(2)]

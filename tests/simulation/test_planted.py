@@ -42,7 +42,7 @@ def test_a_bug_is_planted_only_in_a_process_that_has_not_imported_its_module(mon
 
 
 @pytest.mark.slow
-def test_a_story_that_spins_is_given_up():
+def test_a_scenario_that_spins_is_given_up():
     def spin():
         while True:
             pass

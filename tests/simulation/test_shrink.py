@@ -72,7 +72,7 @@ def test_another_promise_that_breaks_is_not_taken_for_the_one_that_is_looked_for
         Rehearsal({"f0"}).shrink("another promise")
 
 
-def test_a_told_story_says_when_who_and_what_and_marks_the_violation():
+def test_a_printed_scenario_says_when_who_and_what_and_marks_the_violation():
     tape = Tape(lambda: 1.5)
     tape.tell("world", seed=1, config={})
     tape.tell("client.opens", client=3, principal="uid:1001")
@@ -97,7 +97,7 @@ def test_a_told_story_says_when_who_and_what_and_marks_the_violation():
     ]
 
 
-def test_of_a_long_story_what_is_near_the_violation_is_told():
+def test_of_a_long_scenario_what_is_near_the_violation_is_printed():
     tape = Tape(lambda: 0.0)
     for _ in range(500):
         tape.tell("fault", what="nack", bus="i2c:1")
@@ -108,7 +108,7 @@ def test_of_a_long_story_what_is_near_the_violation_is_told():
 
 
 @pytest.mark.proof
-def test_a_planted_bug_becomes_a_short_story_that_its_command_replays(unmeasured):
+def test_a_planted_bug_becomes_a_short_scenario_that_its_command_replays(unmeasured):
     bug = BY_NAME["lease-ignored"]
     assert bug in BUGS
     command = [sys.executable, "-m", "tests.simulation", "--planted", bug.name, "--from", str(bug.seed), "--seeds", "1"]

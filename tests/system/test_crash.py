@@ -38,7 +38,7 @@ def test_wherever_a_daemon_is_killed_nothing_that_was_told_or_done_is_missing_fr
     assert figures.unreached < SLICE // 4
 
 
-def test_the_story_has_every_kind_of_point_and_each_is_in_the_plan(zygote, tmp_path):
+def test_the_scripted_life_has_every_kind_of_point_and_each_is_in_the_plan(zygote, tmp_path):
     seen = set()
     for durability, points in plan.POINTS.items():
         deployment = Deployment(tmp_path / durability, zygote, durability)

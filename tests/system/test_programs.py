@@ -250,8 +250,9 @@ def test_after_all_were_killed_at_once_the_next_start_ends_what_is_left(staying:
     launcher = launcher_of(staying.daemon.pid)
     # Both cannot be waiting for each other: neither gets to do anything.
     os.kill(launcher, signal.SIGSTOP)
-    staying.daemon.kill()
+    staying.daemon.signal(signal.SIGKILL)
     os.kill(launcher, signal.SIGKILL)
+    staying.daemon.wait()
     left = next(pid for pid in pids if os.getpgid(pid) != pid)
     assert_gone([pid for pid in pids if pid != left])
     os.kill(left, 0)
