@@ -22,7 +22,6 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 # Without looking ahead or behind: clients compile them with RE2.
 _HEX_ADDR = r"^0[xX](?:0?[89a-fA-F]|[1-6][0-9a-fA-F]|7[0-7])$"
-_HEX_BYTE = r"^0[xX][0-9a-fA-F]{1,2}$"
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
@@ -88,14 +87,6 @@ def address() -> Schema:
             {"type": "integer", "minimum": FIRST_ADDR, "maximum": LAST_ADDR},
             {"type": "string", "pattern": _HEX_ADDR},
         ],
-    }
-
-
-def register(description: str) -> Schema:
-    """An 8-bit register number."""
-    return {
-        "description": f'{description}: an integer from 0 to 255 or a string ("0x00")',
-        "anyOf": [{"type": "integer", "minimum": 0, "maximum": 255}, {"type": "string", "pattern": _HEX_BYTE}],
     }
 
 
