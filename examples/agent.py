@@ -47,7 +47,7 @@ async def main() -> None:
         except hearth.PermissionDenied as error:
             print(f"refused: {error}; {error.data}")
 
-        # A device that is not there: the error says what became of the world.
+        # A device that is not there: the error names the effect on the hardware.
         failed = await (await session.submit("ask nobody", [step("i2c.read", bus=1, addr="0x23", len=1)])).wait()
         print(f"{failed.status}: {failed.steps[0].error}; effect: {(failed.steps[0].error_data or {})['effect']}")
 

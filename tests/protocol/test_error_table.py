@@ -97,7 +97,7 @@ async def test_the_example_of_the_reference_runs_and_says_what_happened(capsys):
     session = Session()
     for error, said in [
         (errors.ResourceBusy(data={"holder_task": "t1"}), "in use by t1"),
-        (errors.ResourceBusy(data={"reason": "wedged"}), "in use by somebody else"),
+        (errors.ResourceBusy(data={"reason": "wedged"}), "in use by another principal"),
         (errors.RateLimited(data={"retry_after_ms": 20}), "too often; again in 20 ms"),
         (DeviceError("NACK", effect="none"), "failed; it did not happen"),
         (TimedOut("late", effect="done"), "failed; it happened"),

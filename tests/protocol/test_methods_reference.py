@@ -67,7 +67,7 @@ def members(value, prefix=""):
 
 
 def test_every_method_has_its_section_and_no_other_has():
-    assert set(SECTIONS) - {"What holds for every request", "Details of the wire format"} == set(METHODS)
+    assert set(SECTIONS) - {"Rules for all requests", "Details of the wire format"} == set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -134,7 +134,7 @@ def test_every_error_a_method_names_is_one_of_the_table(method):
 
 
 def test_the_numbers_of_the_general_rules_are_those_of_the_protocol():
-    rules = SECTIONS["What holds for every request"]
+    rules = SECTIONS["Rules for all requests"]
     assert f"more than {MAX_DEPTH} deep" in rules
     assert "array of 1 to 64 requests" in rules
     assert (
