@@ -1,11 +1,11 @@
 """What the listeners' tests share: a runtime behind each carrier there is, in this process."""
 
 from contextlib import asynccontextmanager
-from functools import partial
 
 import pytest
 from support.carriers import KINDS, Papers, exposed, ssh_to_here
 from support.world import running, simulated
+from support.zygote import Zygote
 
 from hearth._util.exceptions import unwrapped
 
@@ -16,12 +16,27 @@ def papers(tmp_path_factory):
     return Papers(tmp_path_factory.mktemp("papers"))
 
 
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory):
+    """A directory with a `hearth` that is imported once for all tests."""
+    directory = tmp_path_factory.mktemp("programs")
+    zygote = Zygote(directory, "cli.preloaded:main")
+    zygote.command(directory / "hearth")
+    yield directory
+    zygote.close()
+
+
 @pytest.fixture
-def expose(tmp_path, papers, monkeypatch):
+def expose(request, tmp_path, papers, monkeypatch):
     """`async with expose(world, *kinds) as over`: a world behind these carriers; see support.carriers.Carriers."""
-    monkeypatch.setenv("HEARTH_SSH", str(ssh_to_here(tmp_path)))
     monkeypatch.delenv("HEARTH_TOKEN", raising=False)
-    return partial(exposed, directory=tmp_path, papers=papers)
+
+    def expose(world, *kinds):
+        if "stdio" in kinds:
+            monkeypatch.setenv("HEARTH_SSH", str(ssh_to_here(tmp_path, request.getfixturevalue("programs"))))
+        return exposed(world, *kinds, directory=tmp_path, papers=papers)
+
+    return expose
 
 
 class Served:

@@ -94,10 +94,13 @@ exec sh -c "$*"  # as sshd does: one string, for the user's shell
 """
 
 
-def ssh_to_here(directory):
-    """A program that stands in for `ssh`: drops options and the host, and runs the command line on this machine."""
+def ssh_to_here(directory, programs=BIN):
+    """A program that stands in for `ssh`: drops options and the host, and runs the command line on this machine.
+
+    `programs`: the directory of the `hearth` that it finds there.
+    """
     script = directory / "ssh-to-here"
-    script.write_text(_SSH_TO_HERE.replace("BIN", shlex.quote(str(BIN))))
+    script.write_text(_SSH_TO_HERE.replace("BIN", shlex.quote(str(programs))))
     script.chmod(0o755)
     return script
 
