@@ -189,7 +189,7 @@ def _too_risky(index: int, spec: StepSpec, step: StepRun, cap: int) -> Permissio
     denied = _denied(index, spec, f"max_risk_level={cap} < tool={step.risk}")
     least = step.tool.least_risk
     if least <= cap:
-        denied.message += f"; {spec.tool} has risk {least} with other args: its description says with which"
+        denied.message += f"; {spec.tool} has risk {least} with other args: see its description"
         denied.data = {**(denied.data or {}), "least_risk": least}
     return denied
 

@@ -235,7 +235,7 @@ def _parse(content: bytes) -> _Memory:
     """Parse the file's content. Raises ValueError."""
     document: Any = orjson.loads(content)
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise ValueError("not an agent card's memory that this release knows")
+        raise ValueError("not a file of an agent card that this release can read")
     agent_id, card = document.get("agent_id"), document.get("card")
     if not isinstance(agent_id, str) or any(found.pointer == "/agent_id" for found in validate({"agent_id": agent_id})):
         raise ValueError("no agent_id in it")

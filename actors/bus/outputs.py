@@ -358,7 +358,7 @@ def _parse(content: bytes) -> dict[str, tuple[Hashable, ...]]:
     """Parse a file's content into outputs by bus id. Raises ValueError."""
     document: Any = orjson.loads(content)
     if not isinstance(document, dict) or document.get("version") != _VERSION:
-        raise ValueError("not a list of driven outputs that this release knows")
+        raise ValueError("not a list of driven outputs that this release can read")
     outputs = document.get("outputs")
     if not isinstance(outputs, dict) or not all(isinstance(listed, list) for listed in outputs.values()):
         raise ValueError("no outputs by bus in it")

@@ -184,7 +184,7 @@ def _head_of_rotated(path: Path) -> Head:
                 return head_of(line, record)
     finally:
         os.close(fd)
-    raise ConfigError(f"audit log {path}: has no whole record to go on from; move it away")
+    raise ConfigError(f"audit log {path}: has no whole record to continue from; move it away")
 
 
 def _newest_first(fd: int, end: int, older: Sequence[Path]) -> Iterator[bytes | None]:

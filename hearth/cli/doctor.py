@@ -491,7 +491,7 @@ def _process(told: Mapping[str, Any], process: Mapping[str, Any]) -> Check:
         if name in held and found != [expected]
     ]
     if escaped:
-        cure = "it says that this holds for all its threads, and the kernel says that it does not: tell us"
+        cure = "it says that this holds for all its threads, and the kernel says that it does not: report it as a bug"
         return Check("FAIL", "process", f"{facts}; {', '.join(escaped)} not in force in every thread", cure)
     return Check("OK", "process", facts)
 

@@ -61,7 +61,7 @@ class ListenAddress(FieldType):
             raise self.broken(raw, "the port is missing")
         bracketed = host.startswith("[") and host.endswith("]")
         if ":" in host and not bracketed:
-            raise self.broken(raw, 'an IPv6 address stands in brackets, as in "[::1]:7118"')
+            raise self.broken(raw, 'put an IPv6 address in brackets, as in "[::1]:7118"')
         if not _PORT.match(port) or int(port) > 0xFFFF:
             raise self.broken(raw, "a port is a number from 0 (any free one) to 65535")
         return Endpoint(self._host(host[1:-1] if bracketed else host, raw, bracketed=bracketed), int(port))
@@ -96,7 +96,7 @@ class Origin(Text):
         if "*" in text:
             raise self.broken(raw, '"*" would let any page that a user visits call as that user; list each origin')
         if text == "null":
-            raise self.broken(raw, '"null" is what any sandboxed frame and any file says; serve the page over http')
+            raise self.broken(raw, '"null" is the origin of sandboxed frames and files; serve the page over http')
         if not text.isascii():
             raise self.broken(raw, "a browser sends such a name in its xn--… form; write that")
         found = _ORIGIN.match(text)
@@ -123,7 +123,7 @@ class HostName(Text):
         if not text.isascii():
             raise self.broken(raw, "a browser sends such a name in its xn--… form; write that")
         if not _HOST.match(text):
-            raise self.broken(raw, "it has neither a scheme nor a port, and an IPv6 address stands in brackets")
+            raise self.broken(raw, "it has neither a scheme nor a port; put an IPv6 address in brackets")
         return text
 
 
@@ -221,7 +221,7 @@ def _check_section(section: WebSocketConfig | HttpConfig) -> None:
     if section.client_ca is not None and section.cert is None:
         raise ConfigError("cert and key not set: only TLS has client certificates; set them, or take client_ca out")
     if section.plaintext and section.cert is not None:
-        raise ConfigError("plaintext = true says that a proxy ends TLS; take it out, or take cert and key out")
+        raise ConfigError("plaintext = true declares that a proxy ends TLS; remove it, or remove cert and key")
     listen = section.listen
     if listen is not None and not listen.is_loopback and section.cert is None and not section.plaintext:
         raise ConfigError(

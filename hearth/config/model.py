@@ -85,7 +85,7 @@ class _AnnotationName(Text):
         """Return the name. Raises FieldErrors."""
         name = super().read(raw)
         if name.startswith("hearth:"):
-            raise self.wrong(raw, "hearth: is for what the daemon says itself; take another prefix")
+            raise self.wrong(raw, "the prefix hearth: is reserved for the daemon; use another one")
         return name
 
 
@@ -232,7 +232,7 @@ class _MatchTable(Fields):
     def read(self, raw: object) -> dict[str, object]:
         table = super().read(raw)
         if "any" in table and table != {"any": True}:
-            raise self.wrong(raw, "any = true stands alone, and any = false means nothing; keep one thing")
+            raise self.wrong(raw, "any = true must be the only key, and any = false has no meaning; remove one of them")
         return table
 
 
@@ -341,7 +341,7 @@ class SandboxConfig:
 
     def __attrs_post_init__(self) -> None:
         if self.require and not self.enable:
-            raise ConfigError("require = true asks for what enable = false switches off; take one of them out")
+            raise ConfigError("require = true contradicts enable = false; remove one of them")
 
 
 @frozen(field_transformer=checked)

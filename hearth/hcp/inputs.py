@@ -119,7 +119,7 @@ def _unknown_members(value: Mapping[str, Any], known: Mapping[str, Any]) -> list
 def describe(schema: Any) -> str:
     """Return a schema's requirement in words: "an integer from 1 to 1000 (how many samples)"."""
     if not isinstance(schema, Mapping):
-        return "a value as the capability's input_schema says"
+        return "a value that matches the capability's input_schema"
     about = schema.get("description")
     said = f" ({about})" if isinstance(about, str) and len(about) <= 2 * _SHOWN else ""
     if "const" in schema:

@@ -96,7 +96,7 @@ def _confident(outputs: Mapping[str, Any], threshold: float | None) -> Shortfall
         return None
     confidence: Any = outputs.get("confidence")
     if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
-        said = f"/outputs/confidence is {_short(confidence)}, so nothing says that it reaches {threshold:g}"
+        said = f"/outputs/confidence is {_short(confidence)}, so it is not known to reach {threshold:g}"
         return Shortfall("execution_error", "confidence_unknown", said)
     if confidence < threshold:
         said = f"the confidence of the results is {confidence:g}, below the confidence_threshold of {threshold:g}"

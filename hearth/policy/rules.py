@@ -179,7 +179,7 @@ class Match:
         conditions += [self.cert_subject, self.cert_san, self.token_sha256]
         if all(condition is None for condition in conditions):
             if not self.any:
-                raise ConfigError("match: empty, so it matches no principal; name a uid or user, or say any = true")
+                raise ConfigError("match: empty, so it matches no principal; name a uid or user, or set any = true")
         elif self.any:
             raise ConfigError("match: any = true matches every principal; remove it or the fields beside it")
 

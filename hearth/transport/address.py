@@ -265,7 +265,7 @@ def _url(text: str, scheme: str, rest: str) -> Address:
         named = None if socket.strip("/") == "" else socket
         return SshAddress(host, _ssh_user(text, user) if at else None, port, named, given.get("hearth"))
     if at:
-        raise _wrong(text, "no user stands in it: who calls is proven by certificate or token", scheme)
+        raise _wrong(text, "it takes no user: a certificate or token authenticates the caller", scheme)
     files = {name: Path(value) for name, value in given.items()}
     if ("cert" in files) != ("key" in files):
         raise _wrong(text, "cert and key go together", scheme)
@@ -289,7 +289,7 @@ def _host_and_port(text: str, scheme: str, where: str) -> tuple[str, int | None]
     else:
         host, colon, port = where.partition(":")
         if ":" in port:
-            raise _wrong(text, "an IPv6 address stands in brackets, as in [::1]", scheme)
+            raise _wrong(text, "put an IPv6 address in brackets, as in [::1]", scheme)
         host = _decoded(text, host, scheme)
         if not host:
             raise _wrong(text, "the host is missing", scheme)
@@ -318,7 +318,7 @@ def _ipv6(text: str, scheme: str, host: str) -> str:
 
 def _ssh_user(text: str, user: str) -> str:
     if ":" in user:
-        raise _wrong(text, "no password stands in it; ssh has keys, and asks for what it needs", "ssh")
+        raise _wrong(text, "it takes no password; ssh uses its keys, or asks for a password", "ssh")
     user = _decoded(text, user, "ssh")
     if not user:
         raise _wrong(text, "the user before @ is missing", "ssh")

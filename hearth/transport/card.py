@@ -124,7 +124,7 @@ async def fetch_card(
                 return onward
             _check_redirect(here, onward, insecure_http=insecure_http)
             here = onward
-        raise CardNotFetched(f"{url} redirects more than {MAX_REDIRECTS} times; ask for where the card is")
+        raise CardNotFetched(f"{url} redirects more than {MAX_REDIRECTS} times; use the address of the card itself")
     raise CarrierError(f"{url} did not send a card within {TIME_S:g} s; is it the right server?")
 
 

@@ -103,7 +103,7 @@ def _refusal(answer: RejectConnection, address: WebSocketAddress, offered: tuple
     if status == 401:
         if offered is not None:
             return f"it does not know the token {offered[1]} (HTTP 401); its digest must be in a [[policy]] entry there"
-        return "it does not know who calls (HTTP 401); give ?token_file=FILE, see `hearth token new`"
+        return "it cannot identify the caller (HTTP 401); give ?token_file=FILE, see `hearth token new`"
     if status == 403:
         return "it refuses this client (HTTP 403); if a proxy is in front of it, check that"
     if status == 404:
@@ -131,12 +131,12 @@ CLOSE_TIMEOUT_S = 1.0
 """Seconds for the closing handshake; the connection is closed in any case."""
 _NORMAL = frozenset((1000, 1001, 1005))
 _CODES = {
-    1002: "it says that we broke the protocol",
-    1003: "it says that it cannot take what we sent",
-    1007: "it says that what we sent is no text",
+    1002: "it reports a violation of the protocol",
+    1003: "it cannot accept the message",
+    1007: "it reports that the message is not text",
     1008: "it does not let us go on",
     1009: "what we sent is longer than it takes; see its [limits] max_document_bytes",
-    1011: "something is wrong with the daemon; its log says what",
+    1011: "the daemon has an internal error; see its log",
     1012: "the daemon restarts; connect again",
     1013: "it has too much to do; connect again later",
     1014: "a proxy before it cannot reach the daemon",

@@ -45,7 +45,7 @@ async def test_a_read_that_would_write_is_refused_in_a_session_that_may_only_loo
     assert caught.value.data == {
         "step_index": 0, "tool": "i2c.read", "reason": "max_risk_level=0 < tool=2", "least_risk": 0,
     }  # fmt: skip
-    assert caught.value.message.endswith("i2c.read has risk 0 with other args: its description says with which")
+    assert caught.value.message.endswith("i2c.read has risk 0 with other args: see its description")
 
 
 @pytest.mark.spec("3.3", "is", "0 | safe | Pure read; no side effects")

@@ -74,7 +74,7 @@ def test_a_section_reads_back_as_it_was_written(text):
         ("metadata = { a = [nan] }", "[card] metadata.a[0]: expected what JSON can hold"),
         ("metadata = { a = 9007199254740993 }", "[card] metadata.a: expected an integer that JSON can hold"),
         ('metadata = { "" = 1 }', '[card] metadata key "": expected a non-empty string'),
-        ('metadata = { "hearth:x" = 1 }', "take another prefix"),
+        ('metadata = { "hearth:x" = 1 }', "use another one"),
         ('metadata = { "pacr:trust_tier" = "high" }', 'metadata pacr:trust_tier: "high" is not among the values'),
         ("nam = 1", "did you mean name?"),
     ],

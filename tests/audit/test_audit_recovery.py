@@ -411,7 +411,7 @@ def test_a_torn_first_record_of_a_rotated_log_goes_on_from_the_file_before(bench
 @pytest.mark.parametrize("content", [b"", b"nothing\n"])
 def test_a_rotated_file_to_go_on_from_must_have_a_record(bench, content):
     (bench.directory / "audit.log.000000000001").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"audit\.log\.000000000001: has no whole record to go on from"):
+    with pytest.raises(ConfigError, match=r"audit\.log\.000000000001: has no whole record to continue from"):
         bench.log()
 
 
@@ -484,7 +484,7 @@ def test_a_note_is_one_line_whatever_a_task_is_called(bench):
 def test_a_log_that_is_refused_is_left_as_it_was(bench):
     bench.path.write_bytes(b'{"seq":7,"torn')
     bench.path.with_name("audit.log.000000000001").write_bytes(b"no record\n")
-    with pytest.raises(ConfigError, match="has no whole record to go on from"):
+    with pytest.raises(ConfigError, match="has no whole record to continue from"):
         bench.log()
     assert bench.path.read_bytes() == b'{"seq":7,"torn'
     assert list(bench.directory.glob("*.torn-*")) == []

@@ -110,11 +110,11 @@ ONE_MISTAKE = [
     ),
     (
         "[[policy]]\nname = 'a'\nmatch = { any = false }",
-        "[[policy]] #1 match: any = true stands alone, and any = false means nothing; keep one thing",
+        "[[policy]] #1 match: any = true must be the only key, and any = false has no meaning; remove one of them",
     ),
     (
         "[[policy]]\nname = 'a'\nmatch = { any = true, uid = 1 }",
-        "[[policy]] #1 match: any = true stands alone, and any = false means nothing; keep one thing",
+        "[[policy]] #1 match: any = true must be the only key, and any = false has no meaning; remove one of them",
     ),
     (
         "[[policy]]\nname = 'a'\nmatch = { any = true }\nmax_risk = 4",
@@ -146,7 +146,7 @@ ONE_MISTAKE = [
     ),
     (
         "[sandbox]\nenable = false\nrequire = true",
-        "[sandbox]: require = true asks for what enable = false switches off; take one of them out",
+        "[sandbox]: require = true contradicts enable = false; remove one of them",
     ),
     ("[sandbox]\nread = ['opt']", '[sandbox] read[0]: expected an absolute path, got "opt"'),
     ("[sandbox]\nhotplug = 'yes'", '[sandbox] hotplug: expected true or false, got "yes"'),

@@ -28,7 +28,7 @@ def loaded(file, text):
 
 ADDRESS = 'expected an address and port such as "127.0.0.1:7118"'
 NAME = 'names are not looked up, since what they lead to changes ("0.0.0.0" and "[::]" mean all addresses)'
-IN_BRACKETS = 'an IPv6 address stands in brackets, as in "[::1]:7118"'
+IN_BRACKETS = 'put an IPv6 address in brackets, as in "[::1]:7118"'
 PORTS = "a port is a number from 0 (any free one) to 65535"
 ZONE = "an address with a zone such as %eth0 is not supported"
 MISTAKES = [
@@ -70,7 +70,7 @@ MISTAKES += [
         for written, why in (
             ("*", '"*" would let any page that a user visits call as that user; list each origin'),
             ("https://*.example", '"*" would let any page that a user visits call as that user; list each origin'),
-            ("null", '"null" is what any sandboxed frame and any file says; serve the page over http'),
+            ("null", '"null" is the origin of sandboxed frames and files; serve the page over http'),
             ("http://bücher.example", "a browser sends such a name in its xn--… form; write that"),
             ("http://x/", FORM),
             ("http://x/page", FORM),
@@ -112,7 +112,7 @@ MISTAKES += [
     ),
     (
         f"[websocket]\nplaintext = true\n{PKI}",
-        "[websocket]: plaintext = true says that a proxy ends TLS; take it out, or take cert and key out",
+        "[websocket]: plaintext = true declares that a proxy ends TLS; remove it, or remove cert and key",
     ),
     ("[websocket]\nplaintext = 'yes'", '[websocket] plaintext: expected true or false, got "yes"'),
     ("[websocket]\nping_timeout_s = 0", "[websocket] ping_timeout_s: expected a number > 0, got 0"),
@@ -142,7 +142,7 @@ MISTAKES += [
 ]
 
 HOST = 'expected a host such as "board.example"'
-HOST_FORM = "it has neither a scheme nor a port, and an IPv6 address stands in brackets"
+HOST_FORM = "it has neither a scheme nor a port; put an IPv6 address in brackets"
 MISTAKES += [
     *(
         (f"[http]\nhosts = ['{written}']", f'[http] hosts[0]: {HOST}: {why}; got "{written}"')

@@ -30,7 +30,7 @@ DESCRIBED = [
     ({"type": "integer", "description": "how many"}, "an integer (how many)"),
     ({"description": "x" * 500}, "a value"),
     ({"enum": ["x" * 500]}, f'one of "{"x" * 79}…'),
-    (True, "a value as the capability's input_schema says"),
+    (True, "a value that matches the capability's input_schema"),
 ]
 
 
@@ -68,7 +68,7 @@ CURES = [
         "/payload/inputs/a/b/c", "Give /payload/inputs/a/b/c a value",
     ),
     ({"additionalProperties": False}, {"zzz": 1}, "/payload/inputs", 'Remove "zzz" from /payload/inputs'),
-    ({"required": ["a"]}, {}, "/payload/inputs", "Add /payload/inputs/a: a value as"),
+    ({"required": ["a"]}, {}, "/payload/inputs", "Add /payload/inputs/a: a value that"),
     (
         {"required": ["wires"], "additionalProperties": False, "properties": {"wires": {"type": "array"}}}, {"n": 1},
         "/payload/inputs", 'Remove "n" from /payload/inputs. Add /payload/inputs/wires: an array; there are wires',

@@ -302,7 +302,7 @@ async def test_a_token_goes_with_no_other_carrier(address) -> None:
 @pytest.mark.parametrize(
     ("reject", "words"),
     [
-        ({"status_code": 401}, "it does not know who calls .*token_file=FILE"),
+        ({"status_code": 401}, "it cannot identify the caller .*token_file=FILE"),
         ({"status_code": 403}, "it refuses this client"),
         ({"status_code": 404}, "there is no WebSocket at /"),
         ({"status_code": 503, "body": b"busy"}, ".*has too much to do"),
@@ -458,7 +458,7 @@ async def test_no_server_listening_names_the_key_to_set() -> None:
     [
         (1008, r"it does not let us go on \(close code 1008: so there\)"),
         (1009, ".*max_document_bytes"),
-        (1011, ".*its log says what"),
+        (1011, ".*see its log"),
         (4000, r"it closed the connection \(close code 4000: so there\)"),
     ],
 )

@@ -185,7 +185,7 @@ async def not_allowed(_request: Request, error: Exception) -> Response:
 
 async def broken(_request: Request, _error: Exception) -> Response:
     """Answer 500 (Starlette handler): the log has the exception, the answer does not."""
-    return Problem(500, "an internal error; the daemon's log says which").response()
+    return Problem(500, "an internal error; see the daemon's log").response()
 
 
 # --- health -----------------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ class RuntimeCollector(Collector):
             "hearth_retained_refusals", "Requests and results for which there was no memory left", memory.refusals
         )
         connected = GaugeMetricFamily("hearth_connections", "Connections that are there", labels=["carrier"])
-        opened = CounterMetricFamily("hearth_connections_opened", "Connections that were let in", labels=["carrier"])
+        opened = CounterMetricFamily("hearth_connections_opened", "Accepted connections", labels=["carrier"])
         configured = (address.partition(":")[0] for address in self._runtime.listeners)
         for carrier in dict.fromkeys([*configured, *metrics.connections]):
             connected.add_metric([carrier], metrics.connected.get(carrier, 0))
@@ -193,7 +193,7 @@ def _events(metrics: Metrics) -> Iterator[Metric]:
         published.add_metric([phase], metrics.events.get(phase, 0))
     yield published
     yield CounterMetricFamily(
-        "hearth_events_sent", "Task events that were sent, once for each who follows", metrics.sent
+        "hearth_events_sent", "Task events sent, counted for each subscriber", metrics.sent
     )
     yield CounterMetricFamily(
         "hearth_events_coalesced", "Progress events that gave way before a slow follower's turn came", metrics.skipped
