@@ -14,7 +14,8 @@ one context manager, the root: a connection to a daemon or an embedded runtime. 
 
 The thread is no daemon, because it must bring outputs to their safe state before the process ends. The end of the
 program stops every portal that is still open: after the main thread and all other threads that are no daemons have
-ended, while Python still lets threads start, which Trio needs. (It no longer does in functions of `atexit`.) A daemon
+ended, while Python still lets threads start, which Trio needs. (It no longer does in functions of `atexit`, and
+Python 3.12.0 and 3.12.1 do not at any time after the main thread's end.) A daemon
 thread that still waits then is left waiting: Python ends it next.
 
 A child made by `os.fork` has the portal's memory and not its thread. There a call raises RuntimeError.
