@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import distributions, requires
+from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
 
 import pytest
@@ -69,7 +69,13 @@ def test_a_set_has_all_that_its_distributions_need_here(lock, sets) -> None:
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
-            for line in requires(name) or []:
+            try:
+                lines = requires(name) or []
+            except PackageNotFoundError:
+                if "dev" not in sets:
+                    raise
+                pytest.skip(f"{name} is not installed: `make lint` installs it")
+            for line in lines:
                 need = Requirement(line)
                 if need.marker is None or need.marker.evaluate({"extra": extra}):
                     asked.append(need)

@@ -419,7 +419,7 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
     SIGBUS.
     """
     place = f"{path.absolute().as_uri()}?mode=rw"
-    job_store = sqlite3.connect(place, BUSY_S, uri=True, isolation_level=None, check_same_thread=False)
+    job_store = sqlite3.connect(place, timeout=BUSY_S, uri=True, isolation_level=None, check_same_thread=False)
     try:
         job_store.execute("PRAGMA locking_mode = EXCLUSIVE")
         if _is_new(job_store):
