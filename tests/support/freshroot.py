@@ -1,70 +1,144 @@
 """A fresh Debian in a directory, as small as one gets, and shell scripts that run in it as its root.
 
-Made by debootstrap from where this machine has its own packages from. A script runs with mounts and processes of its
-own, so that whatever becomes of it nothing is left mounted and nobody is left running.
+debootstrap makes it: of this machine's release from where this machine has its own packages from, or of another release
+and architecture. A root that was made is kept as an archive in `${XDG_CACHE_HOME:-~/.cache}/hearth/roots` and unpacked
+the next time; one that is older than `LASTS` is made again. A script runs with mounts and processes of its own, so that
+nothing is left mounted and nothing left running after it.
+
+A root of another architecture runs by qemu's emulation of its processor, which the kernel starts (binfmt_misc).
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOOLS = {"debootstrap": "debootstrap", "unshare": "util-linux", "dpkg-deb": "dpkg"}
 """Program -> the package that has it."""
 BOUND = 540
-"""Seconds for making one: it downloads some 60 MB."""
+"""Seconds for making a root of this machine's architecture: some 60 MB are downloaded."""
+EMULATED = 5
+"""How much longer anything may take that runs emulated."""
+LASTS = 14 * 86_400
+"""Seconds. A release gets its fixes in between."""
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
+QEMU = {"arm64": "qemu-aarch64"}
+"""Debian's name of an architecture -> the emulator's entry in binfmt_misc."""
 
-_MISSING = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
-_LACK = (
-    f"a fresh root takes {', '.join(_MISSING)}: apt-get install {' '.join(_MISSING)}"
-    if _MISSING
-    else "a fresh root is made by root alone"
-    if os.geteuid() != 0
-    else "`make test-deb` builds the package and tries it in a fresh root"
-    if not os.environ.get("HEARTH_DEB")
-    else None
-)
+
+def lack(target: str, switch: str, tools: dict[str, str] = TOOLS) -> str | None:
+    """Say why `make TARGET`, which sets the variable `switch`, cannot run its tests here, and the cure; None if it can.
+
+    `tools` is program -> Debian package, as `TOOLS` is.
+    """
+    missing = sorted({package for tool, package in tools.items() if shutil.which(tool) is None})
+    if missing:
+        return f"`make {target}` takes {', '.join(missing)}: apt-get install {' '.join(missing)}"
+    if os.geteuid() != 0:
+        return f"a fresh root is made by root alone: sudo make {target}"
+    if not os.environ.get(switch):
+        return f"`make {target}` makes a fresh root and tries the package in it"
+    return None
+
+
+_LACK = lack("test-deb", "HEARTH_DEB")
 needs_fresh_root = pytest.mark.skipif(_LACK is not None, reason=_LACK or "")
+
+
+def emulation(architecture: str) -> str | None:
+    """Have the kernel start programs of this architecture; None, or why it does not and the cure. Root only."""
+    entry = QEMU[architecture]
+    if not (BINFMT / "register").exists():
+        mounted = subprocess.run(
+            ["mount", "-t", "binfmt_misc", "binfmt_misc", BINFMT], capture_output=True, text=True, check=False
+        )
+        if mounted.returncode != 0:
+            return f"binfmt_misc cannot be mounted, which starts programs of {architecture}: {mounted.stderr.strip()}"
+    if not (BINFMT / entry).exists():
+        subprocess.run(["update-binfmts", "--enable", entry], capture_output=True, check=False)
+    if not (BINFMT / entry).exists():
+        return f"the kernel does not start programs of {architecture}: apt-get install --reinstall qemu-user-static"
+    if "F" not in (BINFMT / entry).read_text().partition("flags:")[2].partition("\n")[0]:
+        return f"{entry} is registered without the flag F, so no root has it: install qemu-user-static, not qemu-user"
+    return None
+
+
+def cache(kind: str) -> Path:
+    """The directory of what is kept between runs, outside of the repository; it is made."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    place = (Path(base) if base.startswith("/") else Path.home() / ".cache") / "hearth" / kind
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
 
 _SETTING = """\
 set -eu
 mount --rbind /dev "$1/dev"
 mount -t proc proc "$1/proc"
+mount -t sysfs -o ro sysfs "$1/sys"
 exec chroot "$1" /bin/sh -eu -c "$2"
 """
 
 
 class FreshRoot:
-    """A root directory with Debian's minimal base and the packages that were asked for."""
+    """A root directory with Debian's minimal base and the packages that were asked for.
 
-    def __init__(self, path: Path, packages: list[str]) -> None:
+    Without `suite`, such as "trixie", it is of this machine's release. `architecture` is Debian's name of one that
+    `emulation` has made ready; without it, it is of this machine's.
+    """
+
+    def __init__(self, path: Path, packages: list[str], *, suite: str = "", architecture: str = "") -> None:
         self.path = path
+        self.emulated = bool(architecture)
         sources = subprocess.run(
             ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages"],
             capture_output=True, text=True, timeout=60, check=True,
         ).stdout  # fmt: skip
         site, release = sources.splitlines()[0].split()
-        include = f"--include={','.join(packages)}"
-        done = subprocess.run(
-            ["debootstrap", "--variant=minbase", include, release, str(path), site],
-            capture_output=True, text=True, timeout=BOUND, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"debootstrap: {done.stdout[-2000:]}{done.stderr}"
+        asked = ["--variant=minbase", f"--include={','.join(packages)}"]
+        if architecture:
+            asked.append(f"--arch={architecture}")
+        self._command = ["debootstrap", *asked, suite or release, str(path), site]
+        self._unpack(self._archive(suite or release, architecture, "\n".join(map(str, asked))))
 
-    def run(self, script: str, *, code: int = 0, limit: float = 120) -> str:
-        """Run a shell script in it; returns what it printed."""
+    def _archive(self, release: str, architecture: str, asked: str) -> Path:
+        """The archive of a root of this kind; it is made where there is none that is young enough."""
+        key = hashlib.sha256(asked.encode()).hexdigest()[:12]
+        place = cache("roots")
+        archive = place / f"{release}-{architecture or 'native'}-{key}.tar"
+        with (place / f"{archive.stem}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not archive.exists() or time.time() - archive.stat().st_mtime > LASTS:
+                limit = BOUND * (EMULATED if self.emulated else 1)
+                done = subprocess.run(
+                    self._command, capture_output=True, text=True, timeout=limit, env=_environment(), check=False
+                )
+                assert done.returncode == 0, f"debootstrap: {done.stdout[-2000:]}{done.stderr}"
+                shutil.rmtree(self.path / "var/cache/apt/archives")
+                # Whole before it has its name: a run that was ended half-way leaves no archive.
+                made = archive.with_suffix(".new")
+                subprocess.run(["tar", "--numeric-owner", "--xattrs", "-C", self.path, "-cf", made, "."], check=True)
+                made.rename(archive)
+                shutil.rmtree(self.path)
+        return archive
+
+    def _unpack(self, archive: Path) -> None:
+        self.path.mkdir(parents=True)
+        subprocess.run(["tar", "--numeric-owner", "--xattrs", "-C", self.path, "-xf", archive], check=True)
+
+    def run(self, script: str, *, code: int = 0, limit: float = 120, **variables: str) -> str:
+        """Run a shell script in it, with these variables; returns what it printed."""
         own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _SETTING, "sh", str(self.path)]
-        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/"}
         done = subprocess.run(
             [*own, script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=limit, env=env, check=False,
+            timeout=limit, env=_environment() | variables, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stdout
         return done.stdout
@@ -77,3 +151,7 @@ class FreshRoot:
             found |= {os.path.normpath(f"{place}/{name}") for name in names}
             found |= {os.path.normpath(f"{place}/{name}") + "/" for name in folders}
         return found
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/"}
