@@ -32,9 +32,7 @@ AUDIT = "/var/lib/hearth/audit.log"
 LED = 17
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(suite, marks=pytest.mark.xdist_group(suite)) for suite in PYTHONS]
-)
+@pytest.fixture(scope="module", params=[pytest.param(suite, marks=pytest.mark.xdist_group(suite)) for suite in PYTHONS])
 def machine(request: pytest.FixtureRequest, debian: Callable[..., Debian]) -> Iterator[Booted]:
     """A machine that was switched on for the first time since the package was installed."""
     root = debian(request.param)

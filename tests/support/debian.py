@@ -23,8 +23,10 @@ GLIBC = {"bookworm": 36, "trixie": 41}
 """Release of Debian -> N of its glibc 2.N."""
 MACHINES = {"": platform.machine(), "arm64": "aarch64"}
 """Debian's name of an architecture, empty for this machine's -> Python's name of it."""
-BUILD = ["libseccomp2", "make", "openssh-client", "python3-venv"]
-"""What builds, runs and tests hearth there."""
+BUILD = ["libseccomp2", "make", "python3-venv"]
+"""What builds and runs hearth there."""
+TEST = ["git", "openssh-client"]
+"""What some of the fast tests start."""
 BOOT = ["dbus", "iproute2", "procps", "systemd", "systemd-sysv"]
 """What it boots with, what the service recommends, and what a test arranges the network with."""
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "PIP_ROOT_USER_ACTION": "ignore"}
@@ -34,8 +36,8 @@ class Debian(FreshRoot):
     """A root with hearth's source in /src and the wheels that it needs in /wheels."""
 
     def __init__(self, path: Path, suite: str, architecture: str = "") -> None:
-        boots = [] if architecture else BOOT
-        super().__init__(path, sorted(BUILD + boots), suite=suite, architecture=architecture)
+        packages = BUILD if architecture else BUILD + TEST + BOOT
+        super().__init__(path, sorted(packages), suite=suite, architecture=architecture)
         self.suite = suite
         _copy_source(path / "src")
         shutil.copytree(_wheels(suite, MACHINES[architecture]), path / "wheels")

@@ -78,6 +78,7 @@ def cache(kind: str) -> Path:
     return place
 
 
+_TAR = ["tar", "--numeric-owner", "--xattrs"]
 _SETTING = """\
 set -eu
 mount --rbind /dev "$1/dev"
@@ -105,33 +106,28 @@ class FreshRoot:
         asked = ["--variant=minbase", f"--include={','.join(packages)}"]
         if architecture:
             asked.append(f"--arch={architecture}")
-        self._command = ["debootstrap", *asked, suite or release, str(path), site]
-        self._unpack(self._archive(suite or release, architecture, "\n".join(map(str, asked))))
-
-    def _archive(self, release: str, architecture: str, asked: str) -> Path:
-        """The archive of a root of this kind; it is made where there is none that is young enough."""
-        key = hashlib.sha256(asked.encode()).hexdigest()[:12]
-        place = cache("roots")
-        archive = place / f"{release}-{architecture or 'native'}-{key}.tar"
-        with (place / f"{archive.stem}.lock").open("w") as lock:
+        key = hashlib.sha256("\n".join(asked).encode()).hexdigest()[:12]
+        archive = cache("roots") / f"{suite or release}-{architecture or 'native'}-{key}.tar"
+        with archive.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not archive.exists() or time.time() - archive.stat().st_mtime > LASTS:
-                limit = BOUND * (EMULATED if self.emulated else 1)
-                done = subprocess.run(
-                    self._command, capture_output=True, text=True, timeout=limit, env=_environment(), check=False
-                )
-                assert done.returncode == 0, f"debootstrap: {done.stdout[-2000:]}{done.stderr}"
-                shutil.rmtree(self.path / "var/cache/apt/archives")
-                # Whole before it has its name: a run that was ended half-way leaves no archive.
-                made = archive.with_suffix(".new")
-                subprocess.run(["tar", "--numeric-owner", "--xattrs", "-C", self.path, "-cf", made, "."], check=True)
-                made.rename(archive)
-                shutil.rmtree(self.path)
-        return archive
+            if archive.exists() and time.time() - archive.stat().st_mtime < LASTS:
+                path.mkdir(parents=True)
+                subprocess.run([*_TAR, "-C", path, "-xf", archive], check=True)
+            else:
+                self._bootstrap(["debootstrap", *asked, suite or release, str(path), site], archive)
 
-    def _unpack(self, archive: Path) -> None:
-        self.path.mkdir(parents=True)
-        subprocess.run(["tar", "--numeric-owner", "--xattrs", "-C", self.path, "-xf", archive], check=True)
+    def _bootstrap(self, command: list[str], archive: Path) -> None:
+        """Make the root, and keep it in the archive."""
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=BOUND * (EMULATED if self.emulated else 1),
+            env=_environment(), check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"debootstrap: {done.stdout[-2000:]}{done.stderr}"
+        shutil.rmtree(self.path / "var/cache/apt/archives")
+        # Whole before it has its name: a run that was ended half-way leaves no archive.
+        made = archive.with_suffix(".new")
+        subprocess.run([*_TAR, "-C", self.path, "-cf", made, "."], check=True)
+        made.rename(archive)
 
     def run(self, script: str, *, code: int = 0, limit: float = 120, **variables: str) -> str:
         """Run a shell script in it, with these variables; returns what it printed."""
