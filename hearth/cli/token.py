@@ -98,7 +98,7 @@ def _entry(name: str, digest: str) -> list[str]:
         "[[policy]]",
         f"name = {dump_string(name)}",
         f'match = {{ token_sha256 = "{digest}" }}',
-        "max_risk = 0  # it may look; with up to 2 it may move things as well",
+        "max_risk = 0  # it may only read; with 2 it may also drive outputs",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import orjson
 import pytest
 import trio
 from hypothesis import example, given, settings, strategies as st
@@ -311,7 +312,18 @@ def test_the_schema_and_the_validator_agree_but_for_what_a_uri_is_to_the_letter(
         assert validate(document), f"{document} is refused by the schema alone"
 
 
+def fits_a_line(document):
+    """True for what has integers of 64 bits and text without lone surrogates: other values are no arguments."""
+    try:
+        orjson.dumps(document)
+    except orjson.JSONEncodeError:
+        return False
+    return True
+
+
 @pytest.mark.slow
+@example({"x": 2**64})
+@example(7)
 @given(ANY | st.builds(mutated, st.sampled_from(PLACES), LIKELY | ANY, drop=st.booleans()) | st.text())
 @settings(max_examples=25, deadline=None)
 def test_no_input_whatsoever_makes_the_validating_tool_raise(tmp_path_factory, document):
@@ -319,9 +331,9 @@ def test_no_input_whatsoever_makes_the_validating_tool_raise(tmp_path_factory, d
 
     async def ask():
         async with serving([provider], "2026-07-28") as (client, _):
-            if isinstance(document, dict | str):
+            if isinstance(document, dict | str) and fits_a_line(document):
                 return await told(client, "agentcard_validate", card_json=document)
-            assert "card_json" in await refused(client, "agentcard_validate", card_json=document)
+            assert "was not run" in await refused(client, "agentcard_validate", card_json=document)
             return None
 
     verdict = trio.run(ask)
