@@ -146,7 +146,7 @@ installers: $(INSTALLERS)
 test-dist: $(STAMP) $(INSTALLERS) ## Build both twice, compare, and install the wheel with pip, pipx and uv
 	$(BIN)/python -m pytest -m proof tests/packaging/test_packaging.py
 
-deb: $(STAMP) ## The Debian package for this machine's Python and architecture, into dist
+deb: $(RUNTIME) ## The Debian package for this machine's Python and architecture, into dist
 	$(BIN)/python packaging/build_deb.py
 
 test-deb: $(STAMP) ## Build the package, try it in a fresh Debian (as root, with debootstrap), write the bill of materials

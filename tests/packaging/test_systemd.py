@@ -25,14 +25,20 @@ if TYPE_CHECKING:
     from support.debian import Debian
 
 _LACK = lack("test-debian", "HEARTH_DEBIAN", TOOLS | BOOT_TOOLS)
-pytestmark = [pytest.mark.proof, pytest.mark.skipif(_LACK is not None, reason=_LACK or "")]
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.skipif(_LACK is not None, reason=_LACK or ""),
+    pytest.mark.parametrize(
+        "machine", [pytest.param(suite, marks=pytest.mark.xdist_group(suite)) for suite in PYTHONS], indirect=True
+    ),
+]
 
 SOCKET = "/run/hearth/hearth.sock"
 AUDIT = "/var/lib/hearth/audit.log"
 LED = 17
 
 
-@pytest.fixture(scope="module", params=[pytest.param(suite, marks=pytest.mark.xdist_group(suite)) for suite in PYTHONS])
+@pytest.fixture(scope="module")
 def machine(request: pytest.FixtureRequest, debian: Callable[..., Debian]) -> Iterator[Booted]:
     """A machine that was switched on for the first time since the package was installed."""
     root = debian(request.param)
@@ -115,7 +121,9 @@ def test_both_names_of_the_service_name_the_unit(machine: Booted) -> None:
         assert "active (running)" in said
 
 
-def test_it_serves_tasks_on_every_kind_of_simulated_device_within_the_units_confinement(peer: Peer) -> None:
+def test_it_serves_tasks_on_every_kind_of_simulated_device_within_the_units_confinement(
+    machine: Booted, peer: Peer
+) -> None:
     session = peer.open()
     for tool, args in {
         "gpio.set": {"line": "LED", "value": 1},
@@ -131,7 +139,7 @@ def test_it_serves_tasks_on_every_kind_of_simulated_device_within_the_units_conf
         assert step["status"] == "SUCCESS", (tool, step)
 
 
-def test_all_of_hearthds_own_confinement_is_in_force_within_the_units(peer: Peer) -> None:
+def test_all_of_hearthds_own_confinement_is_in_force_within_the_units(machine: Booted, peer: Peer) -> None:
     assert peer.health()["sandbox"]["state"] == "in force"
 
 

@@ -19,14 +19,16 @@ from support.freshroot import FreshRoot, cache
 ROOT = Path(__file__).parents[2]
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 """Release of Debian -> its Python."""
+FIXES = {"bookworm": 2, "trixie": 5}
+"""Release of Debian -> the last number of its Python's version, which a wheel may ask for."""
 GLIBC = {"bookworm": 36, "trixie": 41}
 """Release of Debian -> N of its glibc 2.N."""
 MACHINES = {"": platform.machine(), "arm64": "aarch64"}
 """Debian's name of an architecture, empty for this machine's -> Python's name of it."""
 BUILD = ["libseccomp2", "make", "python3-venv"]
 """What builds and runs hearth there."""
-TEST = ["git", "openssh-client"]
-"""What some of the fast tests start."""
+TEST = ["git", "linux-libc-dev", "openssh-client"]
+"""What some of the fast tests start or read."""
 BOOT = ["dbus", "iproute2", "procps", "systemd", "systemd-sysv"]
 """What it boots with, what the service recommends, and what a test arranges the network with."""
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "PIP_ROOT_USER_ACTION": "ignore"}
@@ -69,7 +71,7 @@ def _wheels(suite: str, machine: str) -> Path:
     """Return the directory of the wheels of requirements.lock for a machine; those that it lacks are downloaded."""
     lock = ROOT / "packaging" / "requirements.lock"
     # Markers are judged for this machine: atheris would be asked for where there is none of it.
-    left_out = {"dev", "sbom"} | (set() if machine == platform.machine() else {"fuzz"})
+    left_out = {"dev", "sbom", "site", "installers"} | (set() if machine == platform.machine() else {"fuzz"})
     sets = set(" ".join(re.findall(r"^# for (.+)$", lock.read_text("utf-8"), re.MULTILINE)).split()) - left_out
     command = [sys.executable, str(lock.with_name("lock.py")), *sorted(sets)]
     asked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -86,7 +88,7 @@ def _wheels(suite: str, machine: str) -> Path:
     python = PYTHONS[suite]
     fits = [f"--platform={tag}_{machine}" for tag in tags]
     fits += [f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")]
-    fits += [f"--python-version={python}", "--implementation=cp", "--only-binary=:all:"]
+    fits += [f"--python-version={python}.{FIXES[suite]}", "--implementation=cp", "--only-binary=:all:"]
     download = [sys.executable, "-I", "-m", "pip", "download", "-q", "--disable-pip-version-check"]
     download += ["--no-deps", "--require-hashes", *fits, f"--find-links={store}", f"--dest={store}"]
     done = subprocess.run([*download, "-r", requirements], capture_output=True, text=True, timeout=540, check=False)

@@ -108,6 +108,9 @@ class FreshRoot:
             asked.append(f"--arch={architecture}")
         key = hashlib.sha256("\n".join(asked).encode()).hexdigest()[:12]
         archive = cache("roots") / f"{suite or release}-{architecture or 'native'}-{key}.tar"
+        for other in archive.parent.glob("*.tar"):
+            if other != archive and time.time() - other.stat().st_mtime > LASTS:
+                other.unlink(missing_ok=True)  # of packages that are no longer asked for
         with archive.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if archive.exists() and time.time() - archive.stat().st_mtime < LASTS:
