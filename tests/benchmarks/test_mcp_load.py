@@ -50,11 +50,10 @@ def asked(link: mcp.Link, method: str, params: dict[str, Any]) -> Any:
 
 
 def without_words(schema: Any) -> Any:
-    """A schema without what is said to people."""
+    """A schema without what is said to people, and without the word that it is closed, which the SDK's server lacks."""
     if isinstance(schema, dict):
-        return {
-            key: without_words(value) for key, value in schema.items() if key not in ("description", "$schema", "title")
-        }
+        left_out = ("description", "$schema", "title", "additionalProperties")
+        return {key: without_words(value) for key, value in schema.items() if key not in left_out}
     return [without_words(each) for each in schema] if isinstance(schema, list) else schema
 
 
@@ -78,12 +77,14 @@ def test_the_bare_server_has_the_schemas_and_the_result_of_hearths_own_tool(serv
                 json.dumps({"jsonrpc": "2.0", "id": "w", "method": "tools/call", "params": wrong}).encode(),
                 "tools/call",
             )
-            refused = body(link.receive())["error"]["code"]
+            answer = body(link.receive())  # hearth's has a result with the cure, the bare server's an error
+            refused = "error" in answer or answer["result"]["isError"]
         finally:
             calls.close()
         schemas = [without_words(tool[kind]) for kind in ("inputSchema", "outputSchema")]
         seen[hearth] = (schemas, result["content"], result["structuredContent"], result.get("isError", False), refused)
     assert seen[True] == seen[False]
+    assert seen[True][-1] is True
 
 
 # --- answers that are none ------------------------------------------------------------------------------------------

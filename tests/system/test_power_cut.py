@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("unmeasured")
 
 @pytest.mark.proof
 def test_wherever_the_power_is_cut_nothing_acknowledged_is_lost_and_the_log_goes_on(tmp_path):
-    zygote = Zygote(tmp_path)
+    zygote = Zygote(tmp_path, "crash.child:main")
     try:
         figures = cuts.run(tmp_path, zygote, lives=1, variants=2, real=200)
     finally:
