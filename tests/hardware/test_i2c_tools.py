@@ -60,7 +60,7 @@ async def test_a_register_of_sixteen_bits_goes_over_the_wire_high_byte_first(ope
     where = {"bus": 1, "addr": WIDE, "reg": "0x1234", "reg_width": 16}
     async with open_cell() as (_runtime, session):
         assert await session.run("i2c.write", **where, data=b64(b"abc")) == {"written": 3}
-        assert await session.run("i2c.read", **where, len=3) == {"data": b64(b"abc")}
+        assert await session.run("i2c.read", **where, len=3) == {"data": b64(b"abc"), "hex": "616263", "text": "abc"}
     assert [exchange.written for exchange in adapter.chip.log] == [b"\x12\x34abc", b"\x12\x34"]
     assert adapter.chip.log[1].read == b"abc"
 
@@ -69,7 +69,7 @@ async def test_messages_are_one_exchange_or_refused_without_effect(open_cell, ad
     messages = [{"write": b64(b"\x00")}, {"read": 2}]
     async with open_cell() as (_runtime, session):
         result = await session.run("i2c.transfer", bus=1, addr=MEMORY, messages=messages)
-        assert result == {"data": b64(b"\0\0"), "reads": [b64(b"\0\0")]}
+        assert result == {"data": b64(b"\0\0"), "hex": "0000", "reads": [b64(b"\0\0")]}
         assert len(adapter.chip.log) == 1
         for bus in (1, 2):
             with pytest.raises(DeviceError) as caught:
