@@ -62,6 +62,8 @@ PLAYED = {
     "docs/sandbox.md": "",
 }
 """The pages that are played here, and what they take for granted."""
+DAILY = {"README.md", "docs/getting-started.md"}
+"""Those that `make test` plays: a newcomer's first hour. The others are played by `make proof`."""
 
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "build", "dist"))]
 PAGES = {
@@ -109,11 +111,15 @@ def played(tmp_path_factory: pytest.TempPathFactory, unmeasured: None):
     return outcome
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "number"),
-    [(name, number) for name, page in ACTS.items() for number in range(len(page))],
-    ids=[f"{name}:{act.line}" for name, page in ACTS.items() for act in page],
+    [
+        pytest.param(
+            name, number, id=f"{name}:{act.line}", marks=pytest.mark.slow if name in DAILY else pytest.mark.proof
+        )
+        for name, page in ACTS.items()
+        for number, act in enumerate(page)
+    ],
 )
 def test_the_block_does_what_the_page_says(played, name: str, number: int) -> None:
     act, outcome = ACTS[name][number], played(name, number)
