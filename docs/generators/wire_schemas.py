@@ -191,7 +191,8 @@ def json_schema(page: str) -> dict[str, Any]:
         },
         "task.event": _object(_rows(page, "Member")),
     }
-    for method in methods(page):
+    described = list(methods(page))
+    for method in described:
         definitions[f"{method.name}.params"] = method.params
         definitions[f"{method.name}.result"] = method.result
     call = {
@@ -200,7 +201,7 @@ def json_schema(page: str) -> dict[str, Any]:
         "required": ["jsonrpc", "method"],
         "oneOf": [
             {"properties": {"method": {"const": m.name}, "params": {"$ref": f"#/$defs/{m.name}.params"}}}
-            for m in methods(page)
+            for m in described
         ],
     }
     answer = {

@@ -6,6 +6,7 @@ from pathlib import Path
 import attrs
 import orjson
 import pytest
+from support.method_params import MINIMAL, needs_a_session
 
 from hearth.errors import ERROR_TABLE
 from hearth.hcp.codec import read_message
@@ -17,22 +18,8 @@ from hearth.protocol.methods import Constraints, StepSpec, read_session_id
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text()
 GENERAL, *REST = re.split(r"^## ", REFERENCE, flags=re.MULTILINE)
 SECTIONS = {section.partition("\n")[0].strip("` "): section for section in REST}
-MINIMAL = {
-    "task.submit": {"task": {"intent": "i", "steps": [{"tool": "t"}]}},
-    "task.get": {"task_id": "t"},
-    "task.cancel": {"task_id": "t"},
-    "mcp.use": {"tool": "t"},
-    "hcp.attach": {"session_id": "s"},
-    "hcp.artifact": {"uri": "hcp://s/artifacts/f"},
-    "hcp.decide": {"approval_id": "a"},
-    "hcp.withdraw": {"message_id": "m"},
-}
 NAMES = {"length": "len"}
 """Attribute -> the param it is read from, where they differ."""
-
-
-def needs_a_session(method):
-    return method != "session.open" and not method.startswith("hcp.")
 
 
 def examples(section):
