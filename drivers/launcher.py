@@ -106,7 +106,7 @@ def _lock(record: int, path: Path) -> None:
         except BlockingIOError:
             if time.monotonic() > until:
                 raise ConfigError(f"{path}: another hearthd runs programs with this audit log; stop it first") from None
-            time.sleep(0.02)
+            time.sleep(0.02)  # flock has no time limit of its own
         else:
             return
 

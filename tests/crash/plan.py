@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from support.zygote import Zygote
 
 POINTS = {"os": 66, "fsync": 88, "relaxed": 58}
-"""About how many points the scenario has, give or take a few: a number beyond the end is a life that nobody killed."""
+"""About how many points the scenario has, give or take a few: a life with a number beyond the end is not killed."""
 RECOVERY = 22
 """Points of a life that recovers, up to its first answer and a little beyond."""
 EACH = 9

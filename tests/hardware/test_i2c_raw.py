@@ -123,7 +123,7 @@ def test_a_long_message_crosses_the_wire_whole_and_in_order(size):
 
 
 def test_a_read_from_a_register_is_one_exchange_that_another_user_of_the_adapter_cannot_come_into():
-    # Each of them moves the pointer: whoever came in between would make the other read the wrong cell.
+    # Each of them moves the pointer: a user in between would make the other read the wrong cell.
     memory = Memory()
     memory.cells[0x10], memory.cells[0x20] = 1, 2
     with Mcp2221({MEMORY: memory}) as adapter:

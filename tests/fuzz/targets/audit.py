@@ -126,7 +126,7 @@ def _agree(report: Report, bad: tuple[str, int] | None, records: int, last: tupl
     if first is not None:
         assert first.reason
         assert first.reason.isprintable(), f"a reason of more than one line: {first.reason!r}"
-        assert len(first.reason) < 2000, "a reason that nobody reads to its end"
+        assert len(first.reason) < 2000, "a reason too long to read"
 
 
 def _verify(files: dict[str, bytes], *, signed: bool) -> tuple[tuple[str, int] | None, int, Any]:

@@ -49,7 +49,7 @@ def check(data: bytes) -> None:
         for line in str(error).split("\n"):
             assert _LINE.fullmatch(line), f"a line without a place: {line!r}"
             assert line.isprintable(), f"a line that is not for a terminal: {line!r}"
-            assert len(line) < 2000, "a line that nobody reads to its end"
+            assert len(line) < 2000, "a line too long to read"
         return
     _sane(profile)
     document = _document(profile)
