@@ -8,7 +8,7 @@ import pytest
 
 import hearth
 
-SURVEY = ("bench-climate-survey", "How warm is the bench?", {"sensor": "temperature"})
+SURVEY = ("bench-climate-survey", "How warm is the bench?", {"sensor": "temperature", "samples": 3, "interval_s": 0.01})
 
 
 def test_a_job_without_an_event_loop() -> None:
