@@ -305,6 +305,7 @@ def test_the_fallback_looks_at_no_more_than_it_can_in_time(value: Any, monkeypat
     assert Validator({}).explain([0] * 499) == ("", "the value does not fit the schema")
 
 
+@pytest.mark.slow
 def test_no_refusal_imports_the_slow_validator() -> None:
     code = """if True:
         import sys

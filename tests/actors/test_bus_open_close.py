@@ -78,6 +78,7 @@ async def test_a_close_that_hangs_holds_up_no_other_and_the_end_not_for_long(dri
     assert "bus a: not closed within 0.02 s" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_bus_is_not_opened_again_before_it_is_closed_and_its_askers_do_not_wait_for_that(driver, nursery):
     with trio.fail_after(60):
         bus = Bus("a", driver)
@@ -148,6 +149,7 @@ async def test_a_device_that_could_not_be_opened_is_not_closed(driver):
     assert driver.closing == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", list(Style))
 async def test_a_driver_can_say_from_a_transaction_that_its_device_is_gone(style, nursery):
     class Departing(BenchDriver):

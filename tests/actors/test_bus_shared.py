@@ -25,6 +25,7 @@ async def two_buses(nursery, first, second):
     return made
 
 
+@pytest.mark.slow
 async def test_transactions_of_buses_that_share_a_device_never_overlap(nursery):
     inside, most = [], []
 

@@ -56,6 +56,7 @@ async def test_outputs_are_safe_when_the_session_ends_and_the_board_is_a_test_be
             assert (gpio.state(17), gpio.state(31)) == (0, 1)
 
 
+@pytest.mark.slow
 async def test_a_pulse_that_outlasts_another_sessions_leaves_its_line_safe_when_its_own_has_ended(tmp_path):
     with trio.fail_after(60):
         async with hearth.open_runtime(config=config(tmp_path)) as runtime:
@@ -80,6 +81,7 @@ async def test_every_style_of_the_simulated_board_works(tmp_path, style):
             assert failed.value.data["effect"] in ("none", "unknown")
 
 
+@pytest.mark.slow
 async def test_an_exception_of_the_body_comes_out_as_it_is(tmp_path):
     boards = []
 

@@ -300,6 +300,7 @@ async def test_while_a_batch_waits_for_its_answer_no_history_is_sent():
     assert told(lines) == [1]
 
 
+@pytest.mark.slow
 async def test_a_subscription_ends_with_the_task_and_leaves_nothing_behind():
     send_queue, log = SendQueue(), EventLog("task")
     send_queue.follow(log, 1)

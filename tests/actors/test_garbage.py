@@ -57,6 +57,7 @@ async def in_sessions(world, *steps, **constraints):
 OURS = (TaskActor, StepRun, StepScope, Ticket, Session, TaskRegistry, EventLog, Finished, Connection, SendQueue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["read", "fail"])
 async def test_a_session_that_has_ended_leaves_nothing_for_the_collector(uncollected, tool) -> None:
     async with running(BenchWorld()) as world:

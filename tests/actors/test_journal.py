@@ -393,6 +393,7 @@ async def test_long_records_are_kept_only_as_far_as_memory_allows(bench, monkeyp
     assert bench.numbers() == list(range(20, 30))
 
 
+@pytest.mark.slow
 async def test_a_key_that_takes_too_long_is_a_warning(bench, monkeypatch):
     monkeypatch.setattr(module, "FLUSH_LIMIT_S", 0.05)
     gate = threading.Event()
@@ -406,6 +407,7 @@ async def test_a_key_that_takes_too_long_is_a_warning(bench, monkeypatch):
     gate.set()
 
 
+@pytest.mark.slow
 async def test_thousands_of_kept_records_are_written_in_pieces_and_in_order(bench):
     disk = FaultyDisk(room=0)
     async with Running(bench.journal(disk)) as journal:
@@ -417,6 +419,7 @@ async def test_thousands_of_kept_records_are_written_in_pieces_and_in_order(benc
     assert bench.numbers() == list(range(3501))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 async def test_a_disk_that_fills_up_again_while_catching_up_loses_nothing(bench, durability):
     disk = FaultyDisk(room=0)
@@ -470,6 +473,7 @@ async def test_a_failed_sync_refuses_and_the_records_are_written_once(bench):
     assert verify(bench.path).ok
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_that_cannot_be_written_refuses_no_request_but_is_a_failure(bench, autojump_clock):
     """The records before it are in the log; what comes next would not be, and is told so."""
     keys.load_or_create(bench.key)
@@ -768,6 +772,7 @@ async def test_the_key_is_made_when_the_first_checkpoint_is_due_and_not_before(b
     assert bench.key.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 async def test_the_checkpoint_comes_by_itself_once_the_key_is_there(bench, monkeypatch):
     made = threading.Event()
     load = keys.load_or_create

@@ -227,6 +227,7 @@ async def test_sessions_are_charged_for_what_they_take(roomy):
             await local.open(client_name="n" * 200)
 
 
+@pytest.mark.slow
 async def test_connections_are_charged_for_what_they_take(roomy):
     world, _, _ = roomy
     async with weighed(world, least=0.6):  # the pipes of the test's own end are among it
@@ -290,6 +291,7 @@ async def test_subscriptions_are_charged_for_what_they_take(roomy):
                 await local.ask(session, "task.events.subscribe", {"task_id": task}, follower)
 
 
+@pytest.mark.slow
 async def test_answers_that_wait_are_charged_for_what_they_take(roomy):
     world, _, _ = roomy
     send_queue = SendQueue(world.runtime.memory.for_principal(ALICE.key))
@@ -487,6 +489,7 @@ async def test_a_principal_without_room_can_still_make_some(tight):
     assert await session.close() == {"ok": True}
 
 
+@pytest.mark.slow
 async def test_ended_tasks_give_way_to_new_ones_the_oldest_first(tight):
     one, two = await tight.connect().open(), await tight.connect().open()
     with trio.fail_after(1000):

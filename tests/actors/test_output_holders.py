@@ -155,6 +155,7 @@ async def test_a_line_that_another_session_sets_is_safe_when_the_session_with_a_
     assert cell.written == {}
 
 
+@pytest.mark.slow
 async def test_a_deadman_that_fires_makes_the_line_safe_that_another_session_has_set_since(cell):
     a, b = await cell.open(heartbeat_ms=50), await cell.open()
     await cell.set(a, 1)
@@ -382,6 +383,7 @@ async def test_a_holder_that_ends_while_its_output_is_given_back_makes_it_safe(b
     assert bench.driver.levels == {1: 0}
 
 
+@pytest.mark.slow
 async def test_a_session_whose_safe_state_crashed_the_driver_counts_as_ended(bench):
     await bench.do(1, A, drives=1)
     bench.driver.safe_raises = RuntimeError("a bug")

@@ -471,6 +471,7 @@ async def test_outputs_of_a_session_that_ends_while_the_device_is_unplugged_are_
         assert "safe" not in close
 
 
+@pytest.mark.slow
 async def test_an_output_that_reports_an_error_is_asked_for_again_when_the_bus_is_reopened(path, nursery):
     with trio.fail_after(60):
         kept = Kept(opened(path))
@@ -496,6 +497,7 @@ async def test_an_output_that_reports_an_error_is_asked_for_again_when_the_bus_i
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_safe_state_that_fails_is_on_record_and_asked_for_at_the_next_opening(path, nursery, caplog):
     left(path, a=[1])
     with trio.fail_after(60):
@@ -514,6 +516,7 @@ async def test_a_safe_state_that_fails_is_on_record_and_asked_for_at_the_next_op
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", list(Style))
 async def test_a_driver_that_crashes_in_a_safe_state_does_not_take_its_bus_away_for_ever(path, style, nursery):
     left(path, a=[1])

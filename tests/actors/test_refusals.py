@@ -30,6 +30,7 @@ def accounted(world, event, field="principal", who=ALICE.key):
     return len(world.journal.of(event, **{field: who})), counted
 
 
+@pytest.mark.slow
 async def test_a_flood_of_refused_tasks_is_as_many_records_as_its_rate_and_one_that_counts_the_rest(autojump_clock):
     world = BenchWorld()
     async with running(world):
@@ -51,6 +52,7 @@ async def test_a_flood_of_refused_tasks_is_as_many_records_as_its_rate_and_one_t
         assert accounted(world, "task.reject") == (62, [440])
 
 
+@pytest.mark.slow
 async def test_another_session_has_no_rate_of_its_own_and_another_principal_has(autojump_clock):
     world = BenchWorld()
     async with running(world):
@@ -108,6 +110,7 @@ async def test_sessions_opened_and_closed_in_a_loop_are_limited_for_each_princip
         await client.open()
 
 
+@pytest.mark.slow
 async def test_dry_runs_are_limited_for_each_principal_and_use_up_no_tools_rate(autojump_clock):
     world = BenchWorld(max_tasks_per_session=10_000)
     async with running(world):
@@ -122,6 +125,7 @@ async def test_dry_runs_are_limited_for_each_principal_and_use_up_no_tools_rate(
         await session.submit(("limited", {}), dry_run=True)
 
 
+@pytest.mark.slow
 async def test_rejected_peers_are_counted_by_carrier_whatever_their_addresses(autojump_clock):
     world = BenchWorld()
     async with running(world):

@@ -155,6 +155,7 @@ async def test_the_end_waits_for_a_transaction_in_flight(make_world, slow_style)
     assert world.journal.of("session.close")[0]["reason"] == "shutting down"
 
 
+@pytest.mark.slow
 async def test_a_transaction_that_never_returns_does_not_keep_the_process(make_world, slow_style):
     with trio.fail_after(60):
         async with make_world(

@@ -381,6 +381,7 @@ async def test_who_fits_no_policy_gets_no_session_and_is_on_record(make_world):
             assert world.journal.of("session.open") == []
 
 
+@pytest.mark.slow
 async def test_a_principal_has_at_most_so_many_sessions(make_world):
     with trio.fail_after(60):
         async with make_world(max_sessions_per_principal=2) as world:

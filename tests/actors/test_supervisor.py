@@ -101,6 +101,7 @@ class Kept:
         return await self.bus.request(Ticket(op, ME, limit=60)).get()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", list(Style))
 async def test_a_bus_that_crashed_is_reopened_and_says_so(style, nursery, caplog):
     with trio.fail_after(60):

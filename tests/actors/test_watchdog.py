@@ -110,6 +110,7 @@ async def test_a_log_that_cannot_be_written_is_no_reason_to_be_started_anew(mana
     await records.aclose()
 
 
+@pytest.mark.slow
 async def test_an_event_loop_that_stands_still_sends_nothing(manager, tmp_path) -> None:
     async def answers() -> None:
         await trio.lowlevel.checkpoint()

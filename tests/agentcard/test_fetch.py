@@ -185,6 +185,7 @@ async def test_a_body_without_end_is_cut_off_at_a_megabyte():
     assert sent < 64 << 20
 
 
+@pytest.mark.slow
 async def test_a_server_that_dribbles_is_given_up_in_time(monkeypatch):
     monkeypatch.setattr(fetching, "TIME_S", 0.3)
 
@@ -199,6 +200,7 @@ async def test_a_server_that_dribbles_is_given_up_in_time(monkeypatch):
             await fetch_card(url)
 
 
+@pytest.mark.slow
 async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch):
     monkeypatch.setattr(fetching, "TIME_S", 0.2)
 

@@ -549,6 +549,7 @@ def test_no_json_whatsoever_raises(document):
     assert validate(text) is not None
 
 
+@pytest.mark.slow
 @given(st.text() | st.binary() | st.text('{}[]",:01eE-+.ntfalsu\\ \ud800').map(lambda text: "{" + text))
 @settings(max_examples=100)
 def test_no_text_and_no_bytes_raise(document):

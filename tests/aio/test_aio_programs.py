@@ -33,6 +33,7 @@ def test_a_client_may_be_awaited_and_closed_by_hand() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_timeout_cancels_the_wait_and_the_task_and_never_a_pulse_that_has_begun() -> None:
     async def main():
         async with hearth.aio.open_runtime() as runtime, runtime.open_session() as session:
@@ -116,6 +117,7 @@ async def test_a_submission_whose_answer_is_lost_is_cancelled() -> None:
                 assert (await submitted[0].wait()).status == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_events_that_are_dropped_end_their_subscription() -> None:
     async def main():
         async with hearth.aio.open_runtime() as runtime, runtime.open_session() as session:

@@ -320,6 +320,7 @@ def test_neighbours_beyond_2_53_have_different_hashes():
     assert len({args_hash({"addr": 2**53 + n}) for n in range(100)}) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaf", [1, 0.5])
 def test_nesting_has_no_limit(leaf):
     levels = 20_000
@@ -351,6 +352,7 @@ def test_every_value_has_a_hash_and_equal_values_have_the_same(value):
     assert len(args_hash(value)) == 71
 
 
+@pytest.mark.slow
 def test_hashing_imports_no_library():
     code = (
         "import sys; from hearth.audit.record import args_hash; args_hash({'line': 17, 'value': 2**60});"

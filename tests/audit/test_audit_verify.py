@@ -425,6 +425,7 @@ def test_head_and_tail_find_a_log_whose_current_file_is_missing(rotated):
 # --- the shell script
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_agrees_on_a_good_log(rotated, shell):
     seq, top = head(rotated.path)

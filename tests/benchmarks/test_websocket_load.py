@@ -177,6 +177,7 @@ def answer(connected: socket.socket, *before: bytes) -> dict[str, Any]:
     return asked
 
 
+@pytest.mark.slow
 def test_a_round_trip_is_counted_when_the_answer_is_whole() -> None:
     asked = []
 

@@ -345,6 +345,7 @@ async def test_a_daemon_that_closes_before_it_has_answered_everything_is_an_erro
 # --- --to -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_to_and_socket_may_both_be_given_if_they_agree(cli, daemon) -> None:
     assert cli("--to", f"unix:{daemon.socket}", "tools", "--socket", daemon.socket).code == 0
     both = cli("--to", "ssh://pi", "tools", "--socket", daemon.socket)

@@ -83,6 +83,7 @@ def submitted(cli, path, *args):
 # --- what there is --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_capabilities_are_listed_with_their_risk(local_cli):
     listed = local_cli("hcp", "capabilities")
     assert listed.code == 0

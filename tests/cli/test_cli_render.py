@@ -18,6 +18,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_cleaned_text_holds_no_control_character_but_newline_and_tab(text):
     cleaned = common.clean(text)

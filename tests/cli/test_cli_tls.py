@@ -427,6 +427,7 @@ def test_every_certificate_of_a_chain_is_shown(cli, made) -> None:
     assert "CN=hearth test bench CA" in ca
 
 
+@pytest.mark.slow
 @needs_openssl
 @pytest.mark.parametrize("kind", ["rsa:2048", "ed25519"])
 def test_other_keys_and_purposes_are_shown_too(cli, tmp_path, kind) -> None:

@@ -66,6 +66,7 @@ async def test_edges_that_a_watch_sees_are_values(session) -> None:
     assert seen[0].timestamp_ns <= seen[1].timestamp_ns
 
 
+@pytest.mark.slow
 async def test_i2c_takes_and_returns_bytes(session) -> None:
     await session.i2c.write(1, 0x50, b"hearth", reg=0x10)
     assert await session.i2c.read(1, "0x50", reg=0x10, length=6) == b"hearth"
@@ -85,6 +86,7 @@ async def test_a_serial_port_takes_and_returns_bytes_and_tells_of_a_timeout(sess
     assert await session.uart.write("uart0", memoryview(b"hello\n"), drain=True) is None
 
 
+@pytest.mark.slow
 async def test_files_take_and_return_bytes_of_any_length(session, tmp_path) -> None:
     whole = bytes(range(256)) * 2500
     path = tmp_path / "data.bin"

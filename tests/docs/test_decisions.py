@@ -44,6 +44,7 @@ def test_a_decision_record_has_context_decision_and_consequences_on_one_screen(r
     assert text.count("\n") <= MOST_LINES
 
 
+@pytest.mark.slow
 def test_every_reference_to_a_decision_is_to_one_that_is_there() -> None:
     numbers = {record.name[:4] for record in RECORDS}
     files = [path for folder in FOLDERS for kind in ("py", "md") for path in (ROOT / folder).rglob(f"*.{kind}")]

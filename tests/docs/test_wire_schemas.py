@@ -105,6 +105,7 @@ def test_every_example_of_the_page_fits(number: int) -> None:
         jsonschema.Draft202012Validator(schema_of(f"{asked[example['id']]}.result")).validate(example["result"])
 
 
+@pytest.mark.slow
 def test_the_schemas_are_schemas() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert [each["name"] for each in OPENRPC["methods"]] == list(METHODS)

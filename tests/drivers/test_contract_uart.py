@@ -172,6 +172,7 @@ async def test_length_and_text_end_a_read_before_its_gap(uart_bench, transact):
         assert (taken.data, taken.complete) == (b"", False)
 
 
+@pytest.mark.slow
 async def test_an_exchange_may_end_with_a_gap(uart_bench, transact):
     with trio.fail_after(60):
         reply = await transact(

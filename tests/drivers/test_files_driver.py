@@ -230,6 +230,7 @@ def test_a_listing_that_is_too_long_is_cut_after_the_first_names(driver, guard, 
     assert driver.list(guard, str(root))["truncated"] is False
 
 
+@pytest.mark.slow
 def test_a_listing_of_long_names_stays_within_a_document(driver, guard, root):
     import orjson
 

@@ -139,6 +139,7 @@ async def test_nothing_to_read_is_not_the_end_of_the_device(terminal, nursery):
     port.close()
 
 
+@pytest.mark.slow
 async def test_a_process_that_was_busy_for_longer_than_the_gap_does_not_cut_a_message_in_two(terminal, nursery):
     port, gap_s = LinuxUart("arm", terminal[0], UartSettings()), 0.1
     port.open()
@@ -221,6 +222,7 @@ def test_a_process_that_ends_while_it_is_looked_at_has_nothing_open(tmp_path):
     assert holders(os.devnull, proc=tmp_path) == [Holder(7, "a process")]
 
 
+@pytest.mark.slow
 def test_a_pseudo_terminal_counts_no_errors_and_has_no_lines(terminal):
     port = LinuxUart("arm", terminal[0], UartSettings())
     port.open()

@@ -145,6 +145,7 @@ def test_an_unsuitable_question_is_refused_by_the_schema(args):
 # --- proc.exec ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_template_is_run_with_its_parameters(programs):
     result = await run("proc.exec", {"template": "greet", "params": {"word": "hello", "name": "robot"}}, Step(programs))
     assert (result["exit_code"], result["stdout"]["text"]) == (0, "hello robot\n")

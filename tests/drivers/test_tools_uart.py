@@ -217,12 +217,14 @@ async def test_a_read_with_a_gap_ends_when_the_line_is_quiet(bench):
     assert result == {**shown(b"a\nb\n"), "timed_out": False}
 
 
+@pytest.mark.slow
 async def test_a_gap_that_does_not_come_before_the_timeout_is_a_timeout(bench):
     await bench.run("uart.write", port="uart0", data=b64(b"a\n"))
     result = await bench.run("uart.read", port="uart0", gap_ms=60_000, timeout_ms=200)
     assert result == {**shown(b"a\n"), "timed_out": True}
 
 
+@pytest.mark.slow
 async def test_an_exchange_with_a_gap_needs_no_delimiter(bench):
     result = await bench.run("uart.exchange", port="uart0", data=b64(b"BURST 25\n"), gap_ms=300, timeout_ms=9000)
     assert result == {**shown(b"0123456789012345678901234"), "timed_out": False}

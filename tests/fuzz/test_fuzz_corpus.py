@@ -131,6 +131,7 @@ def run(*arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_a_target_that_there_is_not_is_told_with_those_there_are():
     done = run("wires")
     assert done.returncode == 2

@@ -43,6 +43,7 @@ async def asked(approver, count=1):
     return pending
 
 
+@pytest.mark.slow
 async def test_a_job_that_waits_for_approval_is_shown_to_its_caller_and_to_no_other(guarded):
     async with guarded() as world:
         alice, bob = world.caller(ALICE), world.caller(BOB)
@@ -62,6 +63,7 @@ async def test_a_job_that_waits_for_approval_is_shown_to_its_caller_and_to_no_ot
         assert (shown["session_id"], shown["state"]) == (answer["session_id"], "COMPLETED")
 
 
+@pytest.mark.slow
 async def test_a_job_that_waits_for_approval_can_be_withdrawn_by_its_caller_and_by_no_other(guarded):
     async with guarded() as world:
         alice, other, bob = world.caller(ALICE), world.caller(ALICE), world.caller(BOB)
@@ -113,6 +115,7 @@ async def test_a_job_that_was_accepted_is_not_withdrawn(guarded):
         await alice.outcome(session_id)
 
 
+@pytest.mark.slow
 @pytest.mark.spec(
     "hcp L3 Approval Flow",
     "is",
@@ -144,6 +147,7 @@ async def test_a_job_of_risk_r3_that_requires_it_waits_until_a_person_has_approv
         assert (await bob.call("hcp.pending"))["approvals"] == []
 
 
+@pytest.mark.slow
 async def test_a_job_that_is_not_approved_is_rejected_with_what_the_person_said(guarded):
     async with guarded() as world:
         alice, bob = world.caller(ALICE), world.caller(BOB)
@@ -159,6 +163,7 @@ async def test_a_job_that_is_not_approved_is_rejected_with_what_the_person_said(
         assert [one["by"] for one in world.records("hcp.deny")] == [BOB.key]
 
 
+@pytest.mark.slow
 async def test_no_principal_approves_its_own_job(guarded):
     async with guarded() as world:
         alice = world.caller(ALICE)

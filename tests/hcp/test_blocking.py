@@ -63,6 +63,7 @@ async def test_what_is_awaited_gets_cancellations_and_exceptions_as_without_a_wa
         await watch.over(fails())
 
 
+@pytest.mark.slow
 def test_one_that_does_not_end_is_in_the_log_while_it_lasts_with_the_line_that_it_is_at(caplog, monkeypatch):
     monkeypatch.setattr(execution, "STUCK_S", 0.1)
     watch = LimitWatch("capability look (look.py:3)", lambda _seconds: None)

@@ -156,6 +156,7 @@ async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_job_
             await still_works(world)
 
 
+@pytest.mark.slow
 async def test_what_the_job_server_refuses_as_unreadable_is_what_reading_refuses(tmp_path):
     random = Random(1871)
     with trio.fail_after(30):
@@ -197,6 +198,7 @@ async def test_every_mangled_line_is_answered_and_the_connection_goes_on(tmp_pat
             await still_works(world)
 
 
+@pytest.mark.slow
 async def test_of_many_mutated_aborts_those_that_are_the_sessions_own_end_it_once_and_the_others_are_refused(tmp_path):
     random = Random(1815)
     held = capability("held", reading(step("read", gate="g", tag="x")))

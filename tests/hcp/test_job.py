@@ -41,6 +41,7 @@ async def killed(tmp_path, *capabilities, **more):
 # --- abort -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spec(
     "hcp L2 Abort Protocol",
     "MUST",
@@ -97,6 +98,7 @@ async def test_a_job_that_waits_stops_at_once_when_it_is_aborted(look):
         assert record["hcp_session"] == session_id
 
 
+@pytest.mark.slow
 @pytest.mark.spec("hcp L2 Abort Protocol", "SHOULD", "Cleanup SHOULD be bounded by a callee-defined abort timeout.")
 async def test_a_stuck_transaction_keeps_an_abort_no_longer_than_abort_timeout(look):
     async with look(capability(function=TWO), settings={"abort_timeout_s": 0.05}, close_grace_s=0.05) as world:
@@ -237,6 +239,7 @@ async def test_the_messages_of_every_accepted_job_end_with_exactly_one_session_c
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_callers_max_duration_counts_where_it_is_the_shorter_one(look):
     async def says_what_it_knows(job):
         job.partial(readings=1)
@@ -251,6 +254,7 @@ async def test_the_callers_max_duration_counts_where_it_is_the_shorter_one(look)
         assert failed["partial_outputs"] == {"readings": 1}
 
 
+@pytest.mark.slow
 async def test_a_long_wait_does_not_lose_the_hacp_session(look):
     script = scripted(waiting(0.4), step("read"), outputs={"fine": True})
     async with look(capability(function=script), idle_ttl_s=0.2) as world:
@@ -258,6 +262,7 @@ async def test_a_long_wait_does_not_lose_the_hacp_session(look):
         assert (await caller.outcome(await caller.accepted()))["outputs"] == {"fine": True}
 
 
+@pytest.mark.slow
 async def test_a_job_waits_for_a_rate_limit_and_says_so(look):
     policy = (PolicyEntry(name="slow", match=Match(any=True), rate={"bench.read": "4/s"}),)
     script = scripted(*[step("read")] * 5)
@@ -270,6 +275,7 @@ async def test_a_job_waits_for_a_rate_limit_and_says_so(look):
         assert (await caller.told(session_id, "warning"))["code"] == "rate_limited"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("hcp L4 Constraints", "is", "priority | enum (low/normal/high/urgent) | Relative priority hint")
 async def test_priority_and_time_reach_the_bus(look):
     async def function(job, tag=None):

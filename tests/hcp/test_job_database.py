@@ -345,6 +345,7 @@ async def test_what_sqlite_refuses_undoes_all_that_was_to_be_committed_with_it(p
         assert await job_store.message_log(ONE) == [ACCEPTED, event(2)]
 
 
+@pytest.mark.slow
 async def test_a_job_store_that_another_program_holds_is_refused_for_that(place):
     await made(place)
     with closing(sqlite3.connect(place / "jobs.sqlite3")) as connection:

@@ -60,6 +60,7 @@ async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_max_duration
         world.observer.assert_whole()
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_ends_waits_for_a_stuck_abort_no_longer_than_for_any_job(look):
     async with look(capability(function=GATED), settings={"abort_timeout_s": 3600}, close_grace_s=0.05) as world:
         caller = world.caller()
@@ -264,6 +265,7 @@ async def test_a_runtime_that_serves_no_jobs_has_no_job_server_and_no_job_store(
     assert not (tmp_path / "audit.log.hcp").exists()
 
 
+@pytest.mark.slow
 async def test_an_embedding_program_that_is_cancelled_leaves_a_message_log_with_an_end(tmp_path):
     slow = LOOK_TWICE.replace("job.every(0, samples)", "job.every(60, samples)")
     config = offering(tmp_path, slow)

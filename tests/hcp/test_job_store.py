@@ -436,6 +436,7 @@ async def test_rejections_of_many_principals_are_bounded_together_and_the_princi
     assert look(place, "SELECT count(*) FROM answers") == [(50,)]
 
 
+@pytest.mark.slow
 async def test_a_flood_of_rejections_makes_no_accepted_message_new(place):
     async with running(JobStore(place, limits=Limits(refusals=2, all_refusals=3, answers=1))) as job_store:
         await ended(job_store, 1)

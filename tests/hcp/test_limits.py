@@ -50,6 +50,7 @@ def nothing_is_held(world):
     return not (jobs.running or jobs.quota._by_principal or jobs.quota._by_capability or world.runtime.sessions)
 
 
+@pytest.mark.slow
 async def test_a_flood_of_submissions_gets_as_many_jobs_as_there_are_places_and_a_refusal_each_for_the_rest(tmp_path):
     held = {name: Held() for name in ("narrow", "wide")}
     narrow = capability("narrow", function=held["narrow"].run, concurrent_limit=2)

@@ -60,6 +60,7 @@ def test_every_series_is_there_in_a_colour_of_its_own_and_goes_where_its_numbers
         assert sign * (first - last) > 100, "rows are counted from the top"
 
 
+@pytest.mark.slow
 def test_the_same_request_gives_the_same_picture() -> None:
     assert draw(TWO) == two()
 
@@ -77,6 +78,7 @@ def test_none_is_a_gap_and_a_boolean_a_level() -> None:
     assert max(rows) - min(rows) > 100, "False is drawn below True"
 
 
+@pytest.mark.slow
 def test_a_number_between_two_gaps_is_a_visible_point() -> None:
     lonely = [None if number != 50 else 1 for number in range(100)]
     assert len(where(draw({"series": {"a": lonely}}), COLOURS[0])) > 10
@@ -145,6 +147,7 @@ def test_ticks_are_round_numbers_with_labels_that_can_be_told_apart(low: float, 
     assert [value for value, _ in found] == pytest.approx([float(label) for label in labels.split()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [[], [None, None]], ids=["no numbers", "nothing but gaps"])
 def test_nothing_is_drawn_as_nothing_and_says_so(values: list[None]) -> None:
     picture = draw({"series": {"a": values}})

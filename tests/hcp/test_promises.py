@@ -369,6 +369,7 @@ async def test_an_abort_is_told_then_awaited_and_nothing_further_is_done(place) 
     assert not [one for one in message_log if one["type"] in ("task_completed", "task_failed")]
 
 
+@pytest.mark.slow
 @pytest.mark.spec(ABORT, "SHOULD", "Cleanup SHOULD be bounded by a callee-defined abort timeout.")
 async def test_an_abort_waits_for_a_step_no_longer_than_it_said(place) -> None:
     async with hcp_world(place, gated(), settings={"abort_timeout_s": 0.05}, close_grace_s=0.05) as world:

@@ -37,6 +37,7 @@ async def look_sleep_set(job):
     await job.run("bench.set", line=1, value=1, gate="g")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["killed", "aborted"])
 async def test_a_job_whose_first_step_was_under_way_has_a_checkpoint_to_go_on_from_and_does_not_redo_it(
     tmp_path, stopped
@@ -163,6 +164,7 @@ async def test_a_part_that_was_cancelled_before_its_next_step_does_not_do_that_s
     assert second == []
 
 
+@pytest.mark.slow
 async def test_a_part_that_was_cancelled_is_cleaned_up_after_in_the_same_order_when_the_job_is_replayed(tmp_path):
     async def function(job):
         async def fails():
@@ -192,6 +194,7 @@ async def test_a_part_that_was_cancelled_is_cleaned_up_after_in_the_same_order_w
     assert second == []
 
 
+@pytest.mark.slow
 async def test_a_step_that_its_cancelled_part_was_not_told_of_is_not_told_when_the_job_is_replayed(tmp_path):
     worlds = []
 
@@ -230,6 +233,7 @@ async def test_a_step_that_its_cancelled_part_was_not_told_of_is_not_told_when_t
     assert steps == [["held", "fail", "clean"], []]
 
 
+@pytest.mark.slow
 async def test_parts_that_wait_for_each_other_do_not_wait_for_ever_when_the_job_is_replayed(tmp_path):
     async def function(job):
         ready = trio.Event()

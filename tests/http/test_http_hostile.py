@@ -52,6 +52,7 @@ async def gone(server):
 # --- slow and silent ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_who_says_nothing_is_gone_when_the_handshake_should_be_over(serve) -> None:
     async with serve(handshake_timeout_s=0.2) as server, await server.connect() as raw:
         await passes(lambda: server.unauthenticated)
@@ -59,12 +60,14 @@ async def test_who_says_nothing_is_gone_when_the_handshake_should_be_over(serve)
         await gone(server)
 
 
+@pytest.mark.slow
 async def test_headers_that_trickle_do_not_keep_a_connection(serve) -> None:
     async with serve(handshake_timeout_s=0.3) as server, await server.connect() as raw:
         assert await trickle(raw, raw.request("GET", "/healthz", X="y" * 1000)) < 100
         await gone(server)
 
 
+@pytest.mark.slow
 async def test_an_unknown_peer_has_the_handshakes_time_for_all_it_wants(serve) -> None:
     """A body that trickles in is no reason to stay, either: nobody knows whose it is."""
     async with serve(handshake_timeout_s=0.6, send_timeout_s=30) as server, await server.connect() as raw:
@@ -75,6 +78,7 @@ async def test_an_unknown_peer_has_the_handshakes_time_for_all_it_wants(serve) -
         await gone(server)
 
 
+@pytest.mark.slow
 async def test_headers_that_trickle_are_no_better_from_a_known_principal(serve) -> None:
     async with serve(handshake_timeout_s=0.6) as server, await server.connect() as raw:
         assert (await raw.ask("GET", "/healthz", **ALICE)).status == 200
@@ -83,6 +87,7 @@ async def test_headers_that_trickle_are_no_better_from_a_known_principal(serve) 
         await gone(server)
 
 
+@pytest.mark.slow
 async def test_a_body_that_trickles_is_given_up(serve) -> None:
     async with serve(send_timeout_s=0.3) as server, await server.connect() as raw:
         await raw.send(raw.request("POST", "/mcp", Content_Length="100000", Content_Type=JSON, Accept=BOTH, **ALICE))
@@ -101,6 +106,7 @@ async def test_an_unwanted_body_is_not_waited_for(server) -> None:
         assert await raw.ended() == b""
 
 
+@pytest.mark.slow
 async def test_a_connection_on_which_nothing_is_asked_any_more_is_closed(serve, monkeypatch) -> None:
     monkeypatch.setattr(http_connection, "KEEP_ALIVE", 0.2)
     async with serve() as server, await server.connect() as raw:
@@ -122,6 +128,7 @@ async def test_an_unknown_peer_gets_one_answer_on_a_connection(server) -> None:
 # --- many -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 async def test_a_user_with_many_unauthenticated_connections_keeps_no_other_user_out(server) -> None:
     crowd = [await server.connect() for _ in range(MOST_UNKNOWN_PEERS_EACH)]
@@ -231,6 +238,7 @@ async def test_who_resets_its_connection_at_any_time_leaves_nothing_behind(serve
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+@pytest.mark.slow
 async def test_a_client_that_goes_away_while_it_is_served_leaves_nothing_behind(server) -> None:
     async with await server.connect() as raw:
         params = envelope(name="gpio_watch", arguments={"line": 4, "timeout_ms": 60_000})
@@ -276,6 +284,7 @@ async def test_connections_on_which_nothing_is_under_way_do_not_hold_up_the_end(
         assert await raw.ended() == b""
 
 
+@pytest.mark.slow
 async def test_who_listens_to_a_stream_at_the_end_sees_it_end(serve) -> None:
     async with serve() as server:
         opened = await server.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **ALICE)
@@ -293,6 +302,7 @@ async def test_who_listens_to_a_stream_at_the_end_sees_it_end(serve) -> None:
 # --- TLS ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_who_speaks_no_tls_to_a_tls_listener_is_rejected(serve, bench) -> None:
     http = HttpConfig(listen=LISTEN, cert=bench.server_cert, key=bench.server_key)
     async with serve(http, handshake_timeout_s=0.5) as server:

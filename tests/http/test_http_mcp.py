@@ -181,6 +181,7 @@ async def test_deleting_a_session_makes_its_lines_safe_and_forgets_it(server) ->
     assert (await session.ask("tools/list")).status == 404
 
 
+@pytest.mark.slow
 async def test_a_session_that_is_deleted_while_it_is_served_leaves_no_other_behind(server) -> None:
     session = await Old.open(server, **ALICE)
     async with trio.open_nursery() as nursery:
@@ -192,6 +193,7 @@ async def test_a_session_that_is_deleted_while_it_is_served_leaves_no_other_behi
     assert len(server.world.records(event="session.open")) == 1
 
 
+@pytest.mark.slow
 async def test_a_client_of_the_old_era_that_vanishes_is_missed_after_the_idle_ttl(serve) -> None:
     async with serve(idle_ttl_s=2) as server:
         session = await Old.open(server, **ALICE)
@@ -214,6 +216,7 @@ async def test_a_client_of_the_old_era_that_listens_is_there(serve) -> None:
         await passes(lambda: server.world.level(17) == 0)
 
 
+@pytest.mark.slow
 async def test_a_client_of_the_new_era_is_forgotten_when_its_session_has_ended_idle(serve) -> None:
     async with serve(idle_ttl_s=2) as server:
         await new(server, "tools/call", **SET)
@@ -307,6 +310,7 @@ async def test_one_principal_has_so_many_sessions_of_the_old_era_and_no_more(ser
         await Old.open(server, **ALICE)
 
 
+@pytest.mark.slow
 async def test_one_principal_has_so_many_names_and_no_more(serve) -> None:
     async with serve(max_sessions_per_principal=2, idle_ttl_s=3.0) as server:
         for client in ("one", "two"):

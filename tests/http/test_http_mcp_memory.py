@@ -77,6 +77,7 @@ async def test_a_principal_with_long_outcomes_is_refused_with_the_reason_while_a
         await passes(lambda: server.runtime.memory.used == 0)
 
 
+@pytest.mark.slow
 async def test_bodies_that_are_held_are_charged_and_one_too_many_is_refused_with_the_reason(serve) -> None:
     async with thrifty(serve) as server:
         said = message("tools/call", envelope(name="gpio_get", arguments={"line": 17, "more": "x" * 700_000}))
@@ -98,6 +99,7 @@ async def test_bodies_that_are_held_are_charged_and_one_too_many_is_refused_with
         await passes(lambda: kept(server) < before - 500_000)
 
 
+@pytest.mark.slow
 async def test_clients_are_charged_one_by_one_and_one_too_many_is_refused_with_the_reason(serve) -> None:
     async with thrifty(serve, idle_ttl_s=0.5) as server:
         for number in range(10):
@@ -127,6 +129,7 @@ async def test_what_a_peer_has_yet_to_take_is_charged() -> None:
     assert account.used == 0
 
 
+@pytest.mark.slow
 async def test_a_body_is_charged_as_what_it_becomes_and_not_by_its_length(serve) -> None:
     # Beside the arguments: one that the tool does not know would be refused.
     many = {"name": "gpio_get", "arguments": {"line": 17}, "more": [0] * 15_000}

@@ -113,6 +113,7 @@ def test_a_state_is_told_to_the_manager(tmp_path, abstract: bool) -> None:
         assert manager.recv(100) == b"READY=1"
 
 
+@pytest.mark.slow
 def test_a_manager_that_has_gone_or_does_not_read_is_not_our_trouble(tmp_path) -> None:
     notify({}, "READY=1")
     notify({"NOTIFY_SOCKET": ""}, "READY=1")

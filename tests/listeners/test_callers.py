@@ -19,6 +19,8 @@ from hearth import (
 )
 from hearth.errors import TaskNotFound
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 WATCH = step("gpio.watch", line=4, timeout_ms=60_000)
 
@@ -133,7 +135,6 @@ async def test_a_body_that_is_cancelled_leaves_its_outputs_safe_and_no_session(s
 # --- many callers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 async def test_one_session_is_used_by_many_tasks_at_once(served) -> None:
     values = []
 
@@ -150,7 +151,6 @@ async def test_one_session_is_used_by_many_tasks_at_once(served) -> None:
     assert sorted(values) == sorted(n % 16 for n in range(20) for _ in range(5))
 
 
-@pytest.mark.slow
 async def test_many_sessions_live_side_by_side(served) -> None:
     async def live(n):
         async with served.open_session(client_name=f"client {n}") as session:
@@ -166,7 +166,6 @@ async def test_many_sessions_live_side_by_side(served) -> None:
 # --- what comes out -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 async def test_an_exception_of_the_body_comes_out_as_it_is(serve) -> None:
     class Mine(Exception):
         pass

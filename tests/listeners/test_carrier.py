@@ -36,6 +36,7 @@ async def test_much_is_sent_whole_to_a_peer_that_reads(pair) -> None:
     assert bytes(received) == data
 
 
+@pytest.mark.slow
 async def test_a_peer_that_takes_nothing_is_given_up_after_the_bound(pair) -> None:
     carrier, _ = pair
     with trio.fail_after(60), pytest.raises(PeerGone, match=r"has read nothing for 0\.2 s"):

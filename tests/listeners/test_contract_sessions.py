@@ -35,14 +35,17 @@ class TestOverUnix(Carried):
     kind = "unix"
 
 
+@pytest.mark.slow
 class TestOverTls(Carried):
     kind = "tls"
 
 
+@pytest.mark.slow
 class TestOverWebSocket(Carried):
     kind = "ws"
 
 
+@pytest.mark.slow
 class TestOverSecureWebSocket(Carried):
     kind = "wss"
 
@@ -51,6 +54,7 @@ class TestOverStdio(Carried):
     kind = "stdio"
 
 
+@pytest.mark.slow
 class TestInAsyncio(SessionContract):
     """`hearth.aio`, whose callers run in an asyncio loop."""
 
@@ -66,6 +70,7 @@ class TestInAsyncio(SessionContract):
                 await loop.run(opening.__aexit__, None, None, None)
 
 
+@pytest.mark.slow
 class TestInThreads(SessionContract):
     """`hearth.sync`, whose callers are threads."""
 
@@ -80,6 +85,7 @@ class TestInThreads(SessionContract):
                 await trio.to_thread.run_sync(client.close)
 
 
+@pytest.mark.slow
 class TestOverAServerOfTheCoreOnly(SessionContract):
     """A server without CAP_STREAMING_TASK_EVENTS, which knows the six methods of the core and no other (draft §3)."""
 

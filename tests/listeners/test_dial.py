@@ -127,6 +127,7 @@ async def test_a_link_that_is_dead_is_found_out_by_the_kernel(bounded) -> None:
         assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == tls.DEAD_PEER_TIMEOUT * 1000
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_accepts_no_connection_is_waited_for_only_so_long(bounded, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(transport, "ACCEPT_TIMEOUT", 0.1)
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as first:

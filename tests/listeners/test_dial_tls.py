@@ -291,6 +291,7 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_told(certificates) -> 
             await use(certificates.address(port))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bounded")
 async def test_a_server_that_says_nothing_is_waited_for_only_so_long(certificates, monkeypatch) -> None:
     monkeypatch.setattr(tls, "DEADLINE", 0.2)

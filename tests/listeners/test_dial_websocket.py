@@ -218,6 +218,7 @@ async def test_pings_are_answered_while_we_wait_for_something_to_be_said() -> No
     assert pongs.is_set()
 
 
+@pytest.mark.slow
 async def test_what_comes_together_with_the_consent_is_not_lost(monkeypatch) -> None:
     monkeypatch.setattr(websocket, "CLOSE_TIMEOUT_S", 0.1)
 
@@ -432,6 +433,7 @@ async def test_a_server_that_does_not_speak_hacp_is_told() -> None:
             await use(address)
 
 
+@pytest.mark.slow
 async def test_a_server_that_does_not_answer_is_waited_for_only_so_long(monkeypatch) -> None:
     monkeypatch.setattr(tls, "DEADLINE", 0.2)
 

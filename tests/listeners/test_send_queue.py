@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import trio
 import trio.testing
 
@@ -15,6 +16,7 @@ def events_in(data: bytes) -> list[int]:
     return [json.loads(line)["params"]["seq"] for line in data.splitlines()]
 
 
+@pytest.mark.slow
 async def test_a_follower_that_waits_for_a_far_event_costs_no_stack() -> None:
     queue, log = SendQueue(), EventLog("t")
     queue.follow(log, 1_000_000)

@@ -87,6 +87,7 @@ async def test_a_client_that_sends_while_another_waits_gets_the_next_turn(pair) 
     assert received == BIG + b"second"
 
 
+@pytest.mark.slow
 async def test_a_peer_that_takes_nothing_is_given_up_and_so_is_the_stream(pair) -> None:
     transport, _ = pair
     with trio.fail_after(60), pytest.raises(trio.BrokenResourceError, match=r"has read nothing for 0\.2 s"):
@@ -163,6 +164,7 @@ async def test_receiving_ends_with_none_when_the_peer_closed(carrier, pair) -> N
     assert await carrier.receive() is None
 
 
+@pytest.mark.slow
 async def test_a_broken_stream_is_a_peer_that_has_gone(carrier, pair) -> None:
     with trio.fail_after(60), pytest.raises(PeerGone, match=r"has read nothing for 0\.2 s"):
         await carrier.send([BIG])
@@ -197,6 +199,7 @@ async def encrypted(bench):
         yield TlsCarrier(server), transport, client
 
 
+@pytest.mark.slow
 async def test_over_tls_a_peer_that_takes_nothing_is_given_up_after_the_bound(encrypted) -> None:
     carrier, _, _ = encrypted
     with trio.fail_after(60), pytest.raises(PeerGone, match=r"has read nothing for 0\.2 s"):
@@ -222,6 +225,7 @@ async def test_over_tls_closing_tells_a_peer_of_which_not_all_was_read(encrypted
     assert await client.receive_some() == b""
 
 
+@pytest.mark.slow
 async def test_over_tls_closing_does_not_wait_for_a_peer_that_stalls(encrypted, autojump_clock) -> None:
     carrier, transport, _ = encrypted
     transport._send_timeout = 1000

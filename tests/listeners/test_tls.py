@@ -54,6 +54,7 @@ async def test_both_versions_of_tls_are_served(bench, version) -> None:
         assert stream.version() == version.name.replace("_", ".")
 
 
+@pytest.mark.slow
 async def test_much_goes_through_whole(bench) -> None:
     data = bytes(range(256)) * 20_000
     async with opened(bench) as server, await server.client() as stream:

@@ -75,6 +75,7 @@ async def closed(peer):
 # --- those who never finish -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_who_connects_and_says_nothing_is_closed_at_the_deadline(besieged) -> None:
     async with besieged(handshake_timeout=0.4) as server:
         silent = [server.connect() for _ in range(50)]
@@ -84,6 +85,7 @@ async def test_who_connects_and_says_nothing_is_closed_at_the_deadline(besieged)
             assert await closed(peer) == b""
 
 
+@pytest.mark.slow
 async def test_who_stops_in_the_middle_is_closed_at_the_deadline(besieged) -> None:
     hello = client_hello()
     async with besieged(handshake_timeout=0.4) as server:
@@ -96,6 +98,7 @@ async def test_who_stops_in_the_middle_is_closed_at_the_deadline(besieged) -> No
         assert [bool(await closed(peer)) for peer in peers] == [False, False, True]
 
 
+@pytest.mark.slow
 async def test_bytes_that_drip_in_do_not_move_the_deadline(besieged) -> None:
     hello = client_hello()
     async with besieged(handshake_timeout=0.4) as server:
@@ -112,6 +115,7 @@ async def test_bytes_that_drip_in_do_not_move_the_deadline(besieged) -> None:
         assert 10 < sent < len(hello)
 
 
+@pytest.mark.slow
 async def test_who_leaves_in_the_middle_is_gone_at_once(besieged) -> None:
     hello = client_hello()
     async with besieged() as server:
@@ -303,6 +307,7 @@ async def test_renegotiation_is_not_done(besieged, bench) -> None:
         await passes(lambda: server.connections == 1)
 
 
+@pytest.mark.slow
 @needs_openssl
 async def test_a_flood_of_new_keys_harms_no_other(besieged, bench) -> None:
     async with besieged() as server, s_client(bench, server, "-tls1_3") as process:

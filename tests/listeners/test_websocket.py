@@ -401,6 +401,7 @@ async def test_a_peer_that_hangs_up_before_it_has_asked_is_not_reported_and_not_
     assert place.refused == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sent",
     [request()[:-2], b"GET /", b'{"jsonrpc":"2.0","id":1,"method":"session.open","params":{}}\n'],
@@ -482,6 +483,7 @@ async def test_what_tls_refuses_never_asks_for_anything(secure, papers) -> None:
     await until(lambda: secure.refused)
 
 
+@pytest.mark.slow
 async def test_the_deadline_is_for_tls_and_http_together(inside, certificates, papers) -> None:
     with trio.fail_after(60):
         async with served(inside, certificates=certificates, handshake_timeout=2) as place:

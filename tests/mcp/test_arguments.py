@@ -93,6 +93,7 @@ def test_a_vendors_branches_become_properties() -> None:
     assert flat(VENDORS["dependent"])["properties"]["b"] == {"type": "string"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reference", "recursive", "look-ahead", "not"])
 @given(
     value=st.dictionaries(

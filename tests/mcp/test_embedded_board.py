@@ -36,6 +36,7 @@ def safe(records):
     return [line["name"] for record in records if record["event"] == "session.close" for line in record["safe"]]
 
 
+@pytest.mark.slow
 def test_a_board_is_served_without_a_daemon_and_the_end_of_stdin_leaves_its_lines_safe(env, tmp_path):
     with served(env) as bridge:
         bridge.initialize()
@@ -52,6 +53,7 @@ def test_a_board_is_served_without_a_daemon_and_the_end_of_stdin_leaves_its_line
     assert (board_directory(tmp_path / "hearth", "sim") / "audit.log").stat().st_mode & 0o007 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_the_lines_safe_and_the_log_complete(env, tmp_path, number):
     with served(env) as bridge:
@@ -72,6 +74,7 @@ def test_a_signal_ends_it_with_the_lines_safe_and_the_log_complete(env, tmp_path
     assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.slow
 def test_the_log_of_a_board_goes_on_from_one_start_to_the_next(env, tmp_path):
     for _ in range(2):
         with served(env) as bridge:
@@ -83,6 +86,7 @@ def test_the_log_of_a_board_goes_on_from_one_start_to_the_next(env, tmp_path):
     assert sum(record["event"] == "task.submit" for record in audit(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_the_policy_is_that_of_an_embedded_runtime(env):
     with served(env) as bridge:
         bridge.initialize()
@@ -93,6 +97,7 @@ def test_the_policy_is_that_of_an_embedded_runtime(env):
     assert "no directory is allowed" in refused["content"][0]["text"]
 
 
+@pytest.mark.slow
 def test_a_second_bridge_of_one_board_is_refused_with_the_cure(env):
     with served(env) as first:
         first.initialize()
@@ -104,6 +109,7 @@ def test_a_second_bridge_of_one_board_is_refused_with_the_cure(env):
     assert "start hearthd" in said
 
 
+@pytest.mark.slow
 def test_an_unknown_board_is_refused_before_anything_is_served(env, tmp_path):
     with served(env, board="rpi99") as bridge:
         code, said = bridge.wait()
@@ -113,6 +119,7 @@ def test_an_unknown_board_is_refused_before_anything_is_served(env, tmp_path):
     assert not (tmp_path / "hearth").exists()
 
 
+@pytest.mark.slow
 def test_a_compact_board_lists_few_tools(env):
     with served(env, "--compact") as bridge:
         told = bridge.initialize()
@@ -147,6 +154,7 @@ def test_options_that_exclude_each_other_are_refused(arguments):
     assert "leave out" in said.stderr
 
 
+@pytest.mark.slow
 def test_the_bridge_starts_without_the_modules_of_clients_and_web_servers():
     """They would take a third of the time of its start; the SDK's packages import them in their __init__."""
     program = (

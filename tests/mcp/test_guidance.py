@@ -52,6 +52,7 @@ async def test_the_compact_list_of_a_board_with_few_tools_has_them_all(autojump_
         assert names[:2] == [SEARCH, CALL]
 
 
+@pytest.mark.slow
 @both_eras
 async def test_every_tool_that_is_not_listed_is_found_and_called_by_name(sim, tmp_path, mode):
     async with mcp_client(sim, mode, offers=offers(tmp_path, compact=False)) as client:
@@ -142,6 +143,7 @@ async def test_a_wrong_call_by_name_is_answered_with_a_call_that_the_client_can_
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both_eras
 async def test_the_prompts_of_a_board_are_listed_and_filled_in(sim, tmp_path, mode):
     async with mcp_client(sim, mode, offers=offers(tmp_path, compact=False)) as client:

@@ -43,6 +43,7 @@ def test_a_shipped_tool_is_called_by_its_name_with_underscores(name: str) -> Non
     assert mcp_name(name) == name.replace(".", "_")
 
 
+@pytest.mark.slow
 @given(ANY_NAMES)
 @example("")
 @example("\ud800")

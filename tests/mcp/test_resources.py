@@ -259,6 +259,7 @@ async def watched(tmp_path, era, uri, **more):
 watches = pytest.mark.filterwarnings("ignore:resources/.*subscribe is removed as of 2026-07-28")
 
 
+@pytest.mark.slow
 @watches
 async def test_a_sensor_that_is_watched_is_told_of_when_its_value_has_changed(tmp_path, era):
     async with watched(tmp_path, era, TEMPERATURE) as (client, runtime, _, changed):
@@ -269,6 +270,7 @@ async def test_a_sensor_that_is_watched_is_told_of_when_its_value_has_changed(tm
                 assert await changed() == TEMPERATURE  # the room's own swing came first
 
 
+@pytest.mark.slow
 @watches
 async def test_a_sensor_that_stops_answering_and_answers_again_is_told_of_twice(tmp_path, era):
     board = open_board(load_profile("sim"))

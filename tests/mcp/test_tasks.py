@@ -408,6 +408,7 @@ async def test_a_result_can_be_read_for_a_whole_lease_after_the_end_and_is_gone_
     assert caught.value.code == types.INVALID_PARAMS
 
 
+@pytest.mark.slow
 async def test_a_client_with_as_many_tasks_as_it_may_have_is_answered_directly(autojump_clock, wire):
     created = [await wire.call("forever") for _ in range(MOST_TASKS)]
     late = await wire.call("nap", {"s": 30})

@@ -158,6 +158,7 @@ async def test_a_result_of_another_extensions_shape_stays_as_it_is(autojump_cloc
     assert done["result"] == {"resultType": "odd", "shape": [1]}
 
 
+@pytest.mark.slow
 async def test_a_plan_and_a_tool_that_can_take_long_are_tasks_soon_and_any_other_tool_eventually(autojump_clock, w):
     async with board(w) as wire:
         for tool, arguments, after in (

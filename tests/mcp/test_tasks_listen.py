@@ -82,6 +82,7 @@ async def test_a_stream_tells_what_a_task_asks(autojump_clock):
         await wire.until(lambda: status(wire, id_) == "completed")
 
 
+@pytest.mark.slow
 async def test_only_the_clients_own_tasks_are_told_of(autojump_clock):
     async with serving(Tasks(at_once), ERRANDS) as wire:
         mine = await wire.call("nap", {"s": 10}, name="a")

@@ -320,6 +320,7 @@ async def test_a_dry_run_says_that_nothing_was_touched(session) -> None:
     assert words(outcome) == "Dry run: all 1 step would run; nothing was touched."
 
 
+@pytest.mark.slow
 async def test_a_plan_past_its_deadline_says_so(session) -> None:
     result = await run(session, ("gpio.watch", {"line": 3, "timeout_ms": 60_000}), max_duration_ms=200)
     outcome = checked(of_task(result))

@@ -138,6 +138,7 @@ def texts() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_every_text_names_the_distribution_and_not_a_strangers() -> None:
     assert PROJECT["project"]["name"] == "hearthd"
     extras = "|".join(PROJECT["project"]["optional-dependencies"])

@@ -84,6 +84,7 @@ def test_tokens_that_are_put_back_can_be_taken_again():
     assert bucket.take(0.0) > 0
 
 
+@pytest.mark.slow
 @given(
     rate=st.builds(Rate, st.integers(1, 1000), st.integers(1, 100)),
     start=st.floats(0, 2e9),

@@ -174,6 +174,7 @@ def test_every_split_of_a_stream_gives_the_same_documents_and_the_same_refusal(s
     assert outcome(10, [bytes([byte]) for byte in stream]) == whole
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=300))
 def test_the_framer_agrees_with_a_plain_reading_of_its_rule(stream):

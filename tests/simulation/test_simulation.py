@@ -115,6 +115,7 @@ def test_what_is_left_out_of_a_scenario_is_not_in_it():
     assert len(tape.of("daemon.starts")) == 1
 
 
+@pytest.mark.slow
 def test_a_world_starts_no_thread_and_leaves_everything_as_it_was():
     def state():
         return Path.cwd(), threading.active_count(), hearth._util.ids.time, trio.to_thread.run_sync, gc.get_threshold()

@@ -89,6 +89,7 @@ def test_a_truncation_that_was_not_synced_may_not_have_happened():
     assert {len(state["a"]) for state in states(storage)} >= {100, 700}
 
 
+@pytest.mark.slow
 def test_of_two_renames_that_were_not_synced_a_loose_disk_may_keep_the_second_alone_and_a_journal_may_not():
     storage = tape(create("log", "1"), write("1", 0, b"old"), {"op": "sync", "handle": "1"})
     for entry in (create("next", "2"), NAMES):
