@@ -53,6 +53,7 @@ def imported(folder: Path) -> str:
     return note.read_text() if note.exists() else ""
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

@@ -110,6 +110,7 @@ def test_where_all_keep_too_much_the_one_who_keeps_most_gives_way():
     assert old not in went
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False,
     allow_infinity=False) | st.text(max_size=50), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=20),
@@ -235,6 +236,7 @@ async def test_connections_are_charged_for_what_they_take(roomy):
             world.pipes()
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("args", [{}, {"tag": "x", "n": 7}, {"junk": [[], {}, 1.5] * 500}], ids=["none", "few", "many"])
 async def test_live_tasks_are_charged_for_what_they_take(roomy, args):

@@ -35,6 +35,7 @@ async def test_one_address_cannot_fill_the_log_nor_keep_another_out_of_it(world)
     assert (await recorded(world))[-1]["peer"] == "192.0.2.8"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_many_addresses_cannot_fill_the_log_either(world) -> None:
     begun = trio.current_time()

@@ -41,6 +41,7 @@ def told(daemon):
     return peer.call("mcp.info", {"session_id": peer.open()})["result"]["agent_card"]
 
 
+@pytest.mark.proof
 def test_the_card_is_the_same_over_http_over_hacp_and_by_command_and_is_valid(hearthd, tmp_path, monkeypatch):
     daemon = hearthd(WITH_HTTP)
     card = fetched(daemon)
@@ -63,6 +64,7 @@ def test_the_card_is_the_same_over_http_over_hacp_and_by_command_and_is_valid(he
     assert "tool.gpio.set" in over_http.stdout
 
 
+@pytest.mark.proof
 def test_who_the_agent_is_outlives_the_daemon_and_the_version_follows_its_tools(hearthd, tmp_path):
     (tmp_path / "agent-card.json").write_text('{"format": 1, "agent_')
     daemon = hearthd("")

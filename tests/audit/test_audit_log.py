@@ -169,6 +169,7 @@ def test_a_batch_is_one_write(bench, events):
     bench.assert_chained()
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @given(
     room=st.integers(0, 3000),

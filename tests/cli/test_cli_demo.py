@@ -100,6 +100,7 @@ def test_the_last_hint_works_as_it_is_printed(temporary, place, on_path, shown):
         daemon.communicate(timeout=60)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_demo_as_json_is_a_transcript_of_checked_claims(cli):
     answer = cli("demo", "--json")
@@ -150,6 +151,7 @@ def test_a_scene_that_takes_too_long_ends_the_demo(cli, monkeypatch):
     assert "'A daemon owns the hardware' was not done after 0 s" in answer.err
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_machine_without_sha256sum_is_told_so_and_the_rest_is_claimed(cli, monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "SCRIPT", tmp_path / "none.sh")
@@ -158,6 +160,7 @@ def test_a_machine_without_sha256sum_is_told_so_and_the_rest_is_claimed(cli, mon
     assert any("is not here" in said for said in answer.json["scenes"][-1]["said"])
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_cancel_that_never_comes_within_a_write_is_no_claim(cli, monkeypatch):
     async def too_late(_stage, task):
@@ -170,6 +173,7 @@ def test_a_cancel_that_never_comes_within_a_write_is_no_claim(cli, monkeypatch):
     assert "this machine is too busy" in answer.json["error"]
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_controller_that_does_not_come_up_ends_the_demo(cli, monkeypatch):
     monkeypatch.setattr(scenes, "SAFE_LINE", 99)

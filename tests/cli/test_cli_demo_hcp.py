@@ -18,6 +18,7 @@ def temporary(monkeypatch):
         yield Path(folder)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_demo_of_a_job_plays_to_the_end_and_leaves_nothing_behind(cli, temporary, unmeasured):
     answer = cli("demo", "--hcp", "--fast")

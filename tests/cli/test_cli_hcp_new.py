@@ -21,6 +21,7 @@ def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_what_is_written_passes_its_test_and_is_offered_by_a_daemon(tmp_path):
     written = run(tmp_path, BIN / "hearth", "hcp", "new", "fan-check")

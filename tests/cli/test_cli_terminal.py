@@ -62,6 +62,7 @@ def test_no_color_is_respected(daemon):
     assert "\x1b" not in written
 
 
+@pytest.mark.proof
 def test_watching_shows_a_live_table_that_ends_as_the_task_does(daemon, tmp_path):
     plan = tmp_path / "plan.json"
     steps = [
@@ -93,6 +94,7 @@ def test_a_task_submitted_elsewhere_is_watched_live_too(daemon, local_cli, tmp_p
     assert "line=3 value=0" in _ESCAPE.sub("", written)
 
 
+@pytest.mark.proof
 def test_the_demo_is_played_in_colours():
     code, written = on_terminal("demo", "--fast")
     shown = _ESCAPE.sub("", written)

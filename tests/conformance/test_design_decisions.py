@@ -281,6 +281,7 @@ def test_the_default_limits_hold_on_the_wire(hearthd) -> None:
     assert (refused["code"], refused["data"]["max_sessions_per_principal"]) == (-32005, 64)
 
 
+@pytest.mark.proof
 @pytest.mark.spec("design 8: limits")
 def test_connections_outstanding_requests_and_bus_queues_are_bounded_as_configured(hearthd) -> None:
     running = hearthd("[limits]\nmax_connections = 2\nmax_outstanding = 2\nbus_queue = 1\nmax_tasks_per_session = 500")
@@ -423,6 +424,7 @@ def test_a_live_subscription_keeps_a_session_and_a_running_task_alone_does_not(h
     assert peer.get(followed, task_id)["status"] == "RUNNING"
 
 
+@pytest.mark.proof
 @pytest.mark.spec("design 8: session.close")
 def test_session_close_waits_for_its_tasks_but_not_for_ever(hearthd) -> None:
     assert LimitsConfig().close_grace_s == 2
@@ -484,6 +486,7 @@ def test_a_task_may_raise_its_cap_up_to_the_ceiling_only(hearthd) -> None:
     assert (refused["code"], refused["data"]["reason"]) == (-32003, "max_risk_level=0 < tool=1")
 
 
+@pytest.mark.proof
 @pytest.mark.spec("design 8: added codes")
 def test_a_daemon_that_is_ending_says_so(hearthd) -> None:
     running = hearthd("[limits]\nclose_grace_s = 20")

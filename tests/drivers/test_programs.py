@@ -262,6 +262,7 @@ def test_a_program_whose_time_runs_out_is_ended(execute):
     assert (outcome["signal"], outcome["timed_out"], outcome["cancelled"]) == ("SIGTERM", True, False)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_program_that_ignores_that_its_time_has_run_out_is_killed(execute):
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"

@@ -65,6 +65,7 @@ def test_the_agent_discovers_plans_runs_and_is_told_what_went_wrong(
     assert "effect: none" in said
 
 
+@pytest.mark.proof
 def test_a_vendors_tool_is_installed_enabled_by_name_and_runs(
     tmp_path: Path, start_daemon: Callable[..., None]
 ) -> None:

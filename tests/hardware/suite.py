@@ -8,9 +8,9 @@ halves; those marked `virtual_time`, under a clock that jumps over every wait; a
 about amounts and would only be slowed down by a measurement of coverage. The exit status is that of the first boot that
 failed. Where no guest can run, one line says why and what to do about it, and the exit status is 0.
 
-With --coverage, what the guests measured is left beside what the host did, for `coverage combine`; `.guest/ran` says
-that all of it is there. Days of virtual time and amounts are left out then, and are all that there is with
---proof: `make test` does the one, and `make proof` the other.
+With --coverage, what the guest of the drivers measured is left beside what the host did, for `coverage combine`;
+`.guest/ran` says that it is there. Nothing else is booted then. Daemons on real devices, days of virtual time and
+amounts are what there is with --proof: `make test` does the one, and `make proof` the other.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def parts() -> list[Part]:
         return [str(path.relative_to(kernel.PROJECT)) for path in paths]
 
     return [
-        Part("daemons", [], [*ordinary, *names(daemons)]),
+        Part("daemons", [], [*ordinary, *names(daemons)], proof=True),
         Part("drivers", [], [*ordinary, *names(others)], measured=True),
         Part("virtual-time", ["time-travel=inf-cpu"], ["-v", "-m", "virtual_time", "tests/hardware"], proof=True),
         Part("unmeasured", [], ["-v", "-m", "unmeasured", "tests/hardware"], proof=True),

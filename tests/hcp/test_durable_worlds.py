@@ -26,6 +26,7 @@ def played(seeds):
     return figures
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 def test_some_worlds_keep_every_promise():

@@ -119,6 +119,7 @@ async def test_the_clock_of_a_function_is_that_of_its_record(look):
         assert (await caller.outcome(await caller.accepted()))["outputs"]["apart_s"] < 1
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_time_that_passed_while_the_daemon_was_down_counts_for_a_sleep(look):
     async def function(job):

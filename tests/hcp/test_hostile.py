@@ -130,6 +130,7 @@ async def still_works(world):
     assert (await client.finished(task_id))[-1]["status"] == "SUCCESS"
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_job_server_goes_on(tmp_path, quiet):
@@ -177,6 +178,7 @@ async def test_what_the_job_server_refuses_as_unreadable_is_what_reading_refuses
                 assert told["payload"].get("in_reply_to") == error.message_id
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_every_mangled_line_is_answered_and_the_connection_goes_on(tmp_path, quiet):
     random = Random(1905)
@@ -313,6 +315,7 @@ class Line:
         return next(one for one in message_log() if one["type"] in ENDS)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_real_daemon_answers_every_mutated_message_on_its_socket_and_says_nothing_of_a_bug(tmp_path):
     random = Random(1989)

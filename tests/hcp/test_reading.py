@@ -255,6 +255,7 @@ def verdict(document: Any) -> Message | MessageError:
     return error
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_thousands_of_mutated_messages_are_read_or_refused_and_nothing_else() -> None:
     random = Random(2024)

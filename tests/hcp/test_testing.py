@@ -54,6 +54,7 @@ def at_celsius(*, celsius):
     return prepare
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_days_go_by_and_everything_that_the_job_leaves_is_there():
     result = run_capability(survey, {"samples": 3, "interval_s": 86_400}, prepare=at_celsius(celsius=20.0))

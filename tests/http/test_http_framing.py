@@ -142,6 +142,7 @@ async def test_a_request_whose_length_is_given_in_two_ways_is_refused_and_the_co
         assert await raw.ended() == b"", "what was smuggled has no answer"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_small_chunks_are_no_framing_too_much(connect) -> None:
     async with await connect() as raw:

@@ -203,6 +203,7 @@ async def test_a_client_of_the_old_era_that_vanishes_is_missed_after_the_idle_tt
         assert (await session.ask("tools/list")).status == 404
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_a_client_of_the_old_era_that_listens_is_there(serve) -> None:
     async with serve(idle_ttl_s=2) as server:
@@ -228,6 +229,7 @@ async def test_a_client_of_the_new_era_is_forgotten_when_its_session_has_ended_i
         assert again["structuredContent"]["value"] == 0
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_clients_are_forgotten_with_their_sessions(serve, monkeypatch) -> None:
     made = []
@@ -260,6 +262,7 @@ async def test_a_request_that_outlives_its_session_gets_no_other(serve) -> None:
             await clients.of(SimpleNamespace(request=request, protocol_version=OLD))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_a_task_that_runs_keeps_a_client_of_the_new_era_known(serve) -> None:
     async with serve(idle_ttl_s=1) as server:
@@ -310,6 +313,7 @@ async def test_one_principal_has_so_many_sessions_of_the_old_era_and_no_more(ser
         await Old.open(server, **ALICE)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_one_principal_has_so_many_names_and_no_more(serve) -> None:
     async with serve(max_sessions_per_principal=2, idle_ttl_s=3.0) as server:

@@ -325,6 +325,7 @@ async def hearth_command(server, *words, check=True):
     return done.stdout.decode()
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("reply", [None, tools_of_few_members, no_more_than_a_status], ids=["bare", "tools", "status"])
 async def test_the_command_runs_submits_and_watches_on_a_server_that_sends_no_events(tmp_path, reply):

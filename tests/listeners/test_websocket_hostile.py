@@ -160,6 +160,7 @@ async def in_vain(peer, piece, *, reading=True):
 # --- before the handshake is done -----------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 async def test_half_open_handshakes_are_few_and_have_an_end(storm) -> None:
     async with storm(handshake_timeout=2) as fort:
         silent = [await fort.connect(as_nobody=True) for _ in range(3 * MOST_UNKNOWN_PEERS_EACH)]
@@ -211,6 +212,7 @@ async def test_frames_before_the_handshake_is_answered_do_no_harm(storm) -> None
         assert (await peer.answer()).status == 101
 
 
+@pytest.mark.proof
 async def test_many_wrong_tokens_do_not_keep_the_right_one_out(storm) -> None:
     async with storm() as fort, fort.besieged():
         guesses = 0

@@ -53,6 +53,7 @@ def test_a_board_is_served_without_a_daemon_and_the_end_of_stdin_leaves_its_line
     assert (board_directory(tmp_path / "hearth", "sim") / "audit.log").stat().st_mode & 0o007 == 0
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_the_lines_safe_and_the_log_complete(env, tmp_path, number):
@@ -74,6 +75,7 @@ def test_a_signal_ends_it_with_the_lines_safe_and_the_log_complete(env, tmp_path
     assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_log_of_a_board_goes_on_from_one_start_to_the_next(env, tmp_path):
     for _ in range(2):
@@ -97,6 +99,7 @@ def test_the_policy_is_that_of_an_embedded_runtime(env):
     assert "no directory is allowed" in refused["content"][0]["text"]
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_second_bridge_of_one_board_is_refused_with_the_cure(env):
     with served(env) as first:

@@ -94,6 +94,7 @@ def published(tmp_path_factory):
     return said
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_no_published_pattern_looks_ahead_or_behind_or_back(published):
     found = {where: patterns(document) for where, document in published.items()}

@@ -95,6 +95,7 @@ PAGE, PAGES = 8, 8
 """The EEPROM's page, and how many are written: each takes 90 ms on this bus."""
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @both_eras
 async def test_the_official_client_uses_the_board_over_a_real_bridge(daemon, bridges, mode, tmp_path):
@@ -247,6 +248,7 @@ def test_a_daemon_that_is_not_there_is_told_in_a_line_and_with_the_exit_code_of_
     assert "Traceback" not in said
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_daemon_that_ends_and_is_started_again_costs_one_answer_and_is_told(tmp_path):
     hearthd = Hearthd(tmp_path).start()

@@ -37,6 +37,7 @@ async def official(server, mode, **options):
     gc.collect()
 
 
+@pytest.mark.proof
 async def test_clients_of_both_eras_are_told_each_on_its_own_way_and_leave_no_poll(tmp_path):
     send, receive = trio.open_memory_channel(100)
 

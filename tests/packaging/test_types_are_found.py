@@ -71,6 +71,7 @@ CHECKERS = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_right_names_pass_and_each_wrong_one_is_an_error_in_a_users_program(checker: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(checker) is None:

@@ -231,6 +231,7 @@ def test_the_cage_of_the_tests_is_one(tmp_path: Path) -> None:
         assert int(found["status"]["CapBnd"], 16) == 0
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @needs_systemd
 def test_hearthd_serves_in_the_cage_of_its_unit(tmp_path: Path, unmeasured: None) -> None:

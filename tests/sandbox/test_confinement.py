@@ -70,6 +70,7 @@ def test_a_user_who_cannot_read_python_is_told_where_it_ought_to_be(tmp_path, mo
         sandbox._can_work(NOBODY, Places(audit=tmp_path / "a", key=tmp_path / "k"))
 
 
+@pytest.mark.proof
 @needs_filters
 def test_what_would_be_missing_is_told_and_refused_where_it_is_required():
     def look(config):

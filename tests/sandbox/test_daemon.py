@@ -108,6 +108,7 @@ def test_a_kernel_that_lacks_a_part_gets_the_rest_and_one_line_for_it(
     assert lines[0].startswith("hearthd: WARNING: sandbox: not in force: files, network, devices, scopes: this kernel")
 
 
+@pytest.mark.proof
 @needs_filters
 def test_where_it_is_required_it_does_not_start_without_all_of_it(
     hearthd: Callable[..., Hearthd], tmp_path: Path
@@ -138,6 +139,7 @@ def test_what_the_environment_adds_is_told(hearthd: Callable[..., Hearthd], tmp_
     assert f"the environment added to what may be written: {', '.join(added)}\n" in daemon.said
 
 
+@pytest.mark.proof
 def test_what_would_not_be_in_force_is_told_beforehand(hearthd: Callable[..., Hearthd]) -> None:
     daemon = hearthd("[sandbox]\nenable = false")
     done = subprocess.run(

@@ -55,6 +55,7 @@ def test_fifty_worlds_keep_every_promise():
     assert figures["tasks"] > 3 * FAST
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_the_first_200_worlds_keep_every_promise(tmp_path):
@@ -142,6 +143,7 @@ def test_a_failing_seed_is_told_with_the_command_that_replays_it(capsys):
     assert "python -m tests.simulation --seed 7 --show" in capsys.readouterr().out
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_command_runs_seeds_over_processes_and_keeps_figures(tmp_path):
     figures = played(tmp_path, 30, "--jobs", "2")

@@ -73,6 +73,7 @@ def test_a_task_runs_over_every_carrier_for_the_principal_it_proved(daemon, pape
         assert opened["principal"].startswith(key.replace("uid:0", "uid:")), (kind, proof)
 
 
+@pytest.mark.proof
 def test_every_command_takes_the_address_of_any_carrier(daemon, tmp_path) -> None:
     running = daemon()
     env = {**os.environ, "HEARTH_SSH": str(ssh_to_here(tmp_path))}
@@ -134,6 +135,7 @@ def test_sigterm_ends_it_within_its_bound_and_every_client_sees_a_clean_end(daem
     assert "crashed" not in running.said
 
 
+@pytest.mark.proof
 def test_clients_that_do_not_answer_its_goodbye_do_not_keep_it_nor_those_who_never_say_who_they_are(daemon) -> None:
     """A WebSocket and TLS each have a goodbye that a peer is to answer."""
     running = daemon()

@@ -56,6 +56,7 @@ def when(record):
     return dt.datetime.fromisoformat(record["ts"]).timestamp()
 
 
+@pytest.mark.proof
 def test_records_keep_their_order_and_their_chain_and_say_what_the_clock_said(stepped):
     running, step = stepped
     peer = running.peer()
@@ -75,6 +76,7 @@ def test_records_keep_their_order_and_their_chain_and_say_what_the_clock_said(st
     assert [record["event"] for record in running.records()][-2:] == ["daemon.stop", "audit.checkpoint"]
 
 
+@pytest.mark.proof
 def test_time_outs_deadlines_rates_and_idle_sessions_go_by_a_clock_that_does_not_step(stepped):
     running, step = stepped
     peer, other = running.peer(), running.peer()
@@ -112,6 +114,7 @@ def _get(session):
     return {"session_id": session, "task": {"intent": "look", "steps": [{"tool": "gpio.get", "args": {"line": 18}}]}}
 
 
+@pytest.mark.proof
 def test_a_daemon_that_starts_before_the_time_of_its_own_log_goes_on_with_it(stepped):
     running, step = stepped
     peer = running.peer()

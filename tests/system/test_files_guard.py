@@ -142,6 +142,7 @@ def test_what_may_be_read_may_not_be_written(session) -> None:
     assert (inside / "a").read_bytes() == b"allowed"
 
 
+@pytest.mark.proof
 def test_exchanging_directories_for_links_at_the_same_time_wins_nothing(session) -> None:
     peer, session_id, inside = session
     real, link, place = inside / "rw" / "real", inside / "rw" / "link", inside / "rw" / "place"

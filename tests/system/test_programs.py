@@ -220,6 +220,7 @@ def test_a_program_that_ignores_sigterm_ends_with_its_task_and_so_does_what_it_s
     assert (finish["status"], finish["effect"]) == ("FAILED", "unknown")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "end",
     [
@@ -235,6 +236,7 @@ def test_no_program_outlives(staying: Place, end: Callable[[Place], Any]) -> Non
     assert_gone(pids)
 
 
+@pytest.mark.proof
 def test_a_task_that_takes_too_long_ends_its_program(staying: Place) -> None:
     told = staying.outside / "told"
     peer = staying.peer()
@@ -245,6 +247,7 @@ def test_a_task_that_takes_too_long_ends_its_program(staying: Place) -> None:
     assert_gone([int(word) for word in told.read_text().split()] if told.exists() else [])
 
 
+@pytest.mark.proof
 def test_after_all_were_killed_at_once_the_next_start_ends_what_is_left(staying: Place) -> None:
     _, pids = begun(staying, "stay")
     launcher = launcher_of(staying.daemon.pid)

@@ -148,6 +148,7 @@ def test_a_key_that_is_not_the_certificates_is_refused_by_name(tmp_path, papers)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.proof
 def test_check_reads_the_certificates_and_takes_no_address(tmp_path, papers) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -272,6 +273,7 @@ def test_a_thousand_wrong_tokens_make_few_records_and_the_right_one_gets_in_mean
     assert "guess-number" not in running.audit.read_text()
 
 
+@pytest.mark.proof
 def test_a_peer_that_connects_and_says_nothing_is_disconnected_and_keeps_no_other_out(tmp_path, papers) -> None:
     running = OpenHearthd(tmp_path, papers, "[limits]\nhandshake_timeout_s = 1\n")
     running.start()

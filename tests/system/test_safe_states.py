@@ -128,6 +128,7 @@ def switches(pid: int) -> int:
     return count
 
 
+@pytest.mark.proof
 def test_an_idle_daemon_has_no_timers_whatever_was_done_before(hearthd) -> None:
     running = hearthd().start()
     drive(running, LED, LATCH)

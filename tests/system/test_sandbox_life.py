@@ -139,6 +139,7 @@ async def health_report(daemon: Hearthd) -> tuple[list[str], Any]:
             return [artifact.name for artifact in result.artifacts], result.summary.warnings
 
 
+@pytest.mark.proof
 @needs_landlock(6)
 @needs_filters
 def test_a_confined_daemon_does_all_its_work_and_comes_back_after_a_kill(running: OpenHearthd) -> None:

@@ -104,6 +104,7 @@ def test_connections_that_come_and_go_2000_times_leave_nothing(hearthd) -> None:
     assert running.memory() <= memory + 12, "2,000 connections may not cost more than 6 KiB each"
 
 
+@pytest.mark.proof
 def test_sessions_that_come_and_go_leave_nothing(hearthd) -> None:
     running = hearthd('[limits]\nsession_rate = "10000/s"\n').start()
     peer = running.peer()
@@ -175,6 +176,7 @@ def big(hearthd, tmp_path):
     return running, peer, session, ("file.read", {"path": str(tmp_path / "data" / "x")})
 
 
+@pytest.mark.proof
 def test_a_client_that_asks_and_never_reads_costs_bounded_memory_and_no_other_notices(big) -> None:
     running, peer, session, read = big
     task = peer.submit(session, read, read, read)
@@ -227,6 +229,7 @@ def test_the_results_of_a_task_are_bounded_and_what_no_longer_fits_fails(big) ->
     assert running.memory() <= memory + 128, "the history is bounded by what it weighs, too"
 
 
+@pytest.mark.proof
 def test_the_history_of_a_session_costs_what_it_weighs(hearthd) -> None:
     running = hearthd('[[policy]]\nname = "all"\nmatch = { any = true }\nrate = { "gpio.get" = "99999/s" }\n').start()
     peer = running.peer()
@@ -240,6 +243,7 @@ def test_the_history_of_a_session_costs_what_it_weighs(hearthd) -> None:
     assert running.memory() <= memory + 16
 
 
+@pytest.mark.proof
 def test_a_slow_reader_of_a_long_history_costs_a_cursor_and_is_cut_off(big) -> None:
     running, peer, session, read = big
     tasks = []
@@ -264,6 +268,7 @@ def test_a_slow_reader_of_a_long_history_costs_a_cursor_and_is_cut_off(big) -> N
     assert events[-1]["phase"] == "task_finish"
 
 
+@pytest.mark.proof
 def test_a_reader_that_reads_slowly_but_reads_is_not_cut_off(big) -> None:
     running, peer, session, read = big
     task = peer.submit(session, *[read] * 4)
