@@ -96,7 +96,8 @@ def test_time_outs_deadlines_rates_and_idle_sessions_go_by_a_clock_that_does_not
         assert error["code"] == -32006, "three an hour are three an hour, whatever the clock says"
         assert error["data"]["retry_after_ms"] <= 3_600_000
         here = {"session_id": session, "task_id": waiting}
-        assert peer.call("task.get", here)["result"]["status"] == "RUNNING"
+        status = peer.call("task.get", here)["result"]["status"]
+        assert status == "RUNNING" or time.monotonic() - started >= 4.9, "a time-out came early"
     assert peer.wait(session, bounded)["status"] in ("TIMEOUT", "FAILED", "CANCELLED")
     assert peer.wait(session, waiting)["steps"][0]["status"] == "SUCCESS"
     took = time.monotonic() - started
