@@ -29,7 +29,7 @@ from hearth.drivers.boards.generic import (
 )
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.linux.device_users import HEARTHD, find_holders
-from hearth.drivers.sandbox import landlock, seccomp
+from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
 from hearth.drivers.sandbox.enforce import available
 from hearth.drivers.sandbox.plan import Places, make_plan
@@ -334,20 +334,10 @@ def look_at_sandbox(config: Config) -> dict[str, Any]:
     return {
         "kernel": {
             "landlock": abi,
-            "seccomp": Path("/proc/sys/kernel/seccomp/actions_avail").exists(),
-            "libseccomp": _has_library(),
             "parts": [{"name": part.name, "can_be": part.in_force, "detail": part.detail} for part in available()],
         },
         "planned": _planned(config),
     }
-
-
-def _has_library() -> bool:
-    try:
-        seccomp.library()
-    except seccomp.NoFilter:
-        return False
-    return True
 
 
 def _planned(config: Config) -> dict[str, Any]:

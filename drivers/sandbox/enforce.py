@@ -150,16 +150,18 @@ def confine(plan: SandboxPlan, *, off: str | None = None, abi: int = landlock.NE
     """Put all of a plan in force that can be; `abi` is the newest version of Landlock to use.
 
     Where `off` says why it is switched off, only its user is put in force. Raises ConfigError where the process cannot
-    become that user, or there are other threads.
+    become that user, or there are other threads and a part to put in force.
     """
-    # By the kernel's count: `threading` does not know the threads of a C library.
-    if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - a count
-        names = sorted(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
-        raise ConfigError(
-            f"[sandbox]: {threads - 1} threads run already ({', '.join(names) or 'of a library'}) and would not be "
-            "confined; take out what starts them ([tools] enable, [hcp] capabilities), or set enable = false"
-        )
     user = None if plan.user is None else plan.user.name
+    # By the kernel's count: `threading` does not know the threads of a C library, nor of an emulated processor.
+    others = len(os.listdir("/proc/self/task")) - 1  # noqa: PTH208 - a count
+    if others and (off is None or user is not None):
+        names = sorted(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
+        which = ", ".join(names) or f"{others} of a library, or of an emulator of this processor"
+        raise ConfigError(
+            f"[sandbox]: threads that run already would not be confined: {which}; take out what starts them "
+            "([tools] enable, [hcp] capabilities), or start with --no-sandbox" + (" and no user" if user else "")
+        )
     if off is not None:
         # Also then: an operator who names a user never gets a daemon that runs as root.
         _become(plan)
@@ -177,7 +179,7 @@ def confine(plan: SandboxPlan, *, off: str | None = None, abi: int = landlock.NE
     )
 
 
-def available(abi: int = landlock.NEWEST, *, proc: Path = Path("/proc")) -> Iterator[Part]:
+def available(abi: int = landlock.NEWEST) -> Iterator[Part]:
     """Yield the parts that could be put in force here; put nothing in force."""
     yield Part("no_new_privs", True, "for all that is run")
     try:
@@ -189,14 +191,11 @@ def available(abi: int = landlock.NEWEST, *, proc: Path = Path("/proc")) -> Iter
         for name, since, kernel in _LANDLOCK:
             yield _part_of_landlock(name, since, kernel, there, "can be")
     try:
-        seccomp.library()
+        Filter(())
     except NoFilter as error:
         yield Part("syscalls", False, str(error))
     else:
-        if (proc / "sys/kernel/seccomp/actions_avail").exists():
-            yield Part("syscalls", True, "can be")
-        else:
-            yield Part("syscalls", False, seccomp.NO_KERNEL)
+        yield Part("syscalls", True, "can be")
 
 
 def _become(plan: SandboxPlan) -> list[Part]:

@@ -54,7 +54,7 @@ DENIED: Final = {
     "msgget msgsnd msgrcv msgctl ipc mq_open mq_unlink process_mrelease": errno.EPERM,
 }
 """Names of system calls, those of other architectures and of newer kernels among them, and their errors."""
-NO_KERNEL: Final = "this kernel has no seccomp filters; it takes CONFIG_SECCOMP_FILTER"
+NO_KERNEL: Final = "this kernel has no seccomp filters; it takes Linux 4.14 or later, built with CONFIG_SECCOMP_FILTER"
 EXECUTING: Final = {"execve execveat": errno.EPERM}
 UNNEEDED: Final = {
     # The daemon changes no modes, owners and labels by name; Landlock does not cover these.
@@ -233,7 +233,11 @@ class Filter:
         numbers = set()
         try:
             self._filter = seccomp.SyscallFilter(seccomp.ALLOW)
+            # The first thing that libseccomp asks the kernel about. Debian's module has a ValueError for EINVAL.
             self._filter.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
+        except (OSError, RuntimeError, ValueError):
+            raise NoFilter(NO_KERNEL) from None
+        try:
             with suppress(OSError, RuntimeError, AttributeError):  # libseccomp before 2.5 does not know it
                 # The kernel's own errors, and not one for all of them.
                 self._filter.set_attr(seccomp.Attr.API_SYSRAWRC, 1)

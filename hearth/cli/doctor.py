@@ -416,11 +416,11 @@ def look_at_daemon(address: Address) -> dict[str, Any] | None:
 def machine_checks(found: Mapping[str, Any]) -> Iterator[Check]:
     """Yield the checks of the kernel's features and of the sandbox plan."""
     kernel = found["kernel"]
-    offers = [f"Landlock {kernel['landlock']}"] if kernel["landlock"] else []
-    offers += ["seccomp filters"] if kernel["seccomp"] and kernel["libseccomp"] else []
     lacking = [part for part in kernel["parts"] if not part["can_be"]]
     if not lacking:
-        yield Check("OK", "kernel", f"can confine a daemon: {', '.join([*offers, 'no_new_privs'])}")
+        yield Check(
+            "OK", "kernel", f"can confine a daemon: Landlock {kernel['landlock']}, seccomp filters, no_new_privs"
+        )
     causes: dict[str, list[str]] = {}
     for part in lacking:
         causes.setdefault(part["detail"], []).append(part["name"])

@@ -29,6 +29,7 @@ from hearth.cli.demo.stage import (
     make_stage,
     run_daemon,
 )
+from hearth.client.connection import connect
 from hearth.errors import PermissionDenied
 
 ROOT = Path(__file__).parents[2]
@@ -220,6 +221,14 @@ async def test_the_daemon_does_not_outlive_the_demo():
         with pytest.raises(ProcessLookupError):
             os.kill(daemon.pid, 0)
     assert not place.folder.exists()
+
+
+@pytest.mark.slow
+async def test_the_daemon_of_a_demo_without_sandbox_says_so():
+    with make_place(no_sandbox=True) as place:
+        async with run_daemon(place), connect(place.socket) as client, client.open_session() as session:
+            board = await session.run("hw.board")
+    assert board["health"]["sandbox"] == {"state": "off", "reason": "--no-sandbox"}
 
 
 @pytest.mark.slow

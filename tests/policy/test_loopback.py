@@ -30,6 +30,19 @@ def has_ipv6():
 
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+
+
+def has_sock_diag():
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, principal._NETLINK_SOCK_DIAG).close()
+    except OSError:
+        return False
+    return True
+
+
+needs_sock_diag = pytest.mark.skipif(
+    not has_sock_diag(), reason="no kernel answers here whose a socket is: CONFIG_INET_DIAG; an emulated one never does"
+)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can take on another user")
 
 
@@ -56,6 +69,7 @@ def reason(call, *args):
     return refused.value.data["reason"]
 
 
+@needs_sock_diag
 @pytest.mark.parametrize(
     ("listen", "dial"),
     [
@@ -74,6 +88,7 @@ def test_our_own_process_is_recognised_whatever_clothes_the_addresses_wear(meet,
     assert peer_uid(peer) == os.geteuid(), "the question is the same from both ends"
 
 
+@needs_sock_diag
 async def test_a_trio_socket_does_as_well(meet):
     import trio
 
@@ -94,6 +109,7 @@ def a_connection_of(uid, port):
     return subprocess.Popen([sys.executable, "-S", "-c", program, str(uid), str(port)], stdin=subprocess.PIPE)
 
 
+@needs_sock_diag
 @needs_root
 @pytest.mark.parametrize("uid", [OTHER, 65534, 4_000_000_000])
 def test_a_user_of_this_machine_is_known_on_loopback_by_the_kernels_word(uid):
@@ -108,6 +124,7 @@ def test_a_user_of_this_machine_is_known_on_loopback_by_the_kernels_word(uid):
     assert (who.kind, who.uid, who.pid, who.key) == ("unix", uid, None, f"uid:{uid}")
 
 
+@needs_sock_diag
 @needs_root
 def test_a_user_who_closed_never_passes_for_root():
     """The kernel says uid 0 of a socket that nobody holds any more."""
@@ -122,6 +139,7 @@ def test_a_user_who_closed_never_passes_for_root():
             assert "the peer closed" in reason(peer_uid, ours)
 
 
+@needs_sock_diag
 def test_the_kernel_says_uid_0_of_a_peer_that_closed_and_that_is_refused(meet):
     ours, peer = meet()
     asked = [principal._end(peer.getsockname()), principal._end(peer.getpeername())]
@@ -135,12 +153,14 @@ def test_the_kernel_says_uid_0_of_a_peer_that_closed_and_that_is_refused(meet):
     assert "the peer closed" in reason(peer_uid, ours)
 
 
+@needs_sock_diag
 def test_a_peer_that_only_said_goodbye_is_refused_too(meet):
     ours, peer = meet()
     peer.shutdown(socket.SHUT_WR)
     assert "the peer closed" in reason(peer_uid, ours)
 
 
+@needs_sock_diag
 def test_a_process_that_takes_over_the_peers_port_is_not_taken_for_it(monkeypatch):
     """Else a user could connect, send, reset, and have the next program on that port answer for what was sent."""
     ask, answers = principal._ask, []
@@ -170,6 +190,7 @@ def reset(connected):
     connected.close()
 
 
+@needs_sock_diag
 def test_a_peer_that_was_reset_away_is_refused(meet):
     ours, peer = meet()
     ends = principal._end(peer.getsockname()), principal._end(peer.getpeername())
@@ -207,6 +228,7 @@ def test_a_peer_on_another_machine_is_no_local_user(peer, monkeypatch):
     assert "is not a loopback address" in reason(from_loopback, Elsewhere(peer))
 
 
+@needs_sock_diag
 def test_one_user_is_the_same_principal_over_loopback_and_over_the_unix_socket(meet):
     over_tcp = from_loopback(meet()[0])
     ours, theirs = socket.socketpair()
@@ -216,6 +238,7 @@ def test_one_user_is_the_same_principal_over_loopback_and_over_the_unix_socket(m
     assert (over_tcp.kind, over_tcp.uid, over_tcp.user) == (over_unix.kind, over_unix.uid, over_unix.user)
 
 
+@needs_sock_diag
 def test_groups_and_names_are_those_of_the_user_database(meet, monkeypatch):
     entry = pwd.struct_passwd(("ada", "x", os.geteuid(), 100, "", "/", ""))
     monkeypatch.setattr(pwd, "getpwuid", lambda _uid: entry)
@@ -224,6 +247,7 @@ def test_groups_and_names_are_those_of_the_user_database(meet, monkeypatch):
     assert (who.user, who.gid, who.groups, who.pid) == ("ada", 100, {100, 54321}, None)
 
 
+@needs_sock_diag
 def test_a_uid_that_the_user_database_does_not_have_has_no_groups(meet, monkeypatch):
     def unknown(_uid):
         raise KeyError("not found")
@@ -290,6 +314,7 @@ class Netlink(socket.socket):
         return self.outcome
 
 
+@needs_sock_diag
 @pytest.mark.parametrize(
     ("outcome", "why"),
     [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 from attrs import evolve
-from support.confinement import as_root, landlock_abi, needs_filters, needs_landlock
+from support.confinement import as_root, landlock_abi, needs_filters, needs_landlock, needs_one_thread
 from support.forked import answer_of, forked
 
 from hearth.config.model import Config
@@ -118,21 +120,38 @@ def test_what_the_kernel_refuses_is_told_and_the_rest_goes_on(plan):
     assert forked(lambda: work("prctl")).missing["no_new_privs"].startswith("the kernel refuses it: ")
 
 
-def test_a_second_thread_would_escape_so_nothing_is_begun(plan):
-    def work():
+@pytest.fixture
+def with_a_thread(plan):
+    """Returns what became of a plan in a process with another thread."""
+
+    def work(user, off):
         gate = threading.Event()
         other = threading.Thread(target=gate.wait, name="escaping")
         other.start()
         try:
-            confine(plan)
+            return confine(evolve(plan, user=user), off=off).state
         except ConfigError as error:
             return str(error)
         finally:
             gate.set()
             other.join()
-        return "in force"
 
-    assert forked(work).startswith("[sandbox]: 1 threads run already (escaping) and would not be confined; ")
+    return lambda user=None, off=None: forked(lambda: work(user, off))
+
+
+def test_a_second_thread_would_escape_so_nothing_is_begun(with_a_thread):
+    told = with_a_thread()
+    assert told.startswith("[sandbox]: threads that run already would not be confined: escaping; take out what starts")
+    assert told.endswith(" or start with --no-sandbox")
+
+
+def test_threads_hinder_nothing_where_it_is_switched_off_as_that_message_advises(with_a_thread):
+    assert with_a_thread(off="--no-sandbox") == "off"
+
+
+def test_a_second_thread_would_keep_roots_rights_though_the_rest_is_switched_off(with_a_thread):
+    told = with_a_thread(ProcessIdentity("nobody", 65534, 65534, (65534,)), "--no-sandbox")
+    assert told.endswith(" or start with --no-sandbox and no user")
 
 
 def test_switched_off_nothing_is_put_in_force_and_that_is_told(plan):
@@ -144,6 +163,7 @@ def test_switched_off_nothing_is_put_in_force_and_that_is_told(plan):
     assert list(report.lines()) == [("warning", "sandbox: off: --no-sandbox")]
 
 
+@needs_one_thread
 @as_root
 def test_a_user_is_become_whether_or_not_the_rest_is_switched_off(plan):
     nobody = ProcessIdentity("nobody", 65534, 65534, (65534,))
@@ -156,6 +176,7 @@ def test_a_user_is_become_whether_or_not_the_rest_is_switched_off(plan):
     assert forked(lambda: work("--no-sandbox")) == (65534, "nobody", "off")
 
 
+@needs_one_thread
 @as_root
 @needs_filters
 def test_becoming_a_user_is_the_first_part_and_what_keeps_from_it_is_told(plan):
@@ -173,6 +194,7 @@ def test_becoming_a_user_is_the_first_part_and_what_keeps_from_it_is_told(plan):
     assert forked(lambda: work(True)) == "[sandbox] user: cannot become root: Operation not permitted"
 
 
+@needs_one_thread
 def test_who_cannot_become_the_user_does_not_start(plan):
     def work():
         if os.geteuid() == 0:
@@ -186,6 +208,7 @@ def test_who_cannot_become_the_user_does_not_start(plan):
     assert forked(work) == "[sandbox] user: cannot become root: Operation not permitted"
 
 
+@needs_one_thread
 def test_programs_that_look_into_other_processes_cannot_be_held_by_landlock(plan):
     report = forked(lambda: confine(evolve(plan, looks="proc.signal, to find out what a process runs")))
     assert set(report.missing) >= LANDLOCKS
@@ -213,10 +236,16 @@ def test_what_can_be_put_in_force_is_known_without_doing_it():
 
 
 @needs_filters
-def test_that_is_known_of_a_kernel_without_filters_too(tmp_path):
-    (syscalls,) = (part for part in available(proc=tmp_path) if part.name == "syscalls")
-    assert not syscalls.in_force
-    assert syscalls.detail.startswith("this kernel has no seccomp filters")
+def test_that_is_known_of_a_kernel_without_filters_too():
+    code = "from hearth.drivers.sandbox.enforce import available; print(*available(), sep='\\n')"
+
+    def work():
+        # libseccomp asks once in a process.
+        refusing("seccomp", errno.ENOSYS)
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    done = forked(work)
+    assert "name='syscalls', in_force=False, detail='this kernel has no seccomp filters; it takes" in done.stdout, done
 
 
 @needs_filters

@@ -103,6 +103,7 @@ def test_who_becomes_a_user_has_bounded_what_its_programs_may_get():
 
 
 @needs_filters
+@needs_filters
 def test_where_nothing_is_left_to_give_up_no_person_is_asked():
     def give_up():
         if os.geteuid() == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from support.forked import forked
 
 from hearth.drivers.sandbox import landlock, seccomp
 
@@ -17,12 +18,13 @@ def landlock_abi() -> int:
         return 0
 
 
-def _has_filters() -> bool:
+def _why_no_filters() -> str:
+    """Why there are no filters of system calls here, and the cure; empty where there are."""
     try:
-        seccomp.library()
-    except seccomp.NoFilter:
-        return False
-    return os.path.exists("/proc/sys/kernel/seccomp/actions_avail")
+        seccomp.Filter(())
+    except seccomp.NoFilter as error:
+        return str(error)
+    return ""
 
 
 def needs_landlock(abi: int = 1) -> pytest.MarkDecorator:
@@ -31,5 +33,10 @@ def needs_landlock(abi: int = 1) -> pytest.MarkDecorator:
     return pytest.mark.skipif(landlock_abi() < abi, reason=reason)
 
 
-needs_filters = pytest.mark.skipif(not _has_filters(), reason="no libseccomp: apt-get install libseccomp2")
+needs_filters = pytest.mark.skipif(bool(_why_no_filters()), reason=_why_no_filters())
+needs_one_thread = pytest.mark.skipif(
+    forked(lambda: len(os.listdir("/proc/self/task"))) > 1,
+    reason="a process of one thread has two here: the emulator of this processor has one; run it on a real one",
+)
+"""For tests that confine themselves."""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may do these things anywhere; run the tests as root")

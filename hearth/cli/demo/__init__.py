@@ -58,8 +58,9 @@ SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "verify-audit.sh"
 @click.command()
 @click.option("--fast", is_flag=True, help="No pauses to read in; there are none when piped either.")
 @click.option("--hcp", is_flag=True, help="The other demo: an agent submits a job, and gets an account of it.")
+@click.option("--no-sandbox", is_flag=True, help="Do not confine its hearthd; needed where the processor is emulated.")
 @standard
-def demo(options: Options, fast: bool, hcp: bool) -> int:
+def demo(options: Options, fast: bool, hcp: bool, no_sandbox: bool) -> int:
     """See what hearth is: a real daemon, a real client, a simulated board.
 
     Needs no hardware, no root and no configuration, and leaves nothing behind. Whatever it says, it has checked; if
@@ -68,19 +69,20 @@ def demo(options: Options, fast: bool, hcp: bool) -> int:
     if options.named_by == "--socket":
         raise click.UsageError("the demo starts a daemon of its own; leave --socket out")
     stage = make_stage(as_json=options.json, terminal=sys.stdout.isatty(), fast=fast)
+    play, then = play_scenes, "tools"
     if hcp:
         from hearth.cli.demo.hcp import play
 
-        return interruptible(lambda: perform(stage, play, as_json=options.json, then="hcp capabilities"))
-    return interruptible(lambda: perform(stage, play_scenes, as_json=options.json, then="tools"))
+        then = "hcp capabilities"
+    return interruptible(lambda: perform(stage, play, as_json=options.json, then=then, no_sandbox=no_sandbox))
 
 
-async def perform(stage: Stage, play: Play, *, as_json: bool, then: str) -> int:
+async def perform(stage: Stage, play: Play, *, as_json: bool, then: str, no_sandbox: bool) -> int:
     """Run the demo, print its result and a command to try next; return the exit code."""
     began = time.monotonic()
     error = None
     try:
-        with make_place() as place:
+        with make_place(no_sandbox=no_sandbox) as place:
             await play(stage, place)
     except HearthError as failure:
         error = str(failure)

@@ -244,6 +244,8 @@ class DemoFolder:
     """The directory of one demo, with all its files."""
 
     folder: Path
+    no_sandbox: bool = False
+    """Whether its hearthd is not confined."""
 
     @property
     def socket(self) -> Path:
@@ -283,13 +285,13 @@ class DemoFolder:
 
 
 @contextmanager
-def make_place() -> Iterator[DemoFolder]:
+def make_place(*, no_sandbox: bool = False) -> Iterator[DemoFolder]:
     """Make a directory with board, configuration, shared files and a secret; remove it at the end."""
     base = tempfile.gettempdir()
     if len(os.fsencode(base)) > _LONGEST_SOCKET - len("/hearth-demo-12345678/hearth.sock"):
         base = "/tmp"  # mkdtemp makes a directory in it that only this user can access
     with tempfile.TemporaryDirectory(prefix="hearth-demo-", dir=base) as folder:
-        place = DemoFolder(Path(folder).resolve())
+        place = DemoFolder(Path(folder).resolve(), no_sandbox=no_sandbox)
         place.shared.mkdir()
         place.secret.write_text("this file is secret\n", encoding="utf-8")
         (place.shared / "escape").symlink_to("../secret.txt")
@@ -318,7 +320,8 @@ async def run_daemon(place: DemoFolder) -> AsyncIterator[DaemonProcess]:
     """Start hearthd and wait until it is ready; it ends with this context at the latest. Raises DemoFailed."""
     ours = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "RUNTIME_DIRECTORY", "STATE_DIRECTORY")
     environ = {name: value for name, value in os.environ.items() if name not in ours}
-    command = python_module("hearth.actors.daemon", "--config", str(place.folder / "hearth.toml"))
+    unconfined = ("--no-sandbox",) if place.no_sandbox else ()
+    command = python_module("hearth.actors.daemon", "--config", str(place.folder / "hearth.toml"), *unconfined)
     process = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ)
     try:
         async with unwrapped() as body, trio.open_nursery() as nursery:
