@@ -18,7 +18,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast style lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb test-debian sbom site docs picture clean
+.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast style lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb test-debian test-arm64 sbom site docs picture clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -155,6 +155,9 @@ test-deb: $(STAMP) ## Build the package, try it in a fresh Debian (as root, with
 test-debian: $(STAMP) ## Debian 12 and 13 in fresh roots: package, demo, fast tests; the service under a systemd that boots (as root)
 	HEARTH_DEBIAN=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=12 --durations-min=2 \
 	    tests/packaging/test_debian.py tests/packaging/test_systemd.py
+
+test-arm64: $(STAMP) ## Debian for arm64, emulated: package, demo, and the tests of what depends on the processor (as root)
+	HEARTH_ARM64=1 $(BIN)/python -m pytest --durations=12 --durations-min=2 tests/packaging/test_arm64.py
 
 sbom: $(STAMP) ## The bill of materials (CycloneDX) and the licences of what is needed at run time, into dist
 	$(BIN)/python packaging/sbom.py

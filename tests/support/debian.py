@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.freshroot import FreshRoot, cache
+from support.freshroot import EMULATED, FreshRoot, cache
 
 ROOT = Path(__file__).parents[2]
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
@@ -31,18 +31,34 @@ TEST = ["git", "linux-libc-dev", "openssh-client"]
 """What some of the fast tests start or read."""
 BOOT = ["dbus", "iproute2", "procps", "systemd", "systemd-sysv"]
 """What it boots with, what the service recommends, and what a test arranges the network with."""
+ALONE = ["linux-libc-dev", "systemd-standalone-sysusers", "systemd-standalone-tmpfiles"]
+"""What a root has that does not boot: it makes the package's users and directories all the same."""
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "PIP_ROOT_USER_ACTION": "ignore"}
+PIP = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "-q"]
 
 
 class Debian(FreshRoot):
-    """A root with hearth's source in /src and the wheels that it needs in /wheels."""
+    """A root with hearth's source in /src and the wheels that it needs in /wheels.
+
+    Where it runs emulated, so is the build of the package, but this machine unpacks what `make` would install before.
+    """
 
     def __init__(self, path: Path, suite: str, architecture: str = "") -> None:
-        packages = BUILD if architecture else BUILD + TEST + BOOT
+        packages = BUILD + (ALONE if architecture else TEST + BOOT)
         super().__init__(path, sorted(packages), suite=suite, architecture=architecture)
         self.suite = suite
         _copy_source(path / "src")
-        shutil.copytree(_wheels(suite, MACHINES[architecture]), path / "wheels")
+        wheels = _Wheels(suite, MACHINES[architecture])
+        shutil.copytree(wheels.store, path / "wheels")
+        if self.emulated:
+            self.run("python3 -I -m venv --without-pip /src/.venv")
+            site = path / f"src/.venv/lib/python{PYTHONS[suite]}/site-packages"
+            wheels.unpack(site)
+            (pip,) = (path / "usr/share/python-wheels").glob("pip-*.whl")
+            shutil.unpack_archive(pip, site, "zip")
+            (site / "hearth.pth").write_text("/src\n")
+            for stamp in (".runtime", ".installed"):
+                (path / "src/.venv" / stamp).touch()
 
     def make(self, *targets: str, limit: float) -> str:
         """Make these targets of the Makefile there, as a user would; returns what it printed."""
@@ -51,7 +67,7 @@ class Debian(FreshRoot):
     def package(self) -> str:
         """The place of the package there; it is built the first time."""
         if not (self.path / "src/dist").exists():
-            self.make("deb", limit=3000 if self.emulated else 600)
+            self.make("deb", limit=600 * (EMULATED if self.emulated else 1))
         (built,) = (self.path / "src/dist").glob("*.deb")
         return f"/src/dist/{built.name}"
 
@@ -67,30 +83,43 @@ def _copy_source(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
 
 
-def _wheels(suite: str, machine: str) -> Path:
-    """Return the directory of the wheels of requirements.lock for a machine; those that it lacks are downloaded."""
-    lock = ROOT / "packaging" / "requirements.lock"
-    # Markers are judged for this machine: atheris would be asked for where there is none of it.
-    left_out = {"dev", "sbom", "site", "installers"} | (set() if machine == platform.machine() else {"fuzz"})
-    sets = set(" ".join(re.findall(r"^# for (.+)$", lock.read_text("utf-8"), re.MULTILINE)).split()) - left_out
-    command = [sys.executable, str(lock.with_name("lock.py")), *sorted(sets)]
-    asked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    store = cache("wheels") / f"{suite}-{machine}"
-    store.mkdir(exist_ok=True)
-    wanted = dict(re.findall(r"^([\w.-]+)==([\w.]+)", asked.lower(), re.MULTILINE))
-    for file in store.glob("*.whl"):
-        name, version = file.name.lower().split("-")[:2]
-        if wanted.get(name.replace("_", "-")) != version:
-            file.unlink()  # of an earlier lock
-    requirements = store / "requirements.txt"
-    requirements.write_text(asked)
-    tags = ["manylinux1", "manylinux2010", "manylinux2014", *(f"manylinux_2_{n}" for n in range(5, GLIBC[suite] + 1))]
-    python = PYTHONS[suite]
-    fits = [f"--platform={tag}_{machine}" for tag in tags]
-    fits += [f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")]
-    fits += [f"--python-version={python}.{FIXES[suite]}", "--implementation=cp", "--only-binary=:all:"]
-    download = [sys.executable, "-I", "-m", "pip", "download", "-q", "--disable-pip-version-check"]
-    download += ["--no-deps", "--require-hashes", *fits, f"--find-links={store}", f"--dest={store}"]
-    done = subprocess.run([*download, "-r", requirements], capture_output=True, text=True, timeout=540, check=False)
-    assert done.returncode == 0, done.stderr
-    return store
+class _Wheels:
+    """The wheels of requirements.lock for a release and a machine: from the cache, else from the index that pip asks.
+
+    `store` is their directory.
+    """
+
+    def __init__(self, suite: str, machine: str) -> None:
+        lock = ROOT / "packaging" / "requirements.lock"
+        left_out = {"dev", "sbom", "site", "installers"}
+        if machine != platform.machine():
+            left_out.add("fuzz")  # pip would judge its marker for this machine
+        sets = set(" ".join(re.findall(r"^# for (.+)$", lock.read_text("utf-8"), re.MULTILINE)).split()) - left_out
+        command = [sys.executable, str(lock.with_name("lock.py")), *sorted(sets)]
+        asked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        self.store = cache("wheels") / f"{suite}-{machine}"
+        self.store.mkdir(exist_ok=True)
+        wanted = dict(re.findall(r"^([\w.-]+)==([\w.]+)", asked.lower(), re.MULTILINE))
+        for file in self.store.glob("*.whl"):
+            name, version = file.name.lower().split("-")[:2]
+            if wanted.get(name.replace("_", "-")) != version:
+                file.unlink()  # of an earlier lock
+        requirements = self.store / "requirements.txt"
+        requirements.write_text(asked)
+        manylinux = (f"manylinux_2_{n}" for n in range(5, GLIBC[suite] + 1))
+        python = PYTHONS[suite]
+        self._asked = ["--no-deps", "--require-hashes", "--only-binary=:all:", f"--find-links={self.store}"]
+        self._asked += [f"--platform={tag}_{machine}" for tag in ("manylinux1", "manylinux2014", *manylinux)]
+        self._asked += [f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")]
+        self._asked += [f"--python-version={python}.{FIXES[suite]}", "--implementation=cp", "-r", str(requirements)]
+        self._pip("download", f"--dest={self.store}")
+
+    def _pip(self, verb: str, *options: str) -> None:
+        done = subprocess.run(
+            [*PIP, verb, *options, *self._asked], capture_output=True, text=True, timeout=540, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    def unpack(self, site: Path) -> None:
+        """Install them into a directory site-packages of that machine."""
+        self._pip("install", "--no-index", "--no-compile", f"--target={site}", "--root-user-action=ignore")

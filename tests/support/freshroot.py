@@ -5,7 +5,10 @@ and architecture. A root that was made is kept as an archive in `${XDG_CACHE_HOM
 the next time; one that is older than `LASTS` is made again. A script runs with mounts and processes of its own, so that
 nothing is left mounted and nothing left running after it.
 
-A root of another architecture runs by qemu's emulation of its processor, which the kernel starts (binfmt_misc).
+A root of another architecture runs by qemu's emulation of its processor, which the kernel starts (binfmt_misc). The
+emulated processor is that of a Raspberry Pi 4: one with the first instruction set of its architecture, so that a wheel
+which asks for a later one fails as it would there. qemu's own choice also has pointer authentication, whose arithmetic
+takes Debian's programs up to fifty times as long.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ EMULATED = 5
 LASTS = 14 * 86_400
 """Seconds. A release gets its fixes in between."""
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
-QEMU = {"arm64": "qemu-aarch64"}
-"""Debian's name of an architecture -> the emulator's entry in binfmt_misc."""
+QEMU = {"arm64": ("qemu-aarch64", "cortex-a72")}
+"""Debian's name of an architecture -> the emulator's entry in binfmt_misc, and the processor that it emulates."""
 
 
 def lack(target: str, switch: str, tools: dict[str, str] = TOOLS) -> str | None:
@@ -54,7 +57,7 @@ needs_fresh_root = pytest.mark.skipif(_LACK is not None, reason=_LACK or "")
 
 def emulation(architecture: str) -> str | None:
     """Have the kernel start programs of this architecture; None, or why it does not and the cure. Root only."""
-    entry = QEMU[architecture]
+    entry, _ = QEMU[architecture]
     if not (BINFMT / "register").exists():
         mounted = subprocess.run(
             ["mount", "-t", "binfmt_misc", "binfmt_misc", BINFMT], capture_output=True, text=True, check=False
@@ -98,6 +101,10 @@ class FreshRoot:
     def __init__(self, path: Path, packages: list[str], *, suite: str = "", architecture: str = "") -> None:
         self.path = path
         self.emulated = bool(architecture)
+        self._env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/"}
+        self._env["DEBIAN_FRONTEND"] = "noninteractive"
+        if architecture:
+            self._env["QEMU_CPU"] = QEMU[architecture][1]
         sources = subprocess.run(
             ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages"],
             capture_output=True, text=True, timeout=60, check=True,
@@ -123,7 +130,7 @@ class FreshRoot:
         """Make the root, and keep it in the archive."""
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=BOUND * (EMULATED if self.emulated else 1),
-            env=_environment(), check=False,
+            env=self._env, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"debootstrap: {done.stdout[-2000:]}{done.stderr}"
         shutil.rmtree(self.path / "var/cache/apt/archives")
@@ -137,7 +144,7 @@ class FreshRoot:
         own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _SETTING, "sh", str(self.path)]
         done = subprocess.run(
             [*own, script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=limit, env=_environment() | variables, check=False,
+            timeout=limit, env=self._env | variables, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stdout
         return done.stdout
@@ -150,7 +157,3 @@ class FreshRoot:
             found |= {os.path.normpath(f"{place}/{name}") for name in names}
             found |= {os.path.normpath(f"{place}/{name}") + "/" for name in folders}
         return found
-
-
-def _environment() -> dict[str, str]:
-    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/"}
