@@ -18,7 +18,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast style lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb test-debian test-arm64 sbom site docs picture clean
+.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast style lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb test-debian test-arm64 sbom site links docs picture clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -173,6 +173,9 @@ $(SITE): pyproject.toml $(LOCK)
 
 site: $(SITE) ## The documentation as a searchable site, with the Python API, into site/; a link that leads nowhere is an error
 	.venv-site/bin/python -m sphinx -q -W --keep-going -c docs -b html . site
+
+links: $(SITE) ## Whether every link of the documentation to another site still leads somewhere (takes the internet)
+	.venv-site/bin/python -m sphinx -q -c docs -b linkcheck . test-artefacts/links
 
 docs: $(STAMP) ## Generate what is generated in docs/ and check that it is up to date
 	$(BIN)/python docs/generate.py
