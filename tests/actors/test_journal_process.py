@@ -92,6 +92,7 @@ def records(path):
     return [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("durability", "enough"), [("os", 3000), ("fsync", 300)])
 def test_after_kill_9_every_record_whose_receipt_was_answered_is_there(tmp_path, durability, enough):
     path = tmp_path / "audit.log"

@@ -246,6 +246,7 @@ async def test_live_tasks_are_charged_for_what_they_take(roomy, args):
             await local.submit(session, ("wait", args))
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 async def test_steps_are_charged_for_what_they_take(roomy):
@@ -255,6 +256,7 @@ async def test_steps_are_charged_for_what_they_take(roomy):
             await local.submit(session, *[("big", {"n": 230})] * 200, ("wait", {}))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_ended_tasks_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
@@ -279,6 +281,7 @@ async def test_keys_are_charged_for_what_they_take(roomy):
             await local.submit(session, ("read", {}), key=f"{number:04}" + "k" * 200)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_subscriptions_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
@@ -351,6 +354,7 @@ async def test_tasks_with_large_arguments_are_refused_before_anything_is_done(ti
     assert (await session.run(("read", {"junk": BIG})))["status"] == "SUCCESS", "there is room again"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_idempotency_keys_are_refused_past_the_budget_and_never_forgotten(tight):
     session = await tight.connect().open()

@@ -81,6 +81,7 @@ def test_a_reading_that_failed_begins_a_new_window():
     assert energy.measured is None
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @given(st.lists(st.floats(0, 999), min_size=25, max_size=60))
 def test_no_reading_of_a_counter_makes_energy_negative(values):

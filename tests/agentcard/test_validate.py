@@ -556,6 +556,7 @@ def test_no_text_and_no_bytes_raise(document):
     assert validate(document)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @given(st.sampled_from(GOOD), st.data())
 @settings(max_examples=100)

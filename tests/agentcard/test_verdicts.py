@@ -63,6 +63,7 @@ def mutated(rng, card):
     return card
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
@@ -85,6 +86,7 @@ def test_the_oracle_itself_knows_good_from_bad():
         assert not is_valid({key: value for key, value in EXAMPLE.items() if key != name})
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_every_replacement_of_every_value_has_the_same_verdict():
     for path in places(EXAMPLE):

@@ -217,6 +217,7 @@ def test_floats_are_written_so_whatever_orjson_makes_of_them(monkeypatch):
     assert canonical([*POWERS, *EDGES]) == rfc8785.dumps([*POWERS, *EDGES])
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @limits(deadline=None, max_examples=2000)

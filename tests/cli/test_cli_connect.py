@@ -87,6 +87,7 @@ class Daemon:
 # --- from stdin to the daemon and back ------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_what_comes_on_stdin_is_answered_on_stdout_and_the_end_of_stdin_ends_it(daemon) -> None:
     done = carry("--socket", daemon.socket, said=request(1) + request(2, "nonsense"))
@@ -102,6 +103,7 @@ def test_the_last_line_needs_no_line_end(daemon) -> None:
     assert [answer["id"] for answer in answers(done.stdout)] == [1]
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_ready_is_an_empty_line_once_it_is_connected(daemon, tmp_path) -> None:
     assert carry("--socket", daemon.socket, "--ready").stdout == b"\n"
@@ -258,6 +260,7 @@ def websocket(own_daemon, cli):
     return next(address for address in board["health"]["listeners"] if address.startswith("ws://"))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.slow
 def test_over_a_websocket_it_ends_when_everything_is_answered(websocket) -> None:
@@ -272,6 +275,7 @@ def test_over_a_websocket_it_ends_when_everything_is_answered(websocket) -> None
     assert {answer["id"] for answer in both} == {"a", "b"}
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_every_command_goes_over_a_websocket(websocket, cli, monkeypatch) -> None:
     assert cli("--to", websocket, "run", "gpio.get", "line=4", "--json").json == {"line": 4, "value": 0}

@@ -34,6 +34,7 @@ def plan(tmp_path):
 # --- tools ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_tools_lists_name_risk_rollback_and_description(local_cli):
     answer = local_cli("tools")
     header, *rows = answer.out.splitlines()
@@ -392,6 +393,7 @@ def test_a_server_of_another_protocol_is_exit_code_3(cli, tmp_path):
     assert answer.code == 3
 
 
+@pytest.mark.proof
 def test_a_principal_without_a_policy_is_refused_with_exit_code_1(cli, own_daemon):
     daemon = own_daemon('[[policy]]\nname = "others"\nmatch = { uid = 65533 }\n')
     answer = cli("--socket", daemon.socket, "tools")

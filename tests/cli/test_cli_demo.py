@@ -114,6 +114,7 @@ def test_the_demo_as_json_is_a_transcript_of_checked_claims(cli):
     assert all(scene["said"] and scene["happened"] for scene in transcript["scenes"])
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
     monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace('wires = [["GPIO17", "GPIO27"]]', ""))

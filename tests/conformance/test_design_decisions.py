@@ -411,6 +411,7 @@ def test_a_subscriber_that_comes_late_to_a_flood_gets_the_frame_and_the_newest(p
     assert seqs[-1] == count + 5, "a gap in seq shows what was left out"
 
 
+@pytest.mark.proof
 @pytest.mark.spec("design 8: idle TTL")
 def test_a_live_subscription_keeps_a_session_and_a_running_task_alone_does_not(hearthd) -> None:
     assert LimitsConfig().idle_ttl_s == 300

@@ -394,6 +394,7 @@ def test_13_addresses_and_user_names_are_told_only_where_the_operator_opts_in(he
     assert [step.get("error_code") for step in asked["steps"]] == [None if "users" in disclosed else -32003]
 
 
+@pytest.mark.proof
 @pytest.mark.spec("13", "MUST", PERSONAL)
 @pytest.mark.spec("13", "SHOULD", PERSONAL)
 def test_13_what_may_be_personal_is_shown_only_where_the_operator_opts_in(hearthd) -> None:

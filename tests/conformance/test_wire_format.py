@@ -18,6 +18,7 @@ def request(id_: str, method: str = "session.open", params: str = "{}") -> bytes
 # --- 2.1 ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.spec("2.1", "MUST", "HACP MUST use JSON-RPC 2.0 [JSONRPC] over UTF-8 encoded JSON [RFC8259].")
 def test_2_1_requests_and_responses_are_json_rpc_2_0_in_utf_8(peer, session) -> None:
     task_id = peer.submit(session, ("gpio.get", {"line": 1}), intent="é → 🤖")

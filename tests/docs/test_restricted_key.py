@@ -38,6 +38,7 @@ def restricted(bench):
     return bench.ssh.replace(str(folder / "id"), str(mine))
 
 
+@pytest.mark.proof
 def test_the_key_of_the_page_reaches_the_daemon(bench, restricted) -> None:
     done = subprocess.run(
         [HEARTH, "--to", bench.address.partition("?")[0], "run", "gpio.get", "line=BUTTON", "--json"],

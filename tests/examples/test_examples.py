@@ -123,6 +123,7 @@ def test_another_agent_delegates_a_job_and_checks_what_it_gets(
     assert "readings: " in said
 
 
+@pytest.mark.proof
 def test_the_capability_of_the_examples_is_the_one_that_the_page_explains_and_it_runs(
     tmp_path: Path, start_daemon: Callable[..., None]
 ) -> None:

@@ -71,6 +71,7 @@ async def test_whatever_ends_it_ends_the_daemon_and_takes_its_files_along(how: s
         assert not await trio.Path(config.parent).exists()
 
 
+@pytest.mark.proof
 async def test_a_daemon_that_ends_by_itself_is_started_again_at_the_same_place_but_not_for_ever() -> None:
     async with serving() as site:
         first = site.daemon_pid

@@ -33,6 +33,7 @@ def test_every_input_that_was_kept_keeps_the_promises_of_its_target(name):
             raise
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_the_seeds_become_by_mutation_keeps_the_promises_of_its_target(name):
@@ -186,6 +187,7 @@ def test_what_was_kept_is_changed_and_looked_at_without_a_tracer(tmp_path):
     assert "--untraced wants --runs: how many of each target" in wrong.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "what"),

@@ -243,6 +243,7 @@ async def test_a_job_that_does_not_exist_is_not_found(served):
             await caller.attach_job("6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42")
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "promise",

@@ -105,6 +105,7 @@ async def check(place, said, first):
     return last
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_kill_at_any_moment_loses_nothing_that_was_answered(tmp_path, writers):
     chance, first, said = random.Random(6), 1, []

@@ -151,6 +151,7 @@ def read(lines):
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.spec(
     "hcp L4 Partial Results",

@@ -74,6 +74,7 @@ async def done(daemon, capability, inputs):
         return result.outputs
 
 
+@pytest.mark.proof
 @needs_landlock()
 async def test_an_operators_capabilities_run_that_could_not_be_read_any_more(hearthd, reachable):
     (offered := reachable / "capabilities.d").mkdir()
@@ -86,6 +87,7 @@ async def test_an_operators_capabilities_run_that_could_not_be_read_any_more(hea
     assert [step["sensor"] for step in steps] == ["temperature", "temperature"]
 
 
+@pytest.mark.proof
 async def test_what_comes_with_hearth_is_imported_by_the_first_job(hearthd):
     daemon = hearthd()
     assert "hearthd: INFO: sandbox: in force: " in daemon.said
@@ -93,6 +95,7 @@ async def test_what_comes_with_hearth_is_imported_by_the_first_job(hearthd):
     assert outputs["samples"] == 2
 
 
+@pytest.mark.proof
 async def test_a_start_tells_what_an_operator_should_know_of_capabilities(hearthd, tmp_path):
     (empty := tmp_path / "capabilities.d").mkdir()
     daemon = hearthd(f'capabilities = ["{empty}"]\nshipped = []')

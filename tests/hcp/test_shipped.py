@@ -296,6 +296,7 @@ async def test_an_aborted_self_test_keeps_the_levels_that_it_has_read(tmp_path: 
     assert result.outputs["wires"] == len(lines)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_one_output_that_two_inputs_see_is_two_wires_that_pass(tmp_path: Path, bench: str) -> None:
     text = BENCH.replace('["A", "IN_A"]', '["A", "IN_A"], ["A", "IN_D"]').replace('pull = "up"', 'pull = "down"')

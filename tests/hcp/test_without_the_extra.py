@@ -53,6 +53,7 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hearth.hcp, "PACKAGES", ("no_such_package",))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"), [("serve", "true"), ("capabilities", '["acme-survey"]'), ("shipped", '["bench-*"]')]

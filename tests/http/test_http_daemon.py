@@ -118,6 +118,7 @@ async def test_without_mcp_the_rest_is_served(start) -> None:
 # --- its life -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_a_daemon_whose_clients_listen_ends_at_once(start) -> None:
     running = start()
@@ -144,6 +145,7 @@ async def test_a_daemon_whose_clients_listen_ends_at_once(start) -> None:
     assert "INFO: StreamableHTTP" not in running.said
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_sighup_reads_the_certificates_again(start, bench, tmp_path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"

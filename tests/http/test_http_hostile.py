@@ -174,6 +174,7 @@ async def test_five_hundred_requests_at_once_are_answered_one_after_the_other(se
             assert (await raw.answer()).status == 200
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_after_some_hundred_visits_everything_is_as_before(server) -> None:
     async def visit(number):

@@ -193,6 +193,7 @@ async def test_a_session_that_is_deleted_while_it_is_served_leaves_no_other_behi
     assert len(server.world.records(event="session.open")) == 1
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_a_client_of_the_old_era_that_vanishes_is_missed_after_the_idle_ttl(serve) -> None:
     async with serve(idle_ttl_s=2) as server:
@@ -217,6 +218,7 @@ async def test_a_client_of_the_old_era_that_listens_is_there(serve) -> None:
         await passes(lambda: server.world.level(17) == 0)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_a_client_of_the_new_era_is_forgotten_when_its_session_has_ended_idle(serve) -> None:
     async with serve(idle_ttl_s=2) as server:

@@ -120,6 +120,7 @@ async def many_at_once(runtime) -> None:
             nursery.start_soon(work, n)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("program", [one_of_everything, many_at_once])
 def test_cancelled_at_any_step_of_its_own_it_ends_and_leaves_everything_safe(tmp_path, program) -> None:
     steps = run_cancelled(program, tmp_path, 0)
@@ -165,6 +166,7 @@ def test_after_a_cancelled_start_the_same_log_can_be_used_again(tmp_path) -> Non
     assert verify([tmp_path / "audit.log"]).ok
 
 
+@pytest.mark.proof
 def test_runtimes_that_come_and_go_leave_no_threads_and_no_descriptors(tmp_path) -> None:
     import os
 

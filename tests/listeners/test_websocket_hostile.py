@@ -177,6 +177,7 @@ async def test_half_open_handshakes_are_few_and_have_an_end(storm) -> None:
         assert set(fort.refused) == {"timed out: no WebSocket handshake within 2 s"}
 
 
+@pytest.mark.proof
 async def test_a_request_that_comes_byte_by_byte_has_the_same_deadline(storm) -> None:
     async with storm(handshake_timeout=0.5) as fort, fort.besieged(), await fort.connect() as peer:
 
@@ -404,6 +405,7 @@ async def test_one_who_reads_nothing_is_cut_after_its_bound_and_slows_no_other(s
         await flood(peer, b"".join(frame(TEXT, json.dumps(call).encode()) for call in calls))
 
 
+@pytest.mark.proof
 async def test_coming_and_going_leaves_nothing_behind(storm) -> None:
     async with storm() as fort, fort.besieged():
         for turn in range(200):

@@ -21,6 +21,7 @@ CARD = {
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 
+@pytest.mark.proof
 async def test_a_card_declared_over_one_pipe_is_known_over_the_next_in_the_other_era(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     hearthd = Hearthd(tmp_path).start()

@@ -98,6 +98,7 @@ JSON = st.recursive(
 TEXTS = st.dictionaries(st.text(st.characters(), max_size=5), JSON, max_size=5)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @given(TEXTS)
 @example({"n": 2**64})

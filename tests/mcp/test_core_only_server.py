@@ -14,6 +14,7 @@ def anyio_backend():
     return "trio"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize("reply", [None, tools_of_few_members, no_more_than_a_status], ids=["bare", "tools", "status"])
 async def test_tools_and_plans_run_on_a_server_that_sends_no_events(tmp_path, mode, reply):

@@ -36,6 +36,7 @@ def safe(records):
     return [line["name"] for record in records if record["event"] == "session.close" for line in record["safe"]]
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_board_is_served_without_a_daemon_and_the_end_of_stdin_leaves_its_lines_safe(env, tmp_path):
     with served(env) as bridge:
@@ -88,6 +89,7 @@ def test_the_log_of_a_board_goes_on_from_one_start_to_the_next(env, tmp_path):
     assert sum(record["event"] == "task.submit" for record in audit(tmp_path)) == 2
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_policy_is_that_of_an_embedded_runtime(env):
     with served(env) as bridge:
@@ -122,6 +124,7 @@ def test_an_unknown_board_is_refused_before_anything_is_served(env, tmp_path):
     assert not (tmp_path / "hearth").exists()
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_compact_board_lists_few_tools(env):
     with served(env, "--compact") as bridge:
@@ -157,6 +160,7 @@ def test_options_that_exclude_each_other_are_refused(arguments):
     assert "leave out" in said.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_bridge_starts_without_the_modules_of_clients_and_web_servers():
     """They would take a third of the time of its start; the SDK's packages import them in their __init__."""

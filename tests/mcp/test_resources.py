@@ -291,6 +291,7 @@ async def test_a_sensor_that_stops_answering_and_answers_again_is_told_of_twice(
         assert (await read(client, TEMPERATURE))["value"] == 20.0
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 async def test_the_board_is_told_of_when_a_bus_is_no_longer_well(tmp_path):
     async with watched(tmp_path, NEW, "hearth://board") as (client, runtime, ours, changed):

@@ -238,6 +238,7 @@ def test_it_ends_when_its_answers_are_not_read(raw):
 # --- the daemon -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_daemon_that_is_not_there_is_told_in_a_line_and_with_the_exit_code_of_the_cli(tmp_path):
     with RawMcp(f"unix:{tmp_path}/nobody.sock") as bridge:

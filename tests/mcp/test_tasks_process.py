@@ -29,6 +29,7 @@ def ended(bridge, task):
             return said
 
 
+@pytest.mark.proof
 def test_a_watch_ends_as_a_task_by_its_edge_by_its_cancellation_and_with_the_clients_pipe(tmp_path):
     hearthd = Hearthd(tmp_path).start()
     try:

@@ -164,6 +164,7 @@ def test_a_crash_of_the_service_leaves_no_image_of_its_memory() -> None:
     assert Unit(SERVICE).one("LimitCORE") == "0"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_shipped_configuration_loads_and_says_which_board(tmp_path: Path) -> None:
     config = PACKAGING / "hearth.toml"

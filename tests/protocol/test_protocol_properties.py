@@ -201,6 +201,7 @@ def test_arbitrary_bytes_make_nothing_but_calls_answers_and_a_close(chunks):
     run(chunks)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @SOME
 @given(STREAMS)

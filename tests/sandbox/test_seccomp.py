@@ -76,6 +76,7 @@ def test_every_system_call_of_the_table_is_denied_with_its_error():
     assert answers == {name: errno.errorcode[wanted[name]] for name in answers}
 
 
+@pytest.mark.proof
 @needs_filters
 def test_nothing_is_executed_unless_that_is_allowed():
     def run():
@@ -85,6 +86,7 @@ def test_nothing_is_executed_unless_that_is_allowed():
     assert filtered(run, execve=True) == "done"
 
 
+@pytest.mark.proof
 @needs_filters
 def test_no_server_is_connected_to_unless_that_is_allowed(tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
@@ -99,6 +101,7 @@ def test_no_server_is_connected_to_unless_that_is_allowed(tmp_path):
         assert filtered(reach, connect=True) == "done"
 
 
+@pytest.mark.proof
 @needs_filters
 @pytest.mark.parametrize(("families", "notifier"), [((), None), (("inet-dgram", "netlink:route"), 0)])
 def test_a_listening_socket_is_not_made_to_connect_by_sending(families, notifier):

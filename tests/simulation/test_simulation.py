@@ -78,6 +78,7 @@ def everything_went_wrong(figures):
         assert figures[f"signal: {signal}"], signal
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_world_again_in_one_process():

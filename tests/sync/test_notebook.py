@@ -21,6 +21,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason="needs a kernel: pip install nbclient ipykernel")
 @pytest.mark.filterwarnings("default")

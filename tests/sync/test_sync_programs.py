@@ -139,6 +139,7 @@ def test_an_interrupt_that_nothing_catches_ends_the_program_as_usual() -> None:
     assert closings(printed[0]) == [("closed by the client", SAFE)]
 
 
+@pytest.mark.proof
 def test_a_forked_child_gets_an_error_that_says_what_to_do_and_may_open_its_own() -> None:
     printed, _ = run(
         """

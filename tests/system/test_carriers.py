@@ -104,6 +104,7 @@ def test_one_session_is_used_from_every_carrier_by_which_its_principal_can_come(
         assert running.over(kind, proof).refusal("task.get", here)["code"] == -32000
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("secure", [False, True], ids=["ws", "wss"])
 def test_sigterm_ends_it_within_its_bound_and_every_client_sees_a_clean_end(daemon, secure: bool) -> None:
     running = daemon("[limits]\nshutdown_grace_s = 60\n", secure=secure)
@@ -147,6 +148,7 @@ def test_clients_that_do_not_answer_its_goodbye_do_not_keep_it_nor_those_who_nev
     assert "crashed" not in running.said
 
 
+@pytest.mark.proof
 def test_a_client_that_reads_nothing_is_cut_off_on_every_carrier_while_the_others_go_on(daemon, tmp_path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_bytes(b"x" * 262_144)

@@ -117,6 +117,7 @@ def test_a_second_daemon_on_the_same_socket_is_refused_and_the_first_goes_on(hea
     assert running.peer().open()
 
 
+@pytest.mark.proof
 def test_a_second_daemon_on_the_same_audit_log_is_refused(hearthd, tmp_path: Path) -> None:
     running = hearthd().start()
     other = tmp_path / "other.toml"
@@ -128,6 +129,7 @@ def test_a_second_daemon_on_the_same_audit_log_is_refused(hearthd, tmp_path: Pat
     assert not (tmp_path / "other.sock").exists()
 
 
+@pytest.mark.proof
 def test_a_stale_socket_is_replaced(hearthd) -> None:
     running = hearthd().start()
     running.kill()
@@ -166,6 +168,7 @@ def test_a_configuration_that_cannot_be_used_names_the_place_and_exits_2(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.proof
 def test_check_says_what_it_found_and_touches_nothing(tmp_path: Path) -> None:
     config = tmp_path / "hearth.toml"
     config.write_text(f'[server]\nsocket = "{tmp_path}/s.sock"\n[audit]\npath = "{tmp_path}/audit.log"\n')
@@ -175,6 +178,7 @@ def test_check_says_what_it_found_and_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [config]
 
 
+@pytest.mark.proof
 def test_print_config_prints_what_loads_back(tmp_path: Path) -> None:
     printed = daemon("--print-config", "--board", "sim")
     assert printed.returncode == 0
@@ -235,6 +239,7 @@ def test_a_wedged_transaction_does_not_keep_the_daemon_from_ending(hearthd) -> N
     assert running.stop() == 0
 
 
+@pytest.mark.proof
 def test_it_shows_the_service_manager_that_it_is_alive_until_it_has_ended(hearthd, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.settimeout(60)

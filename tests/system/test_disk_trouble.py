@@ -169,6 +169,7 @@ def test_on_a_full_disk_the_end_of_what_runs_is_on_record_and_nothing_is_disclos
     assert (report.lost, report.uncounted, report.unsigned) == ({"reads": gap["lost"]["reads"]}, 0, 0)
 
 
+@pytest.mark.proof
 def test_a_file_system_that_goes_read_only_stops_effects_and_after_repair_the_next_daemon_goes_on(
     hearthd, tmp_path
 ) -> None:
@@ -282,6 +283,7 @@ HANDS = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("durability", "hand"), [*(("os", hand) for hand in HANDS), ("fsync", halve)])
 def test_whatever_is_done_to_the_log_the_next_records_are_in_a_chain_that_tells_of_it(
     hearthd, durability, hand

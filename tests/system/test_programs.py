@@ -155,6 +155,7 @@ def tried(place: Place, attack: str) -> str:
     return str(step["result"]["stdout"]["text"]).strip()
 
 
+@pytest.mark.proof
 @needs_filters
 @needs_landlock(6)
 @pytest.mark.parametrize(("attack", "expected"), CASES)
@@ -202,6 +203,7 @@ def staying(request: pytest.FixtureRequest) -> Iterator[Place]:
         yield place
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["stay", "scatter"])
 def test_a_program_that_ignores_sigterm_ends_with_its_task_and_so_does_what_it_started(
     staying: Place, name: str

@@ -117,6 +117,7 @@ def test_with_tokens_or_certificates_it_starts_for_everybody(tmp_path, papers) -
             running.end()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("section", "mode"), [("tls", 0o644), ("websocket", 0o660)])
 def test_a_key_that_others_can_use_is_refused_and_the_error_says_what_to_do(
     tmp_path, papers, section: str, mode: int
@@ -254,6 +255,7 @@ def test_what_is_no_handshake_at_all_harms_no_other(daemon) -> None:
     assert running.over("tls").open()
 
 
+@pytest.mark.proof
 def test_a_thousand_wrong_tokens_make_few_records_and_the_right_one_gets_in_meanwhile(daemon) -> None:
     running = daemon()
     address = running.listening["ws"]

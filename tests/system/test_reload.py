@@ -121,6 +121,7 @@ def test_a_peer_no_longer_certified_cannot_connect_again_and_a_connected_one_sta
     assert running.peer(tls(running.listening["tls"], welcome)).open()
 
 
+@pytest.mark.proof
 def test_a_signal_that_comes_again_and_again_costs_nothing(running, papers) -> None:
     peer = running.over("wss")
     session = peer.open()

@@ -197,6 +197,7 @@ def test_a_tcp_listener_serves_and_a_confined_daemon_cannot_connect_with_it(
             elsewhere.accept()[0].close()
 
 
+@pytest.mark.proof
 @needs_landlock(1)
 @needs_filters
 def test_with_proc_exec_the_listed_program_runs_and_no_other(place: dict[str, Any]) -> None:
@@ -263,6 +264,7 @@ def test_what_is_in_force_is_told_in_the_log_the_audit_log_and_health(confined: 
     assert confined.peer.health()["sandbox"] == told
 
 
+@pytest.mark.proof
 def test_what_the_environment_adds_may_be_written_and_is_told(place: dict[str, Any]) -> None:
     with daemon(place, env={"HEARTH_SANDBOX_WRITE": place["outside"]}) as inside:
         assert inside.tries("write_another_users_file") == {"here": "done", "thread": "done"}

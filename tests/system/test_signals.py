@@ -93,6 +93,7 @@ def test_a_second_sigterm_stops_waiting_and_still_leaves_a_log_that_verifies(hea
     assert "crashed" not in running.said
 
 
+@pytest.mark.proof
 def test_a_signal_during_the_start_ends_it_or_is_obeyed_when_it_is_up(hearthd, tmp_path) -> None:
     for n in range(8):
         directory = tmp_path / str(n)
@@ -111,6 +112,7 @@ def test_a_signal_during_the_start_ends_it_or_is_obeyed_when_it_is_up(hearthd, t
         assert not running.audit.exists() or verify([running.audit]).ok
 
 
+@pytest.mark.proof
 def test_a_client_that_does_not_read_does_not_keep_the_daemon_from_ending(hearthd, tmp_path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_bytes(os.urandom(256 * 1024))
@@ -159,6 +161,7 @@ def test_a_terminal_that_closes_ends_the_daemon_in_it_with_safe_states(tmp_path)
     assert_complete(running)
 
 
+@pytest.mark.proof
 def test_kill_9_and_restart_names_the_tasks_that_were_in_flight(hearthd) -> None:
     running = hearthd().start()
     peer = running.peer()
@@ -213,6 +216,7 @@ def test_it_serves_though_its_readiness_cannot_be_reported(tmp_path, how: str) -
     assert_complete(running)
 
 
+@pytest.mark.proof
 def test_a_reader_of_its_messages_that_does_not_read_cannot_stop_it(tmp_path) -> None:
     running = Hearthd(tmp_path)
     reading, writing = os.pipe()

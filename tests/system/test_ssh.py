@@ -172,6 +172,7 @@ async def test_a_killed_ssh_is_an_error_that_says_so_and_its_session_is_closed(b
         assert (await witness.run("gpio.get", line=17))["value"] == 0
 
 
+@pytest.mark.proof
 async def test_much_goes_both_ways_at_once_and_all_of_it_arrives(bench) -> None:
     async with hearth.connect(bench.address) as client, client.open_session() as session:
         answers = []

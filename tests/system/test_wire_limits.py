@@ -212,6 +212,7 @@ def test_a_batch_that_asks_for_too_much_at_once_is_refused_the_rest(big) -> None
     assert running.memory() <= memory + 96
 
 
+@pytest.mark.proof
 def test_the_results_of_a_task_are_bounded_and_what_no_longer_fits_fails(big) -> None:
     running, peer, session, read = big
     memory = running.memory()
