@@ -19,6 +19,8 @@ from hearth.actors.embedded import LocalJobs
 from hearth.config.model import Config, HcpConfig
 from hearth.errors import MethodNotFound
 
+pytestmark = pytest.mark.slow
+
 CSV = b"at_s,celsius\n" + b"0.1,21.5\n" * 100_000
 """More than one slice of it."""
 
@@ -244,7 +246,6 @@ async def test_a_job_that_does_not_exist_is_not_found(served):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "promise",
     [
@@ -258,7 +259,6 @@ async def test_over_stdio_it_is_no_other(over, promise):
         await promise(served)
 
 
-@pytest.mark.slow
 async def test_a_program_with_a_runtime_of_its_own_has_its_jobs_done_by_it():
     with trio.fail_after(60):
         async with hearth.open_runtime(board="sim") as runtime:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hearth.actors.embedded import EmbeddedRuntime
     from hearth.api import JobResult
 
+pytestmark = pytest.mark.slow
+
 SURVEY, SELF_TEST, HEALTH = "bench-climate-survey", "gpio-self-test", "host-health-report"
 
 
@@ -99,7 +101,6 @@ async def test_every_input_and_output_that_a_model_reads_is_described(tmp_path: 
 # --- bench-climate-survey -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 async def test_a_survey_reports_the_statistics_of_the_readings_that_it_leaves_behind(tmp_path: Path) -> None:
     asked = {"sensor": "temperature", "samples": 8, "interval_s": 0.02, "unit": "kelvin", "tolerance": 0.5}
     async with runtime_of(tmp_path) as runtime:
@@ -144,7 +145,6 @@ async def test_a_survey_of_the_defaults_alone_is_one(tmp_path: Path) -> None:
     assert result.state == "ABORTED"
 
 
-@pytest.mark.slow
 async def test_readings_that_are_spread_too_widely_fail_a_caller_who_wants_to_be_sure(tmp_path: Path) -> None:
     asked = {"samples": 6, "interval_s": 0, "tolerance": 5}
     async with runtime_of(tmp_path) as runtime:
@@ -165,7 +165,6 @@ async def test_a_sensor_that_there_is_not_is_an_input_error_with_the_sensors_tha
     assert "temperature" in (result.error_message or "")
 
 
-@pytest.mark.slow
 async def test_an_aborted_survey_keeps_its_readings_and_the_statistics_of_them(tmp_path: Path) -> None:
     async with runtime_of(tmp_path) as runtime:
         result = await aborted(runtime, SURVEY, {"samples": 1000, "interval_s": 0.01}, after=10)
@@ -176,7 +175,6 @@ async def test_an_aborted_survey_keeps_its_readings_and_the_statistics_of_them(t
     assert result.outputs["mean"] == pytest.approx(statistics.fmean(float(row["value"]) for row in rows), abs=1e-3)
 
 
-@pytest.mark.slow
 async def test_a_survey_says_how_far_it_is_and_what_it_has_read(tmp_path: Path) -> None:
     async with runtime_of(tmp_path) as runtime:
         job = await runtime.delegate(SURVEY, "watched", {"samples": 25, "interval_s": 0})
@@ -189,7 +187,6 @@ async def test_a_survey_says_how_far_it_is_and_what_it_has_read(tmp_path: Path) 
     assert all(one["unit"] == "celsius" and 10 < one["latest"] < 40 for one in found)
 
 
-@pytest.mark.slow
 async def test_a_survey_that_hogs_the_sensors_bus_is_more_risky_and_a_policy_may_stop_it(tmp_path: Path) -> None:
     hogging = {"samples": 501, "interval_s": 0}
     async with runtime_of(tmp_path, hcp='max_risk = "R1"') as runtime:
@@ -255,7 +252,6 @@ async def test_a_wire_that_is_there_passes_and_its_line_is_low_again_afterwards(
     ]  # fmt: skip
 
 
-@pytest.mark.slow
 async def test_each_wire_is_told_for_itself_and_what_is_wrong_is_a_result_and_no_failure(
     tmp_path: Path, bench: str
 ) -> None:
@@ -281,7 +277,6 @@ async def test_each_wire_is_told_for_itself_and_what_is_wrong_is_a_result_and_no
     assert [each["level"] for each in levels["B"]["high"]] == [0, 0, 1, 1, 0, 0]
 
 
-@pytest.mark.slow
 async def test_an_aborted_self_test_keeps_the_levels_that_it_has_read(tmp_path: Path, bench: str) -> None:
     wires = [{"out": out, "in": into} for out, into in (("A", "IN_A"), ("B", "IN_B"), ("C", "IN_C"), ("D", "IN_D"))]
     async with runtime_of(tmp_path, bench) as runtime:
@@ -297,7 +292,6 @@ async def test_an_aborted_self_test_keeps_the_levels_that_it_has_read(tmp_path: 
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_one_output_that_two_inputs_see_is_two_wires_that_pass(tmp_path: Path, bench: str) -> None:
     text = BENCH.replace('["A", "IN_A"]', '["A", "IN_A"], ["A", "IN_D"]').replace('pull = "up"', 'pull = "down"')
     (tmp_path / "bench.toml").write_text(text)
@@ -367,7 +361,6 @@ def machine() -> dict[str, int]:
         return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
 
 
-@pytest.mark.slow
 async def test_a_health_report_is_of_this_machine_with_a_report_and_a_plot(tmp_path: Path, unmeasured: None) -> None:
     async with runtime_of(tmp_path) as runtime:
         result = await done(runtime, HEALTH, {**QUICK, "sensors": ["temperature", "thermometer"]})
@@ -396,7 +389,6 @@ async def test_a_health_report_is_of_this_machine_with_a_report_and_a_plot(tmp_p
         assert drawn in colours, "processor and memory are there, beside the legend"
 
 
-@pytest.mark.slow
 async def test_what_is_beyond_a_threshold_is_a_finding_and_what_is_not_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,7 +408,6 @@ async def test_what_is_beyond_a_threshold_is_a_finding_and_what_is_not_is_none(
     assert {finding["subject"] for finding in ill["findings"] if finding["check"] == "disk"} <= fuller
 
 
-@pytest.mark.slow
 async def test_an_aborted_health_report_keeps_what_it_has_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing_can_be_drawn(monkeypatch)
     asked = {"samples": 2000, "interval_s": 0.05}
@@ -429,7 +420,6 @@ async def test_an_aborted_health_report_keeps_what_it_has_seen(tmp_path: Path, m
     assert list(report["network"]) == ["before"]
 
 
-@pytest.mark.slow
 async def test_a_plot_that_cannot_be_drawn_is_a_warning_and_the_report_is_complete_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,7 +454,6 @@ async def twice(
     return whole, resumed, before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.5, 1])
 async def test_a_survey_that_goes_on_keeps_the_readings_on_record_and_takes_the_others(
     tmp_path: Path, part: float
@@ -480,7 +469,6 @@ async def test_a_survey_that_goes_on_keeps_the_readings_on_record_and_takes_the_
     assert (resumed.outputs == whole.outputs) is (part == 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.5, 1])
 async def test_a_self_test_that_goes_on_comes_to_the_same_result(tmp_path: Path, bench: str, part: float) -> None:
     pairs = [("A", "IN_A"), ("F", "IN_E"), ("B", "IN_B"), ("C", "IN_C")]
@@ -493,7 +481,6 @@ async def test_a_self_test_that_goes_on_comes_to_the_same_result(tmp_path: Path,
     assert (first == second) is (part == 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.5, 1])
 async def test_a_health_report_that_goes_on_keeps_the_looks_on_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float

@@ -24,6 +24,8 @@ from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
 from hearth.testing import _Clock, run_capability
 
+pytestmark = pytest.mark.slow
+
 Outputs = dict[str, Any]
 
 
@@ -55,7 +57,6 @@ def at_celsius(*, celsius):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_days_go_by_and_everything_that_the_job_leaves_is_there():
     result = run_capability(survey, {"samples": 3, "interval_s": 86_400}, prepare=at_celsius(celsius=20.0))
     assert (result.state, result.error_code, result.error_message) == ("COMPLETED", None, None)
@@ -72,7 +73,6 @@ def test_days_go_by_and_everything_that_the_job_leaves_is_there():
     assert result.done_twice == ()
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_one_another():
     first, second, other = (run_capability(survey, {}, seed=seed) for seed in (1, 1, 2))
     assert first.outputs == second.outputs
@@ -83,7 +83,6 @@ def test_the_same_seed_gives_the_same_run_and_another_one_another():
 # --- crashes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("crash_at", range(1, 8))
 def test_a_job_that_is_killed_after_any_record_comes_to_the_same_outputs_and_repeats_nothing(crash_at):
     whole = run_capability(survey, {})
@@ -113,7 +112,6 @@ async def fickle(job: Any) -> Outputs:
     return {}
 
 
-@pytest.mark.slow
 def test_a_function_that_takes_another_course_at_a_replay_is_found_out():
     result = run_capability(fickle, {}, crash_at=1)
     assert (result.state, result.error_code) == ("FAILED", "input_error")
@@ -132,7 +130,6 @@ async def switch(job: Any) -> Outputs:
     return {"known": known}
 
 
-@pytest.mark.slow
 def test_a_step_that_was_under_way_at_the_crash_is_unknown_and_not_done_again():
     result = run_capability(switch, {}, crash_at="gpio.set")
     assert (result.state, result.outputs) == ("COMPLETED", {"known": False})
@@ -173,7 +170,6 @@ def slow_bus(board):
     board.drivers["i2c:1"].faults.latency_s = 0.5
 
 
-@pytest.mark.slow
 def test_clean_up_comes_after_max_duration_with_time_of_its_own():
     result = run_capability(heater, {}, prepare=slow_bus)
     assert (result.state, result.error_code) == ("FAILED", "timeout")
@@ -209,7 +205,6 @@ def test_a_device_that_stays_away_fails_the_job():
     assert "no device acknowledges address 0x48" in (result.error_message or "")
 
 
-@pytest.mark.slow
 def test_a_bus_that_hangs_for_ever_ends_in_virtual_time():
     result = run_capability(stubborn, {"times": 0}, prepare=lambda board: board.drivers["i2c:1"].faults.wedge())
     assert result.state == "FAILED"
@@ -229,7 +224,6 @@ async def heat_later(board):
     sensor.temperature = lambda: 30.0
 
 
-@pytest.mark.slow
 def test_the_world_may_change_beside_the_job():
     result = run_capability(survey, {"samples": 3, "interval_s": 1000}, prepare=heat_later)
     assert result.outputs["values"] == [10.0, 10.0, 30.0]
@@ -348,7 +342,6 @@ async def plotter(job: Any) -> Outputs:
     return {}
 
 
-@pytest.mark.slow
 def test_time_stands_still_while_a_thread_draws():
     pytest.importorskip("PIL")
     result = run_capability(plotter, {})

@@ -26,6 +26,8 @@ from hearth.config.model import AuditConfig, Config, PolicyConfig
 from hearth.errors import PermissionDenied, QueueFull, RpcError, SessionInvalid
 from hearth.protocol.methods import METHODS
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 OPEN_METRICS = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;q=0.5"
 """What Prometheus says."""

@@ -20,6 +20,8 @@ from hearth import CarrierError, RpcError
 from hearth.errors import QueueFull, SessionInvalid
 from hearth.protocol.client import ProtocolViolation
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 SESSION, TASK = "S1", "T1"
 FLAGS = ["CAP_GPIO_RW", "CAP_STREAMING_TASK_EVENTS", "CAP_FUTURE"]
@@ -228,7 +230,6 @@ async def test_a_result_that_lacks_what_it_must_have_is_a_violation_that_names_i
             await use(client, method)
 
 
-@pytest.mark.slow
 async def test_an_answer_without_end_is_not_kept_in_memory(fake) -> None:
     async with fake() as (client, server):
 
@@ -306,7 +307,6 @@ async def test_leaving_a_session_whose_server_has_gone_raises_nothing_new(fake) 
                 raise Mine
 
 
-@pytest.mark.slow
 async def test_a_server_that_never_answers_does_not_keep_a_cancelled_client(fake, monkeypatch) -> None:
     monkeypatch.setattr("hearth.client.connection.ANSWER_TIMEOUT", 0.2)
     async with fake() as (client, server):
@@ -497,7 +497,6 @@ async def test_a_server_that_gives_events_of_no_task_is_wrong(fake, answer) -> N
             await client.attach(SESSION).submit("x", [], follow=True)
 
 
-@pytest.mark.slow
 async def test_leaving_the_connection_waits_for_what_is_to_be_taken_back(tmp_path, fake) -> None:
     async with fake() as (client, server):
 
@@ -549,7 +548,6 @@ async def test_no_daemon_there_is_an_error_with_a_cure(tmp_path) -> None:
             pass
 
 
-@pytest.mark.slow
 async def test_a_server_whose_queue_of_connections_is_full_is_waited_for(tmp_path) -> None:
     path = tmp_path / "busy.sock"
     with socket.socket(socket.AF_UNIX) as listening:

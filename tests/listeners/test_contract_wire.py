@@ -16,6 +16,8 @@ from support.world import BenchWorld, RawClient, running
 
 from hearth.api import step
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 LIMIT = 1 << 20
 STREAMS = tuple(kind for kind in KINDS if kind not in ("ws", "wss"))
@@ -185,7 +187,6 @@ async def test_lines_may_come_in_any_pieces(wired, kind) -> None:
         assert codes(client.documents) == [-32601] * 3
 
 
-@pytest.mark.slow
 @over_every_carrier
 async def test_many_documents_at_once_are_all_answered(wired, kind) -> None:
     async with wired(kind) as wire:
@@ -204,7 +205,6 @@ async def test_a_long_answer_comes_whole(wired, kind) -> None:
         assert [len(step["result"]["data"]) for step in task["steps"]] == [200_000] * 8
 
 
-@pytest.mark.slow
 @over_every_carrier
 async def test_hearths_own_client_says_and_takes_what_is_long(wired, kind) -> None:
     async with wired(kind) as wire, wire.over.connect(kind) as client, client.open_session() as session:
@@ -257,7 +257,6 @@ async def test_the_answer_to_a_batch_comes_before_the_events_it_asked_for(wired,
 # --- ends -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @over_every_carrier
 async def test_a_client_that_does_not_read_is_cut_off_after_its_bound_and_no_other_notices(wired, kind) -> None:
     async with wired(kind, send_timeout_s=0.3) as wire:
@@ -298,7 +297,6 @@ async def test_a_session_that_is_to_end_with_its_client_does_however_that_goes(w
         await passes(lambda: not wire.world.connections)
 
 
-@pytest.mark.slow
 @over_every_carrier
 async def test_a_server_that_ends_sends_what_is_due_and_ends_cleanly(wired, kind) -> None:
     async with wired(kind) as wire:
@@ -338,7 +336,6 @@ def visit(address, context, web):
     connected.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tls", "wss"])
 async def test_what_tls_needs_for_a_connection_goes_with_it_and_does_not_wait_for_the_collector(
     wired, papers, kind

@@ -8,6 +8,8 @@ import pytest
 from soak.judge import Tolerance, judge, theil_sen, thinned, verdict, warm_up
 from soak.limits import TOLERANCES
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {tolerance.series: tolerance for tolerance in TOLERANCES}
 MINUTES_10 = 600
 
