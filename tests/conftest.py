@@ -53,11 +53,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest modules first, so that no worker goes on long after the others; a slow test counts as thirty."""
+    """Sort the longest modules first, so that no worker goes on long after the others; a slow test counts as thirty.
+
+    Last of all plugins: only tests that were selected count.
+    """
     weights = Counter[Path]()
     for item in items:
-        weights[item.path] += 30 if any(item.iter_markers("slow")) else 300 if any(item.iter_markers("proof")) else 1
+        weights[item.path] += 300 if any(item.iter_markers("proof")) else 30 if any(item.iter_markers("slow")) else 1
     items.sort(key=lambda item: (-weights[item.path], item.path))
 
 

@@ -54,7 +54,6 @@ def imported(folder: Path) -> str:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -111,7 +111,6 @@ def test_where_all_keep_too_much_the_one_who_keeps_most_gives_way():
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False,
     allow_infinity=False) | st.text(max_size=50), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=20),
     inner), max_leaves=200))  # fmt: skip
@@ -237,7 +236,6 @@ async def test_connections_are_charged_for_what_they_take(roomy):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize("args", [{}, {"tag": "x", "n": 7}, {"junk": [[], {}, 1.5] * 500}], ids=["none", "few", "many"])
 async def test_live_tasks_are_charged_for_what_they_take(roomy, args):
     world, local, session = roomy
@@ -248,7 +246,6 @@ async def test_live_tasks_are_charged_for_what_they_take(roomy, args):
 
 @pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
-@pytest.mark.slow
 async def test_steps_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     async with weighed(world):
@@ -257,7 +254,6 @@ async def test_steps_are_charged_for_what_they_take(roomy):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_ended_tasks_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     async with weighed(world):
@@ -282,7 +278,6 @@ async def test_keys_are_charged_for_what_they_take(roomy):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_subscriptions_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     tasks = [await local.submit(session, ("wait", {})) for _ in range(100)]
@@ -355,7 +350,6 @@ async def test_tasks_with_large_arguments_are_refused_before_anything_is_done(ti
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_idempotency_keys_are_refused_past_the_budget_and_never_forgotten(tight):
     session = await tight.connect().open()
     first = await session.start(("read", {}), key="the first")

@@ -111,7 +111,6 @@ async def test_sessions_opened_and_closed_in_a_loop_are_limited_for_each_princip
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_dry_runs_are_limited_for_each_principal_and_use_up_no_tools_rate(autojump_clock):
     world = BenchWorld(max_tasks_per_session=10_000)
     async with running(world):
@@ -127,7 +126,6 @@ async def test_dry_runs_are_limited_for_each_principal_and_use_up_no_tools_rate(
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_rejected_peers_are_counted_by_carrier_whatever_their_addresses(autojump_clock):
     world = BenchWorld()
     async with running(world):

@@ -36,7 +36,6 @@ async def test_one_address_cannot_fill_the_log_nor_keep_another_out_of_it(world)
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_many_addresses_cannot_fill_the_log_either(world) -> None:
     begun = trio.current_time()
     for number in range(3 * MOST_NAMES):

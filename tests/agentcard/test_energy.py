@@ -82,7 +82,6 @@ def test_a_reading_that_failed_begins_a_new_window():
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @given(st.lists(st.floats(0, 999), min_size=25, max_size=60))
 def test_no_reading_of_a_counter_makes_energy_negative(values):
     measured = fed(RAPL, [(PERIOD_S * n, value, n * 10) for n, value in enumerate(values)])

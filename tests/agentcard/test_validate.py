@@ -557,7 +557,6 @@ def test_no_text_and_no_bytes_raise(document):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @given(st.sampled_from(GOOD), st.data())
 @settings(max_examples=100)
 def test_a_good_card_with_any_json_in_any_place_raises_nothing(good, data):

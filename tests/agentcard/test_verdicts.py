@@ -65,7 +65,6 @@ def mutated(rng, card):
 
 @pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_of_thousands_of_mutated_cards_the_verdicts_agree_with_the_ten_rules(seed):
     rng = random.Random(seed)
@@ -87,7 +86,6 @@ def test_the_oracle_itself_knows_good_from_bad():
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_every_replacement_of_every_value_has_the_same_verdict():
     for path in places(EXAMPLE):
         if not path:

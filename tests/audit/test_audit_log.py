@@ -170,7 +170,6 @@ def test_a_batch_is_one_write(bench, events):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @given(
     room=st.integers(0, 3000),
     durability=st.sampled_from(["os", "fsync"]),

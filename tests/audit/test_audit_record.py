@@ -218,7 +218,6 @@ def test_floats_are_written_so_whatever_orjson_makes_of_them(monkeypatch):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @limits(deadline=None, max_examples=2000)
 def test_any_float_is_written_as_ecmascript_does(number):

@@ -88,7 +88,6 @@ class Daemon:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_what_comes_on_stdin_is_answered_on_stdout_and_the_end_of_stdin_ends_it(daemon) -> None:
     done = carry("--socket", daemon.socket, said=request(1) + request(2, "nonsense"))
     assert (done.returncode, done.stderr) == (0, b"")
@@ -104,7 +103,6 @@ def test_the_last_line_needs_no_line_end(daemon) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_ready_is_an_empty_line_once_it_is_connected(daemon, tmp_path) -> None:
     assert carry("--socket", daemon.socket, "--ready").stdout == b"\n"
     assert carry("--socket", daemon.socket).stdout == b""
@@ -262,7 +260,6 @@ def websocket(own_daemon, cli):
 
 @pytest.mark.proof
 @pytest.mark.slow
-@pytest.mark.slow
 def test_over_a_websocket_it_ends_when_everything_is_answered(websocket) -> None:
     batch = orjson.dumps([orjson.loads(request(id_)) for id_ in ("a", "b")]) + b"\n"
     notification = orjson.dumps({"jsonrpc": "2.0", "method": "tool.list"}) + b"\n"
@@ -276,7 +273,6 @@ def test_over_a_websocket_it_ends_when_everything_is_answered(websocket) -> None
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_every_command_goes_over_a_websocket(websocket, cli, monkeypatch) -> None:
     assert cli("--to", websocket, "run", "gpio.get", "line=4", "--json").json == {"line": 4, "value": 0}
     assert cli("run", "gpio.get", "line=4", "--to", websocket).code == 0

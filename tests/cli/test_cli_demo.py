@@ -102,7 +102,6 @@ def test_the_last_hint_works_as_it_is_printed(temporary, place, on_path, shown):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_the_demo_as_json_is_a_transcript_of_checked_claims(cli):
     answer = cli("demo", "--json")
     assert answer.code == 0, answer.out
@@ -115,7 +114,6 @@ def test_the_demo_as_json_is_a_transcript_of_checked_claims(cli):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
     monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace('wires = [["GPIO17", "GPIO27"]]', ""))
     answer = cli("demo", "--fast")
@@ -154,7 +152,6 @@ def test_a_scene_that_takes_too_long_ends_the_demo(cli, monkeypatch):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_machine_without_sha256sum_is_told_so_and_the_rest_is_claimed(cli, monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "SCRIPT", tmp_path / "none.sh")
     answer = cli("demo", "--json")
@@ -163,7 +160,6 @@ def test_a_machine_without_sha256sum_is_told_so_and_the_rest_is_claimed(cli, mon
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_cancel_that_never_comes_within_a_write_is_no_claim(cli, monkeypatch):
     async def too_late(_stage, task):
         await task.wait()
@@ -176,7 +172,6 @@ def test_a_cancel_that_never_comes_within_a_write_is_no_claim(cli, monkeypatch):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_controller_that_does_not_come_up_ends_the_demo(cli, monkeypatch):
     monkeypatch.setattr(scenes, "SAFE_LINE", 99)
     answer = cli("demo", "--json")

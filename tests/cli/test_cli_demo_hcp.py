@@ -19,7 +19,6 @@ def temporary(monkeypatch):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_the_demo_of_a_job_plays_to_the_end_and_leaves_nothing_behind(cli, temporary, unmeasured):
     answer = cli("demo", "--hcp", "--fast")
     assert answer.code == 0, answer.out + answer.err

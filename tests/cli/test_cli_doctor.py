@@ -430,7 +430,6 @@ def test_as_json_it_is_a_list_of_checks(local_cli):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_policy_that_refuses_us_fails_with_where_to_look(cli, own_daemon):
     daemon = own_daemon('[[policy]]\nname = "others"\nmatch = { uid = 65533 }\n')
     answer = cli("--socket", daemon.socket, "doctor")
@@ -440,7 +439,6 @@ def test_a_policy_that_refuses_us_fails_with_where_to_look(cli, own_daemon):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_policy_that_hides_the_board_is_a_warning(cli, own_daemon):
     daemon = own_daemon('[[policy]]\nname = "few"\nmatch = { any = true }\ntools = ["gpio.*"]\n')
     answer = cli("--socket", daemon.socket, "doctor")

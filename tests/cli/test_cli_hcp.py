@@ -378,7 +378,6 @@ def test_ctrl_c_aborts_the_job_and_says_how_it_ended(local_cli, file, hearth_pro
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_ctrl_c_before_the_answer_says_where_to_look(boss, file, hearth_process):
     with hearth_process("hcp", "submit", str(file(job(loud=True))), "--message-id", "asks") as process:
         (asked,) = waiting(boss)

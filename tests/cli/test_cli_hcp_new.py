@@ -22,7 +22,6 @@ def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_what_is_written_passes_its_test_and_is_offered_by_a_daemon(tmp_path):
     written = run(tmp_path, BIN / "hearth", "hcp", "new", "fan-check")
     assert written.returncode == 0, written.stderr

@@ -21,7 +21,6 @@ def script():
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_the_picture_has_the_words_of_the_demo_of_today(script) -> None:
     assert script.told(PICTURE) == script.told(script.drawn(script.record())), "make picture draws it again"
 

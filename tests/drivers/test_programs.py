@@ -263,7 +263,6 @@ def test_a_program_whose_time_runs_out_is_ended(execute):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_program_that_ignores_that_its_time_has_run_out_is_killed(execute):
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
     # However slow the machine: a program that has not come to ignoring it ends by SIGTERM, and by neither is a failure.

@@ -34,7 +34,6 @@ def test_every_input_that_was_kept_keeps_the_promises_of_its_target(name):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_the_seeds_become_by_mutation_keeps_the_promises_of_its_target(name):
     module, rng = load(name), random.Random(name)
@@ -188,7 +187,6 @@ def test_what_was_kept_is_changed_and_looked_at_without_a_tracer(tmp_path):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "what"),
     [

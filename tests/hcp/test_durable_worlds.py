@@ -28,7 +28,6 @@ def played(seeds):
 
 @pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
-@pytest.mark.slow
 def test_some_worlds_keep_every_promise():
     figures = played(range(QUICK))
     assert figures["effects"] > 2 * QUICK

@@ -132,7 +132,6 @@ async def still_works(world):
 
 @pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
-@pytest.mark.slow
 async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_job_server_goes_on(tmp_path, quiet):
     random = Random(1848)
     with trio.fail_after(60):
@@ -179,7 +178,6 @@ async def test_what_the_job_server_refuses_as_unreadable_is_what_reading_refuses
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_every_mangled_line_is_answered_and_the_connection_goes_on(tmp_path, quiet):
     random = Random(1905)
     with trio.fail_after(60):
@@ -316,7 +314,6 @@ class Line:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_real_daemon_answers_every_mutated_message_on_its_socket_and_says_nothing_of_a_bug(tmp_path):
     random = Random(1989)
     offered = tmp_path / "document_analysis.py"

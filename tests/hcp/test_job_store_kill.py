@@ -106,7 +106,6 @@ async def check(place, said, first):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_kill_at_any_moment_loses_nothing_that_was_answered(tmp_path, writers):
     chance, first, said = random.Random(6), 1, []
     for _ in range(ROUNDS):

@@ -152,7 +152,6 @@ def read(lines):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.spec(
     "hcp L4 Partial Results",
     "is",

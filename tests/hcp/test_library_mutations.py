@@ -71,7 +71,6 @@ def outcome(file: Path) -> bool:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_spoilt_plan_is_a_capability_or_says_what_is_wrong_and_where(tmp_path):
     random, file = Random(20261122), tmp_path / "spoilt.toml"
     refused = 0

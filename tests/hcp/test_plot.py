@@ -168,7 +168,6 @@ def test_every_series_is_in_the_legend_and_a_long_name_does_not_push_the_lines_a
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_peak_among_very_many_numbers_is_drawn_as_high_as_it_is() -> None:
     flat = [0.0] * plot.MOST_POINTS
     flat[123_456] = 1.0

@@ -256,7 +256,6 @@ def verdict(document: Any) -> Message | MessageError:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_thousands_of_mutated_messages_are_read_or_refused_and_nothing_else() -> None:
     random = Random(2024)
     refusals: dict[str, int] = {}

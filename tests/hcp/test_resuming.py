@@ -139,7 +139,6 @@ async def resumed(tmp_path, function, **more):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_a_part_that_was_cancelled_before_its_next_step_does_not_do_that_step_when_the_job_is_replayed(tmp_path):
     async def function(job):
         async def fails_in_the_end():

@@ -54,7 +54,6 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"), [("serve", "true"), ("capabilities", '["acme-survey"]'), ("shipped", '["bench-*"]')]
 )

@@ -119,7 +119,6 @@ async def test_without_mcp_the_rest_is_served(start) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_a_daemon_whose_clients_listen_ends_at_once(start) -> None:
     running = start()
     port = port_of(running)
@@ -146,7 +145,6 @@ async def test_a_daemon_whose_clients_listen_ends_at_once(start) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_sighup_reads_the_certificates_again(start, bench, tmp_path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     for source, target in ((bench.server_cert, cert), (bench.server_key, key)):

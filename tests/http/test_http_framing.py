@@ -143,7 +143,6 @@ async def test_a_request_whose_length_is_given_in_two_ways_is_refused_and_the_co
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_small_chunks_are_no_framing_too_much(connect) -> None:
     async with await connect() as raw:
         await raw.send(CHUNKED + b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n")

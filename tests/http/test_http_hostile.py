@@ -175,7 +175,6 @@ async def test_five_hundred_requests_at_once_are_answered_one_after_the_other(se
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_after_some_hundred_visits_everything_is_as_before(server) -> None:
     async def visit(number):
         async with await server.connect() as raw:

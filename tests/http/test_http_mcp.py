@@ -194,7 +194,6 @@ async def test_a_session_that_is_deleted_while_it_is_served_leaves_no_other_behi
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_a_client_of_the_old_era_that_vanishes_is_missed_after_the_idle_ttl(serve) -> None:
     async with serve(idle_ttl_s=2) as server:
         session = await Old.open(server, **ALICE)
@@ -205,7 +204,6 @@ async def test_a_client_of_the_old_era_that_vanishes_is_missed_after_the_idle_tt
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_a_client_of_the_old_era_that_listens_is_there(serve) -> None:
     async with serve(idle_ttl_s=2) as server:
         session = await Old.open(server, **ALICE)
@@ -219,7 +217,6 @@ async def test_a_client_of_the_old_era_that_listens_is_there(serve) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_a_client_of_the_new_era_is_forgotten_when_its_session_has_ended_idle(serve) -> None:
     async with serve(idle_ttl_s=2) as server:
         await new(server, "tools/call", **SET)
@@ -232,7 +229,6 @@ async def test_a_client_of_the_new_era_is_forgotten_when_its_session_has_ended_i
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_clients_are_forgotten_with_their_sessions(serve, monkeypatch) -> None:
     made = []
 
@@ -265,7 +261,6 @@ async def test_a_request_that_outlives_its_session_gets_no_other(serve) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_a_task_that_runs_keeps_a_client_of_the_new_era_known(serve) -> None:
     async with serve(idle_ttl_s=1) as server:
         pulse = {"line": 18, "value": 1, "duration_ms": 5000}
@@ -316,7 +311,6 @@ async def test_one_principal_has_so_many_sessions_of_the_old_era_and_no_more(ser
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_one_principal_has_so_many_names_and_no_more(serve) -> None:
     async with serve(max_sessions_per_principal=2, idle_ttl_s=3.0) as server:
         for client in ("one", "two"):

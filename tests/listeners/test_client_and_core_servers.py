@@ -326,7 +326,6 @@ async def hearth_command(server, *words, check=True):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize("reply", [None, tools_of_few_members, no_more_than_a_status], ids=["bare", "tools", "status"])
 async def test_the_command_runs_submits_and_watches_on_a_server_that_sends_no_events(tmp_path, reply):
     plan = tmp_path / "plan.json"

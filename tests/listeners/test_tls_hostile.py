@@ -365,7 +365,6 @@ async def test_who_changes_a_byte_on_the_way_is_cut(besieged) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_hundreds_who_come_and_go_leave_nothing_behind(besieged, bench) -> None:
     async with besieged() as server:
         gc.collect()

@@ -484,7 +484,6 @@ async def test_what_tls_refuses_never_asks_for_anything(secure, papers) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_the_deadline_is_for_tls_and_http_together(inside, certificates, papers) -> None:
     with trio.fail_after(60):
         async with served(inside, certificates=certificates, handshake_timeout=2) as place:
@@ -574,7 +573,6 @@ async def test_a_peer_is_not_silent_because_it_is_us_who_do_not_read(inside, aut
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_a_ping_that_cannot_be_sent_ends_the_connection(inside, autojump_clock, caplog) -> None:
     caplog.set_level(logging.INFO, "hearth")
     # The kernel counts the send timeout in real time, and filling the socket takes some.

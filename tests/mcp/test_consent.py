@@ -99,7 +99,6 @@ TEXTS = st.dictionaries(st.text(st.characters(), max_size=5), JSON, max_size=5)
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @given(TEXTS)
 @example({"n": 2**64})
 @example({"path": "\ud800"})

@@ -37,7 +37,6 @@ def safe(records):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_board_is_served_without_a_daemon_and_the_end_of_stdin_leaves_its_lines_safe(env, tmp_path):
     with served(env) as bridge:
         bridge.initialize()
@@ -55,7 +54,6 @@ def test_a_board_is_served_without_a_daemon_and_the_end_of_stdin_leaves_its_line
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_the_lines_safe_and_the_log_complete(env, tmp_path, number):
     with served(env) as bridge:
@@ -77,7 +75,6 @@ def test_a_signal_ends_it_with_the_lines_safe_and_the_log_complete(env, tmp_path
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_the_log_of_a_board_goes_on_from_one_start_to_the_next(env, tmp_path):
     for _ in range(2):
         with served(env) as bridge:
@@ -90,7 +87,6 @@ def test_the_log_of_a_board_goes_on_from_one_start_to_the_next(env, tmp_path):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_the_policy_is_that_of_an_embedded_runtime(env):
     with served(env) as bridge:
         bridge.initialize()
@@ -102,7 +98,6 @@ def test_the_policy_is_that_of_an_embedded_runtime(env):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_second_bridge_of_one_board_is_refused_with_the_cure(env):
     with served(env) as first:
         first.initialize()
@@ -125,7 +120,6 @@ def test_an_unknown_board_is_refused_before_anything_is_served(env, tmp_path):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_compact_board_lists_few_tools(env):
     with served(env, "--compact") as bridge:
         told = bridge.initialize()
@@ -161,7 +155,6 @@ def test_options_that_exclude_each_other_are_refused(arguments):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_the_bridge_starts_without_the_modules_of_clients_and_web_servers():
     """They would take a third of the time of its start; the SDK's packages import them in their __init__."""
     program = (

@@ -149,7 +149,6 @@ async def test_health_names_the_newest_audit_record_as_audit_head_does(tmp_path)
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_over_a_socket_both_methods_answer_as_anywhere(tmp_path) -> None:
     daemon = Hearthd(tmp_path).start()
     try:

@@ -95,7 +95,6 @@ def published(tmp_path_factory):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_no_published_pattern_looks_ahead_or_behind_or_back(published):
     found = {where: patterns(document) for where, document in published.items()}
     assert all(found[where] for where in ("tool.list", "mcp.tools", "tools/list", "agentcard://schema")), found

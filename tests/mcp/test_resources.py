@@ -292,7 +292,6 @@ async def test_a_sensor_that_stops_answering_and_answers_again_is_told_of_twice(
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 async def test_the_board_is_told_of_when_a_bus_is_no_longer_well(tmp_path):
     async with watched(tmp_path, NEW, "hearth://board") as (client, runtime, ours, changed):
         faults = runtime.board.drivers["i2c:1"].faults

@@ -96,7 +96,6 @@ PAGE, PAGES = 8, 8
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @both_eras
 async def test_the_official_client_uses_the_board_over_a_real_bridge(daemon, bridges, mode, tmp_path):
     command = impatient(f"unix:{daemon.socket}", tmp_path, 0.1)
@@ -239,7 +238,6 @@ def test_it_ends_when_its_answers_are_not_read(raw):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_daemon_that_is_not_there_is_told_in_a_line_and_with_the_exit_code_of_the_cli(tmp_path):
     with RawMcp(f"unix:{tmp_path}/nobody.sock") as bridge:
         code, said = bridge.wait()
@@ -250,7 +248,6 @@ def test_a_daemon_that_is_not_there_is_told_in_a_line_and_with_the_exit_code_of_
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_daemon_that_ends_and_is_started_again_costs_one_answer_and_is_told(tmp_path):
     hearthd = Hearthd(tmp_path).start()
     try:

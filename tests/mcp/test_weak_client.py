@@ -108,7 +108,6 @@ async def outcome(runtime, client, task):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize("compact", [False, True], ids=["all tools", "compact"])
 async def test_a_weak_client_recovers_from_every_recorded_mistake_within_two_turns(tmp_path, compact):
     assert len(TASKS) == 30

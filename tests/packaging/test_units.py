@@ -165,7 +165,6 @@ def test_a_crash_of_the_service_leaves_no_image_of_its_memory() -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_the_shipped_configuration_loads_and_says_which_board(tmp_path: Path) -> None:
     config = PACKAGING / "hearth.toml"
     done = run(sys.executable, "-m", "hearth.actors.daemon", "--check", "--config", config)
@@ -233,7 +232,6 @@ def test_the_cage_of_the_tests_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @needs_systemd
 def test_hearthd_serves_in_the_cage_of_its_unit(tmp_path: Path, unmeasured: None) -> None:
     state = tmp_path / "state"

@@ -202,7 +202,6 @@ def test_arbitrary_bytes_make_nothing_but_calls_answers_and_a_close(chunks):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @SOME
 @given(STREAMS)
 def test_arbitrary_documents_make_nothing_but_calls_answers_and_a_close(stream):

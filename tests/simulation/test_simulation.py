@@ -56,7 +56,6 @@ def test_fifty_worlds_keep_every_promise():
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_the_first_200_worlds_keep_every_promise(tmp_path):
     # But for the fifty above.
@@ -80,7 +79,6 @@ def everything_went_wrong(figures):
 
 @pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
-@pytest.mark.slow
 def test_the_same_seed_is_the_same_world_again_in_one_process():
     first = [digest(seed) for seed in range(12)]
     assert len(set(first)) == 12
@@ -145,7 +143,6 @@ def test_a_failing_seed_is_told_with_the_command_that_replays_it(capsys):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_the_command_runs_seeds_over_processes_and_keeps_figures(tmp_path):
     figures = played(tmp_path, 30, "--jobs", "2")
     assert figures["transactions"] > 60

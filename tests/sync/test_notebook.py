@@ -22,7 +22,6 @@ CELLS = [
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason="needs a kernel: pip install nbclient ipykernel")
 @pytest.mark.filterwarnings("default")
 def test_cells_of_a_kernel_use_both_faces(tmp_path) -> None:
