@@ -43,11 +43,9 @@ def test_the_package_is_one_for_arm64_and_everything_in_it_finds_its_libraries(r
     assert "not found" not in libraries
 
 
-@pytest.mark.parametrize("demo", ["demo", "demo --hcp"])
-def test_the_demo_runs(root: Debian, demo: str) -> None:
-    nobody = "cd /tmp && HOME=/tmp setpriv --reuid 65534 --regid 65534 --clear-groups"
-    said = root.run(f"{nobody} hearth {demo} --fast --no-sandbox")
-    assert re.search(r"\d+ claims, each checked", said), said
+@pytest.mark.parametrize("which", ["", "--hcp"])
+def test_the_demo_runs(root: Debian, which: str) -> None:
+    root.demo(f"{which} --no-sandbox")
 
 
 def test_hearthd_says_which_parts_of_its_confinement_are_missing_and_refuses_where_they_are_required(

@@ -25,16 +25,13 @@ pytestmark = [
     pytest.mark.parametrize("suite", [pytest.param(suite, marks=pytest.mark.xdist_group(suite)) for suite in PYTHONS]),
 ]
 
-DEMO = "cd /tmp && HOME=/tmp setpriv --reuid 65534 --regid 65534 --clear-groups hearth demo --fast"
-
 
 def test_the_package_is_built_and_installed_and_runs_the_demo(debian: Callable[..., Debian], suite: str) -> None:
     root = debian(suite)
     depends = root.run(f"dpkg-deb --field {root.package()} Depends")
     assert f"python3 (>= {PYTHONS[suite]})" in depends
     root.run(f"dpkg -i {root.package()}")
-    said = root.run(DEMO)
-    assert re.search(r"\d+ claims, each checked", said), said
+    root.demo()
 
 
 def test_the_fast_tests_pass(debian: Callable[..., Debian], suite: str) -> None:

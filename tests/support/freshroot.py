@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -148,6 +149,13 @@ class FreshRoot:
         )  # fmt: skip
         assert done.returncode == code, done.stdout
         return done.stdout
+
+    def demo(self, options: str = "") -> str:
+        """Play the demo as a user without any rights, in a directory of all; returns what it printed."""
+        user = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+        said = self.run(f"cd /tmp && HOME=/tmp {user} hearth demo --fast {options}")
+        assert re.search(r"\d+ claims, each checked", said), said
+        return said
 
     def files(self) -> set[str]:
         """Everything that is in it, as absolute paths there; directories with a slash behind."""
