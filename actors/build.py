@@ -215,6 +215,7 @@ def _policy(config: Config) -> list[PolicyEntry]:
                     tools=entry.tools,
                     rate=entry.rate,
                     hcp=JobRules(**asdict(entry.hcp)),
+                    rights=entry.rights,
                 )
             )
         except ConfigError as error:

@@ -33,7 +33,7 @@ from hearth.drivers.boards import Board
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
 from hearth.hcp import why_not_served
 from hearth.policy.principal import embedded
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import RIGHTS, Match, PolicyEntry
 from hearth.protocol.client import read_event
 from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.known import read_params, with_ignored
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hearth.journal")
 
-EMBEDDED_POLICY = (PolicyEntry(name="embedded", match=Match(any=True), max_risk=2, max_risk_ceiling=3),)
+EMBEDDED_POLICY = (PolicyEntry(name="embedded", match=Match(any=True), max_risk=2, max_risk_ceiling=3, rights=RIGHTS),)
 """The policy of an embedding program whose configuration has no [[policy]]: risk 3 only if a task asks for it."""
 
 

@@ -132,6 +132,30 @@ class AuditUnavailable(RpcError, code=-32011, symbol="AUDIT_UNAVAILABLE", title=
     """The audit log, or the file of driven outputs, cannot be written, so nothing that has an effect may begin."""
 
 
+class Halted(RpcError, code=-32012, symbol="HALTED", title="Halted"):
+    """The daemon is halted: nothing that has an effect begins until the halt is reset; reads go on."""
+
+
+class LimitViolated(RpcError, code=-32013, symbol="LIMIT_VIOLATED", title="Limit violated"):
+    """A limit of the board profile forbids this value, or this value now; `data.retry_after_ms` if waiting helps."""
+
+
+class InterlockOpen(RpcError, code=-32014, symbol="INTERLOCK_OPEN", title="Interlock open"):
+    """A condition that the board profile requires for driving this output does not hold, or cannot be read."""
+
+
+class EffectNotSeen(DeviceError, code=-32015, symbol="EFFECT_NOT_SEEN", title="Effect not seen"):
+    """A step was done, and the effect that it was to have (`expect`) could not be seen in time."""
+
+
+class ApprovalRequired(RpcError, code=-32016, symbol="APPROVAL_REQUIRED", title="Approval required"):
+    """The policy lets this run only as a plan that has been approved."""
+
+
+class PlanStale(RpcError, code=-32017, symbol="PLAN_STALE", title="Plan stale"):
+    """A plan can no longer be executed: it was used, has expired, or the hardware has changed since it was prepared."""
+
+
 class TaskFailed(HearthError):
     """Raised by `TaskResult.raise_for_status`: the task ended FAILED or CANCELLED."""
 

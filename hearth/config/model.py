@@ -390,6 +390,7 @@ class PolicyConfig:
     tools: Names = ("*",)
     rate: Annotated[Mapping[str, str], MapOf(_RATE)] = field(factory=dict)
     hcp: HcpPolicyConfig = field(factory=HcpPolicyConfig)
+    rights: Annotated[tuple[str, ...], ListOf(Choice("observe", "approve", "reset_halt", "admin"))] = ()
 
     def __attrs_post_init__(self) -> None:
         if self.max_risk_ceiling is not None and self.max_risk_ceiling < self.max_risk:

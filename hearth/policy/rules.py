@@ -105,6 +105,9 @@ def idle_job_rules(entries: Iterable[PolicyEntry], capabilities: Mapping[str, Ca
     return said
 
 
+RIGHTS: Final = ("observe", "approve", "reset_halt", "admin")
+"""What a `[[policy]]` entry may let its principals do beside running tools; none unless the entry names it."""
+
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)", re.DOTALL)
 _HIGHEST = len(RISK_NAMES) - 1
@@ -209,6 +212,10 @@ def _alternatives(given: _Condition | list[_Condition] | tuple[_Condition, ...])
     return tuple(one if isinstance(one, Match) else Match(**one) for one in several)
 
 
+def _names(given: Iterable[str]) -> frozenset[str]:
+    return frozenset(given)
+
+
 def _read_only(given: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(dict(given))
 
@@ -220,7 +227,8 @@ class PolicyEntry:
     `match` is a condition, or several of which one must hold; a mapping stands for the Match with its fields. `tools`
     are patterns over dotted names, in which `*` crosses dots too ("gpio.*", "*.read"). `rate` maps a tool's name, or a
     pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
-    holds the rules for whole jobs; a mapping stands for them too. Raises ConfigError that names the entry and the key.
+    holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. Raises ConfigError that
+    names the entry and the key.
     """
 
     name: str
@@ -230,6 +238,7 @@ class PolicyEntry:
     tools: tuple[str, ...] = field(default=("*",), converter=_patterns)
     rate: Mapping[str, str] = field(factory=dict, converter=_read_only)
     hcp: JobRules = field(factory=JobRules, converter=job_rules)
+    rights: frozenset[str] = field(factory=frozenset[str], converter=_names)
 
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
@@ -244,6 +253,8 @@ class PolicyEntry:
             raise ConfigError(f"{where}: max_risk_ceiling: {limits}; raise it or leave it out")
         if not all(_is_text(pattern) and pattern for pattern in self.tools):
             raise ConfigError(f'{where}: tools: expected patterns such as "gpio.*", got {list(self.tools)}')
+        if wrong := self.rights - {*RIGHTS}:
+            raise ConfigError(f"{where}: rights: expected some of {', '.join(RIGHTS)}, got {sorted(map(str, wrong))}")
         for pattern, text in self.rate.items():
             try:
                 Rate.parse(text)
@@ -264,6 +275,14 @@ class Grant:
     """Rate of each allowed tool. It bounds one session, and all sessions of the principal together."""
     hcp: JobRules = field(factory=JobRules)
     """Rules for whole jobs, within all of this."""
+    rights: frozenset[str] = frozenset()
+    """What its principal may do beside running tools; of `RIGHTS`."""
+
+    def require(self, right: str) -> None:
+        """Raise PermissionDenied, with the cure, if the entry does not give this right."""
+        if right not in self.rights:
+            reason = f"the right {right!r} is not given by policy {self.policy!r}; the operator gives it with `rights`"
+            raise PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "policy": self.policy})
 
     def risk_cap(self, asked: int | None) -> int:
         """Return the cap for a task with this `constraints.max_risk_level`: lower always, higher up to the ceiling.
@@ -313,10 +332,11 @@ def default_policy(own_uid: int, socket_gid: int | None) -> tuple[PolicyEntry, .
     """Return the policy of a configuration without entries: the daemon's user and the socket's group, max_risk 2.
 
     Being able to connect is the authentication (draft §10.1). Root can connect too, but is admitted only if it is the
-    daemon's own user or in the group. Write a policy entry to admit root otherwise.
+    daemon's own user or in the group. Write a policy entry to admit root otherwise. The daemon's user has all rights,
+    the group has none.
     """
-    ours, group = Match(uid=own_uid), None if socket_gid is None else Match(gid=socket_gid)
-    return (PolicyEntry(name="default", match=ours if group is None else (ours, group)),)
+    own = PolicyEntry(name="default", match=Match(uid=own_uid), rights=RIGHTS)
+    return (own,) if socket_gid is None else (own, PolicyEntry(name="socket group", match=Match(gid=socket_gid)))
 
 
 def unused_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> list[str]:
@@ -364,7 +384,7 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
         except ConfigError as error:
             raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
     caps = entry.max_risk, entry.max_risk_ceiling
-    return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp)
+    return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights)
 
 
 @lru_cache(maxsize=256)

@@ -199,6 +199,12 @@ export declare const SYMBOLS: Readonly<{
     [-32009]: "DEVICE_ERROR";
     [-32010]: "TIMED_OUT";
     [-32011]: "AUDIT_UNAVAILABLE";
+    [-32012]: "HALTED";
+    [-32013]: "LIMIT_VIOLATED";
+    [-32014]: "INTERLOCK_OPEN";
+    [-32015]: "EFFECT_NOT_SEEN";
+    [-32016]: "APPROVAL_REQUIRED";
+    [-32017]: "PLAN_STALE";
 }>;
 /** The server's refusal of a request. Decide by `code` and `data`, never by `message`. */
 export declare class HacpError extends Error {

@@ -7,6 +7,7 @@ from hearth.actors.build import unknown_accounts
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.principal import Principal
 from hearth.policy.rules import (
+    RIGHTS,
     Grant,
     Match,
     PolicyEntry,
@@ -287,14 +288,27 @@ def test_without_a_ceiling_the_cap_cannot_be_raised():
 
 
 def test_by_default_our_own_user_and_the_group_of_the_socket_get_in():
-    (entry,) = default_policy(1000, 997)
-    assert (entry.name, entry.max_risk, entry.max_risk_ceiling, entry.tools) == ("default", 2, 2, ("*",))
+    entries = default_policy(1000, 997)
+    assert [(entry.name, *sorted(entry.rights)) for entry in entries] == [
+        ("default", *sorted(RIGHTS)),
+        ("socket group",),
+    ]
+    assert {(entry.max_risk, entry.max_risk_ceiling, entry.tools) for entry in entries} == {(2, 2, ("*",))}
     ourselves = Principal("unix", uid=1000, gid=1000)
     member = Principal("unix", uid=1001, gid=1001, groups=frozenset((997,)))
-    assert decide([entry], ourselves, TOOLS) is not None
-    assert decide([entry], member, TOOLS) is not None
+    assert decide(entries, ourselves, TOOLS).rights == {*RIGHTS}
+    assert decide(entries, member, TOOLS).rights == frozenset()
     for other in (Principal("unix", uid=0, gid=0), Principal("unix", uid=997, gid=1001), ARM, BEARER):
-        assert decide([entry], other, TOOLS) is None
+        assert decide(entries, other, TOOLS) is None
+
+
+def test_a_right_that_is_not_given_is_refused_with_the_cure():
+    grant = decide([PolicyEntry(name="p", match=Match(any=True), rights=["approve"])], ADA, TOOLS)
+    grant.require("approve")
+    with pytest.raises(PermissionDenied, match="'reset_halt' is not given by policy 'p'; the operator gives it"):
+        grant.require("reset_halt")
+    with pytest.raises(ConfigError, match="policy 'p': rights: expected some of observe, approve"):
+        PolicyEntry(name="p", match=Match(any=True), rights=["aprove"])
 
 
 def test_a_daemon_of_root_lets_root_in_by_default():

@@ -32,6 +32,12 @@ ADDED = {
     -32009: "DEVICE_ERROR",
     -32010: "TIMED_OUT",
     -32011: "AUDIT_UNAVAILABLE",
+    -32012: "HALTED",
+    -32013: "LIMIT_VIOLATED",
+    -32014: "INTERLOCK_OPEN",
+    -32015: "EFFECT_NOT_SEEN",
+    -32016: "APPROVAL_REQUIRED",
+    -32017: "PLAN_STALE",
 }
 ALL = sorted(ERROR_TABLE.values(), key=lambda cls: cls.code)
 
@@ -156,7 +162,7 @@ def test_data_that_is_no_object_is_kept(data):
     assert from_wire({"code": -32602, "message": "x", "data": data}).data == {"value": data}
 
 
-@pytest.mark.parametrize("code", [-32012, -32099, 1, 0, -1, 2**63])
+@pytest.mark.parametrize("code", [-32050, -32099, 1, 0, -1, 2**63])
 def test_an_unknown_code_bears_its_number_and_is_sent_on_with_it(code):
     error = from_wire({"code": code, "message": "later", "data": {"code": "kept"}})
     assert type(error) is RpcError
