@@ -12,14 +12,20 @@ import orjson
 from attrs import frozen
 
 from hearth.errors import (
+    ApprovalRequired,
     AuditUnavailable,
     DeviceError,
+    EffectNotSeen,
+    Halted,
+    InterlockOpen,
     InternalError,
     InvalidParams,
     InvalidRequest,
+    LimitViolated,
     MethodNotFound,
     ParseError,
     PermissionDenied,
+    PlanStale,
     QueueFull,
     RateLimited,
     ResourceBusy,
@@ -107,8 +113,13 @@ def _confident(outputs: Mapping[str, Any], threshold: float | None) -> Shortfall
 ERROR_CODES: Final[Mapping[int, ErrorCode]] = {
     # The args made from the inputs turned out to be impossible.
     InvalidParams.code: "input_error",
-    # Allowlist, risk cap, path guard: limits that hearth enforces and no caller can relax.
+    # Allowlist, risk cap, path guard, halt and the like: limits that hearth enforces and no caller can relax.
     PermissionDenied.code: "safety_violation",
+    Halted.code: "safety_violation",
+    LimitViolated.code: "safety_violation",
+    InterlockOpen.code: "safety_violation",
+    ApprovalRequired.code: "safety_violation",
+    PlanStale.code: "safety_violation",
     ResourceBusy.code: "resource_unavailable",
     QueueFull.code: "resource_unavailable",
     RateLimited.code: "resource_unavailable",
@@ -116,6 +127,7 @@ ERROR_CODES: Final[Mapping[int, ErrorCode]] = {
     # A step's own limit; `timeout` is said of the job's max_duration alone.
     TimedOut.code: "execution_error",
     DeviceError.code: "execution_error",
+    EffectNotSeen.code: "execution_error",
     # The daemon wrote the step: a wrong request is not the caller's fault.
     ParseError.code: "internal_error",
     InvalidRequest.code: "internal_error",

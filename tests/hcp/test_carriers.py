@@ -259,6 +259,7 @@ async def test_over_stdio_it_is_no_other(over, promise):
         await promise(served)
 
 
+@pytest.mark.slow
 async def test_a_program_with_a_runtime_of_its_own_has_its_jobs_done_by_it():
     with trio.fail_after(60):
         async with hearth.open_runtime(board="sim") as runtime:

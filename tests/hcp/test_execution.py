@@ -140,6 +140,7 @@ async def test_time_that_passed_while_the_daemon_was_down_counts_for_a_sleep(loo
         assert world.observer.labels("begin") == ["after"]
 
 
+@pytest.mark.slow
 async def test_rounds_that_were_missed_are_not_made_up_for(look):
     async def function(job):
         times = []
@@ -224,6 +225,7 @@ async def test_a_mismatch_ends_the_job_even_if_the_function_handles_every_except
 # --- a step that was under way when the daemon died -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_step_with_an_effect_that_was_under_way_at_a_crash_is_unknown_and_is_never_done_again_by_itself(look):
     function = scripted(step("read", tag="first"), step("set", line=1, value=1, gate="g"))
     async with look(function, killed=True) as world:
@@ -297,6 +299,7 @@ async def test_a_failed_step_is_tried_again_by_the_next_session_only_if_it_had_n
 # --- side by side ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_parts_run_side_by_side_and_each_has_numbers_of_its_own(look):
     async def function(job):
         async def part(name):
@@ -454,6 +457,7 @@ async def test_clean_up_is_bounded_in_time_and_the_job_comes_to_its_end(look):
         assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
 
 
+@pytest.mark.slow
 async def test_clean_up_of_a_part_whose_neighbour_failed_is_not_done_again_when_the_job_goes_on(look):
     async def function(job):
         async def drives():
@@ -533,6 +537,7 @@ async def test_a_person_is_asked_while_the_job_is_paused_and_the_answer_is_on_re
         assert again["outputs"] == outputs
 
 
+@pytest.mark.slow
 async def test_no_answer_in_time_is_a_no(asking):
     async with asking(approval_timeout_s=0.05) as world:
         caller = world.caller()
@@ -555,6 +560,7 @@ async def test_a_job_that_waits_for_a_person_can_be_aborted(asking):
         assert (await bob.call("hcp.pending"))["approvals"] == []
 
 
+@pytest.mark.slow
 async def test_a_job_that_runs_out_of_time_while_a_person_is_asked_fails_by_way_of_running(tmp_path):
     offered = capability(function=asks, max_duration=timedelta(seconds=0.2))
     async with hcp_world(tmp_path / "hcp", offered) as world:

@@ -136,6 +136,8 @@ def test_every_code_that_a_step_can_fail_with_has_an_error_code_of_l4():
     [
         (-32602, "input_error"),
         (-32003, "safety_violation"),
+        *((code, "safety_violation") for code in (-32012, -32013, -32014, -32016, -32017)),
+        (-32015, "execution_error"),
         (-32004, "resource_unavailable"),
         (-32005, "resource_unavailable"),
         (-32006, "resource_unavailable"),

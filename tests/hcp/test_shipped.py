@@ -101,6 +101,7 @@ async def test_every_input_and_output_that_a_model_reads_is_described(tmp_path: 
 # --- bench-climate-survey -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_survey_reports_the_statistics_of_the_readings_that_it_leaves_behind(tmp_path: Path) -> None:
     asked = {"sensor": "temperature", "samples": 8, "interval_s": 0.02, "unit": "kelvin", "tolerance": 0.5}
     async with runtime_of(tmp_path) as runtime:
@@ -145,6 +146,7 @@ async def test_a_survey_of_the_defaults_alone_is_one(tmp_path: Path) -> None:
     assert result.state == "ABORTED"
 
 
+@pytest.mark.slow
 async def test_readings_that_are_spread_too_widely_fail_a_caller_who_wants_to_be_sure(tmp_path: Path) -> None:
     asked = {"samples": 6, "interval_s": 0, "tolerance": 5}
     async with runtime_of(tmp_path) as runtime:
@@ -165,6 +167,7 @@ async def test_a_sensor_that_there_is_not_is_an_input_error_with_the_sensors_tha
     assert "temperature" in (result.error_message or "")
 
 
+@pytest.mark.slow
 async def test_an_aborted_survey_keeps_its_readings_and_the_statistics_of_them(tmp_path: Path) -> None:
     async with runtime_of(tmp_path) as runtime:
         result = await aborted(runtime, SURVEY, {"samples": 1000, "interval_s": 0.01}, after=10)
@@ -187,6 +190,7 @@ async def test_a_survey_says_how_far_it_is_and_what_it_has_read(tmp_path: Path) 
     assert all(one["unit"] == "celsius" and 10 < one["latest"] < 40 for one in found)
 
 
+@pytest.mark.slow
 async def test_a_survey_that_hogs_the_sensors_bus_is_more_risky_and_a_policy_may_stop_it(tmp_path: Path) -> None:
     hogging = {"samples": 501, "interval_s": 0}
     async with runtime_of(tmp_path, hcp='max_risk = "R1"') as runtime:
@@ -277,6 +281,7 @@ async def test_each_wire_is_told_for_itself_and_what_is_wrong_is_a_result_and_no
     assert [each["level"] for each in levels["B"]["high"]] == [0, 0, 1, 1, 0, 0]
 
 
+@pytest.mark.slow
 async def test_an_aborted_self_test_keeps_the_levels_that_it_has_read(tmp_path: Path, bench: str) -> None:
     wires = [{"out": out, "in": into} for out, into in (("A", "IN_A"), ("B", "IN_B"), ("C", "IN_C"), ("D", "IN_D"))]
     async with runtime_of(tmp_path, bench) as runtime:
@@ -408,6 +413,7 @@ async def test_what_is_beyond_a_threshold_is_a_finding_and_what_is_not_is_none(
     assert {finding["subject"] for finding in ill["findings"] if finding["check"] == "disk"} <= fuller
 
 
+@pytest.mark.slow
 async def test_an_aborted_health_report_keeps_what_it_has_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing_can_be_drawn(monkeypatch)
     asked = {"samples": 2000, "interval_s": 0.05}
@@ -420,6 +426,7 @@ async def test_an_aborted_health_report_keeps_what_it_has_seen(tmp_path: Path, m
     assert list(report["network"]) == ["before"]
 
 
+@pytest.mark.slow
 async def test_a_plot_that_cannot_be_drawn_is_a_warning_and_the_report_is_complete_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +461,7 @@ async def twice(
     return whole, resumed, before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.5, 1])
 async def test_a_survey_that_goes_on_keeps_the_readings_on_record_and_takes_the_others(
     tmp_path: Path, part: float

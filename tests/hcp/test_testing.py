@@ -112,6 +112,7 @@ async def fickle(job: Any) -> Outputs:
     return {}
 
 
+@pytest.mark.slow
 def test_a_function_that_takes_another_course_at_a_replay_is_found_out():
     result = run_capability(fickle, {}, crash_at=1)
     assert (result.state, result.error_code) == ("FAILED", "input_error")
@@ -130,6 +131,7 @@ async def switch(job: Any) -> Outputs:
     return {"known": known}
 
 
+@pytest.mark.slow
 def test_a_step_that_was_under_way_at_the_crash_is_unknown_and_not_done_again():
     result = run_capability(switch, {}, crash_at="gpio.set")
     assert (result.state, result.outputs) == ("COMPLETED", {"known": False})

@@ -147,6 +147,7 @@ async def test_who_is_known_and_not_in_the_policy_is_forbidden(serve) -> None:
         assert server.authenticated == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 async def test_another_user_of_this_machine_is_who_the_kernel_says(server) -> None:
     answer = await server.ask("GET", "/mcp", how={"as_nobody": True})
@@ -176,6 +177,7 @@ async def test_names_of_loopback_and_configured_ones_are_names_of_the_daemon(ser
             assert (await server.ask("GET", "/healthz", Host=host)).status == 200, host
 
 
+@pytest.mark.slow
 async def test_a_name_that_was_made_to_point_here_is_misdirected(server) -> None:
     for host in (
         "evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "192.0.2.1", "[::2]",
@@ -268,6 +270,7 @@ NO_HTTP = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 1])
 async def test_what_is_no_http_is_answered_once_and_closed(serve, before) -> None:
     async with serve(handshake_timeout_s=0.6) as server:

@@ -307,6 +307,7 @@ async def test_leaving_a_session_whose_server_has_gone_raises_nothing_new(fake) 
                 raise Mine
 
 
+@pytest.mark.slow
 async def test_a_server_that_never_answers_does_not_keep_a_cancelled_client(fake, monkeypatch) -> None:
     monkeypatch.setattr("hearth.client.connection.ANSWER_TIMEOUT", 0.2)
     async with fake() as (client, server):
@@ -497,6 +498,7 @@ async def test_a_server_that_gives_events_of_no_task_is_wrong(fake, answer) -> N
             await client.attach(SESSION).submit("x", [], follow=True)
 
 
+@pytest.mark.slow
 async def test_leaving_the_connection_waits_for_what_is_to_be_taken_back(tmp_path, fake) -> None:
     async with fake() as (client, server):
 
@@ -548,6 +550,7 @@ async def test_no_daemon_there_is_an_error_with_a_cure(tmp_path) -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_a_server_whose_queue_of_connections_is_full_is_waited_for(tmp_path) -> None:
     path = tmp_path / "busy.sock"
     with socket.socket(socket.AF_UNIX) as listening:

@@ -336,6 +336,7 @@ def visit(address, context, web):
     connected.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tls", "wss"])
 async def test_what_tls_needs_for_a_connection_goes_with_it_and_does_not_wait_for_the_collector(
     wired, papers, kind
