@@ -21,6 +21,7 @@ from attrs import field, frozen
 from hearth._version import __version__
 from hearth.actors.admission import DRY_RUN_RATE, Checks
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT, Bus
+from hearth.actors.bus.guard import guard_of
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.catalogue import ToolCatalogue
 from hearth.actors.messages import TIMER_FIRED, CloseSession, Request
@@ -190,7 +191,14 @@ class Runtime:
         self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
         """The memory charged to each principal."""
         self.buses = {
-            bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit, outputs_file=parts.outputs_file)
+            bus_id: Bus(
+                bus_id,
+                driver,
+                queue_bound=limits.bus_queue,
+                audit=self.audit,
+                outputs_file=parts.outputs_file,
+                guard=guard_of(bus_id, driver, parts.board),
+            )
             for bus_id, driver in parts.drivers.items()
         }
         validators, known = {}, {}

@@ -191,7 +191,7 @@ def check_transfer(bus: int, addr: int, messages: Sequence[Message], addresses: 
     raise DeviceError(f"i2c bus {bus}: {reason}", effect="none", data={"bus": bus, "addr": addr, "errno": "EINVAL"})
 
 
-def _selects(messages: Sequence[Message]) -> bool:
+def selects(messages: Sequence[Message]) -> bool:
     """True for a read from a register: before its last address, a device has taken a register's number at most."""
     match messages:
         case [Write(data), Read()]:
@@ -205,7 +205,7 @@ def refused_effect(messages: Sequence[Message]) -> Effect:
 
     "none" if the first is the only one, and for a read from a register: a pointer that moved is no effect.
     """
-    return "none" if len(messages) == 1 or _selects(messages) else "unknown"
+    return "none" if len(messages) == 1 or selects(messages) else "unknown"
 
 
 def nack(bus: int, addr: int, messages: Sequence[Message], *, errno: str = "ENXIO", byte: bool = False) -> DeviceError:
@@ -213,7 +213,7 @@ def nack(bus: int, addr: int, messages: Sequence[Message], *, errno: str = "ENXI
     if byte:
         # A reader does not acknowledge: without bytes to write, it was the address.
         only_read = len(messages) == 1 and isinstance(messages[0], Read)
-        effect: Effect = "none" if only_read or _selects(messages) else "unknown"
+        effect: Effect = "none" if only_read or selects(messages) else "unknown"
         message = f"the device at {addr:#04x} stopped acknowledging, or there is none; i2c.scan lists those that do"
     else:
         effect = refused_effect(messages)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from hearth._util.exceptions import sole
+from hearth.actors.bus.guard import Guard
 from hearth.actors.bus.outputs import DrivenOutputs, OutputsFile, has_error
 from hearth.actors.bus.queue import (
     GiveBack,
@@ -63,7 +64,8 @@ class Bus:
     """One hardware bus, or a pool of them.
 
     `audit(event, **fields)` records bus.wedged, bus.reopened and outputs.safe. `outputs_file` lists the outputs that an
-    earlier run left driven: they are made safe as soon as the bus is open, before anything else.
+    earlier run left driven: they are made safe as soon as the bus is open, before anything else. `guard` stands before
+    the driver in every transaction; without one nothing is limited.
     """
 
     def __init__(
@@ -74,9 +76,13 @@ class Bus:
         queue_bound: int = 128,
         audit: Callable[..., None] = lambda _event, **_fields: None,
         outputs_file: OutputsFile | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.bus_id = bus_id
         self.driver = driver
+        self.guard = guard or Guard(bus_id, driver)
+        # What transactions get instead of the driver.
+        self._face = self.guard.face
         self.state: BusState = "opening"
         self.reason: str | None = None
         self._held: ResourceBusy | None = None
@@ -145,7 +151,7 @@ class Bus:
         self.transactions += 1
         begun = time.perf_counter()
         try:
-            value = self._enter_output(ticket, op)(self.driver)
+            value = self._enter_output(ticket, op)(self._face)
             if type(value) is WentSafe:
                 value = self._went_safe(ticket, value)
         except RpcError as error:
@@ -468,7 +474,7 @@ class Bus:
             else:
                 op = self._enter_output(ticket, op)
             if worker is None:
-                value = op(self.driver)
+                value = op(self._face)
             else:
                 value = await self._watched(worker, ticket, op)
             if type(value) is WentSafe:
@@ -491,7 +497,7 @@ class Bus:
         Raises TimedOut, with effect "done" and the result, for a transaction that returned after its limit.
         """
         # The worker has its own thread or shielded task; this lane only waits for the slot.
-        outcome: Slot[Any] = worker.submit(partial(op, self.driver))
+        outcome: Slot[Any] = worker.submit(partial(op, self._face))
         if await self._returned(outcome, deadline=ticket.begun_at + ticket.limit):
             return await outcome.get()
         # A pool still serves while one of its lanes is free; it is wedged when all are overdue.

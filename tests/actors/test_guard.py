@@ -1,0 +1,123 @@
+"""The guarded driver: every effect asks the guard first, whichever way it comes; safe states are always permitted."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+from support.world import running, simulated
+
+from hearth import step
+from hearth.actors.bus.guard import Guard
+from hearth.drivers.base import BaseDriver
+from hearth.errors import Halted
+
+LINE = 17
+
+
+@asynccontextmanager
+async def a_session(directory):
+    async with running(simulated(directory)) as world, world.sessions().open_session() as session:
+        yield world.runtime, session
+
+
+class Asked:
+    """A plug that notes each question and refuses while `error` is set."""
+
+    def __init__(self):
+        self.questions = []
+        self.error = None
+
+    def __call__(self, output, level):
+        self.questions.append((output, level))
+        if self.error is not None:
+            raise self.error
+
+
+def halted():
+    return Halted("the daemon is halted", data={"effect": "none"})
+
+
+EFFECTS = {
+    "gpio.set": ("gpio:sim", {"line": LINE, "value": 1}, (LINE, 1)),
+    "gpio.pulse": ("gpio:sim", {"line": LINE, "value": 1, "duration_ms": 1}, (LINE, 1)),
+    "i2c.write": ("i2c:1", {"bus": 1, "addr": 0x50, "reg": 0, "hex": "01"}, None),
+    "i2c.transfer": ("i2c:1", {"bus": 1, "addr": 0x50, "hex": "00 01"}, None),
+    "uart.write": ("uart:uart0", {"port": "uart0", "text": "x"}, ("data", b"x")),
+    "uart.exchange": ("uart:uart0", {"port": "uart0", "text": "x", "len": 1, "timeout_ms": 100}, ("data", b"x")),
+    "uart.control": ("uart:uart0", {"port": "uart0", "break_ms": 10}, None),
+}
+
+READS = {
+    "gpio.get": ("gpio:sim", {"line": LINE}),
+    "gpio.watch": ("gpio:sim", {"line": LINE, "timeout_ms": 1}),
+    "i2c.read": ("i2c:1", {"bus": 1, "addr": 0x50, "reg": 0, "len": 1}),
+    "hw.sensor.read": ("i2c:1", {"sensor": "temperature"}),
+    "uart.read": ("uart:uart0", {"port": "uart0", "timeout_ms": 1}),
+}
+
+
+@pytest.mark.parametrize("plug", ["halt", "interlocks"])
+@pytest.mark.parametrize("tool", EFFECTS)
+async def test_a_tool_with_an_effect_asks_the_guard_before_the_driver(tmp_path, tool, plug):
+    bus, args, question = EFFECTS[tool]
+    async with a_session(tmp_path) as (runtime, session):
+        asked = Asked()
+        asked.error = halted()
+        setattr(runtime.buses[bus].guard, plug, asked)
+        task = await session.submit("effect", [step(tool, **args)])
+        result = await task.wait()
+        assert result.steps[0].error_code == Halted.code
+        assert result.steps[0].error_data["effect"] == "none"
+        assert len(asked.questions) == 1
+        if question is not None:
+            assert asked.questions == [question]
+        assert runtime.parts.board.drivers["gpio:sim"].state(LINE) == "input"
+        assert runtime.parts.board.drivers["i2c:1"].devices[0x50].memory[0] == 0xFF
+
+
+@pytest.mark.parametrize("tool", READS)
+async def test_a_read_does_not_ask_the_guard(tmp_path, tool):
+    bus, args = READS[tool]
+    async with a_session(tmp_path) as (runtime, session):
+        asked = Asked()
+        asked.error = halted()
+        runtime.buses[bus].guard.halt = runtime.buses[bus].guard.interlocks = asked
+        await session.run(tool, **args)
+        assert asked.questions == []
+
+
+async def test_a_rollback_asks_the_guard(tmp_path):
+    async with a_session(tmp_path) as (runtime, session):
+        asked = Asked()
+        await session.run("gpio.set", line=LINE, value=1)
+        runtime.buses["gpio:sim"].guard.interlocks = asked
+        steps = [step("gpio.set", line=LINE, value=0), step("i2c.read", bus=1, addr=0x20, len=1)]
+        task = await session.submit("fails", steps, rollback_on_failure=True)
+        await task.wait()
+        assert asked.questions == [(LINE, 0), (LINE, 1)]
+
+
+async def test_safe_states_are_permitted_while_everything_is_refused(tmp_path):
+    async with running(simulated(tmp_path)) as world:
+        gpio, guard = world.parts.board.drivers["gpio:sim"], world.runtime.buses["gpio:sim"].guard
+        async with world.sessions().open_session() as session:
+            await session.run("gpio.set", line=LINE, value=1)
+            guard.halt = guard.interlocks = Asked()
+            guard.halt.error = halted()
+        assert gpio.state(LINE) == 0
+
+
+async def test_the_safe_level_is_permitted_while_halted_and_still_asked_of_the_interlocks(tmp_path):
+    async with a_session(tmp_path) as (runtime, session):
+        guard = runtime.buses["gpio:sim"].guard
+        guard.halt, guard.interlocks = Asked(), Asked()
+        guard.halt.error = halted()
+        await session.run("gpio.set", line=LINE, value=0)
+        assert guard.halt.questions == []
+        assert guard.interlocks.questions == [(LINE, 0)]
+
+
+def test_a_driver_of_an_unknown_kind_is_passed_as_it_is():
+    driver = BaseDriver()
+    assert Guard("com.acme.leds", driver).face is driver
