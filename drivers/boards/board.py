@@ -363,6 +363,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
     drivers: dict[str, Driver] = {
         f"{kind}:{name}": _FACTORIES[kind, driver](spec, style, seed) for kind, name, driver, spec in specs
     }
+    _connect_tanks(profile, drivers)
     if machine is not None and "sensors" in profile.discover:
         from hearth.drivers.linux.sensors import KernelSensors
 
@@ -405,7 +406,7 @@ def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
 
     # A chip never waits: in virtual time it is INLINE.
     mine = Style.THREAD if style is Style.THREAD else Style.INLINE
-    driver = SimGpio(chip.label, chip.lines, wires=chip.wires, style=mine)
+    driver = SimGpio(chip.label, chip.lines, wires=chip.wires, contacts=chip.contacts, style=mine)
     if style is Style.ASYNC:
         from hearth.drivers.sim.i2c import clock_for
 
@@ -415,7 +416,7 @@ def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
 
 
 def _sim_i2c(spec: I2cSpec, style: Style | None, seed: int) -> Driver:
-    from hearth.drivers.sim.i2c import Device, Eeprom, SimI2c, SlowTemperature, Tmp102, clock_for
+    from hearth.drivers.sim.i2c import Device, Eeprom, Mcp3221, SimI2c, SlowTemperature, Tmp102, clock_for
 
     mine = style or Style.THREAD
     clock = clock_for(mine)
@@ -423,9 +424,27 @@ def _sim_i2c(spec: I2cSpec, style: Style | None, seed: int) -> Driver:
     for device in spec.devices:
         if device.kind == "tmp102":
             devices[device.addr] = Tmp102(SlowTemperature(seed + device.addr, clock))
+        elif device.kind == "mcp3221":
+            devices[device.addr] = Mcp3221(lambda: 0.0)
         else:
             devices[device.addr] = Eeprom(clock, write_cycle_s=device.write_cycle_ms / 1000)
     return SimI2c(spec.bus, devices, style=mine, speed_hz=spec.speed_hz, addresses=spec.addresses)
+
+
+def _connect_tanks(profile: Profile, drivers: Mapping[str, Any]) -> None:
+    """Connect each tank to the line of its pump, which is on another bus than its level."""
+    for spec in profile.i2c:
+        for device in spec.devices:
+            if device.tank is not None:
+                from hearth.drivers.sim.gpio import Tank
+                from hearth.drivers.sim.i2c import clock_for
+
+                adapter = drivers[f"i2c:{spec.bus}"]
+                found = profile.simulated_line(device.tank.pump)
+                assert found is not None, "parse_profile asks for it"
+                given = asdict(device.tank, filter=lambda attribute, _: attribute.name != "pump")
+                adapter.devices[device.addr].percent = tank = Tank(clock_for(adapter.style), **given)
+                drivers[f"gpio:{found[0]}"].attach(found[1], tank.pump)
 
 
 def _sim_uart(spec: UartSpec, style: Style | None, _seed: int) -> Driver:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from attrs import field, frozen
 
 from hearth._util.toml import parse_toml, show
-from hearth.drivers.gpio import LineSpec
+from hearth.drivers.gpio import Level, LineSpec
 from hearth.drivers.i2c import (
     FIRST_ADDR,
     LAST_ADDR,
@@ -121,8 +121,12 @@ SENSOR_KINDS: Mapping[str, SensorKind] = {
     "mcp9808": _register(0x05, decode_mcp9808),
     "ina219": _register(0x02, lambda raw: (int.from_bytes(raw, "big") >> 3) * 4 / 1000, "volt"),
     "ina226": _register(0x02, lambda raw: int.from_bytes(raw, "big") * 125 / 100_000, "volt"),
+    "mcp3221": SensorKind((Read(2),), 2, lambda raw: round(int.from_bytes(raw, "big") * 100 / 4096, 2), "percent"),
 }
-"""Sensors that can be read in one transaction from a chip as it powers up; of the INA chips that is the bus voltage.
+"""Sensors that can be read in one transaction from a chip as it powers up.
+
+Of the INA chips the value is the bus voltage. An MCP3221 measures in percent of its supply: the level of a tank with a
+ratiometric level sender, for one.
 
 A chip that has to be set up, waited for, or calibrated belongs to its kernel driver, whose sensors are offered too.
 """
@@ -188,6 +192,14 @@ class Profile:
     tools: tuple[str, ...] = ("*",)
     discover: Mapping[BusKind, tuple[str, ...]] = field(factory=dict)
     """Devices to look for on the machine besides the listed: kind to patterns of nodes and names, ("*",) for all."""
+
+    def simulated_line(self, name: str) -> tuple[str, int] | None:
+        """Return the simulated chip (its label) and the offset of the line with this name or alias; None if none."""
+        for chip in self.chips:
+            offsets = {line.name: line.offset for line in chip.lines} | dict(chip.aliases)
+            if chip.driver == "sim" and name in offsets:
+                return chip.label, offsets[name]
+        return None
 
 
 def shipped_profiles() -> list[str]:
@@ -258,6 +270,12 @@ def _check_profile(top: Table, profile: Profile) -> None:
             table.fault("bus", f"there is no [[i2c]] with bus = {sensor.bus}")
         elif (refused := adapters[sensor.bus].addresses.refusal(sensor.addr)) is not None:
             table.fault("addr", f"{sensor.addr:#04x} may not be used: {refused}")
+    for bus, spec in enumerate(profile.i2c):
+        for index, device in enumerate(spec.devices):
+            if device.tank is not None and profile.simulated_line(device.tank.pump) is None:
+                place = f"i2c[{bus}].device[{index}].tank.pump"
+                reason = f"no simulated chip has a line {show(device.tank.pump)}"
+                top.faults.append(Fault(place, reason))
 
 
 def _check_unique(top: Table, key: str, what: str, values: Sequence[str | int]) -> None:
@@ -282,8 +300,8 @@ def _sensor(name: str, table: Table) -> SensorSpec:
 
 # --- I2C adapters and the known devices on them -----------------------------------------------------------------------
 
-SIM_DEVICES: Mapping[str, RegWidth] = {"tmp102": 8, "24c02": 8}
-"""The devices that the simulator has, with the width of their register numbers."""
+SIM_DEVICES: Mapping[str, RegWidth | None] = {"tmp102": 8, "24c02": 8, "mcp3221": None}
+"""The devices that the simulator has, with the width of their register numbers; None for one without registers."""
 FIRST_TEN_BIT = 0x80
 """From here to LAST_TEN_BIT an address has ten bits and cannot be mistaken for one of seven."""
 
@@ -307,6 +325,21 @@ _DEVICE: Final[Mapping[str, FieldType]] = {
     "write_cycle_ms": Number(ge=0, le=1000),
     "reg_width": Choice(8, 16),
 }
+_PERCENT: Final = Number(ge=0, le=100)
+_TANK: Final[Mapping[str, FieldType]] = {"start": _PERCENT, "fill": _PERCENT, "drain": _PERCENT}
+
+
+@frozen
+class TankSpec:
+    """The tank whose level a simulated mcp3221 measures. `pump` is the name of the line that drives its pump.
+
+    `start` is the level at the start in percent, `fill` and `drain` are in percent a second.
+    """
+
+    pump: str
+    start: float = 50.0
+    fill: float = 5.0
+    drain: float = 0.5
 
 
 @frozen
@@ -321,6 +354,7 @@ class DeviceSpec:
     note: str | None = None
     write_cycle_ms: float = 0.0
     reg_width: RegWidth | None = None
+    tank: TankSpec | None = None
 
 
 @frozen
@@ -378,9 +412,20 @@ def _device(entry: Table, *, simulated: bool) -> DeviceSpec:
     if simulated and entry.ok:
         width = SIM_DEVICES[kind]
         if values.setdefault("reg_width", width) != width:
-            entry.fault("reg_width", f"the simulated {kind} has {width}, found {values['reg_width']}")
+            has = "no registers; leave it out" if width is None else f"{width}, found {values['reg_width']}"
+            entry.fault("reg_width", f"the simulated {kind} has {has}")
+    if "tank" in entry.content:
+        if entry.ok and not (simulated and kind == "mcp3221"):
+            entry.fault("tank", 'only the simulated "mcp3221" measures one')
+        values["tank"] = _tank(entry.table("tank"))
     entry.done()
     return DeviceSpec(addr, kind, **values)
+
+
+def _tank(table: Table) -> TankSpec:
+    pump, values = table.take("pump", _TEXT), table.given(_TANK)
+    table.done()
+    return TankSpec(pump, **values)
 
 
 def _addr(table: Table, kind: FieldType = _ADDRESS) -> int:
@@ -474,6 +519,7 @@ MAX_OFFSET = 1023
 _GPIO_DRIVER: Final = Choice("sim", "gpiod")
 _REAL_CHIP: Final[Mapping[str, FieldType]] = {"path": _TEXT, "blocking": _FLAG}
 _ALIASES: Final = MapOf(_TEXT)
+_CONTACTS: Final = MapOf(Choice(0, 1))
 _WIRES: Final = ListOf(ListOf(_STRING, least=2, most=2, expected="a pair of line names"))
 _LINE: Final[Mapping[str, FieldType]] = {
     "safe": Choice(0, 1, "input"),
@@ -495,8 +541,8 @@ _LINE: Final[Mapping[str, FieldType]] = {
 class ChipSpec:
     """A GPIO chip, found by its label, or by its device node where two chips have the same one.
 
-    `aliases` are further names of its lines, `wires` are for the simulator. `blocking` is true if requests to the chip
-    may sleep (chips behind a bus do); None: the driver finds out.
+    `aliases` are further names of its lines, `wires` and `contacts` are for the simulator. `blocking` is true if
+    requests to the chip may sleep (chips behind a bus do); None: the driver finds out.
     """
 
     label: str
@@ -504,6 +550,7 @@ class ChipSpec:
     lines: tuple[LineSpec, ...]
     aliases: Mapping[str, int]
     wires: tuple[tuple[int, int], ...] = ()
+    contacts: Mapping[int, Level] = field(factory=dict)
     path: str | None = None
     blocking: bool | None = None
 
@@ -524,17 +571,22 @@ def parse_chip(table: Table) -> ChipSpec:
             details.fault("", "no such name under `names`")
     aliases: Mapping[str, str] = table.take("alias", _ALIASES, {}) or {}
     wires: Sequence[tuple[str, str]] = table.take("wires", _WIRES, ()) or ()
+    contacts: Mapping[str, Level] = table.take("contacts", _CONTACTS, {}) or {}
     table.done()
-    if wires and driver == "gpiod":
-        table.fault("wires", 'only a simulated chip (driver = "sim") has wires')
+    for key, given in (("wires", wires), ("contacts", contacts)) if driver == "gpiod" else ():
+        if given:
+            table.fault(key, f'only a simulated chip (driver = "sim") has {key}')
     if offsets:
         _check_names(table, offsets, aliases, wires)
+        for name in contacts.keys() - offsets.keys():
+            table.faults.append(Fault(join(table.at("contacts"), name), f"no line is named {show(name)}"))
     return ChipSpec(
         label,
         driver,
         tuple(lines.values()),
         {alias: offsets.get(name, 0) for alias, name in aliases.items()},
         tuple((offsets.get(one, 0), offsets.get(other, 0)) for one, other in wires),
+        {offsets.get(name, 0): level for name, level in contacts.items()},
         **values,
     )
 

@@ -1,4 +1,4 @@
-"""A simulated GPIO chip: lines, wires between them, pulls, and levels that a test pushes from outside.
+"""A simulated GPIO chip: lines, wires between them, pulls, contacts from outside, and a tank with its pump.
 
 It owns the electricity of one chip. Lines joined by wires are one net and have one level: that of its driver, low
 winning over high; else that of its pull; else low. Nets and `push` have voltages; the values of `get`, `set` and edges
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hearth.drivers.base import BaseDriver, Style
@@ -47,7 +48,7 @@ class _Net:
 
 
 class _Line:
-    __slots__ = ("inverted", "net", "open_side", "pull", "pushed", "spec", "state", "watches")
+    __slots__ = ("inverted", "loads", "net", "open_side", "pull", "pushed", "spec", "state", "watches")
 
     def __init__(self, spec: LineSpec, net: _Net) -> None:
         self.spec = spec
@@ -58,6 +59,7 @@ class _Line:
         self.state: LineState = "input"
         self.pushed: Level | None = None
         self.watches: tuple[Watch, ...] = ()
+        self.loads: tuple[Callable[[Level], None], ...] = ()
 
     @property
     def driven(self) -> int | None:
@@ -74,9 +76,10 @@ class _Line:
 
 
 class SimGpio(BaseDriver):
-    """A `GpioDriver` without hardware; `push`, `let_go`, `state`, `level` and `fail` are the outside of the chip.
+    """A `GpioDriver` without hardware; `push`, `let_go`, `attach`, `state`, `level` and `fail` are its outside.
 
-    Outputs keep their level while the chip is closed, as real ones do.
+    `contacts` are levels that the outside pushes from the beginning. Outputs keep their level while the chip is closed,
+    as real ones do.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class SimGpio(BaseDriver):
         lines: Sequence[LineSpec],
         *,
         wires: Iterable[tuple[int, int]] = (),
+        contacts: Mapping[int, Level] = MappingProxyType({}),
         style: Style = Style.INLINE,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -104,6 +108,8 @@ class SimGpio(BaseDriver):
             line.net.lines.append(line)
         for one, other in wires:
             self._join(self._all[one].net, self._all[other].net)
+        for offset, level in contacts.items():
+            self._all[offset].pushed = level
         for line in self._all.values():
             line.net.settle()
 
@@ -190,12 +196,16 @@ class SimGpio(BaseDriver):
         return {"kind": "gpio", "driver": "sim", "chip": self.label, "lines": len(self._all), "wires": wires}
 
     def _settle(self, net: _Net) -> None:
-        """Compute a net's level and feed the watches if it changed. The lock is held."""
+        """Compute a net's level; if it changed, tell the loads and feed the watches. The lock is held."""
         before = net.level
         if net.settle():
             self.shorts += 1
-        level = net.level
-        if level != before and (watches := [(line, watch) for line in net.lines for watch in line.watches]):
+        if net.level == before:
+            return
+        for line in net.lines:
+            for load in line.loads:
+                load(line.value)
+        if watches := [(line, watch) for line in net.lines for watch in line.watches]:
             now = self.clock_ns()
             for line, watch in watches:
                 watch.feed(line.value, now)
@@ -214,6 +224,11 @@ class SimGpio(BaseDriver):
             cell.pushed = level
             self._settle(cell.net)
 
+    def attach(self, line: int, load: Callable[[Level], None]) -> None:
+        """Connect a simulated machine to the line: `load` gets the line's value at each change from now on."""
+        cell = self._all[line]
+        cell.loads = (*cell.loads, load)
+
     def state(self, line: int) -> LineState:
         """Return the state that hearth gives the line now: 0, 1 or "input"."""
         return self._all[line].state
@@ -231,3 +246,48 @@ class SimGpio(BaseDriver):
         raise DeviceError(
             f"gpio chip {self.label}: injected fault on line {line}", effect="none", data={"line": line, "errno": "EIO"}
         )
+
+
+# --- the tank ---------------------------------------------------------------------------------------------------------
+
+
+class Tank:
+    """A tank of water: a pump fills it while it runs, an outlet drains it all the time; the level is in percent.
+
+    The level follows from the clock and from the moments at which the pump was switched, so the same moments give the
+    same level, in virtual time as in real time. Time counts from the first call.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, start: float, fill: float, drain: float) -> None:
+        self._clock = clock
+        self._level = start
+        self._fill, self._drain = fill, drain
+        self._at: float | None = None
+        self._pumping = False
+        # The level is read in the thread of the sensor's bus, and the pump is switched in another one.
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        """Return the level now: 0 to 100."""
+        with self._lock:
+            self._flow()
+            return self._level
+
+    def put(self, level: float) -> None:
+        """Set the level, as a person with a bucket does."""
+        with self._lock:
+            self._flow()
+            self._level = level
+
+    def pump(self, running: Level) -> None:
+        """Switch the pump on (1) or off."""
+        with self._lock:
+            self._flow()
+            self._pumping = running == 1
+
+    def _flow(self) -> None:
+        """Let the water flow that flows between the last call and now. The lock is held."""
+        now = self._clock()
+        at, self._at = now if self._at is None else self._at, now
+        rate = (self._fill if self._pumping else 0.0) - self._drain
+        self._level = min(max(self._level + rate * (now - at), 0.0), 100.0)

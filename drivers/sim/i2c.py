@@ -142,9 +142,9 @@ class Faults:
 
 # --- devices ----------------------------------------------------------------------------------------------------------
 #
-# The devices on a simulated I2C bus, byte by byte as in their data sheets: a TMP102 and a 24C02. A device owns its
-# registers or its memory and sees what a chip sees: START with a direction, bytes, STOP. It knows no time beyond its
-# clock, and nothing about the bus that carries the bytes.
+# The devices on a simulated I2C bus, byte by byte as in their data sheets: a TMP102, a 24C02 and an MCP3221. A device
+# owns its registers or its memory and sees what a chip sees: START with a direction, bytes, STOP. It knows no time
+# beyond its clock, and nothing about the bus that carries the bytes.
 
 Clock = Callable[[], float]
 
@@ -330,6 +330,40 @@ class Eeprom:
             self._latch = {}
             if self.write_cycle_s:
                 self._busy_until = self._clock() + self.write_cycle_s
+
+
+class Mcp3221:
+    """An MCP3221: a converter of 12 bits without registers. Each two bytes are a new conversion, high byte first."""
+
+    kind = "mcp3221"
+
+    def __init__(self, percent: Callable[[], float]) -> None:
+        self.percent = percent
+        """The voltage at its input in percent of its supply; a test may put another function here."""
+        self._code = 0
+        self._read_at = 0
+
+    def start(self, *, reading: bool) -> bool:
+        """Acknowledge."""
+        del reading
+        self._read_at = 0
+        return True
+
+    def write(self, byte: int) -> bool:
+        """Take nothing: there is nothing to write."""
+        del byte
+        return False
+
+    def read(self) -> int:
+        """Return the next byte of the conversions; the input saturates at the supply."""
+        if self._read_at % 2 == 0:
+            self._code = min(max(int(self.percent() * 40.96), 0), 0xFFF)
+        byte = self._code & 0xFF if self._read_at % 2 else self._code >> 8
+        self._read_at += 1
+        return byte
+
+    def stop(self) -> None:
+        """Do nothing: there is nothing to finish."""
 
 
 # --- i2c --------------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_buses_are_found_by_what_callers_call_them(sim):
         (lambda b: b.gpio_bus("gpiochip0"), ["sim"]),
         (lambda b: b.i2c_bus(0), [1]),
         (lambda b: b.uart_bus("ttyS0"), ["uart0"]),
-        (lambda b: b.sensor("humidity"), ["temperature"]),
+        (lambda b: b.sensor("humidity"), ["temperature", "tank"]),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(sim, ask, known):

@@ -30,11 +30,13 @@ def test_the_simulated_board_is_the_one_that_the_design_describes():
     (chip,) = profile.chips
     assert [line.name for line in chip.lines] == [f"GPIO{n}" for n in range(32)]
     assert (17, 27) in chip.wires
-    assert [(device.addr, device.kind) for device in profile.i2c[0].devices] == [(0x48, "tmp102"), (0x50, "24c02")]
+    devices = [(device.addr, device.kind) for device in profile.i2c[0].devices]
+    assert devices == [(0x48, "tmp102"), (0x50, "24c02"), (0x4D, "mcp3221")]
     assert profile.i2c[0].bus == 1
     assert profile.uarts[0].peer == "echo"
-    assert (profile.sensors[0].name, profile.sensors[0].kind) == ("temperature", "tmp102")
-    assert all(line.direction == "any" for line in chip.lines)
+    assert {sensor.name: sensor.kind for sensor in profile.sensors} == {"temperature": "tmp102", "tank": "mcp3221"}
+    inputs = [line.offset for line in chip.lines if line.direction != "any"]
+    assert inputs == [chip.aliases["DOOR"], chip.aliases["ESTOP"]] == list(chip.contacts)
 
 
 @pytest.mark.parametrize(("name", "label"), [("rpi4", "pinctrl-bcm2711"), ("rpi5", "pinctrl-rp1")])
@@ -211,25 +213,47 @@ BAD = [
     (put("gpio", 0, "wires", value=[["GPIO1", 2]]), "gpio[0].wires[0][1]: expected a string, got 2"),
     (put("gpio", 0, "wires", value="GPIO1"), 'gpio[0].wires: expected an array, got "GPIO1"'),
     (put("gpio", 0, "wires", value=[["GPIO1", "GPIO99"]]), 'gpio[0].wires: no line is named "GPIO99"'),
-    (put("gpio", 0, "driver", value="gpiod"), "gpio[0].wires: only a simulated chip"),
+    (
+        lambda profile: (put("gpio", 0, "driver", value="gpiod")(profile), drop("gpio", 0, "contacts")(profile)),
+        "gpio[0].wires: only a simulated chip",
+    ),
+    (
+        lambda profile: (put("gpio", 0, "driver", value="gpiod")(profile), drop("gpio", 0, "wires")(profile)),
+        "gpio[0].contacts: only a simulated chip",
+    ),
+    (put("gpio", 0, "contacts", value={"GPIO24": 2}), "gpio[0].contacts.GPIO24: expected 0 or 1, got 2"),
+    (put("gpio", 0, "contacts", value={"GPIO99": 0}), 'gpio[0].contacts.GPIO99: no line is named "GPIO99"'),
     (put("gpio", value=[SIM["gpio"][0], SIM["gpio"][0]]), 'gpio[1].label: "sim" is there twice'),
     (put("i2c", 0, "bus", value=256), "i2c[0].bus: expected an integer from 0 to 255, got 256"),
-    (put("i2c", 0, "bus", value=2), "sensors.temperature.bus: there is no [[i2c]] with bus = 1"),
+    (
+        lambda profile: (put("i2c", 0, "bus", value=2)(profile), drop("sensors", "tank")(profile)),
+        "sensors.temperature.bus: there is no [[i2c]] with bus = 1",
+    ),
     (put("i2c", value=[SIM["i2c"][0], SIM["i2c"][0]]), "i2c[1].bus: 1 is there twice"),
     (
         put("i2c", 0, "device", 0, "kind", value="bme280"),
-        'i2c[0].device[0].kind: expected "tmp102" or "24c02", got "bme280"',
+        'i2c[0].device[0].kind: expected "tmp102", "24c02" or "mcp3221", got "bme280"',
     ),
     (put("i2c", 0, "device", 0, "addr", value=3), "i2c[0].device[0].addr: expected an integer from 8 to 119"),
     (put("i2c", 0, "device", 1, "addr", value=0x48), "i2c[0].device[1].addr: 0x48 is taken on this bus"),
     (put("i2c", 0, "device", 1, "write_cycle_ms", value="5"), "i2c[0].device[1].write_cycle_ms: expected a number"),
     (put("i2c", 0, "device", 1, "reg_width", value=12), "i2c[0].device[1].reg_width: expected 8 or 16, got 12"),
     (put("i2c", 0, "device", 1, "reg_width", value=16), "i2c[0].device[1].reg_width: the simulated 24c02 has 8"),
+    (put("i2c", 0, "device", 2, "reg_width", value=8), "i2c[0].device[2].reg_width: the simulated mcp3221 has no reg"),
+    (put("i2c", 0, "device", 0, "tank", value={"pump": "PUMP"}), 'i2c[0].device[0].tank: only the simulated "mcp3221"'),
+    (put("i2c", 0, "device", 2, "tank", "pump", value="PMUP"), 'i2c[0].device[2].tank.pump: no simulated chip'),
+    (drop("i2c", 0, "device", 2, "tank", "pump"), "i2c[0].device[2].tank.pump: missing"),
+    (put("i2c", 0, "device", 2, "tank", "fill", value=-1), "i2c[0].device[2].tank.fill: expected a number from 0"),
+    (put("i2c", 0, "device", 2, "tank", "leak", value=1), "i2c[0].device[2].tank.leak: unknown key"),
     (put("i2c", 0, "scope", value="some"), 'i2c[0].scope: expected "any" or "declared", got "some"'),
     (put("i2c", 0, "reserved", value=["0x68"]), 'i2c[0].reserved[0]: expected an integer from 8 to 1023, got "0x68"'),
     (put("i2c", 0, "reserved", value=[0x50]), "i2c[0].device[1].addr: 0x50 is among the adapter's `reserved`"),
     (
-        lambda profile: (put("i2c", 0, "device", value=[])(profile), put("i2c", 0, "scope", value="declared")(profile)),
+        lambda profile: (
+            put("i2c", 0, "device", value=[])(profile),
+            put("i2c", 0, "scope", value="declared")(profile),
+            drop("sensors", "tank")(profile),
+        ),
         "sensors.temperature.addr: 0x48 may not be used: the board profile declares no device there",
     ),
     (put("i2c", 0, "device", 1, "page", value=8), "i2c[0].device[1].page: unknown key"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hearth.drivers.boards.profile import decode_tmp102
-from hearth.drivers.sim.i2c import Eeprom, SlowTemperature, Tmp102, encode_tmp102
+from hearth.drivers.sim.i2c import Eeprom, Mcp3221, SlowTemperature, Tmp102, encode_tmp102
 
 
 def word(value):
@@ -184,3 +184,19 @@ def test_bytes_reach_the_memory_at_stop_only():
     assert chip.memory[:2] == b"\xff\xff"
     chip.stop()
     assert chip.memory[:2] == b"AB"
+
+
+@pytest.mark.parametrize(("percent", "code"), [(0, 0), (50, 0x800), (99.99, 0xFFF), (200, 0xFFF), (-1, 0)])
+def test_a_converter_gives_its_input_in_12_bits_and_saturates(percent, code):
+    assert exchange(Mcp3221(lambda: percent), length=2) == word(code)
+
+
+def test_a_converter_measures_again_for_each_two_bytes_of_one_read():
+    level = iter([25.0, 75.0])
+    assert exchange(Mcp3221(lambda: next(level)), length=4) == word(0x400) + word(0xC00)
+
+
+def test_a_converter_without_registers_acknowledges_its_address_and_no_byte():
+    chip = Mcp3221(lambda: 0.0)
+    assert chip.start(reading=False)
+    assert not chip.write(0)

@@ -2,9 +2,10 @@
 
 import pytest
 import trio
+from hypothesis import given, strategies as st
 
 from hearth.drivers.gpio import LineSpec, Watch
-from hearth.drivers.sim.gpio import SimGpio
+from hearth.drivers.sim.gpio import SimGpio, Tank
 from hearth.errors import DeviceError
 
 
@@ -123,6 +124,71 @@ async def test_a_button_is_pushed_from_outside(make_chip):
     chip.push(4, 0)
     with trio.fail_after(60):
         assert [(await watch.receive()).seq for _ in range(2)] == [1, 2]
+
+
+def test_a_contact_holds_its_line_from_the_beginning_until_it_opens(make_chip):
+    chip = make_chip(LineSpec(0, "DOOR", pull="up"), contacts={0: 0})
+    assert chip.get(0) == 0
+    chip.let_go(0)
+    assert chip.get(0) == 1
+
+
+def test_a_load_follows_the_level_of_its_line_whatever_drives_it(make_chip):
+    chip = make_chip(wires=[(1, 2)])
+    seen = []
+    chip.attach(2, seen.append)
+    chip.set(1, 1)
+    chip.set(1, 1)
+    chip.push(2, 0)
+    chip.let_go(2)
+    chip.set(1, "input")
+    assert seen == [1, 0, 1, 0]
+
+
+class Tub(Tank):
+    """A tank whose time is set by hand."""
+
+    def __init__(self, **given):
+        self.now = 1000.0
+        super().__init__(lambda: self.now, **{"start": 40.0, "fill": 5.0, "drain": 0.5, **given})
+
+    def after(self, seconds):
+        self.now += seconds
+        return self()
+
+
+def test_a_tank_fills_while_its_pump_runs_and_drains_all_the_time():
+    tank = Tub()
+    assert tank() == 40.0
+    assert tank.after(10) == 35.0
+    tank.pump(1)
+    assert tank.after(10) == 80.0
+    tank.pump(0)
+    assert tank.after(2) == 79.0
+
+
+def test_a_tank_overflows_when_full_and_does_not_go_below_empty():
+    tank = Tub(drain=1.0)
+    tank.pump(1)
+    assert tank.after(1000) == 100.0
+    tank.pump(0)
+    assert tank.after(10) == 90.0
+    assert tank.after(1000) == 0.0
+    tank.put(7.0)
+    assert tank.after(3) == 4.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), st.sampled_from([0, 1])), max_size=20))
+def test_the_level_is_the_same_however_often_it_is_read(moments):
+    watched, unwatched = Tub(), Tub()
+    assert watched() == unwatched()
+    for seconds, running in moments:
+        for _ in range(4):
+            watched.after(seconds / 4)
+        unwatched.now += seconds
+        watched.pump(running)
+        unwatched.pump(running)
+    assert watched() == pytest.approx(unwatched())
 
 
 def test_setting_the_same_value_again_is_no_edge(make_chip):

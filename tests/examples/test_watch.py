@@ -114,7 +114,7 @@ async def test_a_person_runs_the_plan_watches_it_and_cancels_it(browser: Browser
         "RUNNING",
         *["WAITING"] * 5,
     ]
-    assert "found 0x48, 0x50" in await tab.evaluate(shown(f"{PLAN} .step:nth-child(2)"))
+    assert "found 0x48, 0x4d, 0x50" in await tab.evaluate(shown(f"{PLAN} .step:nth-child(2)"))
     first = await tab.until(f"document.querySelector('{PLAN} .step:nth-child(4) progress').value")
     await tab.until(f"document.querySelector('{PLAN} .step:nth-child(4) progress').value > {first}")
     # The witness reports what the LED does, by progress events.

@@ -231,6 +231,31 @@ def test_the_world_may_change_beside_the_job():
     assert result.outputs["values"] == [10.0, 10.0, 30.0]
 
 
+@declared("fill", tools=["gpio.set", "gpio.get", "hw.sensor.read"], risk="R3")
+async def fill(job: Any) -> Outputs:
+    """Fill the simulated tank for ten seconds."""
+    levels = [(await job.run("hw.sensor.read", sensor="tank"))["value"]]
+    for running in (1, 0):
+        await job.run("gpio.set", line="PUMP", value=running)
+        await job.sleep(10)
+        levels.append((await job.run("hw.sensor.read", sensor="tank"))["value"])
+    contacts = [(await job.run("gpio.get", line=line))["value"] for line in ("DOOR", "ESTOP")]
+    return {"levels": [round(level) for level in levels], "contacts": contacts}
+
+
+def test_the_tank_of_the_simulated_board_fills_and_drains_in_virtual_time():
+    assert run_capability(fill).outputs == {"levels": [40, 85, 80], "contacts": [0, 0]}
+
+
+def open_contacts(board):
+    for alias in ("DOOR", "ESTOP"):
+        board.drivers["gpio:sim"].let_go(board.chips["sim"].aliases[alias])
+
+
+def test_a_person_opens_the_door_and_presses_the_button_of_the_simulated_board():
+    assert run_capability(fill, prepare=open_contacts).outputs["contacts"] == [1, 1]
+
+
 # --- people, rejections, mistakes -----------------------------------------------------------------------------------
 
 

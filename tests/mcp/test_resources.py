@@ -79,6 +79,7 @@ async def test_what_can_be_read_is_listed_with_its_kind_and_use(tmp_path, era):
         "hearth://tools",
         "hearth://audit/head",
         TEMPERATURE,
+        "hearth://sensors/tank",
     ]
     assert [template.uri_template for template in templates] == ["hearth://sensors/{name}", "hearth://tasks/{task_id}"]
     for entry in (*resources, *templates):
@@ -87,7 +88,7 @@ async def test_what_can_be_read_is_listed_with_its_kind_and_use(tmp_path, era):
         assert entry.description
         assert entry.annotations.audience == ["user", "assistant"]
         assert 0 < entry.annotations.priority < 1
-    assert resources[-1].description == "tmp102 in celsius, on i2c:1: room temperature"
+    assert resources[-2].description == "tmp102 in celsius, on i2c:1: room temperature"
 
 
 async def test_each_resource_is_what_the_tool_behind_it_answers(tmp_path, era):

@@ -93,6 +93,7 @@ def _sane(profile: Profile) -> None:
         assert not names & chip.aliases.keys()
         assert set(chip.aliases.values()) <= offsets
         assert all({*pair} <= offsets for pair in chip.wires)
+        assert set(chip.contacts) <= offsets
         for line in chip.lines:
             assert line.direction != "input" or (line.safe == "input" and line.initial is None)
     buses = [spec.bus for spec in profile.i2c]
@@ -101,6 +102,8 @@ def _sane(profile: Profile) -> None:
         taken = [device.addr for device in spec.devices]
         assert len(set(taken)) == len(taken)
         assert all(8 <= addr <= 0x77 or 0x80 <= addr <= 0x3FF for addr in taken)
+        pumps = [device.tank.pump for device in spec.devices if device.tank is not None]
+        assert None not in map(profile.simulated_line, pumps)
     assert all(sensor.bus in buses for sensor in profile.sensors)
     ports = [uart.port for uart in profile.uarts]
     assert len(set(ports)) == len(ports)
@@ -136,11 +139,12 @@ def _without(members: dict[str, Any], *names: str) -> dict[str, Any]:
 def _chip(chip: Any) -> dict[str, Any]:
     by_offset = {line.offset: line.name for line in chip.lines}
     return {
-        **_without(asdict(chip), "lines", "aliases", "wires"),
+        **_without(asdict(chip), "lines", "aliases", "wires", "contacts"),
         "names": [by_offset.get(offset, "") for offset in range(max(by_offset) + 1)],
         "lines": {line.name: _without(asdict(line), "offset", "name") for line in chip.lines},
         "alias": {alias: by_offset[offset] for alias, offset in chip.aliases.items()},
         "wires": [[by_offset[one], by_offset[other]] for one, other in chip.wires],
+        "contacts": {by_offset[offset]: level for offset, level in chip.contacts.items()},
     }
 
 
@@ -183,6 +187,7 @@ label = "sim"
 driver = "sim"
 names = ["X", "Y"]
 wires = [["X", "Y"]]
+contacts = { Y = 1 }
 [[i2c]]
 bus = 3
 driver = "i2c-dev"
@@ -201,6 +206,10 @@ driver = "sim"
 addr = 0x50
 kind = "24c02"
 write_cycle_ms = 5.0
+[[i2c.device]]
+addr = 0x4d
+kind = "mcp3221"
+tank = { pump = "X", start = 10, fill = 2.5, drain = 1 }
 [[uart]]
 port = "a"
 driver = "serial"
