@@ -10,10 +10,11 @@ unit. A sensor keeps no state and needs no second transaction.
 from __future__ import annotations
 
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from hearth._util.toml import parse_toml, show
 from hearth.drivers.gpio import Level, LineSpec
@@ -32,7 +33,21 @@ from hearth.drivers.i2c import (
 )
 from hearth.drivers.uart import Rs485, UartSettings
 from hearth.errors import ConfigError, DeviceError
-from hearth.fields import Choice, Fault, FieldType, Flag, Integer, ListOf, MapOf, Number, Table, Text, join
+from hearth.fields import (
+    ANY_NUMBER,
+    Choice,
+    Fault,
+    FieldType,
+    Flag,
+    Integer,
+    ListOf,
+    MapOf,
+    Number,
+    Table,
+    Text,
+    join,
+    near,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -189,6 +204,7 @@ class Profile:
     i2c: tuple[I2cSpec, ...] = ()
     uarts: tuple[UartSpec, ...] = ()
     sensors: tuple[SensorSpec, ...] = ()
+    interlocks: tuple[InterlockSpec, ...] = ()
     tools: tuple[str, ...] = ("*",)
     discover: Mapping[BusKind, tuple[str, ...]] = field(factory=dict)
     """Devices to look for on the machine besides the listed: kind to patterns of nodes and names, ("*",) for all."""
@@ -238,6 +254,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
     faults: list[Fault] = []
     top = Table(content, "", faults)
     tools, discover = top.table("tools", required=False), top.table("discover", required=False)
+    interlocks = [(table, _interlock(table)) for table in top.tables("interlock")]
     profile = Profile(
         name=top.take("name", _TEXT),
         description=top.take("description", _TEXT),
@@ -253,6 +270,9 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         table.done()
     if top.ok:
         _check_profile(top, profile)
+    if top.ok:
+        resolved = [_resolve(table, named, profile) for table, named in interlocks]
+        profile = evolve(profile, interlocks=tuple(filter(None, resolved)))
     if faults:
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
     return profile
@@ -643,3 +663,200 @@ def _check(table: Table, spec: LineSpec) -> None:
         table.fault("debounce_us", 'only an input bounces, and this line has direction = "output"')
     if spec.reserved is not None and spec.initial is not None:
         table.fault("initial", "the line is reserved, and so must not be driven")
+
+
+# --- interlocks -------------------------------------------------------------------------------------------------------
+
+_LEVEL: Final = Choice(0, 1)
+_INTERLOCK: Final[Mapping[str, FieldType]] = {
+    "chip": _TEXT,
+    "max_age_ms": Integer(1, 60_000),
+    "check_ms": Integer(10, 10_000),
+}
+_CONDITION: Final[Mapping[str, FieldType]] = {
+    "line": _TEXT,
+    "chip": _TEXT,
+    "value": _LEVEL,
+    "sensor": _TEXT,
+    "min": ANY_NUMBER,
+    "max": ANY_NUMBER,
+}
+
+
+@frozen
+class Condition:
+    """One requirement of an interlock: line `name` reads `value`, or sensor `name` reads at least `min`, at most `max`.
+
+    `bus` is the bus that reads it; `line` is the line's offset, and None for a sensor.
+    """
+
+    name: str
+    bus: str
+    line: int | None = None
+    value: Level | None = None
+    min: float | None = None
+    max: float | None = None
+
+    def holds(self, read: float) -> bool:
+        """Return True if a reading meets the requirement; NaN meets none."""
+        if self.line is not None:
+            return read == self.value
+        return (self.min is None or read >= self.min) and (self.max is None or read <= self.max)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the condition as the profile has it."""
+        if self.line is not None:
+            return {"line": self.name, "value": self.value}
+        bounds = {"min": self.min, "max": self.max}
+        return {"sensor": self.name, **{key: bound for key, bound in bounds.items() if bound is not None}}
+
+    def __str__(self) -> str:
+        if self.line is not None:
+            return f"line {self.name} = {self.value}"
+        bounds = [f"{sign} {bound:g}" for sign, bound in (("≥", self.min), ("≤", self.max)) if bound is not None]
+        return f"sensor {self.name} {' and '.join(bounds)}"
+
+
+@frozen
+class InterlockSpec:
+    """An output that may be driven to `value` only while all of `requires` hold.
+
+    `name` is the line as the profile names it here, `line` its offset on the chip of `bus`. A reading counts for
+    `max_age_ms`; while the output is at `value`, the conditions are evaluated every `check_ms`.
+    """
+
+    name: str
+    bus: str
+    line: int
+    value: Level
+    requires: tuple[Condition, ...]
+    max_age_ms: int = 500
+    check_ms: int = 100
+
+
+def _interlock(table: Table) -> dict[str, Any]:
+    """Read one `[[interlock]]`, its names as they are written; see `_resolve`."""
+    values = {"drives": table.take("drives", _TEXT), "value": table.take("value", _LEVEL), **table.given(_INTERLOCK)}
+    values["requires"] = [(entry, _condition(entry)) for entry in table.tables("requires")]
+    table.done()
+    if table.ok and not values["requires"]:
+        table.fault("requires", 'expected at least one condition, such as { line = "DOOR", value = 0 }')
+    return values
+
+
+def _condition(entry: Table) -> dict[str, Any]:
+    """Read `{ line, value }`, `{ sensor, min }`, `{ sensor, max }` or `{ sensor, min, max }`."""
+    values = entry.given(_CONDITION)
+    entry.done()
+    if not entry.ok:
+        return values
+    if ("line" in values) == ("sensor" in values):
+        entry.fault("", "expected { line, value }, or { sensor, min, max } with at least one bound")
+    elif "line" in values:
+        if "value" not in values:
+            entry.fault("value", f"missing; it takes {_LEVEL.expected}, the level that the line must have")
+        for key in ("min", "max"):
+            if key in values:
+                entry.fault(key, "a line has no bounds; give the `value` that it must have")
+    elif "min" not in values and "max" not in values:
+        entry.fault("", "a sensor needs a bound: add min, max or both")
+    elif "min" in values and "max" in values and values["min"] > values["max"]:
+        entry.fault("min", f"{values['min']:g} is above max = {values['max']:g}: no reading is within these bounds")
+    for key in ("chip", "value") if "line" not in values else ():
+        if key in values:
+            entry.fault(key, "a sensor has none; give min, max or both")
+    return values
+
+
+def _resolve(table: Table, values: Mapping[str, Any], profile: Profile) -> InterlockSpec | None:
+    """Return the interlock of a profile that is right by itself, with its names resolved; None after a fault."""
+    found = _find_line(table, "drives", values["drives"], values.get("chip"), profile)
+    if found is None:
+        return None
+    bus, spec = found
+    if spec.reserved is not None or spec.direction == "input":
+        reason = f"reserved: {spec.reserved}" if spec.reserved else 'direction = "input"'
+        table.fault("drives", f"line {show(spec.name)} may not be driven ({reason}); name an output")
+    if spec.safe == values["value"]:
+        table.fault("value", f"{spec.safe} is also the line's safe state, to which an open interlock must bring it")
+    if spec.initial == values["value"]:
+        table.fault("value", f"the line is driven to initial = {spec.initial} before any condition is read; drop it")
+    if spec.hold == "keep":
+        why = "its level would outlast the daemon, which could not take it back"
+        table.fault("drives", f'line {show(spec.name)} has hold = "keep", so that {why}; use hold = "release"')
+    requires: list[Condition] = []
+    for entry, named in values["requires"]:
+        condition = _resolve_condition(entry, named, profile)
+        if condition is None:
+            continue
+        if (condition.bus, condition.line) == (bus, spec.offset):
+            entry.fault("line", "this is the driven line itself; require another one")
+        for other in requires:
+            if _contradict(condition, other):
+                entry.fault("", f"contradicts the requirement {other}: the output could never be driven")
+        requires.append(condition)
+    timing = {key: values[key] for key in ("max_age_ms", "check_ms") if key in values}
+    return InterlockSpec(values["drives"], bus, spec.offset, values["value"], tuple(requires), **timing)
+
+
+def _resolve_condition(entry: Table, named: Mapping[str, Any], profile: Profile) -> Condition | None:
+    if "line" in named:
+        found = _find_line(entry, "line", named["line"], named.get("chip"), profile)
+        if found is None:
+            return None
+        bus, spec = found
+        if spec.reserved is not None:
+            entry.fault("line", f"line {show(spec.name)} may not be read (reserved: {spec.reserved}); require another")
+        return Condition(named["line"], bus, spec.offset, named["value"])
+    name = named["sensor"]
+    bounds = {key: named[key] for key in ("min", "max") if key in named}
+    for sensor in profile.sensors:
+        if sensor.name == name:
+            return Condition(name, f"i2c:{sensor.bus}", **bounds)
+    if "/" in name and "sensors" in profile.discover:
+        # The kernel's sensors come and go; one that is not there cannot be read, and leaves the interlock open.
+        return Condition(name, SENSORS_BUS, **bounds)
+    names = [sensor.name for sensor in profile.sensors]
+    has = near(name, names) or f"; [sensors] has {', '.join(names) or 'none'}"
+    entry.fault("sensor", f"no sensor is named {show(name)}{has}")
+    return None
+
+
+def _find_line(table: Table, key: str, name: str, chip: str | None, profile: Profile) -> tuple[str, LineSpec] | None:
+    """Return the bus and the line of a name or alias, on the chip of this label, or on the only chip that has it."""
+    chips = [spec for spec in profile.chips if chip in (None, spec.label)]
+    if not chips:
+        labels = [spec.label for spec in profile.chips]
+        has = near(chip or "", labels) or f"; [[gpio]] has {', '.join(labels) or 'none'}"
+        table.fault(
+            key if chip is None else "chip", f"no chip{'' if chip is None else f' {show(chip)}'} is listed{has}"
+        )
+        return None
+    found = [
+        (f"gpio:{spec.label}", line)
+        for spec in chips
+        for line in spec.lines
+        if line.name == name or spec.aliases.get(name) == line.offset
+    ]
+    if len(found) > 1:
+        table.fault(key, f'{show(name)} is a line of {", ".join(bus[5:] for bus, _ in found)}; add chip = "..."')
+        return None
+    if not found:
+        names = chain.from_iterable((*(line.name for line in spec.lines), *spec.aliases) for spec in chips)
+        table.fault(
+            key, f"no line is named {show(name)}{near(name, names) or '; list it under `names` of its [[gpio]]'}"
+        )
+        return None
+    return found[0]
+
+
+def _contradict(one: Condition, other: Condition) -> bool:
+    """Return True if both requirements are of the same line or sensor, and no reading meets both."""
+    if (one.bus, one.line) != (other.bus, other.line):
+        return False
+    if one.line is not None:
+        return one.value != other.value
+    if one.name != other.name:
+        return False
+    least = max((bound for bound in (one.min, other.min) if bound is not None), default=-inf)
+    return least > min((bound for bound in (one.max, other.max) if bound is not None), default=inf)

@@ -184,7 +184,7 @@ BAD = [
     (put("name", value=""), 'name: expected a non-empty string, got ""'),
     (
         put("colour", value="red"),
-        "colour: unknown key; expected tools, discover, name, description, gpio, i2c, uart, sensors",
+        "colour: unknown key; expected tools, discover, interlock, name, description, gpio, i2c, uart, sensors",
     ),
     (put("gpio", value={}), "gpio: expected an array of tables, written as [[gpio]]; got an empty table"),
     (put("gpio", value=["x"]), 'gpio: expected an array of tables, written as [[gpio]]; got ["x"]'),
@@ -606,3 +606,134 @@ def test_what_a_profile_calls_its_lines_cannot_break_the_line_of_an_error(tmp_pa
 def test_a_lone_carriage_return_ends_no_line(tmp_path):
     # As in a hearth.toml, and as TOML has it; Python's text files would take it for a line end.
     assert refused(tmp_path, 'name = "a"\rdescription = "b"\n').startswith("line 1, column 11: ")
+
+
+# --- interlocks -------------------------------------------------------------------------------------------------------
+
+DOOR = {"line": "BUTTON", "value": 0}
+WARM = {"sensor": "temperature", "min": 5, "max": 40.5}
+
+
+def interlocked(*requires, content=SIM, **more):
+    lock = {"drives": "RELAY", "value": 1, "requires": list(requires) or [DOOR], **more}
+    return {**content, "interlock": [{key: value for key, value in lock.items() if value is not None}]}
+
+
+def test_an_interlock_names_a_line_a_level_and_the_conditions_that_it_requires():
+    (lock,) = parse_profile(interlocked(DOOR, WARM, max_age_ms=250, check_ms=20), "here").interlocks
+    assert (lock.name, lock.bus, lock.line, lock.value) == ("RELAY", "gpio:sim", 5, 1)
+    assert (lock.max_age_ms, lock.check_ms) == (250, 20)
+    door, warm = lock.requires
+    assert (door.bus, door.line, warm.bus, warm.line) == ("gpio:sim", 4, "i2c:1", None)
+    assert [condition.to_json() for condition in lock.requires] == [DOOR, WARM]
+    assert [str(condition) for condition in lock.requires] == ["line BUTTON = 0", "sensor temperature ≥ 5 and ≤ 40.5"]
+
+
+def test_a_reading_meets_a_condition_within_its_bounds_and_one_that_is_no_number_meets_none():
+    (lock,) = parse_profile(interlocked(DOOR, WARM, {"sensor": "temperature", "min": 6}), "here").interlocks
+    door, warm, least = lock.requires
+    assert [door.holds(level) for level in (0, 1)] == [True, False]
+    assert [warm.holds(value) for value in (4.9, 5, 40.5, 40.6, float("nan"))] == [False, True, True, False, False]
+    assert [least.holds(value) for value in (5.9, 6, float("inf"), float("nan"))] == [False, True, True, False]
+
+
+def two_chips():
+    second = {"label": "other", "driver": "sim", "names": ["BUTTON", "LID"]}
+    return {**copy.deepcopy(SIM), "gpio": [*copy.deepcopy(SIM["gpio"]), second]}
+
+
+def test_a_line_of_an_interlock_may_be_on_another_chip_which_is_named_where_two_have_it():
+    content = interlocked({"line": "LID", "value": 1}, {**DOOR, "chip": "other"}, content=two_chips())
+    (lock,) = parse_profile(content, "here").interlocks
+    assert [(one.bus, one.line) for one in lock.requires] == [("gpio:other", 1), ("gpio:other", 0)]
+
+
+def test_a_sensor_of_the_kernel_may_be_required_where_the_profile_discovers_them():
+    named = {"sensor": "hwmon/lm75-i2c-1-48/temp1", "max": 60}
+    content = interlocked(named, content={**SIM, "discover": {"sensors": True}})
+    (condition,) = parse_profile(content, "here").interlocks[0].requires
+    assert (condition.bus, condition.name) == ("sensors", named["sensor"])
+
+
+def line(name, **spec):
+    return edited(put("gpio", 0, "lines", name, value=spec))
+
+
+BAD_INTERLOCKS = {
+    "no output": (interlocked(drives=None), "interlock[0].drives: missing; it takes a non-empty string"),
+    "an unknown output": (interlocked(drives="RELAI"), "drives: no line is named \"RELAI\"; did you mean 'RELAY'?"),
+    "no value": (interlocked(value=None), "interlock[0].value: missing; it takes 0 or 1"),
+    "an impossible value": (interlocked(value=2), "interlock[0].value: expected 0 or 1, got 2"),
+    "an unknown key": (interlocked(require=[]), "interlock[0].require: unknown key; did you mean"),
+    "no condition": (
+        interlocked() | {"interlock": [{"drives": "RELAY", "value": 1}]},
+        "expected at least one condition",
+    ),
+    "no time": (interlocked(max_age_ms=0), "interlock[0].max_age_ms: expected an integer from 1 to 60000, got 0"),
+    "a check without a pause": (interlocked(check_ms=1), "interlock[0].check_ms: expected an integer from 10 to 10000"),
+    "an input as output": (
+        interlocked(content=line("GPIO5", direction="input")),
+        'drives: line "GPIO5" may not be driven (direction = "input"); name an output',
+    ),
+    "a reserved output": (
+        interlocked(content=line("GPIO5", reserved="a watchdog")),
+        'drives: line "GPIO5" may not be driven (reserved: a watchdog)',
+    ),
+    "the safe state as value": (interlocked(value=0), "value: 0 is also the line's safe state"),
+    "a level that is driven at once": (
+        interlocked(content=line("GPIO5", initial=1)),
+        "value: the line is driven to initial = 1 before any condition is read",
+    ),
+    "a kept output": (interlocked(drives="GPIO31"), 'drives: line "GPIO31" has hold = "keep"'),
+    "the output itself": (
+        interlocked({"line": "GPIO5", "value": 0}),
+        "requires[0].line: this is the driven line itself",
+    ),
+    "an unknown line": (interlocked({**DOOR, "line": "BUTON"}), 'requires[0].line: no line is named "BUTON"; did you'),
+    "a line that resembles none": (interlocked({**DOOR, "line": "?"}), "list it under `names` of its [[gpio]]"),
+    "a reserved line": (
+        interlocked(content=line("GPIO4", reserved="a probe")),
+        'requires[0].line: line "GPIO4" may not be read (reserved: a probe); require another',
+    ),
+    "an unknown chip": (interlocked({**DOOR, "chip": "sims"}), 'requires[0].chip: no chip "sims" is listed; did you'),
+    "an unknown chip of the output": (
+        interlocked(chip="x"),
+        'interlock[0].chip: no chip "x" is listed; [[gpio]] has sim',
+    ),
+    "a line of two chips": (interlocked(content=two_chips()), '"BUTTON" is a line of sim, other; add chip = "..."'),
+    "an unknown sensor": (interlocked({"sensor": "level", "min": 1}), 'no sensor is named "level"; [sensors] has temp'),
+    "no level": (interlocked({"line": "BUTTON"}), "requires[0].value: missing; it takes 0 or 1, the level that"),
+    "no bound": (interlocked({"sensor": "temperature"}), "requires[0]: a sensor needs a bound: add min, max or both"),
+    "impossible bounds": (interlocked({**WARM, "min": 41}), "requires[0].min: 41 is above max = 40.5: no reading"),
+    "no number": (interlocked({**WARM, "min": "5"}), 'requires[0].min: expected a number, got "5"'),
+    "a line with bounds": (interlocked({**DOOR, "min": 0}), "requires[0].min: a line has no bounds; give the `value`"),
+    "a sensor with a level": (interlocked({**WARM, "value": 1}), "requires[0].value: a sensor has none; give min"),
+    "both": (interlocked({**DOOR, **WARM}), "requires[0]: expected { line, value }, or { sensor, min, max }"),
+    "neither": (interlocked({}), "requires[0]: expected { line, value }, or { sensor, min, max }"),
+    "two levels": (
+        interlocked(DOOR, {**DOOR, "line": "GPIO4", "value": 1}),
+        "requires[1]: contradicts the requirement",
+    ),
+    "bounds apart": (
+        interlocked(WARM, {"sensor": "temperature", "min": 41}),
+        "contradicts the requirement sensor temp",
+    ),
+    "no table": (interlocked("BUTTON"), "interlock[0].requires: expected an array of tables"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INTERLOCKS)
+def test_a_bad_interlock_is_refused_with_its_place_and_the_cure(name):
+    content, fault = BAD_INTERLOCKS[name]
+    with pytest.raises(ConfigError) as refused:
+        parse_profile(content, "board profile cell.toml")
+    assert fault in str(refused.value)
+    assert "\n" not in str(refused.value), "one mistake, one line"
+    assert str(refused.value).startswith("board profile cell.toml: interlock[0]")
+
+
+def test_all_faults_of_an_interlock_are_found_at_once():
+    content = interlocked({"line": "BUTON", "value": 0}, {"sensor": "level", "min": 1}, drives="GPIO31")
+    with pytest.raises(ConfigError) as refused:
+        parse_profile(content, "here")
+    assert len(str(refused.value).splitlines()) == 3
