@@ -241,7 +241,7 @@ BAD = [
     (put("i2c", 0, "device", 1, "reg_width", value=16), "i2c[0].device[1].reg_width: the simulated 24c02 has 8"),
     (put("i2c", 0, "device", 2, "reg_width", value=8), "i2c[0].device[2].reg_width: the simulated mcp3221 has no reg"),
     (put("i2c", 0, "device", 0, "tank", value={"pump": "PUMP"}), 'i2c[0].device[0].tank: only the simulated "mcp3221"'),
-    (put("i2c", 0, "device", 2, "tank", "pump", value="PMUP"), 'i2c[0].device[2].tank.pump: no simulated chip'),
+    (put("i2c", 0, "device", 2, "tank", "pump", value="PMUP"), "i2c[0].device[2].tank.pump: no simulated chip"),
     (drop("i2c", 0, "device", 2, "tank", "pump"), "i2c[0].device[2].tank.pump: missing"),
     (put("i2c", 0, "device", 2, "tank", "fill", value=-1), "i2c[0].device[2].tank.fill: expected a number from 0"),
     (put("i2c", 0, "device", 2, "tank", "leak", value=1), "i2c[0].device[2].tank.leak: unknown key"),
