@@ -406,7 +406,16 @@ def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
 
     # A chip never waits: in virtual time it is INLINE.
     mine = Style.THREAD if style is Style.THREAD else Style.INLINE
-    driver = SimGpio(chip.label, chip.lines, wires=chip.wires, contacts=chip.contacts, style=mine)
+    names = {name: offset for name, offset in _names(chip, lambda _: True).items() if isinstance(name, str)}
+    driver = SimGpio(
+        chip.label,
+        chip.lines,
+        wires=chip.wires,
+        contacts=chip.contacts,
+        panel=chip.panel,
+        names=names,
+        style=mine,
+    )
     if style is Style.ASYNC:
         from hearth.drivers.sim.i2c import clock_for
 

@@ -561,8 +561,8 @@ _LINE: Final[Mapping[str, FieldType]] = {
 class ChipSpec:
     """A GPIO chip, found by its label, or by its device node where two chips have the same one.
 
-    `aliases` are further names of its lines, `wires` and `contacts` are for the simulator. `blocking` is true if
-    requests to the chip may sleep (chips behind a bus do); None: the driver finds out.
+    `aliases` are further names of its lines, `wires`, `contacts` and `panel` are for the simulator. `blocking` is true
+    if requests to the chip may sleep (chips behind a bus do); None: the driver finds out.
     """
 
     label: str
@@ -571,6 +571,7 @@ class ChipSpec:
     aliases: Mapping[str, int]
     wires: tuple[tuple[int, int], ...] = ()
     contacts: Mapping[int, Level] = field(factory=dict)
+    panel: str | None = None
     path: str | None = None
     blocking: bool | None = None
 
@@ -592,10 +593,11 @@ def parse_chip(table: Table) -> ChipSpec:
     aliases: Mapping[str, str] = table.take("alias", _ALIASES, {}) or {}
     wires: Sequence[tuple[str, str]] = table.take("wires", _WIRES, ()) or ()
     contacts: Mapping[str, Level] = table.take("contacts", _CONTACTS, {}) or {}
+    panel: str | None = table.take("panel", _TEXT, None)
     table.done()
-    for key, given in (("wires", wires), ("contacts", contacts)) if driver == "gpiod" else ():
-        if given:
-            table.fault(key, f'only a simulated chip (driver = "sim") has {key}')
+    simulated = {"wires": wires, "contacts": contacts, "a panel": panel}
+    for what in [what for what, given in simulated.items() if given and driver == "gpiod"]:
+        table.fault(what.split()[-1], f'only a simulated chip (driver = "sim") has {what}')
     if offsets:
         _check_names(table, offsets, aliases, wires)
         for name in contacts.keys() - offsets.keys():
@@ -607,6 +609,7 @@ def parse_chip(table: Table) -> ChipSpec:
         {alias: offsets.get(name, 0) for alias, name in aliases.items()},
         tuple((offsets.get(one, 0), offsets.get(other, 0)) for one, other in wires),
         {offsets.get(name, 0): level for name, level in contacts.items()},
+        panel,
         **values,
     )
 

@@ -318,13 +318,16 @@ class Devices(NamedTuple):
 def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys")) -> Devices:
     """Return the nodes that an opened profile needs; `hotplug` decides on all of /dev, None lets the board."""
     grants: list[Reach] = [(path, "device", "no device") for path in plain_nodes()]
+    panels = [(f"the panel of gpio chip {chip.label}", _real(chip.panel)) for chip in profile.chips]
+    grants.extend((path, "device", what) for what, path in panels if path is not None)
     nodes = list(_nodes(profile))
     why = "[sandbox] hotplug" if hotplug else None
     if hotplug is None:
         pluggable = ((what, _plugged(node, sys)) for what, node in nodes)
         why = next((f"{what} {reason}" for what, reason in pluggable if reason is not None), None)
     if why is not None:
-        return Devices(((DEV, "device", why),), why)
+        beside = [grant for grant in grants if not grant[0].is_relative_to(DEV)]
+        return Devices(((DEV, "device", why), *beside), why)
     if any(chip.driver == "gpiod" for chip in profile.chips):
         grants.append((DEV, "list", "GPIO chips are found by their labels"))
     grants.extend((node, "device", what) for what, node in nodes if node is not None)

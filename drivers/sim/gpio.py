@@ -8,10 +8,15 @@ line's `debounce_us` has no effect. Names, policies and safe states beyond the l
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
 import threading
 import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import trio
 
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.gpio import EdgeKind, Level, LineSpec, LineState, Watch, bring_to_safe
@@ -20,9 +25,13 @@ from hearth.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
+log = logging.getLogger("hearth.sim")
 
 _OPEN_SIDE = {"open-drain": 1, "open-source": 0}
 """The voltage that such an output leaves to others."""
+_CONTACTS: Mapping[str, Level | None] = {"0": 0, "1": 1, "open": None}
+"""The words of a panel, with the voltage that the outside puts on the line."""
+_PANEL_BYTES = 4096
 
 
 class _Net:
@@ -78,8 +87,9 @@ class _Line:
 class SimGpio(BaseDriver):
     """A `GpioDriver` without hardware; `push`, `let_go`, `attach`, `state`, `level` and `fail` are its outside.
 
-    `contacts` are levels that the outside pushes from the beginning. Outputs keep their level while the chip is closed,
-    as real ones do.
+    `contacts` are levels that the outside pushes from the beginning. `panel` is the path of a named pipe through which
+    a person pushes and lets go of lines while a daemon runs; `names` has the offsets of the lines' names and aliases
+    for it. Outputs keep their level while the chip is closed, as real ones do.
     """
 
     def __init__(
@@ -89,6 +99,8 @@ class SimGpio(BaseDriver):
         *,
         wires: Iterable[tuple[int, int]] = (),
         contacts: Mapping[int, Level] = MappingProxyType({}),
+        panel: str | None = None,
+        names: Mapping[str, int] = MappingProxyType({}),
         style: Style = Style.INLINE,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -102,6 +114,9 @@ class SimGpio(BaseDriver):
         self._all = {spec.offset: _Line(spec, _Net()) for spec in lines}
         self._lines: Mapping[int, _Line] = {}
         self._failing = 0
+        self._panel = panel
+        self._names = names
+        self._pipe = -1
         # A test may push from another thread than the bus's.
         self._lock = threading.Lock()
         for line in self._all.values():
@@ -120,15 +135,52 @@ class SimGpio(BaseDriver):
                 line.net = net
 
     def open(self) -> None:
-        """Offer the lines, and drive those that have an `initial` level."""
+        """Offer the lines, and drive those that have an `initial` level. Raises DeviceError for a bad panel."""
+        if self._panel is not None:
+            self._pipe = self._open_panel(self._panel)
         self._lines = self._all
         for line in self._all.values():
             if line.spec.initial is not None:
                 self.set(line.spec.offset, line.spec.initial)
 
+    def _open_panel(self, path: str) -> int:
+        try:
+            # For writing too: the pipe then has no end when the last of the others that write to it closes it.
+            pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            why = error.strerror
+        else:
+            if stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                return pipe
+            os.close(pipe)
+            why = "it is no named pipe"
+        cure = f"make it with `mkfifo {path}`, as the user that runs hearthd"
+        raise DeviceError(f"gpio chip {self.label}: panel {path}: {why}; {cure}", effect="none")
+
+    async def pump(self) -> None:
+        """Follow the panel: each of its lines is a GPIO line's name and 0, 1 or `open`."""
+        rest = b""
+        while self._pipe >= 0:
+            await trio.lowlevel.wait_readable(self._pipe)
+            *orders, rest = (rest + os.read(self._pipe, _PANEL_BYTES)).split(b"\n")
+            rest = rest[-_PANEL_BYTES:]
+            for order in orders:
+                self._obey(order.decode("utf-8", "replace"))
+
+    def _obey(self, order: str) -> None:
+        match order.split():
+            case [name, ("0" | "1" | "open") as contact] if name in self._names:
+                self._push(self._names[name], _CONTACTS[contact])
+            case _:
+                cure = "write a line's name and 0, 1 or open"
+                log.warning("gpio chip %s: panel: %.80r is not understood; %s", self.label, order, cure)
+
     def close(self) -> None:
         """Stop offering the lines, and end every watch."""
         self._lines = {}
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
         for line in self._all.values():
             watches, line.watches = line.watches, ()
             for watch in watches:

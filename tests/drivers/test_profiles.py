@@ -221,6 +221,15 @@ BAD = [
         lambda profile: (put("gpio", 0, "driver", value="gpiod")(profile), drop("gpio", 0, "wires")(profile)),
         "gpio[0].contacts: only a simulated chip",
     ),
+    (
+        lambda profile: (
+            put("gpio", 0, "driver", value="gpiod")(profile),
+            drop("gpio", 0, "wires")(profile),
+            drop("gpio", 0, "contacts")(profile),
+            put("gpio", 0, "panel", value="p")(profile),
+        ),
+        "gpio[0].panel: only a simulated chip",
+    ),
     (put("gpio", 0, "contacts", value={"GPIO24": 2}), "gpio[0].contacts.GPIO24: expected 0 or 1, got 2"),
     (put("gpio", 0, "contacts", value={"GPIO99": 0}), 'gpio[0].contacts.GPIO99: no line is named "GPIO99"'),
     (put("gpio", value=[SIM["gpio"][0], SIM["gpio"][0]]), 'gpio[1].label: "sim" is there twice'),

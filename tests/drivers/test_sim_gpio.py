@@ -1,7 +1,10 @@
 """What the simulated chip adds to the contract: electricity, faults, and a world outside."""
 
+import os
+
 import pytest
 import trio
+import trio.testing
 from hypothesis import given, strategies as st
 
 from hearth.drivers.gpio import LineSpec, Watch
@@ -143,6 +146,50 @@ def test_a_load_follows_the_level_of_its_line_whatever_drives_it(make_chip):
     chip.let_go(2)
     chip.set(1, "input")
     assert seen == [1, 0, 1, 0]
+
+
+@pytest.fixture
+def panel(tmp_path):
+    os.mkfifo(tmp_path / "panel")
+    return str(tmp_path / "panel")
+
+
+NAMES = {"DOOR": 0, "GPIO1": 1}
+
+
+async def test_a_person_opens_and_closes_contacts_through_the_panel(make_chip, panel, nursery):
+    chip = make_chip(LineSpec(0, "DOOR", pull="up"), LineSpec(1, "GPIO1"), contacts={0: 0}, panel=panel, names=NAMES)
+    door, other = chip.watch(0, "both"), chip.watch(1, "both")
+    nursery.start_soon(chip.pump)
+    with trio.fail_after(60):
+        for order, watch, value in (("DOOR open\n", door, 1), ("DOOR  0\nGPIO1 1\n", door, 0), ("", other, 1)):
+            # Open and closed again for each order, as by a shell's `echo`.
+            await trio.Path(panel).write_text(order)
+            assert (await watch.receive()).value == value
+
+
+async def test_an_order_in_two_parts_is_one_and_a_wrong_one_is_logged_with_the_cure(make_chip, panel, nursery, caplog):
+    chip = make_chip(panel=panel, names=NAMES)
+    watch = chip.watch(1, "both")
+    nursery.start_soon(chip.pump)
+    with trio.fail_after(60):
+        for part in (b"DOR 1\n\xff\n\nDOOR 2\nGPI", b"O1 1\n"):
+            await trio.Path(panel).write_bytes(part)
+            await trio.testing.wait_all_tasks_blocked()
+        assert (await watch.receive()).value == 1
+    assert [record.args[1] for record in caplog.records] == ["DOR 1", "\ufffd", "", "DOOR 2"]
+    assert "write a line's name and 0, 1 or open" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["missing", "a file"])
+def test_a_panel_that_is_no_named_pipe_is_refused_with_the_command_that_makes_one(tmp_path, kind):
+    path = tmp_path / "panel"
+    if kind == "a file":
+        path.write_bytes(b"")
+    chip = SimGpio("sim", [LineSpec(0, "DOOR")], panel=str(path), names=NAMES)
+    with pytest.raises(DeviceError, match=f"gpio chip sim: panel {path}: .*; make it with `mkfifo {path}`"):
+        chip.open()
+    chip.close()
 
 
 class Tub(Tank):

@@ -38,6 +38,18 @@ def test_a_simulated_serial_port_is_a_pseudo_terminal():
     assert nodes(devices) - PLAIN == {("/dev/ptmx", "device"), ("/dev/pts", "device")}
 
 
+@pytest.mark.parametrize("hotplug", [None, True])
+def test_the_panel_of_a_simulated_chip_is_reached_where_it_is(tmp_path, hotplug):
+    os.mkfifo(tmp_path / "panel")
+    chips = [
+        {"label": name, "driver": "sim", "names": ["A"], "panel": str(tmp_path / name)} for name in ("panel", "missing")
+    ]
+    devices = devices_of(profile(gpio=chips), hotplug)
+    assert (tmp_path / "panel", "device", "the panel of gpio chip panel") in devices.grants
+    assert str(tmp_path / "missing") not in {path for path, _ in nodes(devices)}
+    assert (devices.hotplug is None) == (hotplug is None)
+
+
 def test_a_device_that_stays_where_it_is_is_reached_by_its_node_alone(tmp_path):
     (tmp_path / "link").symlink_to("/dev/full")
     devices = devices_of(profile(uart=[port(tmp_path / "link")]), None)

@@ -188,6 +188,7 @@ driver = "sim"
 names = ["X", "Y"]
 wires = [["X", "Y"]]
 contacts = { Y = 1 }
+panel = "panel"
 [[i2c]]
 bus = 3
 driver = "i2c-dev"
