@@ -1,9 +1,9 @@
 """The devices and the confinement of this machine, for a person.
 
 It gathers JSON objects for `hearth doctor`, which judges them: the devices and their users, missing permissions, the
-fit of a profile; and the confinement that this kernel offers, that a daemon would use, and that a running one has. It
-changes nothing, claims nothing, transfers nothing on a bus, puts nothing in force, opens no device but as a plan does,
-and raises for nothing that it finds.
+fit of a profile, and the gaps in its physical safety; and the confinement that this kernel offers, that a daemon would
+use, and that a running one has. It changes nothing, claims nothing, transfers nothing on a bus, puts nothing in force,
+opens no device but as a plan does, and raises for nothing that it finds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import frozen
 
@@ -36,11 +36,12 @@ from hearth.drivers.sandbox.plan import Places, make_plan
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hearth.config.model import Config
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundDevices, FoundPort, Machine
     from hearth.drivers.boards.profile import BusKind, ChipSpec, I2cSpec, Profile, UartSpec
+    from hearth.drivers.gpio import LineSpec
     from hearth.drivers.linux.device_users import Holder, Holders
 
 # --- fit --------------------------------------------------------------------------------------------------------------
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 # The fit of a profile to a machine: devices it names that are absent, and devices that are present but in use. It
 # compares, and does not look at the machine itself. Each problem has the key path in the profile, the cause and the
 # cure.
+
+Severity: TypeAlias = Literal["note", "warn", "fail"]
 
 OURS = "hearth"
 """The consumer that hearth's own requests have: a daemon that runs is no obstacle to itself."""
@@ -58,7 +61,7 @@ class ProfileProblem:
     """`severity` is "fail" for what cannot work, "warn" for what depends on the daemon's user, or looks wrong."""
 
     key: str
-    severity: Literal["warn", "fail"]
+    severity: Severity
     problem: str
     cure: str | None = None
 
@@ -215,6 +218,84 @@ def _port_mismatches(
         yield ProfileProblem(key, "fail", f"{node} is open in {', '.join(map(str, others))}", "end that program")
 
 
+# --- safety -----------------------------------------------------------------------------------------------------------
+#
+# The gaps in a profile's physical safety: outputs without a safe level, interlocks whose sensors cannot be read. Lines
+# that share a finding are one problem. On a simulated chip it is a "note": nothing moves there.
+
+MOST_NAMED = 6
+"""Limit of the lines that one problem names; the others are counted."""
+
+_Test: TypeAlias = "Callable[[LineSpec], bool]"
+_OUTPUTS: tuple[tuple[str, _Test, str, str], ...] = (
+    (
+        "safe",
+        lambda line: line.safe == "input" and line.pull in ("as-is", "none"),
+        "no safe level, since nothing that hearth knows of holds a released line",
+        'give each output `safe` = 0 or 1, or safe = "input" with a `pull`; give the others direction = "input"',
+    ),
+    (
+        "hold",
+        lambda line: line.hold == "keep",
+        "stays driven when its session or hearthd ends",
+        'use hold = "release" unless the machine is safe at either level',
+    ),
+)
+"""Findings about outputs: the key, the lines that it is about, the problem, and the cure."""
+
+
+def safety_gaps(
+    profile: Profile, found: FoundDevices, holders: Holders, machine: Machine = THIS
+) -> Iterator[ProfileProblem]:
+    """Yield the gaps in the physical safety of a profile, with the chips that it looks for and that are there."""
+    chips = (*profile.chips, *survey(profile, found, holders).chips)
+    for index, chip in enumerate(chips):
+        outputs = [line for line in chip.lines if line.reserved is None and line.direction != "input"]
+        place = f"gpio[{index}]" if index < len(profile.chips) else "discover.gpio"
+        for key, concerns, problem, cure in _OUTPUTS:
+            names = [line.name for line in outputs if concerns(line)]
+            if names:
+                severity: Severity = "note" if chip.driver == "sim" else "warn"
+                told = f"chip {chip.label}: {problem}: {_names(names)}"
+                yield ProfileProblem(f"{place}.{key}", severity, told, cure)
+    yield from _unreadable(profile, machine)
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _unreadable(profile: Profile, machine: Machine) -> Iterator[ProfileProblem]:
+    """Yield the interlocks whose sensors cannot be read here: each keeps its output from being driven."""
+    sensors = {spec.name: spec for spec in profile.sensors}
+    kernel: set[str] | None = None
+    for index, interlock in enumerate(profile.interlocks):
+        for number, condition in enumerate(interlock.requires):
+            spec = sensors.get(condition.name)
+            if condition.line is not None:
+                continue
+            if spec is not None:
+                real = any(adapter.bus == spec.bus and adapter.driver != "sim" for adapter in profile.i2c)
+                owner = clients(spec.bus, machine).get(spec.addr) if real else None
+                why = None if owner is None else f"its address {spec.addr:#04x} belongs to the kernel driver {owner!r}"
+                cure = "name the kernel's own sensor (`hearth run hw.sensor.list`), or unbind the driver"
+            else:
+                kernel = _kernel_sensors(machine) if kernel is None else kernel
+                why = None if condition.name in kernel else "the kernel has no such sensor now"
+                cure = "is its device plugged in, and its kernel module loaded? `hearth run hw.sensor.list` names them"
+            if why is not None:
+                stays = f"{interlock.name} cannot be driven to {interlock.value}"
+                told = f"sensor {condition.name} cannot be read ({why}), so that the interlock is open: {stays}"
+                yield ProfileProblem(f"interlock[{index}].requires[{number}].sensor", "fail", told, cure)
+
+
+def _kernel_sensors(machine: Machine) -> set[str]:
+    from hearth.drivers.linux.sensors import KernelSensors
+
+    return {sensor.name for sensor in KernelSensors(sys=machine.sys).scan()}
+
+
 # --- findings ---------------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +340,7 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             "source": profile.source,
             "wants": _wants(profile),
             "problems": [problem.to_json() for problem in mismatches(profile, found, holders, machine)],
+            "safety": [problem.to_json() for problem in safety_gaps(profile, found, holders, machine)],
         }
     return result
 

@@ -1,9 +1,9 @@
 """`hearth doctor`: checks of the daemon and of this machine, with cures. It needs no daemon and changes nothing.
 
 It also checks the machine's own devices, with those that no daemon serves: the devices that exist, the processes that
-use them, missing permissions of this user, and the fit of a board profile (--board, or the one of --config). And it
-checks confinement: the kernel's features, the plan of a daemon with this configuration, and the state of the running
-daemon.
+use them, missing permissions of this user, the fit of a board profile (--board, or the one of --config), and the gaps
+in its physical safety. And it checks confinement: the kernel's features, the plan of a daemon with this configuration,
+and the state of the running daemon.
 
 Each check is OK, WARN or FAIL and, unless it is OK, has a cure. Exit code: 0 if no check failed, 1 if one failed, and
 3 if a daemon was named (--to, --socket, HEARTH_ADDRESS, HEARTH_SOCKET, --config) and does not answer. Without a named
@@ -371,14 +371,22 @@ def _processes(holders: list[Mapping[str, Any]]) -> str:
     return ", ".join(f"{holder['name']} (pid {holder['pid']})" for holder in holders)
 
 
+_SEVERITIES: Mapping[str, Literal["OK", "WARN", "FAIL"]] = {"note": "OK", "warn": "WARN", "fail": "FAIL"}
+
+
 def _fit(profile: Mapping[str, Any]) -> Iterator[Check]:
     if not profile["wants"]:
         yield Check("OK", "profile", f"{profile['name']} needs nothing of this machine")
     elif not profile["problems"]:
         yield Check("OK", "profile", f"{profile['name']} fits this machine")
-    for problem in profile["problems"]:
-        told = f"{profile['name']}: {problem['key']}: {problem['problem']}"
-        yield Check("FAIL" if problem["severity"] == "fail" else "WARN", "profile", told, problem["cure"])
+    for name in ("problems", "safety"):
+        for problem in profile[name]:
+            told = f"{profile['name']}: {problem['key']}: {problem['problem']}"
+            state = _SEVERITIES[problem["severity"]]
+            cure = None if state == "OK" else problem["cure"]
+            yield Check(state, "profile" if name == "problems" else name, told, cure)
+    if not profile["safety"]:
+        yield Check("OK", "safety", f"{profile['name']} has no gap that is checked here: outputs, interlocks")
 
 
 # --- confinement ----------------------------------------------------------------------------------------------------

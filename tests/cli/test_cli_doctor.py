@@ -222,6 +222,7 @@ def told(**found):
     return [f"{check.state} {check.name} {check.finding}" for check in doctor.hardware_checks(machine(**found))]
 
 
+NO_GAP = "OK safety cell has no gap that is checked here: outputs, interlocks"
 SENSORS = "OK sensors 3 kernel sensors (hwmon, IIO, thermal, power)"
 
 
@@ -282,11 +283,12 @@ def test_a_chip_that_cannot_be_opened_for_another_reason_is_a_warning_too():
 
 
 def test_what_a_profile_does_not_need_is_no_warning():
-    profile = {"name": "cell", "wants": True, "problems": []}
+    profile = {"name": "cell", "wants": True, "problems": [], "safety": []}
     assert told(profile=profile, ports=[port(lack=LACK)]) == [
         "OK port ttyUSB0 (ftdi_sio); ada may not open /dev/x (root:dialout, mode 0660)",
         SENSORS,
         "OK profile cell fits this machine",
+        NO_GAP,
     ]
 
 
@@ -295,19 +297,36 @@ def test_what_does_not_fit_a_profile_fails_with_its_place():
         {"key": "i2c[0].bus", "severity": "fail", "problem": "/dev/i2c-1 is not there", "cure": "plug it in"},
         {"key": "uart[0].path", "severity": "warn", "problem": "you may not open it", "cure": "one\ntwo"},
     ]
-    found = list(doctor.hardware_checks(machine(profile={"name": "cell", "wants": True, "problems": problems})))[1:]
+    profile = {"name": "cell", "wants": True, "problems": problems, "safety": []}
+    found = list(doctor.hardware_checks(machine(profile=profile)))[1:]
     assert [(check.state, check.finding) for check in found] == [
         ("FAIL", "cell: i2c[0].bus: /dev/i2c-1 is not there"),
         ("WARN", "cell: uart[0].path: you may not open it"),
+        ("OK", NO_GAP.removeprefix("OK safety ")),
     ]
-    shown = [click.unstyle(line) for line in doctor.lines(found)]
+    shown = [click.unstyle(line) for line in doctor.lines(found[:2])]
     assert shown[-2:] == ["               → one", "                 two"]
 
 
 def test_a_simulated_board_needs_nothing():
-    assert told(profile={"name": "sim", "wants": False, "problems": []})[-1] == (
-        "OK profile sim needs nothing of this machine"
-    )
+    assert told(profile={"name": "sim", "wants": False, "problems": [], "safety": []})[1:] == [
+        "OK profile sim needs nothing of this machine",
+        NO_GAP.replace("cell", "sim"),
+    ]
+
+
+def test_a_gap_in_safety_is_a_warning_with_its_cure_but_a_note_where_nothing_moves():
+    gaps = [
+        {"key": f"gpio[{index}].safe", "severity": severity, "problem": "no safe level", "cure": "give it one"}
+        for index, severity in enumerate(("note", "warn", "fail"))
+    ]
+    profile = {"name": "cell", "wants": False, "problems": [], "safety": gaps}
+    found = list(doctor.hardware_checks(machine(profile=profile)))[2:]
+    assert [(check.state, check.name, check.finding, check.cure) for check in found] == [
+        ("OK", "safety", "cell: gpio[0].safe: no safe level", None),
+        ("WARN", "safety", "cell: gpio[1].safe: no safe level", "give it one"),
+        ("FAIL", "safety", "cell: gpio[2].safe: no safe level", "give it one"),
+    ]
 
 
 def test_that_not_all_processes_can_be_seen_is_said_where_it_matters():

@@ -6,7 +6,7 @@ import pytest
 from support.machine import FilesMachine
 
 from hearth.drivers.boards import generic as access, open_board
-from hearth.drivers.boards.diagnose import mismatches
+from hearth.drivers.boards.diagnose import mismatches, safety_gaps
 from hearth.drivers.boards.discover import (
     KERNEL,
     DeviceOrigin,
@@ -388,3 +388,89 @@ def test_a_permission_that_lacks_is_a_warning_with_the_command(tmp_path, monkeyp
     assert (told.key, told.severity) == ("i2c[0].bus", "warn")
     assert "sudo usermod -aG i2c" in told.cure
     assert told.to_json()["cure"] == told.cure
+
+
+# --- the gaps in a profile's physical safety ------------------------------------------------------------------------
+
+PUMP = {"safe": 0}
+DOOR = {"direction": "input"}
+FLOATS = "chip cell: no safe level, since nothing that hearth knows of holds a released line: "
+KEPT = "chip cell: stays driven when its session or hearthd ends: "
+
+
+def gaps(machine, *things, lines=None, driver="gpiod", **more):
+    """The gaps of a profile with a pump and a door: key path, severity, problem."""
+    table = {"PUMP": PUMP, "DOOR": DOOR} | (lines or {})
+    chips = [{"label": "cell", "driver": driver, "names": list(table), "lines": table}]
+    profile = parse_profile({"name": "x", "description": "x", "gpio": chips, **more}, "x.toml")
+    told = list(safety_gaps(profile, found(*things), NO_HOLDERS, machine))
+    assert all(gap.cure for gap in told)
+    return [(gap.key, gap.severity, gap.problem) for gap in told]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ({}, []),
+        ({"A": {"safe": 1}}, []),
+        ({"A": {"safe": "input", "pull": "down"}}, []),
+        ({"A": {"reserved": "the watchdog"}}, []),
+        ({"A": {"direction": "input", "hold": "keep"}}, []),
+        ({"A": {}}, [("gpio[0].safe", "warn", f"{FLOATS}A")]),
+        ({"A": {"safe": "input", "pull": "none", "direction": "output"}}, [("gpio[0].safe", "warn", f"{FLOATS}A")]),
+        ({"A": {"safe": 1, "hold": "keep"}}, [("gpio[0].hold", "warn", f"{KEPT}A")]),
+        (
+            {f"A{n}": {"hold": "keep"} for n in range(8)},
+            [
+                ("gpio[0].safe", "warn", f"{FLOATS}A0, A1, A2, A3, A4, A5 and 2 more"),
+                ("gpio[0].hold", "warn", f"{KEPT}A0, A1, A2, A3, A4, A5 and 2 more"),
+            ],
+        ),
+    ],
+)
+def test_an_output_without_a_safe_level_is_a_gap(tmp_path, lines, expected):
+    assert gaps(FilesMachine(tmp_path).machine, lines=lines) == expected
+    simulated = [(key, "note", problem) for key, _, problem in expected]
+    assert gaps(FilesMachine(tmp_path / "sim").machine, lines=lines, driver="sim") == simulated
+
+
+def test_the_lines_of_a_chip_that_was_found_have_no_safe_level(tmp_path):
+    ((key, severity, problem),) = gaps(
+        FilesMachine(tmp_path).machine, chip(3, "adapter", "x", "y", origin=USB), discover={"gpio": True}
+    )
+    assert (key, severity, problem.rpartition(": ")[2]) == ("discover.gpio.safe", "warn", "x, y")
+
+
+def interlock(**condition):
+    return [{"drives": "PUMP", "value": 1, "requires": [{"line": "DOOR", "value": 0}, condition]}]
+
+
+LEVEL = {"level": {"kind": "mcp3221", "bus": 1, "addr": 0x4D}}
+ADAPTER = [{"bus": 1, "driver": "i2c-dev"}]
+
+
+def test_an_interlock_on_a_sensor_that_the_kernel_keeps_for_itself_is_open(tmp_path):
+    files = FilesMachine(tmp_path)
+    needs = {"sensors": LEVEL, "interlock": interlock(sensor="level", max=80)}
+    assert gaps(files.machine, i2c=ADAPTER, **needs) == []
+    files.client(1, "004d", "mcp3221")
+    ((key, severity, problem),) = gaps(files.machine, i2c=ADAPTER, **needs)
+    assert (key, severity) == ("interlock[0].requires[1].sensor", "fail")
+    assert problem == (
+        "sensor level cannot be read (its address 0x4d belongs to the kernel driver 'mcp3221'), so that the interlock "
+        "is open: PUMP cannot be driven to 1"
+    )
+    assert gaps(files.machine, i2c=[{"bus": 1, "driver": "sim"}], **needs) == []
+
+
+def test_an_interlock_on_a_sensor_that_the_kernel_does_not_have_is_open(tmp_path):
+    files = FilesMachine(tmp_path)
+    needs = {"discover": {"sensors": True}, "interlock": interlock(sensor="thermal/cpu", max=80)}
+    ((key, severity, problem),) = gaps(files.machine, **needs)
+    assert (key, severity) == ("interlock[0].requires[1].sensor", "fail")
+    assert "(the kernel has no such sensor now)" in problem
+    zone = files.machine.sys / "class/thermal/thermal_zone0"
+    zone.mkdir(parents=True)
+    (zone / "type").write_text("cpu\n")
+    (zone / "temp").write_text("40000\n")
+    assert gaps(files.machine, **needs) == []
