@@ -26,6 +26,7 @@ from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.catalogue import ToolCatalogue
 from hearth.actors.messages import TIMER_FIRED, CloseSession, Request
 from hearth.actors.refusals import Refusals
+from hearth.actors.safety.interlocks import Interlocks
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
@@ -201,6 +202,9 @@ class Runtime:
             )
             for bus_id, driver in parts.drivers.items()
         }
+        self.interlocks = Interlocks.of(parts.board, parts.outputs_file.found.outputs)
+        if self.interlocks is not None:
+            self.interlocks.plug(self.buses, self.audit)
         validators, known = {}, {}
         for tool in parts.registry.values():
             check_schema(tool.params_schema, f"tool {tool.name}: params_schema")
@@ -217,6 +221,7 @@ class Runtime:
                 self.health,
                 self.refusals,
                 Buckets(DRY_RUN_RATE),
+                self.interlocks,
             ),
             checks=Checks(parts.registry, validators, self.buses, parts.paths, limits.max_steps, known),
             limits=SessionLimits(
@@ -407,6 +412,8 @@ class Runtime:
                     await outer.start(journal.run)
                     disown_outputs(self.parts.outputs_file, self.buses, self.parts.board.name, self.audit)
                     await start_buses(self.buses, outer, self.audit)
+                    if self.interlocks is not None:
+                        outer.start_soon(self.interlocks.run)
                     confined = {} if self.parts.sandbox is None else {"sandbox": self.parts.sandbox}
                     self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses), **confined)
                     journal.checkpoint()

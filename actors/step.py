@@ -18,12 +18,13 @@ from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
     from hearth.actors.events import EventLog
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
+    from hearth.actors.safety.interlocks import Interlock, Interlocks
     from hearth.api import Status
     from hearth.errors import RpcError
     from hearth.policy.rules import Buckets
@@ -43,6 +44,8 @@ class TaskServices:
     """Decides which refusals are recorded one by one."""
     dry_runs: Buckets
     """Limits how often each principal may submit a dry run."""
+    interlocks: Interlocks | None = None
+    """The interlocks of the board, if it has any."""
 
 
 @define(slots=True, eq=False)
@@ -170,13 +173,25 @@ class StepScope:
             must_run=must_run,
             on_cancel=on_cancel,
         )
-        step.bus.request(ticket, no_wait=constraints.on_busy == "fail" and not must_run)
+        interlocks = self._services.interlocks
+        wanted: Sequence[Interlock] = ()
+        if interlocks is not None:
+            # Before the ticket is requested: on the bus, stale readings would leave an interlock open.
+            wanted = await interlocks.want(step.bus.bus_id, (*step.held, None if callable(drives) else drives))
         try:
+            step.bus.request(ticket, no_wait=constraints.on_busy == "fail" and not must_run)
             return await ticket.get()
         finally:
+            if interlocks is not None:
+                interlocks.leave(wanted)
             if ticket.held_by is not None:
                 # A step may drive an output several times: it goes back to the session that held it before the first.
                 step.held.setdefault(ticket.drives, ticket.held_by)
+
+    async def interlocks(self) -> list[dict[str, Any]]:
+        """See StepContext."""
+        interlocks = self._services.interlocks
+        return [] if interlocks is None else await interlocks.states()
 
     def progress(self, data: Mapping[str, Any]) -> None:
         """See StepContext."""

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bus.actor import Bus
     from hearth.actors.journal import Receipt
+    from hearth.actors.safety.interlocks import Interlock
     from hearth.actors.step import StepRun, TaskServices
     from hearth.api import Status
     from hearth.policy.memory import Account
@@ -530,6 +531,10 @@ class TaskActor:
                 must_run=True,
             )
             members: dict[str, Any] = {}
+            interlocks = self._services.interlocks
+            wanted: Sequence[Interlock] = ()
+            if interlocks is not None:
+                wanted = await interlocks.want(step.bus.bus_id, [drives])
             # The caller is shielded, so this waits for the true outcome, however long the bus takes.
             try:
                 await step.bus.request(ticket).get()
@@ -538,6 +543,9 @@ class TaskActor:
                 step.rolled_back = False
                 members["error"] = error.message
                 log.warning("task %s step %d could not be rolled back: %s", self.task_id, index, error)
+            finally:
+                if interlocks is not None:
+                    interlocks.leave(wanted)
             record = self._record("task.step.rollback", index)
             record["rolled_back"] = step.rolled_back
             self._records.append(record)

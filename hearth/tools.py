@@ -133,6 +133,10 @@ class StepContext(Protocol):
         """Return the state of every bus and of the audit log, for `hw.board`."""
         ...
 
+    async def interlocks(self) -> Sequence[Mapping[str, Json]]:
+        """Return the interlocks of the board with their present state, for `hw.board` and `hw.gpio.list`."""
+        ...
+
     def progress(self, data: Mapping[str, Json]) -> None:
         """Publish a progress event; under back-pressure a subscriber may see only the newest ones."""
 

@@ -42,6 +42,7 @@ from hearth.actors.bus.queue import (
     Ticket,
     TicketQueue,
     WentSafe,
+    give_back_or_make_safe,
     make_safe_instead,
 )
 from hearth.actors.bus.workers import Worker, close_driver, open_driver, open_worker
@@ -303,6 +304,7 @@ class Bus:
             return op
         if self._driven.may_give_back(output, back):
             self._driven.give_back(output, back)
+            op = partial(give_back_or_make_safe, op, back.instead, output)
         else:
             # The output is this session's until it is safe: if that fails now, the end of the session tries again.
             self._driven.claim(output, ticket.requester, insist=True)
@@ -311,15 +313,14 @@ class Bus:
         return op
 
     def _went_safe(self, ticket: Ticket, outcome: WentSafe) -> Any:
-        """Record that an output went to its safe state, not to its former level. Raises DeviceError if it did not."""
-        output = ticket.drives
+        """Record that a transaction brought an output to its safe state. Raises DeviceError if it did not."""
+        output = ticket.drives if outcome.output is None else outcome.output
         if has_error(outcome.reports):
             text = f"bus {self.bus_id}: output {output} is not safe: {outcome.reports}"
             raise DeviceError(text, effect="unknown", data={"bus": self.bus_id})
         self._driven.is_safe([output])
         if outcome.reports:
-            reason = "the session that held it has ended"
-            self._audit("outputs.safe", bus=self.bus_id, outputs=[output], safe=outcome.reports, reason=reason)
+            self._audit(outcome.event, bus=self.bus_id, outputs=[output], safe=outcome.reports, **outcome.fields)
         return outcome.value
 
     def _crash_error(self, error: BaseException) -> InternalError:

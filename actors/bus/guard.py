@@ -13,16 +13,16 @@ Order of one operation, all of it inside one transaction, so nothing comes in be
 
 Bringing outputs to their safe state (`make_safe`) is never checked, only noted: safety comes first.
 
-To plug in: set `Guard.halt` or `Guard.interlocks` to a callable `(output, level) -> None` that raises (`Halted`,
-`InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the transaction, in the
-bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is not asked for a
-level that is the output's safe state. An output is the offset of a GPIO line, with the levels 0, 1 and "input"; the
-address of an I2C device, with the messages as its level; or "data" and "lines" of a serial port.
+To plug in: set `Guard.halt` to a callable `(output, level) -> None`, or `Guard.interlocks` to an `InterlockChecks`,
+that raises (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the
+transaction, in the bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is
+not asked for a level that is the output's safe state. An output is the offset of a GPIO line, with the levels 0, 1 and
+"input"; the address of an I2C device, with the messages as its level; or "data" and "lines" of a serial port.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hearth.drivers.i2c import Read, selects
 from hearth.errors import RpcError, effect_of
@@ -37,6 +37,16 @@ if TYPE_CHECKING:
     from hearth.drivers.uart import UartDriver
 
 
+class InterlockChecks(Protocol):
+    """The interlocks of one bus."""
+
+    def check(self, output: Hashable, level: object) -> None:
+        """Raise InterlockOpen where a condition for driving this output to this level does not hold."""
+
+    def note(self, output: Hashable, level: object, *, certain: bool = True) -> None:
+        """Note that an output is at a level; without `certain` it may still be at its former one."""
+
+
 class Guard:
     """The checks of one bus, and the guarded driver that makes them.
 
@@ -48,8 +58,8 @@ class Guard:
         self.safe: Mapping[Hashable, object] = safe or {}
         self.halt: Callable[[Hashable, object], None] | None = None
         """Refuses everything while the daemon is halted: raises Halted."""
-        self.interlocks: Callable[[Hashable, object], None] | None = None
-        """Raises InterlockOpen where a condition for driving this output to this level does not hold."""
+        self.interlocks: InterlockChecks | None = None
+        """The interlocks of this bus, if it has any."""
         face = _FACES.get(bus_id.partition(":")[0])
         self.face: Any = driver if face is None else face(driver, self)
 
@@ -58,15 +68,17 @@ class Guard:
         if self.halt is not None and self.safe.get(output) != level:
             self.halt(output, level)
         if self.interlocks is not None:
-            self.interlocks(output, level)
+            self.interlocks.check(output, level)
 
     def note(self, output: Hashable, level: object) -> None:
         """Note that an output is now at a level."""
+        if self.interlocks is not None:
+            self.interlocks.note(output, level)
 
     def failed(self, output: Hashable, level: object, error: RpcError) -> None:
         """Note that bringing an output to a level failed: unless the effect is "none", it may be there."""
-        if effect_of(error) != "none":
-            self.note(output, level)
+        if effect_of(error) != "none" and self.interlocks is not None:
+            self.interlocks.note(output, level, certain=False)
 
 
 def guard_of(bus_id: str, driver: Driver, board: Board) -> Guard:

@@ -44,10 +44,10 @@ from heapq import heapify, heappop, heappush
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from hearth.actors.mailbox import Slot
-from hearth.errors import ResourceBusy
+from hearth.errors import InterlockOpen, ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Mapping
@@ -210,10 +210,17 @@ def _make_safe(outputs: list[Hashable], driver: Driver) -> Any:
 
 @frozen(eq=False)
 class WentSafe:
-    """The outcome of `make_safe_instead`: the driver's reports; none for an output that the profile keeps."""
+    """The outcome of a transaction that brought an output to its safe state: the driver's reports, and a value.
+
+    There are no reports for an output that the profile keeps. The bus forgets the output's holders and records `event`
+    with `fields`. `output` is None for the one that the ticket drives.
+    """
 
     reports: Any
     value: Any = None
+    output: Hashable | None = None
+    event: str = "outputs.safe"
+    fields: Mapping[str, Any] = field(factory=lambda: {"reason": "the session that held it has ended"})
 
 
 def make_safe_instead(
@@ -232,6 +239,24 @@ def make_safe_instead(
     if instead is not None:
         instead()
     return WentSafe(reports)
+
+
+def give_back_or_make_safe(
+    op: Callable[[Any], Any], instead: Callable[[], None] | None, output: Hashable, driver: Driver
+) -> Any:
+    """Take an effect back by `op`; where an interlock forbids the former level, bring the output to its safe state.
+
+    Raises InterlockOpen for an output with `hold = "keep"`, which has no safe state.
+    """
+    try:
+        return op(driver)
+    except InterlockOpen as error:
+        reports = driver.make_safe([output])
+        if not reports:
+            raise
+        if instead is not None:
+            instead()
+        return WentSafe(reports, fields={"reason": error.message})
 
 
 async def _make_safe_instead(

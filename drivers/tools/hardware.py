@@ -40,7 +40,12 @@ def _answering(ask: Callable[[BoardDriver], dict[str, Any]]) -> Run:
 
 async def _board(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
     answer: dict[str, Any] = await ctx.transact(BoardDriver.info)
-    return {**answer, "health": ctx.health()}
+    return {**answer, "interlocks": await ctx.interlocks(), "health": ctx.health()}
+
+
+async def _gpio(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+    answer: dict[str, Any] = await ctx.transact(BoardDriver.gpio)
+    return {**answer, "interlocks": await ctx.interlocks()}
 
 
 def hardware_tools(board: Board) -> list[Tool]:
@@ -63,17 +68,22 @@ def hardware_tools(board: Board) -> list[Tool]:
         "what is there but cannot be used, each with the reason",
         schemas.json_object("kind, name, reason, cure, path, label"),
     )
+    interlocks = schemas.listed(
+        "outputs that may be driven to `value` only while all of `requires` hold, with what each reads now",
+        schemas.json_object("drives, value, open (true: refused now), driven, requires"),
+    )
     return [
         listing(
             "hw.board",
             "Describe the board: its buses, what is there but not driven, and the health of every bus and "
             "of the audit "
-            "log. Touches no hardware. A good first step.",
+            "log, and its interlocks with what they read now. Drives nothing. A good first step.",
             {
                 "name": schemas.text("the board profile's name"),
                 "description": schemas.text("what the board is", most=1_000),
                 "buses": schemas.listed("the buses in use", schemas.json_object("id, kind, driver and details")),
                 "undriven": undriven,
+                "interlocks": interlocks,
                 "health": schemas.json_object("the state of every bus and of the audit log"),
             },
             _board,
@@ -82,14 +92,15 @@ def hardware_tools(board: Board) -> list[Tool]:
             "hw.gpio.list",
             "List the GPIO chips and their lines: offset, name, aliases, header pin, what may be done with each, "
             "what else the pin can be, and the safe state it goes to when the session that drove it ends. "
-            "Touches no hardware.",
+            "Also the interlocks, with what they read now. Drives nothing.",
             {
                 "chips": schemas.listed(
                     "the chips; the first is the default", schemas.json_object("chip, bus, path, lines")
                 ),
+                "interlocks": interlocks,
                 "undriven": undriven,
             },
-            _answering(BoardDriver.gpio),
+            _gpio,
         ),
         listing(
             "hw.i2c.list",

@@ -330,9 +330,7 @@ def require_known_steps(plan: Mapping[str, Any], entries: Sequence[Mapping[str, 
             require_known_args(entry, step.get("args"), f"{where}/steps/{index}/args")
 
 
-async def _submit(
-    options: Options, plan: Mapping[str, Any], where: str, *, live: bool, seconds: float | None
-) -> int:
+async def _submit(options: Options, plan: Mapping[str, Any], where: str, *, live: bool, seconds: float | None) -> int:
     async with session(options) as (client, opened):
         require_known_steps(plan, await opened.tools(), where)
         task = await _submitted(client, opened.session_id, plan)

@@ -109,9 +109,7 @@ class ServerProtocol:
 
     __slots__ = ("_framer", "_max_batch", "_max_document_bytes", "_max_values", "_outstanding", "closed")
 
-    def __init__(
-        self, *, max_document_bytes: int = 1 << 20, max_batch: int = 64, max_values: int = MAX_VALUES
-    ) -> None:
+    def __init__(self, *, max_document_bytes: int = 1 << 20, max_batch: int = 64, max_values: int = MAX_VALUES) -> None:
         self._framer = LineFramer(max_document_bytes)
         self._max_document_bytes = max_document_bytes
         self._max_batch = max_batch

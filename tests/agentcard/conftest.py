@@ -34,9 +34,7 @@ def tools() -> list[Tool]:
 def keeper(tmp_path, tools) -> Callable[..., PublishedCard]:
     """Makes keepers of the file in this test's directory, as one run of the daemon after another."""
 
-    def make(
-        *, path=tmp_path / "agent-card.json", tools=tools, card=None, http=None, **more: object
-    ) -> PublishedCard:
+    def make(*, path=tmp_path / "agent-card.json", tools=tools, card=None, http=None, **more: object) -> PublishedCard:
         sources = CardSources(
             tools=tools, card=card or CardConfig(), http=http or HttpConfig(), board="sim", **more
         )  # fmt: skip

@@ -110,7 +110,6 @@ def test_another_job_to_be_delegated_raises_the_third_number(keeper):
     assert [version(), version("bench-a"), version("bench-a"), version()] == ["1.0.0", "1.0.1", "1.0.1", "1.0.2"]
 
 
-
 def test_a_card_is_made_again_only_when_something_has_changed(keeper, tmp_path):
     made = opened(keeper, http=HTTP)
     first = made.card([URL])

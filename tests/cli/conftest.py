@@ -75,9 +75,7 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., Answer]:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Answer]:
     """Runs `hearth ARGS…` here; no test sees the tester's own daemon, log or environment."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     for name in ("HEARTH_ADDRESS", "HEARTH_SOCKET", "HEARTH_TOKEN", "HEARTH_TRACEBACK", "NO_COLOR", "STATE_DIRECTORY"):

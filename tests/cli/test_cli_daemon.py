@@ -45,8 +45,10 @@ def test_tools_lists_name_risk_rollback_and_description(local_cli):
     assert "Read a GPIO line" in shown["gpio.get"]
 
 
-@pytest.mark.parametrize(("pattern", "names"), [("gpio.*", {"gpio.get", "gpio.set", "gpio.pulse", "gpio.watch"}),
-                                                ("delete", {"file.delete"})])
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [("gpio.*", {"gpio.get", "gpio.set", "gpio.pulse", "gpio.watch"}), ("delete", {"file.delete"})],
+)
 def test_a_pattern_narrows_the_list(local_cli, pattern, names):
     rows = local_cli("tools", pattern).out.splitlines()[1:]
     assert {row.split()[0] for row in rows} == names

@@ -43,9 +43,7 @@ def event(kind, **data):
 
 
 def accepted(**more):
-    return TaskAccepted(
-        session_token="t", risk_level="R3", constraints=LIMITS, data_classification="T2", **more
-    )
+    return TaskAccepted(session_token="t", risk_level="R3", constraints=LIMITS, data_classification="T2", **more)
 
 
 @pytest.mark.parametrize(

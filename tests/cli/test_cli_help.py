@@ -202,11 +202,7 @@ def test_who_asks_for_the_traceback_gets_it(capsys, monkeypatch):
 
 
 def test_a_bug_ends_the_process_with_1_and_one_line():
-    code = (
-        "from hearth.cli import main\n"
-        "main.COMMANDS['boom'] = ('json:loads', '')\n"
-        "main.main(['boom'])\n"
-    )
+    code = "from hearth.cli import main\nmain.COMMANDS['boom'] = ('json:loads', '')\nmain.main(['boom'])\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 1
     assert done.stderr.startswith("hearth: a bug in hearth: ")

@@ -247,7 +247,10 @@ else:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the users this is about")
 @pytest.mark.parametrize(("member", "expected"), [(True, "a session"), (False, "no connection")])
 def test_10_1_a_user_in_the_group_gets_a_session_and_another_not_even_a_connection(
-    public_directory, hearthd, member, expected  # the daemon ends before its directory goes
+    public_directory,
+    hearthd,
+    member,
+    expected,  # the daemon ends before its directory goes
 ) -> None:
     group = max(grp.getgrall(), key=lambda entry: entry.gr_gid)
     running = hearthd(server=f'socket_group = "{group.gr_name}"', directory=public_directory)

@@ -108,9 +108,7 @@ class Act(NamedTuple):
 
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page."""
-    return [
-        Block(match[1], match[2], text.count("\n", 0, match.start()) + 1) for match in _FENCE.finditer(text)
-    ]
+    return [Block(match[1], match[2], text.count("\n", 0, match.start()) + 1) for match in _FENCE.finditer(text)]
 
 
 def acts(page: list[Block]) -> Iterator[Act]:

@@ -80,6 +80,9 @@ class Context:
     def health(self):
         return {"audit": "ok"}
 
+    async def interlocks(self):
+        return []
+
     def progress(self, data):
         self.published.append(dict(data))
 

@@ -16,7 +16,6 @@ from support.saboteur import bug, install
 pytestmark = pytest.mark.slow
 
 
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """A cell and its daemon, for the tests that end sessions and not the daemon."""

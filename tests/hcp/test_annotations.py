@@ -103,6 +103,8 @@ WIRE = {
     "required": ["out", "in"],
     "additionalProperties": False,
 }
+
+
 def name_of(value):
     """What a case is called: the same in every process."""
     return str(value).partition(" at 0x")[0][:40]

@@ -18,9 +18,7 @@ def event(sequence, kind="progress"):
 
 def outcome(message_id="end"):
     payload = TaskCompleted(outputs={})
-    return Message(
-        message_id=message_id, timestamp=None, session_id=SESSION, type="task_completed", payload=payload
-    )
+    return Message(message_id=message_id, timestamp=None, session_id=SESSION, type="task_completed", payload=payload)
 
 
 def given_out(order, messages):

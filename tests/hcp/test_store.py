@@ -139,7 +139,14 @@ async def test_what_is_no_id_of_ours_is_no_session(place, session):
 def test_a_uri_is_taken_apart_into_its_two_names():
     assert parse_uri(f"hcp://{ONE}/artifacts/report.json").session_id == ONE
     assert parse_uri(f"hcp://{ONE}/artifacts/report.json").file == "report.json"
-    for uri in ("", "hcp://", f"http://{ONE}/artifacts/a", f"hcp://{ONE}/a", f"hcp://{ONE}/artifacts/a?x", f"hcp://{ONE}/artifacts/a\n"):
+    for uri in (
+        "",
+        "hcp://",
+        f"http://{ONE}/artifacts/a",
+        f"hcp://{ONE}/a",
+        f"hcp://{ONE}/artifacts/a?x",
+        f"hcp://{ONE}/artifacts/a\n",
+    ):
         with pytest.raises(ValueError, match="expected hcp://SESSION/artifacts/FILE"):
             parse_uri(uri)
 

@@ -49,7 +49,10 @@ async def test_events_and_the_result_come_from_a_server_that_sends_none(server, 
         assert [event.seq for event in events] == [1, 2, 3, 4, 5]
         assert events[0].data == {"tool": "gpio.set"}
         assert events[1].data == {
-            "tool": "gpio.set", "status": "SUCCESS", "result": {"line": 17, "value": 1}, "latency_ms": 1,
+            "tool": "gpio.set",
+            "status": "SUCCESS",
+            "result": {"line": 17, "value": 1},
+            "latency_ms": 1,
         }
         assert events[-1].data == {"status": "SUCCESS"}
         done = await task.wait()

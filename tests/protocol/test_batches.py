@@ -86,10 +86,7 @@ def test_a_batch_of_notifications_is_executed_and_never_answered():
 
 
 def test_a_batch_of_notifications_that_cannot_be_executed_is_silence():
-    assert (
-        send(ServerProtocol(), [note("no.such"), {"jsonrpc": "2.0", "method": "tool.list", "params": []}])
-        == []
-    )
+    assert send(ServerProtocol(), [note("no.such"), {"jsonrpc": "2.0", "method": "tool.list", "params": []}]) == []
 
 
 def test_a_notification_leaves_no_place_in_the_answer():
@@ -241,9 +238,7 @@ def test_specification_example_call_with_an_invalid_request_object():
 
 
 def test_specification_example_batch_with_invalid_json():
-    document = (
-        b'[{"jsonrpc": "2.0", "method": "sum", "params": [1,2,4], "id": "1"},{"jsonrpc": "2.0", "method"]\n'
-    )
+    document = b'[{"jsonrpc": "2.0", "method": "sum", "params": [1,2,4], "id": "1"},{"jsonrpc": "2.0", "method"]\n'
     (event,) = ServerProtocol().receive(document)
     answer = orjson.loads(event.data)
     assert answer["id"] is None

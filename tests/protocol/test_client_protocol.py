@@ -64,9 +64,7 @@ def test_a_request_is_one_line_with_a_fresh_id():
     assert client.outstanding == set(ids)
 
 
-@pytest.mark.spec(
-    "2.2", "MUST NOT", "Clients MUST NOT split a single document across multiple LF boundaries."
-)
+@pytest.mark.spec("2.2", "MUST NOT", "Clients MUST NOT split a single document across multiple LF boundaries.")
 @pytest.mark.parametrize("text", ["plain", "two\nlines", "\r\n", "\n\n\n", "\u2028\u2029\x85", "é🤖", "\x00"])
 def test_whatever_is_in_a_request_it_holds_one_line_feed_and_that_at_its_end(text):
     client = ClientProtocol()
@@ -76,9 +74,7 @@ def test_whatever_is_in_a_request_it_holds_one_line_feed_and_that_at_its_end(tex
         assert orjson.loads(data)["method"] == text
 
 
-@pytest.mark.spec(
-    "2.3", "MUST", "id — JSON-RPC request identifier; MUST be unique per connection while outstanding."
-)
+@pytest.mark.spec("2.3", "MUST", "id — JSON-RPC request identifier; MUST be unique per connection while outstanding.")
 def test_ids_are_not_used_again_even_when_they_are_free():
     client = ClientProtocol()
     seen = set()
@@ -181,9 +177,7 @@ def test_an_error_becomes_the_exception_of_its_code():
 
 @pytest.mark.spec("2.5", "MUST", "New error codes MUST be additive (no re-purposing of existing numbers).")
 def test_an_error_code_from_the_future_keeps_its_number():
-    (reply,) = asked().receive(
-        line(id=1, error={"code": -32077, "message": "too hot", "data": {"celsius": 91}})
-    )
+    (reply,) = asked().receive(line(id=1, error={"code": -32077, "message": "too hot", "data": {"celsius": 91}}))
     assert type(reply.error) is RpcError
     assert reply.error.code == -32077
     assert reply.error.message == "too hot"
@@ -229,9 +223,7 @@ def test_the_drafts_task_event_is_read():
 
 
 def test_a_notification_from_the_future_is_handed_out_as_it_is():
-    first, second = ClientProtocol().receive(
-        line(method="bus.event", params=[1]) + line(method="bus.event", id=None)
-    )
+    first, second = ClientProtocol().receive(line(method="bus.event", params=[1]) + line(method="bus.event", id=None))
     assert isinstance(first, Notification)
     assert (first.method, first.params) == ("bus.event", [1])
     assert second.params == {}

@@ -158,9 +158,7 @@ def test_a_refused_document_is_let_go():
     assert not framer.has_partial
 
 
-STREAM_BYTES = st.sampled_from(
-    [b"\n", b"\r\n", b" ", b"\t", b"\r", b"x", b"{}", b"\xff", b"\x00", b"yy yy", b"z" * 9]
-)
+STREAM_BYTES = st.sampled_from([b"\n", b"\r\n", b" ", b"\t", b"\r", b"x", b"{}", b"\xff", b"\x00", b"yy yy", b"z" * 9])
 
 
 @pytest.mark.slow

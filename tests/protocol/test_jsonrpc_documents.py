@@ -92,9 +92,7 @@ def test_white_space_alone_is_answered_with_nothing():
 
 
 def test_member_order_and_white_space_inside_a_document_do_not_matter():
-    call = call_of(
-        b' { "params" :\t{ "session_id" : "s" } , "method":"tool.list" ,"id" : "x","jsonrpc":"2.0" } '
-    )
+    call = call_of(b' { "params" :\t{ "session_id" : "s" } , "method":"tool.list" ,"id" : "x","jsonrpc":"2.0" } ')
     assert (call.id, call.method, call.params) == ("x", "tool.list", {"session_id": "s"})
 
 
@@ -217,9 +215,7 @@ def test_anything_else_is_no_id_and_is_answered_with_a_null_one(text):
     assert '"id"' in answer["error"]["data"]["reason"]
 
 
-@pytest.mark.spec(
-    "2.3", "MUST", "id — JSON-RPC request identifier; MUST be unique per connection while outstanding."
-)
+@pytest.mark.spec("2.3", "MUST", "id — JSON-RPC request identifier; MUST be unique per connection while outstanding.")
 def test_an_id_may_not_be_used_again_while_it_is_outstanding():
     server = ServerProtocol()
     (call,) = server.receive(with_id(b"1") + b"\n")
@@ -290,9 +286,7 @@ def test_two_connections_may_use_the_same_id():
 @pytest.mark.parametrize("member", [b"", b'"id":null,'])
 def test_a_notification_is_executed_and_never_answered(member):
     server = ServerProtocol()
-    (call,) = server.receive(
-        b'{"jsonrpc":"2.0",' + member + b'"method":"session.close","params":{"session_id":"s"}}\n'
-    )
+    (call,) = server.receive(b'{"jsonrpc":"2.0",' + member + b'"method":"session.close","params":{"session_id":"s"}}\n')
     assert call.id is None
     assert call.params == {"session_id": "s"}
     assert server.outstanding == 0
@@ -472,9 +466,7 @@ def test_whatever_was_read_can_be_sent_back_inside_an_error():
 def test_many_brackets_are_not_depth():
     wide = b"[" + b",".join([b"[]"] * 5000) + b"]"
     text = b'"' + b"[{" * 5000 + b'"'
-    call = call_of(
-        b'{"jsonrpc":"2.0","id":1,"method":"tool.list","params":{"v":' + wide + b',"t":' + text + b"}}"
-    )
+    call = call_of(b'{"jsonrpc":"2.0","id":1,"method":"tool.list","params":{"v":' + wide + b',"t":' + text + b"}}")
     assert len(call.params["v"]) == 5000
 
 
@@ -614,10 +606,7 @@ def test_line_feeds_in_values_stay_inside_the_line():
 
 
 def test_a_request_without_id_is_written_as_a_notification():
-    assert (
-        dump_request(None, "task.event", {"a": 1})
-        == b'{"jsonrpc":"2.0","method":"task.event","params":{"a":1}}\n'
-    )
+    assert dump_request(None, "task.event", {"a": 1}) == b'{"jsonrpc":"2.0","method":"task.event","params":{"a":1}}\n'
     assert dump_request(3, "tool.list", {}) == b'{"jsonrpc":"2.0","id":3,"method":"tool.list","params":{}}\n'
 
 
@@ -626,10 +615,7 @@ def test_a_batch_of_answers_is_one_array_line():
 
 
 def test_results_made_earlier_can_be_sent_as_fragments():
-    assert (
-        dump_result(1, orjson.Fragment(b'{"tools":[]}'))
-        == b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}\n'
-    )
+    assert dump_result(1, orjson.Fragment(b'{"tools":[]}')) == b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}\n'
 
 
 # --- small parts ----------------------------------------------------------------------------------------------------

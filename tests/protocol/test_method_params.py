@@ -142,10 +142,7 @@ WRONG = [
     *[("session.open", {"client_name": value}, "/client_name") for value in NOT_TEXT],
     *[("session.open", {"client_version": value}, "/client_version") for value in NOT_TEXT],
     *[("session.open", {"protocol_version": value}, "/protocol_version") for value in NOT_TEXT],
-    *[
-        ("session.open", {"on_disconnect": value}, "/on_disconnect")
-        for value in [*NOT_TEXT, "", "Keep", "drop"]
-    ],
+    *[("session.open", {"on_disconnect": value}, "/on_disconnect") for value in [*NOT_TEXT, "", "Keep", "drop"]],
     *[
         ("session.open", {"heartbeat_ms": value}, "/heartbeat_ms")
         for value in [*NOT_INTEGER, -1, 0, 49, 86_400_001, 2**63]
@@ -379,10 +376,7 @@ WRONG_SUBMISSIONS = [
         for name in ("abort_on_step_failure", "rollback_on_failure", "exclusive", "dry_run")
         for value in NOT_BOOLEAN
     ],
-    *[
-        (constrained(on_busy=value), "/task/constraints/on_busy")
-        for value in [*NOT_TEXT, "", "Wait", "queue"]
-    ],
+    *[(constrained(on_busy=value), "/task/constraints/on_busy") for value in [*NOT_TEXT, "", "Wait", "queue"]],
     *[(constrained(priority=value), "/task/constraints/priority") for value in [*NOT_TEXT, "", "HIGH", "3"]],
     *[(task(idempotency_key=value), "/task/idempotency_key") for value in [*NOT_TEXT, "", "k" * 257]],
     *[({**task(), "subscribe": value}, "/subscribe") for value in NOT_BOOLEAN],

@@ -48,10 +48,7 @@ MEMBERS = {
         },
     },
 }
-VALID = [
-    {"jsonrpc": "2.0", "id": number, "method": method, "params": MEMBERS}
-    for number, method in enumerate(METHODS)
-]
+VALID = [{"jsonrpc": "2.0", "id": number, "method": method, "params": MEMBERS} for number, method in enumerate(METHODS)]
 
 
 @st.composite
@@ -85,9 +82,7 @@ def mangled(draw, data):
                 data = data[:at] + bytes([data[at] ^ (1 << draw(st.integers(0, 7)))]) + data[at + 1 :]
             case "insert":
                 data = (
-                    data[:at]
-                    + draw(st.one_of(st.binary(min_size=1, max_size=3), st.sampled_from(TOKENS)))
-                    + data[at:]
+                    data[:at] + draw(st.one_of(st.binary(min_size=1, max_size=3), st.sampled_from(TOKENS))) + data[at:]
                 )
             case "cut":
                 data = data[:at] + data[at + draw(st.integers(1, 20)) :]
@@ -286,9 +281,7 @@ RESPONSES = st.fixed_dictionaries(
         "id": st.one_of(st.integers(1, 5), st.none(), JSON),
         "result": JSON,
         "error": st.one_of(
-            st.fixed_dictionaries(
-                {"code": st.integers(-32700, -32000), "message": TEXT}, optional={"data": JSON}
-            ),
+            st.fixed_dictionaries({"code": st.integers(-32700, -32000), "message": TEXT}, optional={"data": JSON}),
             JSON,
         ),
         "method": st.sampled_from(["task.event", "x.y"]),

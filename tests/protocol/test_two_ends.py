@@ -33,9 +33,7 @@ class TwoEnds(RuleBasedStateMachine):
 
     def ask(self, text, method=None):
         number = len(self.expected)
-        id_, data = self.client.request(
-            method or KNOWN[number % len(KNOWN)], {"session_id": "s", "text": text}
-        )
+        id_, data = self.client.request(method or KNOWN[number % len(KNOWN)], {"session_id": "s", "text": text})
         assert id_ not in self.expected
         self.expected[id_] = None
         return data
@@ -165,9 +163,7 @@ def test_a_thousand_requests_in_one_burst_are_all_answered():
     assert server.outstanding == 1000
     answers = b"".join([server.result(call, call.params["n"]) for call in reversed(calls)])
     replies = client.receive(answers)
-    assert sorted((reply.id, reply.result) for reply in replies) == [
-        (number + 1, number) for number in range(1000)
-    ]
+    assert sorted((reply.id, reply.result) for reply in replies) == [(number + 1, number) for number in range(1000)]
 
 
 def test_what_the_client_sends_too_long_breaks_it_with_the_servers_reason():

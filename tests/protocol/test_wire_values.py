@@ -53,9 +53,7 @@ def test_a_task_that_has_not_begun_needs_no_more_than_id_and_status():
 def test_null_is_as_good_as_absent():
     step = {"tool": "a", "status": "RUNNING"}
     nulls = dict.fromkeys(("result", "latency_ms", "error", "error_code", "error_data", "rolled_back"))
-    got = read_task(
-        {"task_id": "t", "status": "RUNNING", "intent": None, "error": None, "steps": [{**step, **nulls}]}
-    )
+    got = read_task({"task_id": "t", "status": "RUNNING", "intent": None, "error": None, "steps": [{**step, **nulls}]})
     assert got == TaskResult("t", "RUNNING", "", (StepResult("a", "RUNNING"),))
     assert read_task({"task_id": "t", "status": "QUEUED", "steps": None}).steps == ()
 

@@ -127,9 +127,10 @@ def test_a_listening_socket_is_not_made_to_connect_by_sending(families, notifier
 
 @needs_filters
 def test_the_service_manager_hears_us_and_no_other_does_by_that_socket(tmp_path):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, socket.socket(
-        socket.AF_UNIX, socket.SOCK_DGRAM
-    ) as other:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other,
+    ):
         manager.bind(str(tmp_path / "m"))
         other.bind(f"\0d{os.getpid()}")  # a name that is no longer than the kernel's own address
         notifier = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

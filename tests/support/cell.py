@@ -104,9 +104,7 @@ class Cell:
     With `apart` the adapter is played by a process of its own: a busy test must not keep it from answering in time.
     """
 
-    def __init__(
-        self, directory: Path, *, adapter: bool = False, apart: bool = False, uarts: bool = False
-    ) -> None:
+    def __init__(self, directory: Path, *, adapter: bool = False, apart: bool = False, uarts: bool = False) -> None:
         self.directory = directory
         self.profile = directory / "cell.toml"
         self.memory, self.thermometer = Memory(), Memory()

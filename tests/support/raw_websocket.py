@@ -242,9 +242,7 @@ async def served(welcome, *, send_timeout=60.0, max_connections=1000, **options)
         here.refused.append(reason)
 
     listening = tcp.bind("websocket", Endpoint("127.0.0.1", 0))
-    listener = tcp.TcpListener(
-        listening, handshake, settings["certificates"], send_timeout=send_timeout, report=report
-    )
+    listener = tcp.TcpListener(listening, handshake, settings["certificates"], send_timeout=send_timeout, report=report)
     here = Served(listener)
     try:
         async with trio.open_nursery() as nursery:

@@ -303,7 +303,12 @@ class BenchWorld(World):
         self._events = {}
         super().__init__(
             RuntimeParts(
-                board=SimpleNamespace(name="bench", line_name=lambda line, chip: line, port_name=lambda port: port),
+                board=SimpleNamespace(
+                    name="bench",
+                    profile=SimpleNamespace(interlocks=()),
+                    line_name=lambda line, chip: line,
+                    port_name=lambda port: port,
+                ),
                 drivers=self.drivers,
                 registry=ToolRegistry([*BenchTools(self).all(), *extra_tools]),
                 policy=policy,

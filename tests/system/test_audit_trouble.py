@@ -152,7 +152,6 @@ def test_a_log_that_is_removed_is_noticed_and_what_follows_is_not_lost(hearthd) 
     peer.run(session, "gpio.set", line=18, value=1)
     running.audit.unlink()
 
-
     def on_record_again() -> bool:
         assert peer.run(session, "gpio.set", line=18, value=0)["status"] == "SUCCESS"
         return running.audit.exists()

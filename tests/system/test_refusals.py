@@ -49,9 +49,7 @@ def daemon(tmp_path_factory, papers):
 def started(tmp_path, config: str, *options: str) -> subprocess.CompletedProcess:
     """A daemon with this configuration, which is not to be one: run it to its end."""
     file = tmp_path / "hearth.toml"
-    file.write_text(
-        f'[server]\nsocket = "{tmp_path}/hearth.sock"\n[audit]\npath = "{tmp_path}/audit.log"\n{config}\n'
-    )
+    file.write_text(f'[server]\nsocket = "{tmp_path}/hearth.sock"\n[audit]\npath = "{tmp_path}/audit.log"\n{config}\n')
     return subprocess.run(
         [sys.executable, "-m", "hearth.actors.daemon", "--config", str(file), *options],
         capture_output=True,

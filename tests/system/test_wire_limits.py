@@ -77,9 +77,7 @@ def test_without_descriptors_accepting_pauses_and_recovers_while_the_others_go_o
 @pytest.mark.proof
 def test_connections_that_come_and_go_2000_times_leave_nothing(hearthd) -> None:
     # Who asks to keep a session and hangs up may have been answered by then: such a session lasts until it is idle.
-    running = hearthd(
-        '[limits]\nidle_ttl_s = 1\nmax_sessions_per_principal = 1000\nsession_rate = "10000/s"\n'
-    ).start()
+    running = hearthd('[limits]\nidle_ttl_s = 1\nmax_sessions_per_principal = 1000\nsession_rate = "10000/s"\n').start()
     first = running.peer()
 
     def come_and_go(times: int) -> None:

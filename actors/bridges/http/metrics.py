@@ -192,9 +192,7 @@ def _events(metrics: Metrics) -> Iterator[Metric]:
     for phase in PHASES:
         published.add_metric([phase], metrics.events.get(phase, 0))
     yield published
-    yield CounterMetricFamily(
-        "hearth_events_sent", "Task events sent, counted for each subscriber", metrics.sent
-    )
+    yield CounterMetricFamily("hearth_events_sent", "Task events sent, counted for each subscriber", metrics.sent)
     yield CounterMetricFamily(
         "hearth_events_coalesced", "Progress events that gave way before a slow follower's turn came", metrics.skipped
     )

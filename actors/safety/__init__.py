@@ -1,0 +1,1 @@
+"""Physical safety: what keeps outputs within bounds, and stops them."""

@@ -1,0 +1,408 @@
+"""The interlocks of a board: an output may be driven to a level only while conditions on lines and sensors hold.
+
+It owns the readings that interlocks require, and the rule that an open interlock brings its output to its safe state.
+The profile says what is required (`hearth.drivers.boards.profile`), the guard of each bus asks before the driver is
+called (`bus.guard`), and the bus brings the output to its safe state and keeps the list of driven outputs true.
+
+Theory of operation. A condition is met only by a reading that succeeded, is within the bounds, and is at most
+`max_age_ms` old. Everything else (a failed read, a bus that is wedged or down, a sensor that is not there, an old
+value) leaves the interlock open.
+
+- *Before the driver* (`BusInterlocks.check`, within the transaction, in the bus's own thread where the driver blocks):
+  lines of the same chip are read there and then, by the same driver. Readings of other chips and of sensors are only
+  looked at: a bus never waits for another bus.
+- *Before the ticket* (`want`): the requester has stale readings taken again, in its own task, and waits for at most
+  `PATIENCE`. As long as its ticket waits in the queue, the readings are kept fresh. There is no wait for an output that
+  is at the level already: its readings are kept fresh anyway, and taking it back must not be held up.
+- *While the output is at the level* (`_watch`): all readings are taken every `check_ms`, and the conditions evaluated
+  in a transaction of the output's bus. If one is not met, the same transaction brings the output to its safe state.
+  `BusInterlocks.note` tells the level after every operation of the driver, by a task, a pulse, a rollback or a safe
+  state. An output that an earlier run left driven, or whose driving failed half-way, counts as at the level.
+
+The monitor's transactions go before all others (`must_run`): a lease or a long queue must not leave an interlock
+unread. Each source has one read under way at most. A read that hangs leaves the last reading, which then gets too old.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import trio
+
+from hearth.actors.bus.actor import SAFE_STATE_LIMIT
+from hearth.actors.bus.queue import Requester, Ticket, WentSafe
+from hearth.drivers.base import Wakeup
+from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS
+from hearth.errors import InterlockOpen, RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+
+    from hearth.actors.bus.actor import Bus
+    from hearth.drivers.boards import Board
+    from hearth.drivers.boards.profile import Condition, InterlockSpec
+    from hearth.drivers.gpio import GpioDriver
+    from hearth.drivers.i2c import I2cDriver
+
+log = logging.getLogger("hearth.interlocks")
+
+PATIENCE = 1.0
+"""Seconds that a requester waits at most for readings that are stale."""
+_LINE_LIMIT = 1.0
+_KERNEL_LIMIT = 5.0
+"""Seconds after which reading a line, or a sensor of the kernel, marks its bus as wedged."""
+_MONITOR = Requester("", "", "")
+
+
+class Reading(NamedTuple):
+    """What a source read, or the `error` of reading it. `at` is the Trio time at which the read began."""
+
+    value: float | None
+    error: str | None
+    at: float
+
+
+class Source:
+    """A line or a sensor that interlocks require. `op` reads it in a transaction of its bus; `value` decodes that."""
+
+    def __init__(self, op: Callable[[Any], Any], value: Callable[[Any], float], limit: float) -> None:
+        self.op = op
+        self.value = value
+        self.limit = limit
+        self.reading = Reading(None, "it has not been read yet", -math.inf)
+        self.done: trio.Event | None = None
+        """Set when the read that is under way has ended; None if none is."""
+
+
+class Interlock:
+    """One interlock, its sources, and the state of its output. Its attributes may be set from any thread."""
+
+    def __init__(self, spec: InterlockSpec, sources: Iterable[Source], *, driven: bool) -> None:
+        self.spec = spec
+        self.conditions = tuple(zip(spec.requires, sources, strict=True))
+        self.elsewhere = [source for condition, source in self.conditions if condition.bus != spec.bus]
+        """The sources that the guard cannot read itself."""
+        self.driven = driven
+        """True while the output is, or may be, at the level that the interlock guards."""
+        self.wanted = 0
+        """The number of tickets that wait and may drive it to that level."""
+        self.stirred = False
+        """Set when a required line was driven: the conditions are then evaluated at once."""
+        self.wakeup = Wakeup()
+        self.failure: str | None = None
+        """Why the output could not be brought to its safe state, for which the monitor then asks again."""
+
+    def stale(self, now: float) -> list[Source]:
+        """Return the sources of other buses whose reading is too old."""
+        oldest = now - self.spec.max_age_ms / 1000
+        return [source for source in self.elsewhere if source.reading.at < oldest]
+
+    def read(self, now: float, driver: GpioDriver | None = None) -> list[dict[str, Any]]:
+        """Return every condition with what was read, as JSON; `holds` is true where it is met.
+
+        With the `driver` of the output's own bus, within a transaction, its lines are read now.
+        """
+        found: list[dict[str, Any]] = []
+        for condition, source in self.conditions:
+            if driver is not None and condition.bus == self.spec.bus:
+                source.reading = _read_line(driver, condition, now)
+            value, error, at = source.reading
+            entry = {**condition.to_json(), "read": value}
+            if error is None:
+                assert value is not None, "a reading has a value or an error"
+                age = round((now - at) * 1000, 1)
+                entry["age_ms"] = age
+                if age > self.spec.max_age_ms:
+                    entry["error"] = f"the reading is {age:g} ms old, {self.spec.max_age_ms} are allowed"
+                entry["holds"] = "error" not in entry and condition.holds(value)
+            else:
+                entry |= {"error": error, "holds": False}
+            found.append(entry)
+        return found
+
+    def unmet(self, now: float, driver: GpioDriver | None = None) -> list[dict[str, Any]]:
+        """Return the conditions that are not met, with what was read; see `read`."""
+        return [
+            {key: value for key, value in entry.items() if key != "holds"}
+            for entry in self.read(now, driver)
+            if not entry["holds"]
+        ]
+
+    def refusal(self, unmet: list[dict[str, Any]]) -> InterlockOpen:
+        """Return the refusal of driving the output while these conditions are not met."""
+        spec = self.spec
+        text = (
+            f"gpio line {spec.name} of {spec.bus} may be {spec.value} only while "
+            f"{' and '.join(map(str, spec.requires))}; {_said(unmet)}; nothing was driven; "
+            "try again when the conditions hold"
+        )
+        data = {"bus": spec.bus, "line": spec.name, "value": spec.value, "requires": unmet, "effect": "none"}
+        return InterlockOpen(text, data=data)
+
+    def to_json(self, now: float) -> dict[str, Any]:
+        """Return the interlock with its present state, for hw.board and hw.gpio.list."""
+        spec = self.spec
+        requires = self.read(now)
+        return {
+            "drives": spec.name,
+            "bus": spec.bus,
+            "line": spec.line,
+            "value": spec.value,
+            "open": not all(entry["holds"] for entry in requires),
+            "driven": self.driven,
+            "requires": requires,
+            "max_age_ms": spec.max_age_ms,
+            "check_ms": spec.check_ms,
+        }
+
+
+def _read_line(driver: GpioDriver, condition: Condition, now: float) -> Reading:
+    try:
+        return Reading(driver.get(cast("int", condition.line)), None, now)
+    except RpcError as error:
+        return Reading(None, error.message, now)
+
+
+def _said(unmet: list[dict[str, Any]]) -> str:
+    """Return what was read, in words."""
+    return ", ".join(
+        f"{entry.get('line', entry.get('sensor'))} "
+        + (f"reads {entry['read']:g}" if "error" not in entry else f"counts as open ({entry['error']})")
+        for entry in unmet
+    )
+
+
+class BusInterlocks:
+    """The interlocks of one GPIO bus, as its guard asks them. Called within a transaction, in any thread."""
+
+    def __init__(self, driver: GpioDriver, now: Callable[[], float]) -> None:
+        self._driver = driver
+        self._now = now
+        self.drives: dict[Hashable, list[Interlock]] = {}
+        """By output."""
+        self.requires: dict[Hashable, list[Interlock]] = {}
+        """By a line that they require."""
+
+    def check(self, output: Hashable, level: object) -> None:
+        """Raise InterlockOpen if an output may not be driven to a level now."""
+        for lock in self.drives.get(output, ()):
+            if lock.spec.value == level and (unmet := lock.unmet(self._now(), self._driver)):
+                raise lock.refusal(unmet)
+
+    def note(self, output: Hashable, level: object, *, certain: bool = True) -> None:
+        """Note that an output is at a level; without `certain` it may still be at its former one."""
+        for lock in self.drives.get(output, ()):
+            if level == lock.spec.value:
+                lock.driven = True
+                lock.wakeup.wake()
+            elif certain:
+                lock.driven = False
+        for lock in self.requires.get(output, ()):
+            if lock.driven:
+                lock.stirred = True
+                lock.wakeup.wake()
+
+
+class Interlocks:
+    """The monitor: all interlocks of a board, and the actor that reads what they require.
+
+    Put into place by `plug`, before the buses run. `now` is Trio's clock, in seconds, callable in any thread.
+    """
+
+    def __init__(self, locks: Iterable[Interlock], sources: Mapping[tuple[str, str], Source]) -> None:
+        self._locks = list(locks)
+        self._bus_of = {source: bus for (bus, _name), source in sources.items()}
+        self._buses: Mapping[str, Bus] = {}
+        self._audit: Callable[..., None] = lambda _event, **_fields: None
+        self._nursery: trio.Nursery | None = None
+        self._clock: trio.abc.Clock | None = None
+        self._by_output: dict[tuple[str, Hashable], list[Interlock]] = {}
+
+    @classmethod
+    def of(cls, board: Board, found: Mapping[str, Collection[Hashable]]) -> Interlocks | None:
+        """Return the interlocks of a board's profile, or None if it has none.
+
+        `found` are the outputs that an earlier run left driven, by bus.
+        """
+        sources: dict[tuple[str, str], Source] = {}
+        locks: list[Interlock] = []
+        for spec in board.profile.interlocks:
+            for condition in spec.requires:
+                key = _key(condition)
+                if key not in sources:
+                    sources[key] = _source(condition, board)
+            mine = [sources[_key(condition)] for condition in spec.requires]
+            locks.append(Interlock(spec, mine, driven=spec.line in found.get(spec.bus, ())))
+        return cls(locks, sources) if locks else None
+
+    def plug(self, buses: Mapping[str, Bus], audit: Callable[..., None]) -> None:
+        """Put the interlocks into the guards of the buses; `audit(event, **fields)` records failures."""
+        self._buses = buses
+        self._audit = audit
+        asked: dict[str, BusInterlocks] = {}
+
+        def at(bus: str) -> BusInterlocks:
+            if bus not in asked:
+                asked[bus] = BusInterlocks(cast("GpioDriver", buses[bus].driver), self.now)
+                buses[bus].guard.interlocks = asked[bus]
+            return asked[bus]
+
+        for lock in self._locks:
+            spec = lock.spec
+            at(spec.bus).drives.setdefault(spec.line, []).append(lock)
+            self._by_output.setdefault((spec.bus, spec.line), []).append(lock)
+            for condition in spec.requires:
+                if condition.line is not None:
+                    at(condition.bus).requires.setdefault(condition.line, []).append(lock)
+
+    def now(self) -> float:
+        """Return Trio's time, in any thread; before the monitor runs, a time at which every reading is too old."""
+        return math.inf if self._clock is None else self._clock.current_time()
+
+    # --- called by requesters -------------------------------------------------------------------------------------
+
+    async def want(self, bus: str, outputs: Iterable[Hashable]) -> list[Interlock]:
+        """Have stale readings taken again before a ticket that may drive these outputs; return what to give `leave`.
+
+        From here on the readings are kept fresh. Waits for at most `PATIENCE`: what is stale then is open.
+        """
+        locks = [
+            lock
+            for output in outputs
+            for lock in self._by_output.get((bus, output), ())
+            if lock.elsewhere and not lock.driven
+        ]
+        for lock in locks:
+            lock.wanted += 1
+        try:
+            await self._freshen(locks)
+        except trio.Cancelled:
+            self.leave(locks)
+            raise
+        return locks
+
+    def leave(self, locks: Iterable[Interlock]) -> None:
+        """Note that the ticket has been answered."""
+        for lock in locks:
+            lock.wanted -= 1
+
+    async def states(self) -> list[dict[str, Any]]:
+        """Return all interlocks with their present state, as JSON; waits for at most `PATIENCE`."""
+        await self._take({source for lock in self._locks for _, source in lock.conditions}, PATIENCE)
+        now = self.now()
+        return [lock.to_json(now) for lock in self._locks]
+
+    async def _freshen(self, locks: Collection[Interlock]) -> None:
+        now = self.now()
+        # Twice at most: a read that was under way already may have begun too long ago.
+        for _ in range(2):
+            stale = {source for lock in locks for source in lock.stale(now)}
+            if not stale:
+                break
+            await self._take(stale, PATIENCE)
+        for lock in locks:
+            lock.wakeup.wake()
+
+    # --- the actor ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Watch the interlocks until cancelled."""
+        self._clock = trio.lowlevel.current_clock()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for lock in self._locks:
+                nursery.start_soon(self._watch, lock)
+
+    async def _watch(self, lock: Interlock) -> None:
+        """Evaluate an interlock every `check_ms` while its output is driven; keep its readings fresh while wanted."""
+        period = lock.spec.check_ms / 1000
+        while True:
+            await lock.wakeup.until(lambda: lock.driven or lock.wanted)
+            begun = trio.current_time()
+            lock.stirred = False
+            # No longer than a period: a reading that does not come must get too old in time.
+            await self._take(lock.elsewhere, period)
+            if lock.driven:
+                await self._enforce(lock)
+            with trio.move_on_at(begun + period):
+                await lock.wakeup.until(lambda: lock.stirred)
+
+    async def _take(self, sources: Collection[Source], patience: float) -> None:
+        """Read sources, all at the same time; return when they are read, or after `patience` seconds."""
+        if self._nursery is None:
+            return
+        for source in sources:
+            if source.done is None:
+                source.done = trio.Event()
+                self._nursery.start_soon(self._read, source)
+        with trio.move_on_after(patience):
+            for source in sources:
+                if source.done is not None:
+                    await source.done.wait()
+
+    async def _read(self, source: Source) -> None:
+        at = trio.current_time()
+
+        def op(driver: Any) -> Any:
+            # The age of a value counts from here, not from the request: the ticket may have waited.
+            nonlocal at
+            at = self.now()
+            return source.op(driver)
+
+        bus = self._buses[self._bus_of[source]]
+        try:
+            if bus.state != "ready":
+                # A ticket that must run would wait until it is.
+                raise bus.unavailable(_MONITOR)
+            raw = await bus.request(Ticket(op, _MONITOR, limit=source.limit, must_run=True)).get()
+            value = source.value(raw)
+            reading = Reading(value, None, at) if value == value else Reading(None, "it reads no number", at)
+        except RpcError as error:
+            reading = Reading(None, error.message, at)
+        source.reading = reading
+        done, source.done = source.done, None
+        assert done is not None, "set by `_take`"
+        done.set()
+
+    async def _enforce(self, lock: Interlock) -> None:
+        """Evaluate an interlock in a transaction of its output's bus; if it is open, bring the output to safety."""
+        spec = lock.spec
+
+        def op(driver: Any) -> Any:
+            unmet = lock.unmet(self.now(), driver) if lock.driven else []
+            if not unmet:
+                return None
+            record = {"line": spec.name, "value": spec.value, "requires": unmet}
+            return WentSafe(driver.make_safe([spec.line]), unmet, spec.line, "interlock.open", record)
+
+        bus = self._buses[spec.bus]
+        try:
+            unmet = await bus.request(Ticket(op, _MONITOR, limit=SAFE_STATE_LIMIT, must_run=True)).get()
+        except RpcError as error:
+            if error.message != lock.failure and bus.state != "closed":
+                lock.failure = error.message
+                log.error("interlock: line %s of %s is not safe: %s", spec.name, spec.bus, error.message)
+                self._audit("interlock.open", bus=spec.bus, line=spec.name, value=spec.value, error=error.message)
+            return
+        lock.failure = None
+        if unmet:
+            what = "interlock: line %s of %s was brought to its safe state: %s"
+            log.warning(what, spec.name, spec.bus, _said(unmet))
+
+
+def _key(condition: Condition) -> tuple[str, str]:
+    """Return the bus of a condition, and what it reads there: two names of a line are one source."""
+    return condition.bus, condition.name if condition.line is None else f"line {condition.line}"
+
+
+def _source(condition: Condition, board: Board) -> Source:
+    name, line = condition.name, condition.line
+    if line is not None:
+        return Source(lambda driver: driver.get(line), float, _LINE_LIMIT)
+    if condition.bus == SENSORS_BUS:
+        return Source(lambda driver: driver.read(name), lambda reading: float(reading.value), _KERNEL_LIMIT)
+    sensor = board.sensors[name]
+    adapter = cast("I2cDriver", board.drivers[sensor.bus])
+    return Source(sensor.read, sensor.value, adapter.limit_ms(SENSOR_KINDS[sensor.kind].messages) / 1000)
