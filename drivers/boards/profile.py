@@ -720,6 +720,9 @@ class Condition:
         return f"sensor {self.name} {' and '.join(bounds)}"
 
 
+MAX_AGE_MS, CHECK_MS = 500, 100
+
+
 @frozen
 class InterlockSpec:
     """An output that may be driven to `value` only while all of `requires` hold.
@@ -733,8 +736,8 @@ class InterlockSpec:
     line: int
     value: Level
     requires: tuple[Condition, ...]
-    max_age_ms: int = 500
-    check_ms: int = 100
+    max_age_ms: int = MAX_AGE_MS
+    check_ms: int = CHECK_MS
 
 
 def _interlock(table: Table) -> dict[str, Any]:
@@ -742,6 +745,11 @@ def _interlock(table: Table) -> dict[str, Any]:
     values = {"drives": table.take("drives", _TEXT), "value": table.take("value", _LEVEL), **table.given(_INTERLOCK)}
     values["requires"] = [(entry, _condition(entry)) for entry in table.tables("requires")]
     table.done()
+    age, period = values.get("max_age_ms", MAX_AGE_MS), values.get("check_ms", CHECK_MS)
+    if table.ok and age < 2 * period:
+        table.fault(
+            "max_age_ms", f"{age} is less than twice check_ms = {period}: readings would be stale between checks"
+        )
     if table.ok and not values["requires"]:
         table.fault("requires", 'expected at least one condition, such as { line = "DOOR", value = 0 }')
     return values

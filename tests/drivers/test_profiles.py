@@ -537,7 +537,7 @@ def test_the_profile_in_the_documentation_is_a_good_one():
 
 def test_the_real_profile_in_the_documentation_says_what_its_comments_say():
     """tests/hardware opens it."""
-    _, text = blocks("toml")
+    _, text, *_ = blocks("toml")
     profile = parse_profile(tomllib.loads(text), "board profile cell.toml")
     (chip,), (adapter,), (port,) = profile.chips, profile.i2c, profile.uarts
     lines = {line.name: line for line in chip.lines}
@@ -680,6 +680,10 @@ BAD_INTERLOCKS = {
     ),
     "no time": (interlocked(max_age_ms=0), "interlock[0].max_age_ms: expected an integer from 1 to 60000, got 0"),
     "a check without a pause": (interlocked(check_ms=1), "interlock[0].check_ms: expected an integer from 10 to 10000"),
+    "readings that are old before the next check": (
+        interlocked(max_age_ms=150),
+        "interlock[0].max_age_ms: 150 is less than twice check_ms = 100",
+    ),
     "an input as output": (
         interlocked(content=line("GPIO5", direction="input")),
         'drives: line "GPIO5" may not be driven (direction = "input"); name an output',

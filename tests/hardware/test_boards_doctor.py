@@ -244,7 +244,7 @@ def cell_of_the_page(directory):
         Mcp2221(),
         usb_serial(directory) as adapter,
     ):
-        _, text = [block.text for block in blocks(PAGE.read_text()) if block.language == "toml"]
+        _, text, *_ = [block.text for block in blocks(PAGE.read_text()) if block.language == "toml"]
         link = "/dev/serial/by-id/usb-hearth_scale"
         assert f'path = "{link}"' in text
         profile = directory / "cell.toml"
