@@ -260,7 +260,8 @@ class Admission:
         """
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts)
-            requester = Requester(self._session_id, new_id(), self._principal, self._deadman)
+            halts = self._services.halt_flag.count
+            requester = Requester(self._session_id, new_id(), self._principal, self._deadman, halts)
             try:
                 self._require_room(submit, steps, requester, followers)
                 if submit.constraints.dry_run:
@@ -313,6 +314,9 @@ class Admission:
         """
         try:
             tool = check_use(name, self._grant, self._rates, now)
+            if self._services.halt_flag.halted and tool.risk_level:
+                self._rates.put_back({name: 1}, now)
+                raise self._services.halt_flag.error()
             failure = self._services.journal.failure
             if failure is not None and tool.risk_level:
                 self._rates.put_back({name: 1}, now)
@@ -325,6 +329,10 @@ class Admission:
     def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], requester: Requester, followers: int) -> None:
         """Raise RpcError for a valid submission that cannot be served now: no room, no audit log, a busy bus."""
         self._task_registry.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
+        if self._services.halt_flag.halted:
+            for index, step in enumerate(steps):
+                if step.risk:
+                    raise _at_step(self._services.halt_flag.error(), index, step.tool.name)
         failure = self._services.journal.failure
         if failure is not None and any(step.guarded for step in steps):
             raise AuditUnavailable(data={"reason": failure, "effect": "none"})

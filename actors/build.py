@@ -22,6 +22,7 @@ from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, car
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
+from hearth.actors.safety.halt import Latch
 from hearth.audit.files import real
 from hearth.audit.log import AuditSettings
 from hearth.config.model import CARDS, Config, HcpConfig, default_state_dir
@@ -116,6 +117,8 @@ def build_parts(
         journal=journal,
         audit_head=lambda: journal.head,
         outputs_file=OutputsFile(Path(f"{real(audit.path)}.outputs")),
+        halt=board.profile.halt,
+        latch=Latch(Path(f"{real(audit.path)}.halt")),
         launcher=launcher,
         limits=config.limits,
         clock=clock,

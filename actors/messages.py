@@ -127,12 +127,19 @@ class Disconnected:
     followed: Collection[History] = ()
 
 
+@frozen
+class StopTasks:
+    """A notice to cancel every task that has effects, because of a halt."""
+
+    error: RpcError
+
+
 class TimerFired:
     """A notice to check what is due: a task has ended while the session winds up, or a deadline may have passed."""
 
 
 TIMER_FIRED = TimerFired()
-Notice: TypeAlias = "CloseSession | Disconnected | TimerFired"
+Notice: TypeAlias = "CloseSession | Disconnected | StopTasks | TimerFired"
 Message: TypeAlias = "Request | PathsChecked | Notice"
 
 
@@ -140,5 +147,5 @@ def refuse(message: Message, error: RpcError) -> None:
     """Answer a message with an error, if it expects an answer."""
     if isinstance(message, PathsChecked):
         message.request.error(error)
-    elif not isinstance(message, (CloseSession, Disconnected, TimerFired)):
+    elif not isinstance(message, (CloseSession, Disconnected, StopTasks, TimerFired)):
         message.error(error)

@@ -23,14 +23,17 @@ from hearth.actors.admission import DRY_RUN_RATE, Checks
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT, Bus
 from hearth.actors.bus.guard import guard_of
 from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
-from hearth.actors.messages import TIMER_FIRED, CloseSession, Request
+from hearth.actors.messages import TIMER_FIRED, CloseSession, Request, StopTasks
 from hearth.actors.refusals import Refusals
+from hearth.actors.safety.halt import Halt, Latch
 from hearth.actors.safety.interlocks import Interlocks
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
 from hearth.config.model import HcpConfig
+from hearth.drivers.gpio import HaltSpec
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.hcp.capability import CapabilitySet
 from hearth.mcp.names import endpoints
@@ -41,7 +44,7 @@ from hearth.protocol.known import known_by
 from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
     from pathlib import Path
 
     from hearth.actors.agentcard import EnergyMeter
@@ -135,6 +138,10 @@ class RuntimeParts:
     clock: Callable[[], float] = time.time
     outputs_file: OutputsFile = field(factory=OutputsFile)
     """The driven outputs; already opened if it has a file."""
+    halt: HaltSpec = field(factory=HaltSpec)
+    """The section [halt] of the board's profile."""
+    latch: Latch = field(factory=Latch)
+    """The latch of the halt; already opened if it has a file."""
     launcher: LauncherClient | None = None
     """Starts programs, if proc.exec is a tool; the caller of the runtime closes it."""
     audit_head: Callable[[], Head] | None = None
@@ -154,13 +161,23 @@ class RuntimeParts:
     sandbox: Mapping[str, Any] | None = None
     """The sandbox report for health; None for a process that does not confine itself."""
 
+    @property
+    def initial(self) -> Mapping[str, list[Hashable]]:
+        """The outputs that are driven from the opening of their bus, by bus id."""
+        chips = getattr(self.board, "chips", {})
+        return {
+            f"gpio:{label}": [line.offset for line in chip.lines if line.initial is not None]
+            for label, chip in chips.items()
+        }
+
     def open_records(self) -> list[str]:
         """Lock and repair the audit log, and read the other files of the last run; return notes for a person.
 
         Blocking. Raises ConfigError.
         """
         notes = self.journal.open()
-        return [*notes, *self.outputs_file.open(self.clock()), *self.open_card(self.clock())]
+        now = self.clock()
+        return [*notes, *self.latch.open(now), *self.outputs_file.open(now), *self.open_card(now)]
 
 
 class Runtime:
@@ -191,6 +208,7 @@ class Runtime:
         limits = parts.limits
         self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
         """The memory charged to each principal."""
+        halt_flag = HaltFlag()
         self.buses = {
             bus_id: Bus(
                 bus_id,
@@ -199,12 +217,24 @@ class Runtime:
                 audit=self.audit,
                 outputs_file=parts.outputs_file,
                 guard=guard_of(bus_id, driver, parts.board),
+                halt_flag=halt_flag,
             )
             for bus_id, driver in parts.drivers.items()
         }
         self.interlocks = Interlocks.of(parts.board, parts.outputs_file.found.outputs)
         if self.interlocks is not None:
             self.interlocks.plug(self.buses, self.audit)
+        self.halt = Halt(
+            parts.halt,
+            parts.latch,
+            halt_flag,
+            self.buses,
+            initial=parts.initial,
+            audit=self.audit,
+            clock=parts.clock,
+            stop_tasks=self._stop_tasks,
+            healthy=lambda: bool(self.health()["ok"]),
+        )
         validators, known = {}, {}
         for tool in parts.registry.values():
             check_schema(tool.params_schema, f"tool {tool.name}: params_schema")
@@ -220,6 +250,7 @@ class Runtime:
                 parts.clock,
                 self.health,
                 self.refusals,
+                halt_flag,
                 Buckets(DRY_RUN_RATE),
                 self.interlocks,
             ),
@@ -233,6 +264,7 @@ class Runtime:
                 mcp_endpoints=lambda: endpoints(self.listeners, over_http=self.serves_mcp),
                 agent_card=self.agent_card,
             ),
+            halt=self.halt,
             wake_at=self._timers.set,
             forget=self._forget,
         )
@@ -326,6 +358,10 @@ class Runtime:
             "session.close", session_id=session.session_id, principal=session.principal, reason=reason, **details
         )
 
+    def _stop_tasks(self) -> None:
+        for session in self._sessions.values():
+            session.post(StopTasks(self.halt.flag.ended()))
+
     def _notify_timer(self, session_id: str) -> None:
         session = self._sessions.get(session_id)
         if session is not None:
@@ -364,6 +400,7 @@ class Runtime:
             "sessions": len(self._sessions),
             "memory": {"retained_bytes": self.memory.used, "max_retained_total_bytes": self.memory.total},
             "audit": audit,
+            "halt": self.halt.status(by=False),
             "buses": buses,
         }
         if self.listeners:
@@ -417,6 +454,7 @@ class Runtime:
                     confined = {} if self.parts.sandbox is None else {"sandbox": self.parts.sandbox}
                     self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses), **confined)
                     journal.checkpoint()
+                    await outer.start(self.halt.run)
                     outer.start_soon(self._timers.run)
                     outer.start_soon(self.refusals.run)
                     if self.parts.energy is not None:
@@ -428,6 +466,7 @@ class Runtime:
                         task_status.started()
                         await self._over.wait()
                     self._nursery = None
+                    await self.halt.end()
                     await settle_buses(self.buses)
                     # The last records, in this order: counted refusals, the stop, and the checkpoint that signs both.
                     self.parts.outputs_file.flush()

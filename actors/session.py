@@ -30,6 +30,7 @@ its subscription, because the followers are attached before the task runs.
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ from hearth.actors.messages import (
     Disconnected,
     PathsChecked,
     PathVerdicts,
+    StopTasks,
     TimerFired,
     refuse,
 )
@@ -59,6 +61,9 @@ from hearth.protocol.methods import (
     SUPPORTED,
     EventsSubscribe,
     EventsUnsubscribe,
+    HaltNow,
+    HaltReset,
+    HaltStatus,
     McpInfo,
     McpTools,
     McpUse,
@@ -70,12 +75,13 @@ from hearth.protocol.methods import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from hearth.actors.admission import Checks
     from hearth.actors.catalogue import ToolCatalogue
     from hearth.actors.events import EventLog, History
     from hearth.actors.messages import EventSink, Message, Notice, Request
+    from hearth.actors.safety.halt import Halt
     from hearth.actors.step import TaskServices
     from hearth.actors.task import TaskActor
     from hearth.actors.task_registry import IdempotencyEntry
@@ -107,6 +113,7 @@ class SessionServices:
     checks: Checks
     limits: SessionLimits
     manifests: ToolCatalogue
+    halt: Halt
     wake_at: Callable[[str, float], None]
     """Asks for a TIMER_FIRED at a time of Trio's clock."""
     forget: Callable[[Session], None]
@@ -131,6 +138,7 @@ class Session:
         "_nursery",
         "_opener",
         "_opening",
+        "_resets",
         "_services",
         "_subscribers",
         "_task_registry",
@@ -175,6 +183,8 @@ class Session:
         # Scopes of path checks in threads: `_wind_up` cancels them, since a disk may not answer for long.
         self._lookups: set[trio.CancelScope] = set()
         self._idle_timer = IdleTimer(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
+        self._resets: deque[int] = deque()
+        """For each request of halt.reset in the mailbox: the number of halts when it came."""
         # The request that is being executed: a crash must answer it, too.
         self._handling: Request | None = None
         # Requests of session.close, answered when the end is on record.
@@ -191,6 +201,9 @@ class Session:
 
     def post(self, message: Message) -> None:
         """Add a message to the session's mailbox; never waits."""
+        if type(getattr(message, "params", None)) is HaltReset:
+            # The halts so far: a reset that is still in the mailbox when a halt comes must not end that one.
+            self._resets.append(self._services.halt.flag.count)
         self._inbox.post(message)
 
     @property
@@ -276,7 +289,7 @@ class Session:
                 raise
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, (CloseSession, Disconnected, TimerFired)):
+        if isinstance(message, (CloseSession, Disconnected, StopTasks, TimerFired)):
             self._notice(message)
         elif self.reason is not None:
             # An earlier message of the same batch has ended the session.
@@ -295,6 +308,10 @@ class Session:
     def _notice(self, message: Notice) -> None:
         if isinstance(message, CloseSession):
             self.reason = self.reason or message.reason
+        elif isinstance(message, StopTasks):
+            for task in self._task_registry.all_live():
+                if task.acts:
+                    task.cancel("halted", message.error)
         elif isinstance(message, Disconnected):
             if self._subscribers.had(message.follower, message.followed):
                 self._idle_timer.followed_at = trio.current_time()
@@ -332,6 +349,8 @@ class Session:
                 assert self._nursery is not None
                 record = self._admission.permit(params.tool, trio.current_time())
                 self._nursery.start_soon(self._permit, request, record)
+            elif isinstance(params, (HaltNow, HaltReset, HaltStatus)):
+                self._halt(request, params)
         except RpcError as error:
             request.error(error)
         self._handling = None
@@ -403,6 +422,40 @@ class Session:
                 request.result({"ok": True})
             else:
                 request.error(answer)
+
+    def _halt(self, request: Request, params: HaltNow | HaltReset | HaltStatus) -> None:
+        """Execute halt, halt.reset or halt.status. Raises PermissionDenied."""
+        assert self._nursery is not None
+        halt = self._services.halt
+        if isinstance(params, HaltNow):
+            halt.halt(params.reason or "", self.principal, session_id=self.session_id)
+            self._nursery.start_soon(self._answer_halt, request, halt.latched)
+        elif isinstance(params, HaltReset):
+            asked = self._resets.popleft()
+            self._grant.require("reset_halt")
+            reset = partial(halt.reset, self.principal, asked, session_id=self.session_id)
+            self._nursery.start_soon(self._answer_halt, request, reset)
+        else:
+            request.result(self._halt_status())
+
+    def _halt_status(self) -> dict[str, Any]:
+        # A session does not learn of other principals, unless it has a right to.
+        halt, rights = self._services.halt, self._grant.rights
+        return halt.status(by=halt.by == self.principal or "observe" in rights or "reset_halt" in rights)
+
+    async def _answer_halt(self, request: Request, work: Callable[[], Awaitable[None]]) -> None:
+        """Answer with the state of the halt when the latch file is changed; the halt itself does not wait for that."""
+        error: RpcError | None = SessionInvalid()
+        try:
+            await work()
+            error = None
+        except RpcError as refused:
+            error = refused
+        finally:
+            if error is None:
+                request.result(self._halt_status())
+            else:
+                request.error(error)
 
     def _task_ended(self, task: TaskActor) -> None:
         if task.log.was_followed:

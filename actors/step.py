@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
+    from hearth.actors.bus.queue import HaltFlag
     from hearth.actors.events import EventLog
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
@@ -42,6 +43,7 @@ class TaskServices:
     health: Callable[[], Mapping[str, Any]]
     refusals: Refusals
     """Decides which refusals are recorded one by one."""
+    halt_flag: HaltFlag
     dry_runs: Buckets
     """Limits how often each principal may submit a dry run."""
     interlocks: Interlocks | None = None
@@ -165,6 +167,7 @@ class StepScope:
             self._requester,
             limit=(step.tool.timeout_ms if limit_ms is None else limit_ms) / 1000,
             priority=PRIORITIES[constraints.priority],
+            risk=step.risk,
             drives=drives,
             borrows=borrows,
             gives_back=None

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hearth.task")
 
-CancelReason = Literal["cancelled", "session closed", "session crashed", "shutting down"]
+CancelReason = Literal["cancelled", "session closed", "session crashed", "shutting down", "halted"]
 
 MOST_RESULT_BYTES = 4 << 20
 """Bytes of JSON that the results of one task may have: each is kept, sent as an event and returned by task.get."""
@@ -185,15 +185,20 @@ class TaskActor:
 
     # --- called by the session ----------------------------------------------------------------------------------
 
-    def cancel(self, reason: CancelReason) -> None:
+    def cancel(self, reason: CancelReason, error: RpcError | None = None) -> None:
         """Ask the task to stop: its waits end at once, a transaction that has begun finishes. Idempotent.
 
-        Does nothing once the verdict is decided.
+        Does nothing once the verdict is decided. The task shows `error`.
         """
         if self.verdict is None and self._reason is None:
             # The first reason stays: a session that closes does not rename a request to cancel.
-            self._reason = reason
+            self._reason, self._error = reason, error
             self._scope.cancel()
+
+    @property
+    def acts(self) -> bool:
+        """True if a step of it has an effective risk of 1 or more: a halt cancels it."""
+        return any(step.risk for step in self.steps)
 
     def describe(self, status: Status | None = None) -> dict[str, Any]:
         """Return the task as task.get shows it (draft §3.5); a live task shows the steps that have started."""
@@ -526,6 +531,7 @@ class TaskActor:
                 step.undo.op,
                 self.requester,
                 limit=step.tool.timeout_ms / 1000,
+                risk=step.risk,
                 gives_back=None if drives is None else GiveBack(drives, self.requester.session_id, step.held),
                 # Neither a lease nor a full queue refuses an undo. On a bus that is down it waits until that is open.
                 must_run=True,

@@ -176,6 +176,10 @@ class Driver(Protocol):
         """
         ...
 
+    def halt(self, outputs: Iterable[Hashable]) -> Any:
+        """A transaction, `make_safe` for a halt: outputs with `hold = "keep"` go to their safe state too."""
+        ...
+
     def forget(self, session_id: str) -> None:
         """Drop the state kept for a session that has ended. Called in the Trio thread; touches no device."""
 
@@ -191,6 +195,8 @@ class BaseDriver:
     width = 1
     opens_in_thread = False
     shares: str | None = None
+    halted = False
+    """Set by the bus before `open`: while it is true, `open` drives no output."""
 
     def open(self) -> None:
         """Do nothing: there is nothing to acquire."""
@@ -204,6 +210,10 @@ class BaseDriver:
     def make_safe(self, outputs: Iterable[Hashable]) -> Any:
         """Do nothing: there are no outputs to bring to a safe state."""
         return []
+
+    def halt(self, outputs: Iterable[Hashable]) -> Any:
+        """Bring the outputs to their safe state as `make_safe` does: a driver without `hold` has no other."""
+        return self.make_safe(outputs)
 
     def forget(self, session_id: str) -> None:
         """Do nothing: nothing is kept for a session."""

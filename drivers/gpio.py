@@ -1,7 +1,7 @@
 """GPIO: the interface of a chip's driver, and the values of lines, edges and watches.
 
-A driver here is one chip. This module owns the vocabulary (a line's state, an edge, a watch) and the one rule that all
-chips share, bringing lines to their safe state; it does not access a chip.
+A driver here is one chip. This module owns the vocabulary (a line's state, an edge, a watch, the lines of a halt) and
+the one rule that all chips share, bringing lines to their safe state; it does not access a chip.
 """
 
 from __future__ import annotations
@@ -55,6 +55,55 @@ class LineSpec:
     debounce_us: int = 0
     initial: Level | None = None
     functions: tuple[str, ...] = ()
+
+
+@frozen
+class HaltLine:
+    """A line that `[halt]` names: the label of its chip, its offset, and its name."""
+
+    chip: str
+    offset: int
+    name: str
+
+    @property
+    def bus(self) -> str:
+        """Return the id of its bus."""
+        return f"gpio:{self.chip}"
+
+
+@frozen
+class HaltInput(HaltLine):
+    """An input that halts: at the level `stop`, or, with `timeout_ms`, after so many milliseconds without an edge."""
+
+    stop: Level = 1
+    timeout_ms: int | None = None
+
+
+@frozen
+class StopEntry(HaltLine):
+    """One entry of the stop sequence: `after_ms` after the entry before it, the line goes to `value`."""
+
+    value: LineState = 0
+    after_ms: int = 0
+
+
+@frozen
+class Heartbeat(HaltLine):
+    """The output that toggles while the daemon is healthy and not halted: `hz` periods a second."""
+
+    hz: float = 1.0
+
+
+@frozen
+class HaltSpec:
+    """The section `[halt]` of a profile.
+
+    With a `sequence` a halt is a stop of category 1 (IEC 60204-1), without one of category 0.
+    """
+
+    inputs: tuple[HaltInput, ...] = ()
+    sequence: tuple[StopEntry, ...] = ()
+    heartbeat: Heartbeat | None = None
 
 
 @frozen
@@ -160,9 +209,9 @@ class GpioDriver(Driver, Protocol):
 
 
 def bring_to_safe(
-    driver: GpioDriver, specs: Mapping[int, LineSpec], outputs: Iterable[Hashable]
+    driver: GpioDriver, specs: Mapping[int, LineSpec], outputs: Iterable[Hashable], *, kept: bool = False
 ) -> list[dict[str, Any]]:
-    """Bring `outputs` (offsets) to the profile's safe state, leaving those with `hold = "keep"`.
+    """Bring `outputs` (offsets) to the profile's safe state; those with `hold = "keep"` only if `kept`.
 
     One line that refuses does not keep the others from their safe state: it is reported with its `error`.
     """
@@ -174,7 +223,7 @@ def bring_to_safe(
             why = "not in this board's profile" if spec is None else f"reserved: {spec.reserved}"
             done.append({"line": output, "note": f"left alone: {why}"})
             continue
-        if spec.hold == "keep":
+        if spec.hold == "keep" and not kept:
             continue
         report: dict[str, Any] = {"line": spec.offset, "name": spec.name, "safe": spec.safe}
         try:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.execution import Answer as Answer
     from hearth.actors.embedded import EmbeddedRuntime as _EmbeddedRuntime, open_runtime as open_runtime
     from hearth.api import (
+        HaltStatus as HaltStatus,
         JobEvent as JobEvent,
         JobHandle as JobHandle,
         JobResult as JobResult,
@@ -62,7 +63,7 @@ _HOME = {
     "hearth.actors.bridges.hcp.capability_api": "Job",
     "hearth.actors.bridges.hcp.execution": "Answer",
     "hearth.actors.embedded": "EmbeddedRuntime=Runtime open_runtime",
-    "hearth.api": "JobEvent JobHandle JobResult Session Step StepResult Task TaskEvent TaskResult step",
+    "hearth.api": "HaltStatus JobEvent JobHandle JobResult Session Step StepResult Task TaskEvent TaskResult step",
     "hearth.client.connection": "Client connect",
     "hearth.config.model": "Config load_config",
     "hearth.errors": (

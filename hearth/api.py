@@ -102,6 +102,27 @@ class TaskEvent:
     data: Mapping[str, Any] = field(factory=dict)
 
 
+@frozen
+class HaltStatus:
+    """The halt of a daemon (halt.status). All but `halted` and `inputs` is empty while it is not halted."""
+
+    halted: bool
+    since: str | None = None
+    """The time of the halt, in UTC."""
+    reason: str | None = None
+    by: str | None = None
+    """The principal or input behind it; None if this session may not know."""
+    latched: bool = False
+    """True if the halt is on the disk, so that it outlives the daemon; else `problem` says why, if that is known."""
+    problem: str | None = None
+    stopping: bool = False
+    """True while the stop sequence runs."""
+    unsafe: Sequence[Mapping[str, Any]] = ()
+    """The outputs that are not in their safe state yet, by bus."""
+    inputs: Mapping[str, str] = field(factory=dict)
+    """Halt input to "clear", or why it is not: a reset needs all of them clear."""
+
+
 class Task(Protocol):
     """A submitted task."""
 
@@ -223,6 +244,25 @@ class Session(Protocol):
 
     async def task(self, task_id: str) -> Task:
         """Return a handle on a task that was submitted earlier. Raises TaskNotFound."""
+        ...
+
+    async def halt(self, reason: str = "") -> HaltStatus:
+        """Halt the daemon: no effect begins from now on, tasks with effects are cancelled, outputs go to safe states.
+
+        Any session may. Returns when the halt is on the disk, or cannot be written to it (`latched`).
+        """
+        ...
+
+    async def halt_status(self) -> HaltStatus:
+        """Return the state of the halt."""
+        ...
+
+    async def reset_halt(self) -> HaltStatus:
+        """End the halt; nothing that ran before it starts again.
+
+        Raises PermissionDenied without the right `reset_halt`, and Halted if an input is not clear or a halt has come
+        since the call.
+        """
         ...
 
     async def close(self) -> int:

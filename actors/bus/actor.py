@@ -33,9 +33,11 @@ import trio
 
 from hearth._util.exceptions import sole
 from hearth.actors.bus.guard import Guard
-from hearth.actors.bus.outputs import DrivenOutputs, OutputsFile, has_error
+from hearth.actors.bus.outputs import HALT, DrivenOutputs, OutputsFile, has_error
 from hearth.actors.bus.queue import (
     GiveBack,
+    HaltFlag,
+    HaltTicket,
     Requester,
     SafeStateTicket,
     State,
@@ -43,17 +45,19 @@ from hearth.actors.bus.queue import (
     TicketQueue,
     WentSafe,
     give_back_or_make_safe,
+    left_to_halt,
     make_safe_instead,
 )
 from hearth.actors.bus.workers import Worker, close_driver, open_driver, open_worker
-from hearth.drivers.base import Style
+from hearth.drivers.base import BaseDriver, Style
 from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, RpcError, TimedOut, effect_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from hearth.actors.mailbox import Slot
     from hearth.drivers.base import Driver
+    from hearth.drivers.gpio import LineState
 
 BusState = Literal["opening", "ready", "wedged", "down", "closed"]
 
@@ -78,6 +82,7 @@ class Bus:
         audit: Callable[..., None] = lambda _event, **_fields: None,
         outputs_file: OutputsFile | None = None,
         guard: Guard | None = None,
+        halt_flag: HaltFlag | None = None,
     ) -> None:
         self.bus_id = bus_id
         self.driver = driver
@@ -86,6 +91,8 @@ class Bus:
         self._face = self.guard.face
         self.state: BusState = "opening"
         self.reason: str | None = None
+        self._halt_flag = halt_flag or HaltFlag()
+        self.guard.halt = self._halt_flag.check
         self._held: ResourceBusy | None = None
         """Set while the bus is down because another process holds its device."""
         self._queue = TicketQueue(queue_bound)
@@ -245,6 +252,34 @@ class Bus:
         self._wake()
         return ticket
 
+    def halt(self, apart: frozenset[Hashable] = frozenset(), also: Iterable[Hashable] = ()) -> None:
+        """Queue the transaction that brings every driven output, and those of `also`, to its safe state, for a halt.
+
+        The outputs belong to the halt from now on: neither the end of a session nor an undo moves them. Those that are
+        `apart` are left for a later call. A bus that is wedged, or not there, makes them safe as soon as it can.
+        """
+        if self._driven.halt(also) and self.state != "closed":
+            ticket = HaltTicket(Requester(HALT, "", ""), limit=SAFE_STATE_LIMIT, apart=apart)
+            ticket.asked_at = trio.current_time()
+            self._queue.put(ticket)
+            self._wake()
+
+    def stop(self, line: int, state: LineState) -> Ticket:
+        """Queue one entry of a halt's stop sequence, which no guard refuses; return its ticket."""
+
+        def op(_face: Any) -> None:
+            driver: Any = self.driver
+            driver.set(line, state)
+            self.guard.note(line, state)
+
+        requester = Requester(HALT, "", "")
+        return self.request(Ticket(op, requester, limit=SAFE_STATE_LIMIT, drives=line, must_run=True))
+
+    @property
+    def unsafe(self) -> list[Hashable]:
+        """The outputs that a halt has still to bring to their safe state."""
+        return self._driven.of(HALT)
+
     async def settle(self) -> None:
         """Wait until every queued `must_run` ticket has run; return at once if none waits and no transaction runs."""
         if self.state != "closed" and (self._current or self._queue.must_wait):
@@ -284,9 +319,15 @@ class Bus:
     def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Enter the session that holds the output which a transaction is about to drive; return the operation to run.
 
-        Called before the effect: an output whose driving fails half-way must still go to its safe state.
+        Called before the effect: an output whose driving fails half-way must still go to its safe state. Raises Halted
+        for any effect that a halt forbids; all tickets but those of safe states come through here.
         """
         back = ticket.gives_back
+        if ticket.risk and (refusal := self._halt_flag.refusal(ticket.requester)) is not None:
+            if back is None or not back.borrowed:
+                raise refusal
+            # The end of a pulse: its step has no error, and does not restore the line.
+            return partial(left_to_halt, back.instead)
         if back is not None:
             return self._give_back(ticket, back, op)
         if ticket.drives is not None:
@@ -336,7 +377,9 @@ class Bus:
             if ticket.gives_back is not None and ticket.drives is not None and effect != "done":
                 # The level that was to be taken back may still be there: this session holds it.
                 self._driven.claim(ticket.drives, ticket.requester, insist=True)
-        if type(ticket) is SafeStateTicket:
+                if self._halt_flag.halted:
+                    self.halt()
+        if isinstance(ticket, SafeStateTicket):
             self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, report=ticket.unattended)
         if error is None:
             ticket.fill(value)
@@ -352,6 +395,8 @@ class Bus:
         Whatever way this ends, no ticket is left without an answer.
         """
         try:
+            if isinstance(self.driver, BaseDriver):
+                self.driver.halted = self._halt_flag.halted
             await open_driver(self.driver)
             workers: list[Worker] = []
             try:
@@ -382,7 +427,9 @@ class Bus:
 
     def _retry_safe_states(self) -> None:
         """Queue the safe states of sessions that ended while the device was not there, and of an earlier run."""
-        for session_id in sorted(self._driven.pending):
+        if self._halt_flag.halted or HALT in self._driven.pending:
+            self.halt()
+        for session_id in sorted(self._driven.pending - {HALT}):
             if self._queue.safe_state_ticket(session_id) is None:
                 self.make_safe(session_id, unattended=True)
 
@@ -470,7 +517,7 @@ class Bus:
         self.transactions += 1
         self._current.append(ticket)
         try:
-            if type(ticket) is SafeStateTicket:
+            if isinstance(ticket, SafeStateTicket):
                 op = ticket.begin(self._driven.of(ticket.requester.session_id))
             else:
                 op = self._enter_output(ticket, op)
@@ -519,7 +566,7 @@ class Bus:
             if self.state == "wedged" and not self._abandoned:
                 self.state, self.reason = "ready", None
                 self._audit("bus.reopened", bus=self.bus_id, reason="the overdue transaction returned")
-        if type(ticket) is SafeStateTicket:
+        if isinstance(ticket, SafeStateTicket):
             return value  # outputs that are safe late are safe, and the requester must learn which ones they are
         # The effect has happened. The requester gets an error all the same, because it asked for a limit.
         took = round((trio.current_time() - ticket.begun_at) * 1000, 3)

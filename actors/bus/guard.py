@@ -115,7 +115,12 @@ class _GuardedGpio(_Face):
         return former
 
     def make_safe(self, outputs: Iterable[Hashable]) -> Any:
-        reports = self._driver.make_safe(outputs)
+        return self._noted(self._driver.make_safe(outputs))
+
+    def halt(self, outputs: Iterable[Hashable]) -> Any:
+        return self._noted(self._driver.halt(outputs))
+
+    def _noted(self, reports: Any) -> Any:
         for report in reports:
             if "safe" in report and "error" not in report:
                 self._guard.note(report["line"], report["safe"])

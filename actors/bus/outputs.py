@@ -51,6 +51,8 @@ log = logging.getLogger("hearth.outputs")
 
 EARLIER_RUN: Final = "an earlier run"
 """Used in place of a session id for outputs that an earlier run drove; the audit log names the sessions."""
+HALT: Final = "a halt"
+"""Used in place of a session id for outputs that a halt brings to their safe state."""
 
 
 class DrivenOutputs:
@@ -131,6 +133,20 @@ class DrivenOutputs:
     def _live_holders(self, output: Hashable) -> list[Requester]:
         return [holder for holder in self._holders.get(output, ()) if holder.session_id not in self._ended]
 
+    # --- halt -----------------------------------------------------------------------------------------------------
+
+    def halt(self, also: Iterable[Hashable]) -> bool:
+        """Take all outputs, and those of `also`, from the sessions that hold them; return True if there are any."""
+        requester = Requester(HALT, "", "")
+        for output in also:
+            self.claim(output, requester, insist=True)
+        for holders in self._holders.values():
+            holders[:] = [requester]
+        if self._holders:
+            self.pending.add(HALT)
+            self._ended.add(HALT)
+        return bool(self._holders)
+
     # --- safe states ----------------------------------------------------------------------------------------------
 
     def leave(self, session_id: str, *, hands_over: bool = False) -> bool:
@@ -190,14 +206,16 @@ class DrivenOutputs:
     def _report(self, session_id: str, outputs: list[Hashable], reports: Any, error: RpcError | None) -> None:
         if not outputs:
             return
-        whose = {} if session_id == EARLIER_RUN else {"session_id": session_id}
+        whose = {"reason": HALT} if session_id == HALT else {"session_id": session_id}
+        if session_id == EARLIER_RUN:
+            whose = {}
         outcome = {"safe": reports} if error is None else {"error": error.message}
         self._audit("outputs.safe", bus=self._bus, **whose, outputs=outputs, **outcome)
         log.warning(
             "bus %s: outputs %s, driven by %s, %s",
             self._bus,
             ", ".join(map(str, outputs)),
-            f"session {session_id}" if whose else session_id,
+            f"session {session_id}" if "session_id" in whose else session_id,
             f"were brought to their safe state: {reports}" if error is None else f"are not safe: {error.message}",
         )
 

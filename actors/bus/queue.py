@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from hearth.actors.mailbox import Slot
-from hearth.errors import InterlockOpen, ResourceBusy
+from hearth.errors import Halted, InterlockOpen, ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Mapping
@@ -67,6 +67,54 @@ class Requester:
     task_id: str
     principal: str
     deadman: bool = False
+    halts: int = 0
+    """The number of halts when the task was accepted; see `HaltFlag`."""
+
+
+class HaltFlag:
+    """The halt, as buses and admission see it. Only `safety.halt` sets it, in the Trio thread; any thread may read it.
+
+    Work belongs to the halt in whose time it was accepted (`Requester.halts`). What was accepted before a halt drives
+    nothing after it, even if the halt has been reset by then.
+    """
+
+    __slots__ = ("count", "reason", "since")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """The number of halts so far, repeated ones included."""
+        self.since: str | None = None
+        """The time of the halt; None while the daemon is not halted."""
+        self.reason = ""
+
+    @property
+    def halted(self) -> bool:
+        """True from the moment of a halt to its reset."""
+        return self.since is not None
+
+    def error(self) -> Halted:
+        """Return the refusal of anything that has an effect."""
+        data = {"since": self.since, "reason": self.reason, "effect": "none"}
+        if self.since is None:
+            text = f"this was accepted before the daemon was halted ({self.reason}), and was not run: submit it again"
+            return Halted(f"Halted: {text}", data=data)
+        cure = "reads go on; a person resets the halt when the cause is gone (`hearth halt --reset`)"
+        return Halted(f"Halted since {self.since}: {self.reason}; nothing was done; {cure}", data=data)
+
+    def ended(self) -> Halted:
+        """Return the error of a task that is cancelled because of the halt."""
+        data = {"since": self.since, "reason": self.reason, "effect": "unknown"}
+        text = f"the daemon was halted: {self.reason}; the task ends, and outputs go to their safe states"
+        return Halted(f"Halted: {text}", data=data)
+
+    def refusal(self, requester: Requester) -> Halted | None:
+        """Return the refusal of a transaction with an effect, or None."""
+        return None if self.since is None and requester.halts == self.count else self.error()
+
+    def check(self, _output: Hashable, _level: object) -> None:
+        """Refuse to drive an output to a level that is not its safe state, for `Guard.halt`. Raises Halted."""
+        if self.since is not None:
+            raise self.error()
 
 
 @frozen(eq=False)
@@ -122,6 +170,7 @@ class Ticket(Slot[Any]):
         "priority",
         "queue",
         "requester",
+        "risk",
         "state",
     )
 
@@ -132,6 +181,7 @@ class Ticket(Slot[Any]):
         *,
         limit: float,
         priority: int = 1,
+        risk: int = 0,
         drives: Hashable | Callable[[], Hashable | None] | None = None,
         borrows: bool = False,
         gives_back: GiveBack | None = None,
@@ -143,6 +193,8 @@ class Ticket(Slot[Any]):
         self.requester = requester
         self.limit = limit
         self.priority = priority
+        self.risk = risk
+        """The effective risk of its step; from 1 on it does not begin while the daemon is halted."""
         self.drives = drives
         self.borrows = borrows
         self.gives_back = gives_back
@@ -208,6 +260,32 @@ def _make_safe(outputs: list[Hashable], driver: Driver) -> Any:
     return driver.make_safe(outputs)
 
 
+class HaltTicket(SafeStateTicket):
+    """The ticket that brings the outputs of a bus to their safe state for a halt, but those that are `apart`."""
+
+    __slots__ = ("apart",)
+
+    def __init__(self, requester: Requester, *, limit: float, apart: frozenset[Hashable]) -> None:
+        super().__init__(requester, limit=limit, unattended=True)
+        self.apart = apart
+
+    def begin(self, outputs: list[Hashable]) -> Callable[[Driver], Any]:
+        """Note the outputs that are due now that the ticket begins; return the operation."""
+        self.outputs = [output for output in outputs if output not in self.apart]
+        self.op = partial(_halt, self.outputs)
+        return self.op
+
+
+def _halt(outputs: list[Hashable], driver: Driver) -> Any:
+    return driver.halt(outputs)
+
+
+def left_to_halt(instead: Callable[[], None] | None, _driver: Driver) -> None:
+    """Forget an effect that is not taken back: the halt brings the output to its safe state, in the declared order."""
+    if instead is not None:
+        instead()
+
+
 @frozen(eq=False)
 class WentSafe:
     """The outcome of a transaction that brought an output to its safe state: the driver's reports, and a value.
@@ -246,10 +324,15 @@ def give_back_or_make_safe(
 ) -> Any:
     """Take an effect back by `op`; where an interlock forbids the former level, bring the output to its safe state.
 
-    Raises InterlockOpen for an output with `hold = "keep"`, which has no safe state.
+    Raises InterlockOpen for an output with `hold = "keep"`, which has no safe state. A halt that comes within the
+    transaction makes the output safe itself: a pulse then ends as in `left_to_halt`, and an undo raises Halted.
     """
     try:
         return op(driver)
+    except Halted:
+        if instead is None:
+            raise
+        return left_to_halt(instead, driver)
     except InterlockOpen as error:
         reports = driver.make_safe([output])
         if not reports:

@@ -131,7 +131,7 @@ def methods(page: str) -> Iterator[Method]:
     """Yield the methods of the page, in its order."""
     for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
         name, _, text = section.partition("\n")
-        if "." not in name:
+        if " " in name:
             continue
         params = _object(_rows(text, "Param"))
         if constraints := params["properties"].get("task", {}).get("properties", {}).get("constraints"):

@@ -9,6 +9,7 @@ unit. A sensor keeps no state and needs no second transaction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from attrs import evolve, field, frozen
 
 from hearth._util.toml import parse_toml, show
-from hearth.drivers.gpio import Level, LineSpec
+from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineSpec, StopEntry
 from hearth.drivers.i2c import (
     FIRST_ADDR,
     LAST_ADDR,
@@ -35,6 +36,7 @@ from hearth.drivers.uart import Rs485, UartSettings
 from hearth.errors import ConfigError, DeviceError
 from hearth.fields import (
     ANY_NUMBER,
+    Anything,
     Choice,
     Fault,
     FieldType,
@@ -50,7 +52,7 @@ from hearth.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 SENSORS_BUS = "sensors"
 """The bus of the sensors that the kernel drives itself, on boards whose profile offers them."""
@@ -206,6 +208,7 @@ class Profile:
     sensors: tuple[SensorSpec, ...] = ()
     interlocks: tuple[InterlockSpec, ...] = ()
     tools: tuple[str, ...] = ("*",)
+    halt: HaltSpec = field(factory=HaltSpec)
     discover: Mapping[BusKind, tuple[str, ...]] = field(factory=dict)
     """Devices to look for on the machine besides the listed: kind to patterns of nodes and names, ("*",) for all."""
 
@@ -255,6 +258,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
     top = Table(content, "", faults)
     tools, discover = top.table("tools", required=False), top.table("discover", required=False)
     interlocks = [(table, _interlock(table)) for table in top.tables("interlock")]
+    halt = top.table("halt", required=False)
     profile = Profile(
         name=top.take("name", _TEXT),
         description=top.take("description", _TEXT),
@@ -272,7 +276,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         _check_profile(top, profile)
     if top.ok:
         resolved = [_resolve(table, named, profile) for table, named in interlocks]
-        profile = evolve(profile, interlocks=tuple(filter(None, resolved)))
+        profile = evolve(profile, interlocks=tuple(filter(None, resolved)), halt=parse_halt(halt, profile))
     if faults:
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
     return profile
@@ -871,3 +875,76 @@ def _contradict(one: Condition, other: Condition) -> bool:
         return False
     least = max((bound for bound in (one.min, other.min) if bound is not None), default=-inf)
     return least > min((bound for bound in (one.max, other.max) if bound is not None), default=inf)
+
+
+# --- halt -------------------------------------------------------------------------------------------------------------
+
+_STATE: Final = Choice(0, 1, "input")
+_INPUT: Final[Mapping[str, FieldType]] = {"stop": _LEVEL, "timeout_ms": Integer(20, 3_600_000)}
+_AFTER_MS: Final = Integer(0, 60_000)
+_HZ: Final = Number(ge=0.1, le=100)
+
+
+def parse_halt(table: Table, profile: Profile) -> HaltSpec:
+    """Read `[halt]`, whose lines are those of a profile that is right by itself."""
+    inputs, sequence, used = [], [], dict[tuple[str, int], str]()
+    for index, given in enumerate(table.take("inputs", ListOf(Anything()), ()) or ()):
+        # A name stands for a table with nothing else.
+        entry = _table_of({"line": given} if isinstance(given, str) else given, f"{table.at('inputs')}[{index}]", table)
+        line, values = _halt_line(entry, profile), entry.given(_INPUT)
+        if len(values) > 1:
+            entry.fault("timeout_ms", "an input halts by its level (`stop`) or by its silence: leave one of them out")
+        if line is not None:
+            _check_halt_line(entry, line, used, driven=False)
+            inputs.append(HaltInput(*line[:3], **values))
+        entry.done()
+    for entry in table.tables("sequence"):
+        line, value = _halt_line(entry, profile), entry.take("value", _STATE)
+        after = entry.take("after_ms", _AFTER_MS, 0)
+        if line is not None:
+            _check_halt_line(entry, line, {}, driven=True)
+            sequence.append(StopEntry(*line[:3], value, after))
+        entry.done()
+    heartbeat = None
+    if "heartbeat" in table.content:
+        entry = table.table("heartbeat")
+        line, hz = _halt_line(entry, profile), entry.take("hz", _HZ)
+        if line is not None:
+            used.update({(one.chip, one.offset): "a line of [[halt.sequence]]" for one in sequence})
+            _check_halt_line(entry, line, used, driven=True)
+            heartbeat = Heartbeat(*line[:3], hz)
+        entry.done()
+    table.done()
+    return HaltSpec(tuple(inputs), tuple(sequence), heartbeat)
+
+
+def _table_of(given: object, path: str, table: Table) -> Table:
+    if isinstance(given, Mapping):
+        return Table(given, path, table.faults)
+    expected = 'expected a line\'s name, or a table such as { line = "ESTOP", stop = 1 }'
+    table.faults.append(Fault(path, f"{expected}; got {show(given)}"))
+    return Table({}, "", [])
+
+
+def _halt_line(entry: Table, profile: Profile) -> tuple[str, int, str, LineSpec] | None:
+    """Return chip, offset, name and spec of the line that a table of `[halt]` names, or None after a fault."""
+    chip, name = entry.take("chip", _TEXT, None), entry.take("line", _TEXT)
+    found = None if name is None else _find_line(entry, "line", name, chip, profile)
+    return None if found is None else (found[0].removeprefix("gpio:"), found[1].offset, found[1].name, found[1])
+
+
+def _check_halt_line(
+    entry: Table, line: tuple[str, int, str, LineSpec], used: dict[tuple[str, int], str], *, driven: bool
+) -> None:
+    chip, offset, name, spec = line
+    if spec.reserved is not None:
+        entry.fault("line", f"{show(name)} is reserved: {spec.reserved}")
+    elif driven and spec.direction == "input":
+        entry.fault("line", f'{show(name)} has direction = "input": it is never driven')
+    elif not driven and spec.direction != "input":
+        entry.fault(
+            "line", f'{show(name)} could be driven, and would then not report a stop; give it direction = "input"'
+        )
+    if (chip, offset) in used:
+        entry.fault("line", f"{show(name)} is {used[chip, offset]} already")
+    used[chip, offset] = "the heartbeat" if driven else "an input"

@@ -84,7 +84,7 @@ class LinuxGpio(BaseDriver):
     # --- the device ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Find the chip and open it; drive the lines that have an `initial` level, and touch no other.
+        """Find the chip and open it; drive the lines that have an `initial` level, if not halted, and touch no other.
 
         Raises DeviceError (not there, ambiguous, not permitted) and ResourceBusy (another process holds such a line).
         """
@@ -101,7 +101,7 @@ class LinuxGpio(BaseDriver):
                 if 0 <= offset < found.lines
             }
             for offset, spec in self._specs.items():
-                if spec.initial is not None:
+                if spec.initial is not None and not self.halted:
                     self.set(offset, spec.initial)
         except (DeviceError, ResourceBusy):
             self.close()
@@ -239,14 +239,18 @@ class LinuxGpio(BaseDriver):
                 self._noted(error)
         watch.close("it was ended by its owner")
 
-    def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
+    def make_safe(self, outputs: Iterable[Hashable], *, kept: bool = False) -> list[dict[str, Any]]:
         """Bring lines to their safe state (see `bring_to_safe`); those that become inputs are given back."""
-        done = bring_to_safe(self, self._specs, outputs)
+        done = bring_to_safe(self, self._specs, outputs, kept=kept)
         for report in done:
             cell = self._cells.get(report["line"])
             if report.get("safe") == "input" and "error" not in report and cell is not None and not cell.edges.watches:
                 cell.line.release()
         return done
+
+    def halt(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
+        """Bring lines to their safe state, whatever their `hold` is."""
+        return self.make_safe(outputs, kept=True)
 
     # --- lines --------------------------------------------------------------------------------------------------
 

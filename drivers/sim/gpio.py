@@ -135,12 +135,15 @@ class SimGpio(BaseDriver):
                 line.net = net
 
     def open(self) -> None:
-        """Offer the lines, and drive those that have an `initial` level. Raises DeviceError for a bad panel."""
+        """Offer the lines; if not halted, drive those that have an `initial` level.
+
+        Raises DeviceError for a bad panel.
+        """
         if self._panel is not None:
             self._pipe = self._open_panel(self._panel)
         self._lines = self._all
         for line in self._all.values():
-            if line.spec.initial is not None:
+            if line.spec.initial is not None and not self.halted:
                 self.set(line.spec.offset, line.spec.initial)
 
     def _open_panel(self, path: str) -> int:
@@ -240,6 +243,10 @@ class SimGpio(BaseDriver):
     def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
         """Bring lines to their safe state; see `bring_to_safe`."""
         return bring_to_safe(self, self._specs, outputs)
+
+    def halt(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
+        """Bring lines to their safe state, whatever their `hold` is."""
+        return bring_to_safe(self, self._specs, outputs, kept=True)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the simulator's name and its wires."""

@@ -163,6 +163,9 @@ class Session(WithNamespaces, Face[ClientSession]):
     call = _awaited(api.Session.call)
     submit = _making(api.Session.submit, Task)
     task = _making(api.Session.task, Task)
+    halt = _awaited(api.Session.halt)
+    halt_status = _awaited(api.Session.halt_status)
+    reset_halt = _awaited(api.Session.reset_halt)
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.Session."""

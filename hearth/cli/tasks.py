@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 import trio
-from attrs import frozen
+from attrs import asdict, frozen
 
 from hearth._version import __version__
 from hearth.api import TERMINAL
@@ -410,6 +410,33 @@ async def watch(options: Options, task: Reference) -> int:
     async with connected(options) as client:
         await show_events(client, task, None, as_json=options.json)
         return exit_code(await _show(client, task, options, steps=False))
+
+
+@click.command()
+@click.argument("reason", required=False)
+@click.option("--status", is_flag=True, help="Show the halt; exits with 1 if the daemon is halted.")
+@click.option("--reset", is_flag=True, help="End the halt. Nothing that ran before it starts again.")
+@standard
+async def halt(options: Options, reason: str | None, status: bool, reset: bool) -> int:
+    """Halt the daemon: from now on nothing with an effect begins, tasks are cancelled, outputs go to their safe states.
+
+    REASON is kept in the audit log. Reads go on. The halt outlives the daemon; --reset needs the right `reset_halt`,
+    and clear halt inputs. Exits with 1 if the halt could not be written to the disk.
+    """
+    if (status and reset) or (reason is not None and (status or reset)):
+        raise click.UsageError("give one of REASON, --status and --reset")
+    async with session(options) as (_client, opened):
+        if status:
+            found = await opened.halt_status()
+        else:
+            found = await (opened.reset_halt() if reset else opened.halt(reason or ""))
+    facts = {name: value for name, value in asdict(found).items() if value not in (None, (), {})}
+    if not found.halted:
+        facts = {name: value for name, value in facts.items() if name in ("halted", "inputs")}
+    click.echo(common.compact(facts) if options.json else "\n".join(common.fields(facts)))
+    if status:
+        return FAILED if found.halted else DONE
+    return DONE if reset or found.latched else FAILED
 
 
 # --- the command run ------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ import trio
 from hearth._util.text import suggest
 from hearth.api import Step, StepResult, TaskEvent, TaskResult
 from hearth.errors import MethodNotFound, TaskFailed, from_wire
-from hearth.protocol.client import ProtocolViolation, read_task
+from hearth.protocol.client import ProtocolViolation, read_halt, read_task
 from hearth.protocol.jsonrpc import kind_of
 from hearth.protocol.known import require_known
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Never
 
-    from hearth.api import OnBusy, Priority
+    from hearth.api import HaltStatus, OnBusy, Priority
     from hearth.errors import HearthError
     from hearth.namespaces import (
         FilesNamespace,
@@ -357,6 +357,19 @@ class ClientSession(WithNamespaces):
         task = ClientTask(self._link, self.session_id, task_id)
         await task.get()
         return task
+
+    async def halt(self, reason: str = "") -> HaltStatus:
+        """See hearth.api.Session."""
+        # No compensation: a caller that gave up waiting has not changed its mind.
+        return read_halt(await self._link.call("halt", {"session_id": self.session_id, "reason": reason}))
+
+    async def halt_status(self) -> HaltStatus:
+        """See hearth.api.Session."""
+        return read_halt(await self._link.call("halt.status", {"session_id": self.session_id}))
+
+    async def reset_halt(self) -> HaltStatus:
+        """See hearth.api.Session."""
+        return read_halt(await self._link.call("halt.reset", {"session_id": self.session_id}))
 
     async def close(self) -> int:
         """See hearth.api.Session."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import orjson
 from attrs import frozen
 
-from hearth.api import Phase, Status, StepResult, TaskEvent, TaskResult
+from hearth.api import HaltStatus, Phase, Status, StepResult, TaskEvent, TaskResult
 from hearth.errors import CarrierError, InvalidParams, RpcError, from_wire
 from hearth.protocol.framing import DocumentTooLong, LineFramer
 from hearth.protocol.jsonrpc import dump_request, kind_of
@@ -271,6 +271,22 @@ def _read_step(step: _Reader) -> StepResult:
         step.optional("error_code", int, "an integer"),
         step.optional("error_data", dict, "an object"),
         step.optional("rolled_back", bool, "a boolean"),
+    )
+
+
+def read_halt(value: Any) -> HaltStatus:
+    """Return the result of halt, halt.status and halt.reset. Raises ProtocolViolation as `read_task` does."""
+    halt = _Reader("halt", value)
+    return HaltStatus(
+        bool(halt.optional("halted", bool, "a boolean")),
+        halt.optional("since", str, "a string"),
+        halt.optional("reason", str, "a string"),
+        halt.optional("by", str, "a string"),
+        bool(halt.optional("latched", bool, "a boolean")),
+        halt.optional("problem", str, "a string"),
+        bool(halt.optional("stopping", bool, "a boolean")),
+        tuple(halt.optional("unsafe", list, "an array") or ()),
+        halt.optional("inputs", dict, "an object") or {},
     )
 
 

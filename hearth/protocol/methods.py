@@ -293,6 +293,23 @@ class McpUse:
     tool: str
 
 
+@frozen(eq=False)
+class HaltNow:
+    """halt: stop all effects, now."""
+
+    reason: str | None = None
+
+
+@frozen(eq=False)
+class HaltStatus:
+    """halt.status."""
+
+
+@frozen(eq=False)
+class HaltReset:
+    """halt.reset."""
+
+
 Params: TypeAlias = (
     SessionOpen
     | SessionClose
@@ -305,6 +322,9 @@ Params: TypeAlias = (
     | McpInfo
     | McpTools
     | McpUse
+    | HaltNow
+    | HaltStatus
+    | HaltReset
     | HcpParams
 )
 
@@ -400,6 +420,8 @@ _CLOSE = SessionClose()
 _LIST = ToolList()
 _MCP_INFO = McpInfo()
 _MCP_TOOLS = McpTools()
+_HALT_STATUS = HaltStatus()
+_HALT_RESET = HaltReset()
 
 METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "session.open": _read_open,
@@ -413,6 +435,9 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "mcp.info": lambda _params: _MCP_INFO,
     "mcp.tools": lambda _params: _MCP_TOOLS,
     "mcp.use": lambda params: McpUse(read_text(params, "tool")),
+    "halt": lambda params: HaltNow(read_optional_text(params, "reason")),
+    "halt.status": lambda _params: _HALT_STATUS,
+    "halt.reset": lambda _params: _HALT_RESET,
     **HCP_METHODS,
 }
 """Method name -> reader of its params object (all but a HACP session_id, which `read_session_id` takes first)."""

@@ -199,6 +199,9 @@ class Session(Face[ClientSession]):
     run = _blocking(api.Session.run)
     submit = _making(api.Session.submit, Task)
     task = _making(api.Session.task, Task)
+    halt = _blocking(api.Session.halt)
+    halt_status = _blocking(api.Session.halt_status)
+    reset_halt = _blocking(api.Session.reset_halt)
 
     def close(self) -> int:
         """Close the session; return the number of its tasks that have not ended yet."""
