@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 
 import pytest
+from attrs import evolve
 from support.session_contract import SessionContract
-from support.world import BenchWorld, running
+from support.world import OPEN, BenchWorld, running
 
 from hearth.actors.embedded import EmbeddedRuntime
 from hearth.policy.principal import Principal
@@ -14,7 +15,8 @@ from hearth.policy.principal import Principal
 
 @asynccontextmanager
 async def a_world():
-    async with running(BenchWorld(keep=(31,), close_grace_s=0.2)) as world:
+    policy = (evolve(OPEN, rights=["reset_halt"]),)
+    async with running(BenchWorld(keep=(31,), close_grace_s=0.2, policy=policy)) as world:
         yield world
 
 

@@ -27,6 +27,7 @@ TESTED_IN = {
     "docs/reliability.md": "tests/docs/test_reliability_page.py",
     "docs/reference/audit.md": "tests/audit/test_audit_docs.py",
     "docs/reference/boards.md": "tests/drivers/test_profiles.py",
+    "docs/safety.md": "tests/actors/test_halt.py",
     "docs/howto/blink-with-claude.md": HERE,
     "docs/howto/replace-pigpio.md": HERE,
     "docs/howto/run-under-systemd.md": HERE,

@@ -13,6 +13,9 @@ from hearth.protocol.methods import (
     Constraints,
     EventsSubscribe,
     EventsUnsubscribe,
+    HaltNow,
+    HaltReset,
+    HaltStatus,
     SessionClose,
     SessionOpen,
     TaskCancel,
@@ -69,10 +72,13 @@ def test_the_core_methods_are_known(method):
     assert method in METHODS
 
 
-def test_beside_the_core_only_event_subscription_and_mcp_introspection_are_known():
+def test_beside_the_core_only_event_subscription_mcp_introspection_and_the_halt_are_known():
     assert {method for method in METHODS if not method.startswith("hcp.")} - {
         "session.open", "session.close", "tool.list", "task.submit", "task.get", "task.cancel",
-    } == {"task.events.subscribe", "task.events.unsubscribe", "mcp.info", "mcp.tools", "mcp.use"}  # fmt: skip
+    } == {
+        "task.events.subscribe", "task.events.unsubscribe", "mcp.info", "mcp.tools", "mcp.use",
+        "halt", "halt.status", "halt.reset",
+    }  # fmt: skip
 
 
 GOOD = [
@@ -100,6 +106,10 @@ GOOD = [
     ("task.events.subscribe", {"task_id": "t", "from_seq": MAX_SAFE}, EventsSubscribe("t", MAX_SAFE)),
     ("task.events.unsubscribe", {}, EventsUnsubscribe(None)),
     ("task.events.unsubscribe", {"task_id": "t"}, EventsUnsubscribe("t")),
+    ("halt", {}, HaltNow()),
+    ("halt", {"reason": "smoke"}, HaltNow("smoke")),
+    ("halt.status", {}, HaltStatus()),
+    ("halt.reset", {}, HaltReset()),
 ]
 
 
@@ -157,6 +167,7 @@ WRONG = [
     ("task.get", {"task_id": "x" * 4097}, "/task_id"),
     *[("task.events.subscribe", {"task_id": value}, "/task_id") for value in NOT_TEXT],
     *[("task.events.unsubscribe", {"task_id": value}, "/task_id") for value in NOT_TEXT],
+    *[("halt", {"reason": value}, "/reason") for value in [*NOT_TEXT, "x" * 257]],
     *[
         ("task.events.subscribe", {"task_id": "t", "from_seq": value}, "/from_seq")
         for value in [*NOT_INTEGER, -1, MAX_SAFE + 1]

@@ -190,8 +190,11 @@ class BenchDriver(BaseDriver):
         finally:
             self.observer.note("end", self.name, op.label)
 
-    def make_safe(self, outputs):
-        lines = [line for line in outputs if line not in self.keep]
+    def halt(self, outputs):
+        return self.make_safe(outputs, keep=())
+
+    def make_safe(self, outputs, keep=None):
+        lines = [line for line in outputs if line not in (self.keep if keep is None else keep)]
 
         def do(_driver):
             for line in lines:

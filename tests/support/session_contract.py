@@ -17,6 +17,7 @@ from support.waiting import passes
 from hearth.api import step
 from hearth.errors import (
     DeviceError,
+    Halted,
     InvalidParams,
     PermissionDenied,
     ResourceBusy,
@@ -607,3 +608,71 @@ class SessionContract:
             done = await finished(task)
         assert done.steps[0].error_code == TimedOut.code
         assert done.steps[0].error_data["effect"] == "done"
+
+    # --- the halt -----------------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def halts(self):
+        if not self.streams:
+            pytest.skip("a server of the core alone has no halt")
+
+    async def test_from_a_halt_on_nothing_with_an_effect_is_accepted_also_as_a_dry_run_and_reads_go_on(
+        self, face, halts
+    ):
+        steps = [step("bench.read"), step("bench.set", line=1, value=1)]
+        async with face.open_session() as session, face.open_session() as other:
+            status = await session.halt("smoke")
+            assert (status.halted, status.reason, status.latched) == (True, "smoke", True)
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", status.since)
+            for one in (session, other):
+                for dry_run in (False, True):
+                    with pytest.raises(Halted, match=r"Halted since .*: smoke; nothing was done") as refused:
+                        await one.submit("x", steps, dry_run=dry_run)
+                    assert refused.value.data["step_index"] == 1
+                    assert refused.value.data["effect"] == "none"
+                with trio.fail_after(PATIENCE):
+                    assert await one.run("bench.read", tag="x") == {"tag": "x"}
+        assert face.world.driver.levels == {}
+
+    async def test_a_halt_cancels_tasks_with_effects_and_makes_every_output_safe_and_other_tasks_go_on(
+        self, face, halts
+    ):
+        async with face.open_session() as session, face.open_session() as other:
+            acts = await session.submit("x", [step("bench.set", line=1, value=1), step("bench.wait", tag="never")])
+            await other.run("bench.set", line=31, value=1)
+            reads = await other.submit("y", [step("bench.wait", tag="go on")])
+            await event(acts, "start", 1)
+            await event(reads, "start", 0)
+            await other.halt("smoke")
+            done = await finished(acts)
+            assert (done.status, [one.status for one in done.steps]) == ("CANCELLED", ["SUCCESS", "CANCELLED"])
+            assert "the daemon was halted: smoke" in done.error
+            assert face.world.driver.levels == {1: 0, 31: 0}, "also the line that keeps its level after a session"
+            assert (await reads.get()).status == "RUNNING"
+            face.world.event("go on").set()
+            assert (await finished(reads)).status == "SUCCESS"
+
+    @pytest.mark.usefixtures("halts")
+    async def test_a_reset_ends_the_halt_and_starts_nothing(self, face):
+        async with face.open_session() as session:
+            await session.run("bench.set", line=1, value=1)
+            assert (await session.reset_halt()).halted is False
+            await session.halt()
+            assert (await session.halt_status()).reason == "no reason was given"
+            assert (await session.reset_halt()).halted is False
+            assert (await session.halt_status()).halted is False
+            assert face.world.driver.levels == {1: 0}
+            await session.run("bench.set", line=1, value=1)
+            assert face.world.driver.levels == {1: 1}
+
+    @pytest.mark.usefixtures("halts")
+    async def test_an_undo_after_a_halt_moves_nothing_and_says_so(self, face):
+        async with face.open_session() as session:
+            steps = [step("bench.set", line=1, value=1), step("bench.wait", tag="never")]
+            task = await session.submit("x", steps, rollback_on_failure=True)
+            await event(task, "start", 1)
+            await session.halt()
+            done = await finished(task)
+            assert done.steps[0].rolled_back is False
+            assert face.world.driver.levels == {1: 0}
+            assert "undo set" not in face.world.observer.labels("begin")
