@@ -11,9 +11,9 @@ value) leaves the interlock open.
 - *Before the driver* (`BusInterlocks.check`, within the transaction, in the bus's own thread where the driver blocks):
   lines of the same chip are read there and then, by the same driver. Readings of other chips and of sensors are only
   looked at: a bus never waits for another bus.
-- *Before the ticket* (`want`): the requester has stale readings taken again, in its own task, and waits for at most
-  `PATIENCE`. As long as its ticket waits in the queue, the readings are kept fresh. There is no wait for an output that
-  is at the level already: its readings are kept fresh anyway, and taking it back must not be held up.
+- *Before the ticket* (`want`): the requester has readings that are stale, or would refuse it, taken again, in its own
+  task, and waits for at most `PATIENCE`. As long as its ticket waits in the queue, the readings are kept fresh. An
+  output that is at the level already needs no wait: taking it back must not be held up.
 - *While the output is at the level* (`_watch`): all readings are taken every `check_ms`, and the conditions evaluated
   in a transaction of the output's bus. If one is not met, the same transaction brings the output to its safe state.
   `BusInterlocks.note` tells the level after every operation of the driver, by a task, a pulse, a rollback or a safe
@@ -56,7 +56,7 @@ _KERNEL_LIMIT = 5.0
 _MONITOR = Requester("", "", "")
 
 
-class Reading(NamedTuple):
+class LastReading(NamedTuple):
     """What a source read, or the `error` of reading it. `at` is the Trio time at which the read began."""
 
     value: float | None
@@ -64,14 +64,14 @@ class Reading(NamedTuple):
     at: float
 
 
-class Source:
+class RequiredSource:
     """A line or a sensor that interlocks require. `op` reads it in a transaction of its bus; `value` decodes that."""
 
     def __init__(self, op: Callable[[Any], Any], value: Callable[[Any], float], limit: float) -> None:
         self.op = op
         self.value = value
         self.limit = limit
-        self.reading = Reading(None, "it has not been read yet", -math.inf)
+        self.reading = LastReading(None, "it has not been read yet", -math.inf)
         self.done: trio.Event | None = None
         """Set when the read that is under way has ended; None if none is."""
 
@@ -79,25 +79,30 @@ class Source:
 class Interlock:
     """One interlock, its sources, and the state of its output. Its attributes may be set from any thread."""
 
-    def __init__(self, spec: InterlockSpec, sources: Iterable[Source], *, driven: bool) -> None:
+    def __init__(self, spec: InterlockSpec, sources: Iterable[RequiredSource], *, driven: bool) -> None:
         self.spec = spec
         self.conditions = tuple(zip(spec.requires, sources, strict=True))
-        self.elsewhere = [source for condition, source in self.conditions if condition.bus != spec.bus]
-        """The sources that the guard cannot read itself."""
+        self.elsewhere = [(condition, source) for condition, source in self.conditions if condition.bus != spec.bus]
+        """The conditions that the guard cannot read itself."""
         self.driven = driven
         """True while the output is, or may be, at the level that the interlock guards."""
         self.wanted = 0
         """The number of tickets that wait and may drive it to that level."""
         self.stirred = False
-        """Set when a required line was driven: the conditions are then evaluated at once."""
+        """Set when the output or a required line was driven: the conditions are then evaluated at once."""
         self.wakeup = Wakeup()
         self.failure: str | None = None
         """Why the output could not be brought to its safe state, for which the monitor then asks again."""
 
-    def stale(self, now: float) -> list[Source]:
-        """Return the sources of other buses whose reading is too old."""
+    def doubtful(self, now: float, *, unmet: bool) -> list[RequiredSource]:
+        """Return the sources of other buses whose reading is too old, or, with `unmet`, does not meet its condition."""
         oldest = now - self.spec.max_age_ms / 1000
-        return [source for source in self.elsewhere if source.reading.at < oldest]
+        return [
+            source
+            for condition, source in self.elsewhere
+            if source.reading.at < oldest
+            or (unmet and (source.reading.value is None or not condition.holds(source.reading.value)))
+        ]
 
     def read(self, now: float, driver: GpioDriver | None = None) -> list[dict[str, Any]]:
         """Return every condition with what was read, as JSON; `holds` is true where it is met.
@@ -158,11 +163,11 @@ class Interlock:
         }
 
 
-def _read_line(driver: GpioDriver, condition: Condition, now: float) -> Reading:
+def _read_line(driver: GpioDriver, condition: Condition, now: float) -> LastReading:
     try:
-        return Reading(driver.get(cast("int", condition.line)), None, now)
+        return LastReading(driver.get(cast("int", condition.line)), None, now)
     except RpcError as error:
-        return Reading(None, error.message, now)
+        return LastReading(None, error.message, now)
 
 
 def _said(unmet: list[dict[str, Any]]) -> str:
@@ -195,6 +200,8 @@ class BusInterlocks:
         """Note that an output is at a level; without `certain` it may still be at its former one."""
         for lock in self.drives.get(output, ()):
             if level == lock.spec.value:
+                # From now on the readings that let it be driven are confirmed by new ones.
+                lock.stirred = lock.stirred or not lock.driven
                 lock.driven = True
                 lock.wakeup.wake()
             elif certain:
@@ -211,7 +218,7 @@ class Interlocks:
     Put into place by `plug`, before the buses run. `now` is Trio's clock, in seconds, callable in any thread.
     """
 
-    def __init__(self, locks: Iterable[Interlock], sources: Mapping[tuple[str, str], Source]) -> None:
+    def __init__(self, locks: Iterable[Interlock], sources: Mapping[tuple[str, str], RequiredSource]) -> None:
         self._locks = list(locks)
         self._bus_of = {source: bus for (bus, _name), source in sources.items()}
         self._buses: Mapping[str, Bus] = {}
@@ -226,7 +233,7 @@ class Interlocks:
 
         `found` are the outputs that an earlier run left driven, by bus.
         """
-        sources: dict[tuple[str, str], Source] = {}
+        sources: dict[tuple[str, str], RequiredSource] = {}
         locks: list[Interlock] = []
         for spec in board.profile.interlocks:
             for condition in spec.requires:
@@ -264,9 +271,10 @@ class Interlocks:
     # --- called by requesters -------------------------------------------------------------------------------------
 
     async def want(self, bus: str, outputs: Iterable[Hashable]) -> list[Interlock]:
-        """Have stale readings taken again before a ticket that may drive these outputs; return what to give `leave`.
+        """Have readings taken again before a ticket that may drive these outputs; return what to give `leave`.
 
-        From here on the readings are kept fresh. Waits for at most `PATIENCE`: what is stale then is open.
+        Only those that are stale, or that would refuse it: the cause may be gone. From here on the readings are kept
+        fresh. Waits for at most `PATIENCE`: what is stale then is open.
         """
         locks = [
             lock
@@ -295,13 +303,10 @@ class Interlocks:
         return [lock.to_json(now) for lock in self._locks]
 
     async def _freshen(self, locks: Collection[Interlock]) -> None:
-        now = self.now()
-        # Twice at most: a read that was under way already may have begun too long ago.
-        for _ in range(2):
-            stale = {source for lock in locks for source in lock.stale(now)}
-            if not stale:
-                break
-            await self._take(stale, PATIENCE)
+        # The second time for a read that was under way already, and had begun too long ago.
+        for unmet in (True, False):
+            if sources := {source for lock in locks for source in lock.doubtful(self.now(), unmet=unmet)}:
+                await self._take(sources, PATIENCE)
         for lock in locks:
             lock.wakeup.wake()
 
@@ -323,13 +328,13 @@ class Interlocks:
             begun = trio.current_time()
             lock.stirred = False
             # No longer than a period: a reading that does not come must get too old in time.
-            await self._take(lock.elsewhere, period)
+            await self._take([source for _, source in lock.elsewhere], period)
             if lock.driven:
                 await self._enforce(lock)
             with trio.move_on_at(begun + period):
                 await lock.wakeup.until(lambda: lock.stirred)
 
-    async def _take(self, sources: Collection[Source], patience: float) -> None:
+    async def _take(self, sources: Collection[RequiredSource], patience: float) -> None:
         """Read sources, all at the same time; return when they are read, or after `patience` seconds."""
         if self._nursery is None:
             return
@@ -342,7 +347,7 @@ class Interlocks:
                 if source.done is not None:
                     await source.done.wait()
 
-    async def _read(self, source: Source) -> None:
+    async def _read(self, source: RequiredSource) -> None:
         at = trio.current_time()
 
         def op(driver: Any) -> Any:
@@ -358,9 +363,9 @@ class Interlocks:
                 raise bus.unavailable(_MONITOR)
             raw = await bus.request(Ticket(op, _MONITOR, limit=source.limit, must_run=True)).get()
             value = source.value(raw)
-            reading = Reading(value, None, at) if value == value else Reading(None, "it reads no number", at)
+            reading = LastReading(value, None, at) if value == value else LastReading(None, "it reads no number", at)
         except RpcError as error:
-            reading = Reading(None, error.message, at)
+            reading = LastReading(None, error.message, at)
         source.reading = reading
         done, source.done = source.done, None
         assert done is not None, "set by `_take`"
@@ -397,12 +402,12 @@ def _key(condition: Condition) -> tuple[str, str]:
     return condition.bus, condition.name if condition.line is None else f"line {condition.line}"
 
 
-def _source(condition: Condition, board: Board) -> Source:
+def _source(condition: Condition, board: Board) -> RequiredSource:
     name, line = condition.name, condition.line
     if line is not None:
-        return Source(lambda driver: driver.get(line), float, _LINE_LIMIT)
+        return RequiredSource(lambda driver: driver.get(line), float, _LINE_LIMIT)
     if condition.bus == SENSORS_BUS:
-        return Source(lambda driver: driver.read(name), lambda reading: float(reading.value), _KERNEL_LIMIT)
+        return RequiredSource(lambda driver: driver.read(name), lambda reading: float(reading.value), _KERNEL_LIMIT)
     sensor = board.sensors[name]
     adapter = cast("I2cDriver", board.drivers[sensor.bus])
-    return Source(sensor.read, sensor.value, adapter.limit_ms(SENSOR_KINDS[sensor.kind].messages) / 1000)
+    return RequiredSource(sensor.read, sensor.value, adapter.limit_ms(SENSOR_KINDS[sensor.kind].messages) / 1000)

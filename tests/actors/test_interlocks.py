@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import logging
+import random
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from support.doubles import AllowedPaths, MemoryJournal, Observer
 from support.world import NOON, OPEN, World, running
 
@@ -13,10 +17,10 @@ from hearth import step
 from hearth.actors.runtime import RuntimeParts
 from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
-from hearth.drivers.boards import open_board
+from hearth.drivers.boards import open_board, profile
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
-from hearth.errors import InterlockOpen
+from hearth.errors import DeviceError, InterlockOpen
 from hearth.tools import ToolRegistry
 
 PUMP, DOOR, LID, LAMP = 0, 1, 2, 3
@@ -53,8 +57,7 @@ class Cell(World):
     """A runtime over the simulated cell, in virtual time, and its outside."""
 
     def __init__(self, *interlocks, policy=(OPEN,), journal=None):
-        profile = parse_profile({**BOARD, "interlock": list(interlocks)}, "cell")
-        board = open_board(profile, style=Style.ASYNC)
+        board = open_board(parse_profile({**BOARD, "interlock": list(interlocks)}, "cell"), style=Style.ASYNC)
         self.observer = Observer()
         super().__init__(
             RuntimeParts(
@@ -269,3 +272,389 @@ async def test_a_sensor_that_fails_counts_as_an_open_interlock(autojump_clock, w
             await session.run("gpio.set", line="PUMP", value=1)
         assert refused.value.data["requires"][0]["error"]
         cell.i2c.faults.clear()
+
+
+async def test_a_reading_that_is_no_number_counts_as_open(autojump_clock, monkeypatch):
+    cell = Cell(lock({"sensor": "tank", "max": 90}))
+    monkeypatch.setattr(profile.Sensor, "value", lambda _self, _raw: float("nan"))
+    async with session_of(cell) as session:
+        with pytest.raises(InterlockOpen, match=r"tank counts as open .it reads no number"):
+            await session.run("gpio.set", line="PUMP", value=1)
+
+
+async def test_a_wedged_sensor_holds_up_neither_other_outputs_nor_the_safe_level(autojump_clock):
+    cell = Cell(lock(TANK_FULL))
+    async with session_of(cell) as session:
+        await session.run("gpio.set", line="PUMP", value=1)
+        cell.i2c.faults.wedge()
+        await trio.sleep(0.3)
+        begun = trio.current_time()
+        await session.run("gpio.set", line="LAMP", value=1)
+        await session.run("gpio.set", line="PUMP", value=0)
+        assert trio.current_time() == begun
+        cell.i2c.faults.clear()
+
+
+async def test_readings_stay_fresh_while_a_request_waits_for_its_turn(autojump_clock):
+    cell = Cell(lock(TANK_FULL))
+    async with session_of(cell) as session, cell.sessions().open_session() as other:
+        leaser = await other.submit("lease", [step("gpio.watch", line="DOOR", timeout_ms=20_000)], exclusive=True)
+        await trio.sleep(1)
+        task = await session.submit("on", [step("gpio.set", line="PUMP", value=1)])
+        await trio.sleep(5)
+        cell.tank = 30
+        assert not cell.pumping
+        await leaser.wait()
+        assert (await task.wait()).status == "SUCCESS"
+        await session.run("gpio.set", line="PUMP", value=0)
+        leaser = await other.submit("lease", [step("gpio.watch", line="DOOR", timeout_ms=20_000)], exclusive=True)
+        await trio.sleep(1)
+        task = await session.submit("on", [step("gpio.set", line="PUMP", value=1)])
+        await trio.sleep(5)
+        cell.tank = 10
+        assert (await task.wait()).steps[0].error_code == InterlockOpen.code
+
+
+async def test_a_lease_on_the_bus_of_a_sensor_does_not_keep_an_interlock_from_being_read(autojump_clock):
+    cell = Cell(lock(TANK_FULL))
+    async with session_of(cell) as session, cell.sessions().open_session() as other:
+        steps = [step("i2c.read", bus=1, addr=0x4D, len=2), step("gpio.watch", line="DOOR", timeout_ms=20_000)]
+        await other.submit("lease both", steps, exclusive=True)
+        await trio.sleep(1)
+        task = await session.submit("on", [step("gpio.set", line="PUMP", value=1)])
+        assert (await task.wait()).status == "SUCCESS"
+
+
+async def test_readings_are_not_taken_while_no_output_needs_them(autojump_clock):
+    cell = Cell(lock(TANK_FULL, LID_CLOSED))
+    async with session_of(cell) as session:
+        await session.run("gpio.set", line="PUMP", value=1)
+        await session.run("gpio.set", line="PUMP", value=0)
+        await trio.sleep(1)
+        before = len(cell.i2c.log)
+        await trio.sleep(3600)
+        assert len(cell.i2c.log) == before
+
+
+# --- bookkeeping, faults and restarts ---------------------------------------------------------------------------------
+
+
+async def test_an_output_that_an_interlock_made_safe_is_held_by_no_session(autojump_clock):
+    cell = Cell(lock(DOOR_CLOSED))
+    async with session_of(cell) as session, cell.sessions().open_session() as other:
+        await session.run("gpio.set", line="PUMP", value=1)
+        assert cell.outputs == [PUMP]
+        cell.gpio.push(DOOR, OPENED)
+        await trio.sleep(0.2)
+        assert (cell.pumping, cell.outputs) == (False, [])
+        cell.gpio.push(DOOR, CLOSED)
+        await trio.sleep(10)
+        assert not cell.pumping, "only a new request drives it"
+        await other.run("gpio.set", line="PUMP", value=1)
+        await session.close()
+        assert cell.pumping, "it is the other session's now"
+
+
+async def test_an_output_that_cannot_be_made_safe_is_tried_again_and_reported_once(autojump_clock, caplog):
+    cell = Cell(lock(LID_CLOSED))
+    async with session_of(cell) as session:
+        await session.run("gpio.set", line="PUMP", value=1)
+        cell.gpio.fail(10)
+        cell.other.push(LID, OPENED)
+        await trio.sleep(0.55)
+        assert cell.pumping
+        (record,) = cell.records("interlock.open")
+        assert "injected fault" in record["error"]
+        assert cell.outputs == [PUMP]
+        await trio.sleep(1)
+        assert (cell.pumping, cell.outputs) == (False, [])
+        assert [("error" in record, "safe" in record) for record in cell.records("interlock.open")] == [
+            (True, False),
+            (False, True),
+        ]
+    assert "interlock: line PUMP of gpio:cell is not safe" in caplog.text
+    assert "line PUMP of gpio:cell was brought to its safe state: LID reads 1" in caplog.text
+
+
+async def test_a_line_of_the_same_chip_that_cannot_be_read_counts_as_open(autojump_clock):
+    cell = Cell(lock(DOOR_CLOSED))
+    async with session_of(cell) as session:
+        cell.gpio.fail(1)
+        with pytest.raises(InterlockOpen, match=r"DOOR counts as open .gpio chip cell: injected fault"):
+            await session.run("gpio.set", line="PUMP", value=1)
+
+
+async def test_an_output_whose_driving_failed_half_way_counts_as_driven(autojump_clock, monkeypatch):
+    cell = Cell(lock(LID_CLOSED))
+    real = type(cell.gpio).set
+
+    def half_way(self, line, state):
+        real(self, line, state)
+        if (line, state) == (PUMP, 1):
+            raise DeviceError("the line was lost", effect="unknown")
+
+    monkeypatch.setattr(type(cell.gpio), "set", half_way)
+    async with session_of(cell) as session:
+        with pytest.raises(DeviceError, match="the line was lost"):
+            await session.run("gpio.set", line="PUMP", value=1)
+        assert cell.pumping
+        cell.other.push(LID, OPENED)
+        await trio.sleep(0.11)
+        assert not cell.pumping
+
+
+async def test_a_required_line_that_hearth_drives_opens_the_interlock_at_once(autojump_clock):
+    cell = Cell(lock({"line": "VALVE", "value": 1}))
+    async with session_of(cell) as session:
+        await session.run("gpio.set", line="VALVE", value=1)
+        await session.run("gpio.set", line="PUMP", value=1)
+        await trio.sleep(0.05)
+        begun = trio.current_time()
+        await session.run("gpio.set", line="VALVE", value=0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not cell.pumping
+        assert trio.current_time() == begun
+
+
+async def test_an_output_that_the_end_of_its_session_made_safe_is_no_longer_watched(autojump_clock):
+    cell = Cell(lock(LID_CLOSED))
+    async with session_of(cell):
+        async with cell.sessions().open_session() as session:
+            await session.run("gpio.set", line="PUMP", value=1)
+        assert not cell.pumping
+        cell.other.push(LID, OPENED)
+        await trio.sleep(1)
+        assert cell.records("interlock.open") == []
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tool", ["hw.board", "hw.gpio.list"])
+async def test_the_board_shows_its_interlocks_and_what_they_read_now(autojump_clock, tool):
+    cell = Cell(lock(DOOR_CLOSED, LID_CLOSED, TANK_FULL))
+    cell.other.push(LID, OPENED)
+    cell.i2c.faults.nack(1, addr=0x4D)
+    async with session_of(cell) as session:
+        (shown,) = (await session.run(tool))["interlocks"]
+        assert {key: shown[key] for key in ("drives", "bus", "line", "value", "open", "driven")} == {
+            "drives": "PUMP",
+            "bus": "gpio:cell",
+            "line": PUMP,
+            "value": 1,
+            "open": True,
+            "driven": False,
+        }
+        door, lid, tank = shown["requires"]
+        assert (door["read"], door["holds"], lid["read"], lid["holds"]) == (0, True, 1, False)
+        assert (tank["read"], tank["holds"]) == (None, False)
+        assert "0x4d" in tank["error"]
+        cell.other.let_go(LID)
+        await session.run("gpio.set", line="PUMP", value=1)
+        (shown,) = (await session.run(tool))["interlocks"]
+        assert (shown["open"], shown["driven"], shown["requires"][2]["read"]) == (
+            False,
+            True,
+            pytest.approx(50, abs=0.1),
+        )
+
+
+async def test_a_board_without_interlocks_shows_none(autojump_clock):
+    async with session_of(Cell()) as session:
+        assert (await session.run("hw.board"))["interlocks"] == []
+
+
+# --- an observer ------------------------------------------------------------------------------------------------------
+
+
+class Witness:
+    """What a voltmeter on each line and a float in the tank see; it shares no code with the guard.
+
+    Times are in virtual milliseconds. A condition on the pump's own chip must hold at the moment at which the pump is
+    switched on; another one must have held at a time that is `AGE` ago at most, and the pump then runs for `SLACK` only
+    if it has opened since. When a condition opens while the pump runs, it may run for `CHECK` and `SLACK` more; `AGE`
+    more if it opened because it can no longer be read.
+    """
+
+    AGE, CHECK, SLACK = 500.0, 100.0, 25.0
+
+    def __init__(self, cell):
+        self.cell = cell
+        self.switched_on = 0
+        self.cut = 0
+        self.violations = []
+        self._running: float | None = None
+        self._open_since = {"door": None, "valve": None, "lid": None, "tank": None, "unread": None}
+        self._open_since["valve"] = -1e9
+        cell.gpio.attach(PUMP, self._pump)
+        cell.gpio.attach(DOOR, lambda level: self._is("door", level == CLOSED))
+        cell.gpio.attach(2, lambda level: self._is("valve", level == 1))
+        cell.other.attach(LID, lambda level: self._is("lid", level == CLOSED))
+
+    def now(self):
+        return trio.current_time() * 1000
+
+    def tank(self, level):
+        self.cell.tank = level
+        self._is("tank", level >= 20)
+
+    def unread(self, failing):
+        self._is("unread", not failing)
+
+    def _is(self, name, holds):
+        if holds:
+            self.look()
+            self._open_since[name] = None
+        elif self._open_since[name] is None:
+            self._open_since[name] = self.now()
+
+    def _pump(self, level):
+        self.look()
+        if level and self._running is None:
+            self._running = self.now()
+            self.switched_on += 1
+            for name, since in self._open_since.items():
+                if since is not None and (name in ("door", "valve") or self.now() - since > self.AGE):
+                    self.violations.append((self.now(), "switched on", name, since))
+        elif not level:
+            self.cut += self._running is not None and any(since is not None for since in self._open_since.values())
+            self._running = None
+
+    def look(self):
+        """Note a pump that has been running for too long."""
+        for name, since in self._open_since.items():
+            if self._running is None or since is None:
+                continue
+            allowed = self.SLACK + (self.CHECK if since >= self._running else 0) + (self.AGE if name == "unread" else 0)
+            if self.now() - max(since, self._running) > allowed:
+                self.violations.append((self.now(), "runs on", name, since))
+
+
+class Storm:
+    """Sessions that drive the cell at random until `count` writes were asked for, while its outside changes."""
+
+    def __init__(self, seed, count):
+        self.dice = random.Random(seed)
+        self.left = count
+        self.cell = Cell(lock(DOOR_CLOSED, {"line": "VALVE", "value": 1}, LID_CLOSED, TANK_FULL))
+        self.witness = Witness(self.cell)
+
+    def step(self):
+        name = self.dice.choice(["PUMP", "PUMP", "PUMP", "VALVE", "LAMP"])
+        value = int(self.dice.random() < (0.9 if name == "VALVE" else 0.5))
+        if self.dice.random() < 0.2:
+            return step("gpio.pulse", line=name, value=value, duration_ms=self.dice.randint(1, 400))
+        return step("gpio.set", line=name, value=value)
+
+    async def write(self, session):
+        dice = self.dice
+        while self.left > 0:
+            steps = [self.step() for _ in range(dice.randint(1, 12))]
+            self.left -= len(steps)
+            if fails := dice.random() < 0.3:
+                steps.append(step("i2c.read", bus=1, addr=0x20, len=1))
+            task = await session.submit("x", steps, rollback_on_failure=fails, abort_on_step_failure=fails)
+            if dice.random() < 0.2:
+                await trio.sleep(dice.random())
+                await task.cancel()
+            await task.wait()
+            await trio.sleep(dice.random())
+
+    async def live(self, world):
+        while self.left > 0:
+            async with world.sessions().open_session() as session:
+                with trio.move_on_after(self.dice.random() * 60):
+                    await self.write(session)
+
+    async def disturb(self):
+        """Open something for a while, as people, water and bad wires do."""
+        while True:
+            await trio.sleep(self.dice.random() * 2)
+            opens, closes = self.dice.choice([self.door, self.lid, self.drain, self.drain, self.unplug])()
+            opens()
+            await trio.sleep(self.dice.choice([0.01, 0.2, 2]) * self.dice.random())
+            closes()
+
+    def door(self):
+        return partial(self.cell.gpio.push, DOOR, OPENED), partial(self.cell.gpio.push, DOOR, CLOSED)
+
+    def lid(self):
+        return partial(self.cell.other.push, LID, OPENED), partial(self.cell.other.push, LID, CLOSED)
+
+    def drain(self):
+        return partial(self.witness.tank, self.dice.choice([10, 19.9])), partial(self.witness.tank, 20.1)
+
+    def unplug(self):
+        faults = self.cell.i2c.faults
+        fault = self.dice.choice([partial(faults.nack, 10**6), faults.wedge])
+
+        def opens():
+            self.witness.unread(failing=True)
+            fault(addr=0x4D)
+
+        def closes():
+            faults.clear()
+            self.witness.unread(failing=False)
+
+        return opens, closes
+
+    async def blow(self):
+        async with running(self.cell) as world, trio.open_nursery() as nursery:
+            nursery.start_soon(self.disturb)
+            async with trio.open_nursery() as writers:
+                for _ in range(3):
+                    writers.start_soon(self.live, world)
+            self.witness.look()
+            nursery.cancel_scope.cancel()
+        return self.witness
+
+
+async def watched_storm(seed, count):
+    with quiet_log():
+        return await Storm(seed, count).blow()
+
+
+@contextmanager
+def quiet_log():
+    """Thousands of refused rollbacks are no news."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_an_observer_sees_no_driven_level_while_a_required_condition_is_open(autojump_clock, seed):
+    witness = await watched_storm(seed, 2_500)
+    assert witness.violations == []
+    assert witness.switched_on > 50
+    assert witness.cut > 10
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(100, 140))
+async def test_an_observer_of_a_million_writes_sees_none_either(autojump_clock, seed):
+    witness = await watched_storm(seed, 25_000)
+    assert witness.violations == []
+    assert witness.switched_on > 500
+    assert witness.cut > 100
+
+
+async def _nothing(_self, _lock):
+    pass
+
+
+BROKEN = {
+    "a guard that does not ask": ("BusInterlocks.check", lambda _self, _output, _level: None),
+    "a monitor that does not enforce": ("Interlocks._enforce", _nothing),
+    "a level that is not noted": ("BusInterlocks.note", lambda _self, _output, _level, certain=True: None),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+async def test_the_observer_sees_what_a_broken_interlock_lets_through(autojump_clock, monkeypatch, what):
+    name, instead = BROKEN[what]
+    monkeypatch.setattr(f"hearth.actors.safety.interlocks.{name}", instead)
+    witness = await watched_storm(1, 1_000)
+    assert witness.violations
