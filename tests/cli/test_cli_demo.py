@@ -53,7 +53,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
     assert "✗" not in answer.out
     assert answer.err == ""
     titles = [line for line in answer.out.splitlines() if line[:1].isdigit() and line[1:2] == "."]
-    assert len(titles) == 8
+    assert len(titles) == 9
     for said in (
         "i2c.read  SUCCESS",
         "°C",
@@ -61,6 +61,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
         "task.cancel: CANCELLING",
         "page 2: 12 12 12 12 12 12 12 12",
         "went to its safe state without it",
+        "the daemon stops the pump without a request",
         "unbroken from the first record to the last",
         "of a copy is found",
         "a shell script with nothing but sha256sum comes to the same result",
@@ -125,6 +126,23 @@ def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
     assert as_json.json["ok"] is False
     assert as_json.json["error"].startswith("not so: line 17 is on")
     assert as_json.json["scenes"][-1]["claims"][-1]["holds"] is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "instead", "claim"),
+    [
+        ('requires = [{ line = "DOOR", value = 0 }, ', "requires = [", "refused while the door is open"),
+        ('drives = "PUMP"\nvalue = 1', 'drives = "GPIO17"\nvalue = 1', "refused while the door is open"),
+    ],
+    ids=["an interlock that does not ask for the door", "an interlock of another line"],
+)
+def test_a_board_without_one_of_its_rules_ends_the_demo_with_1(cli, monkeypatch, rule, instead, claim):
+    assert rule in demo_stage.BOARD
+    monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace(rule, instead))
+    answer = cli("demo", "--fast")
+    assert answer.code == 1
+    assert f"✗ {claim}" in answer.out
 
 
 @pytest.mark.slow

@@ -231,7 +231,7 @@ def test_the_world_may_change_beside_the_job():
     assert result.outputs["values"] == [10.0, 10.0, 30.0]
 
 
-@declared("fill", tools=["gpio.set", "gpio.get", "hw.sensor.read"], risk="R3")
+@declared("fill", tools=["gpio.set", "hw.sensor.read"], risk="R3")
 async def fill(job: Any) -> Outputs:
     """Fill the simulated tank for ten seconds."""
     levels = [(await job.run("hw.sensor.read", sensor="tank"))["value"]]
@@ -239,21 +239,26 @@ async def fill(job: Any) -> Outputs:
         await job.run("gpio.set", line="PUMP", value=running)
         await job.sleep(10)
         levels.append((await job.run("hw.sensor.read", sensor="tank"))["value"])
-    contacts = [(await job.run("gpio.get", line=line))["value"] for line in ("DOOR", "ESTOP")]
-    return {"levels": [round(level) for level in levels], "contacts": contacts}
+    return {"levels": [int(level) for level in levels]}
 
 
 def test_the_tank_of_the_simulated_board_fills_and_drains_in_virtual_time():
-    assert run_capability(fill).outputs == {"levels": [40, 85, 80], "contacts": [0, 0]}
+    assert run_capability(fill).outputs == {"levels": [40, 85, 80]}
 
 
-def open_contacts(board):
-    for alias in ("DOOR", "ESTOP"):
-        board.drivers["gpio:sim"].let_go(board.chips["sim"].aliases[alias])
+def test_the_pump_of_the_simulated_board_does_not_run_while_its_door_is_open():
+    result = run_capability(fill, prepare=lambda board: board.drivers["gpio:sim"].let_go(board.line(None, "DOOR")))
+    assert result.state == "FAILED"
+    assert "DOOR reads 1" in (result.error_message or "")
 
 
-def test_a_person_opens_the_door_and_presses_the_button_of_the_simulated_board():
-    assert run_capability(fill, prepare=open_contacts).outputs["contacts"] == [1, 1]
+def test_the_pump_of_the_simulated_board_stops_before_the_tank_is_full():
+    def nearly_full(board):
+        board.drivers["i2c:1"].devices[0x4D].percent.put(80.0)
+
+    # 2.5 s to 90 %, and 7.5 s without the pump: it is switched off and stays so.
+    result = run_capability(fill, prepare=nearly_full)
+    assert result.outputs["levels"] == [80, 87, 82]
 
 
 # --- people, rejections, mistakes -----------------------------------------------------------------------------------

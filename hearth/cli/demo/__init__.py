@@ -27,6 +27,7 @@ from hearth.cli.demo.scenes import (
     a_cancelled_write,
     a_dead_controller,
     a_task,
+    an_interlock,
     the_guards,
     the_machine,
     what_there_is,
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
     Play = Callable[[Stage, DemoFolder], Awaitable[None]]
 
 LONG_IDS = ("session_id", "task_id")
-SCENES = (what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller)
+SCENES = (
+    what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller, an_interlock
+)  # fmt: skip
 SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "verify-audit.sh"
 """The path of the script in a source tree; an installed package does not have it."""
 
@@ -141,6 +144,8 @@ async def _the_record(stage: Stage, place: DemoFolder, daemon: DaemonProcess) ->
         "so is the death of the controller, with the line that was made safe",
         len(deaths) == 1 and [entry.get("line") for entry in deaths[0].get("safe", ())] == [SAFE_LINE],
     )
+    opened = [record for record in records if record["event"] == "interlock.open"]
+    stage.claim("so is the open door, with what was read", len(opened) == 1 and "DOOR" in str(opened), "interlock.open")
     report = verify(place.log, place.public_key)
     stage.claim(
         "hearth audit verify: unbroken from the first record to the last",

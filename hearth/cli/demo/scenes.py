@@ -1,4 +1,4 @@
-"""The demo's scenes: a task, the machine, refusals, a busy bus, a cancelled write, a killed controller.
+"""The demo's scenes: a task, the machine, refusals, a busy bus, a cancelled write, a killed controller, a safe machine.
 
 Each scene opens its own session with the running daemon and shows the answers. It claims only facts that it has
 compared with a second source.
@@ -20,7 +20,7 @@ from hearth._util.python import python_module
 from hearth.api import TaskResult, step
 from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, DemoFolder, Stage
 from hearth.cli.tasks import event_line
-from hearth.errors import PermissionDenied, ResourceBusy
+from hearth.errors import InterlockOpen, PermissionDenied, ResourceBusy, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -43,6 +43,7 @@ EXAMPLE: Mapping[str, Any] = {
 REFUSALS = 4
 """Number of the refusals in `the_guards`; the last scene counts them in the audit log."""
 LONGEST_LINE = 92
+_REFUSED = (PermissionDenied, InterlockOpen)
 _TOLERANCE = 0.5
 """Degrees by which a room may change between two readings."""
 
@@ -53,7 +54,7 @@ def show(stage: Stage, event: TaskEvent) -> None:
     stage.happened(line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…")
 
 
-async def level(session: ClientSession, line: int) -> int:
+async def level(session: ClientSession, line: int | str) -> int:
     """Return the present level of a line."""
     return int((await session.run("gpio.get", line=line))["value"])
 
@@ -164,7 +165,8 @@ async def the_guards(stage: Stage, client: Client, place: DemoFolder) -> None:
             refusal = await _refusal(session, "file.read", path=str(path))
             stage.happened(f"file.read by {way.ljust(17)} {_refusal_text(refusal)}")
             leads_there = path.read_text(encoding="utf-8") == place.secret.read_text(encoding="utf-8")
-            stage.claim(f"by {way}: refused, though it leads there", leads_there and refusal is not None)
+            refused = isinstance(refusal, PermissionDenied)
+            stage.claim(f"by {way}: refused, though it leads there", leads_there and refused)
         victim = place.shared / "note.txt"
         refusal = await _refusal(session, "file.delete", path=str(victim))
         stage.happened(f"file.delete {'':22} {_refusal_text(refusal)}")
@@ -176,15 +178,15 @@ async def the_guards(stage: Stage, client: Client, place: DemoFolder) -> None:
         )
 
 
-async def _refusal(session: ClientSession, tool: str, **args: Any) -> PermissionDenied | None:
+async def _refusal(session: ClientSession, tool: str, **args: Any) -> RpcError | None:
     try:
         await session.run(tool, **args)
-    except PermissionDenied as error:
+    except _REFUSED as error:
         return error
     return None
 
 
-def _refusal_text(refusal: PermissionDenied | None) -> str:
+def _refusal_text(refusal: RpcError | None) -> str:
     if refusal is None:
         return "was allowed"
     return f"{refusal.code} {refusal.title}: {(refusal.data or {}).get('reason', refusal.message)}"
@@ -366,3 +368,51 @@ async def _controller(place: DemoFolder) -> AsyncIterator[trio.Process]:
             process.kill()
             with trio.CancelScope(shield=True):
                 await process.wait()
+
+
+# --- physical safety: an interlock ------------------------------------------------------------------------------------
+#
+# A person opens and closes the contacts of the simulated board through its panel.
+
+PUMP = "PUMP"
+
+
+async def _moves(session: ClientSession, line: str, value: int, order: str, place: DemoFolder) -> str:
+    """Give an order to the panel, and wait until the line goes to `value`; return how long that took."""
+    edge = "rising" if value else "falling"
+    watch = await session.submit("see it move", [step("gpio.watch", line=line, edge=edge, timeout_ms=20_000)])
+    await anext(watch.events())
+    # A second transaction on the same bus: when it has returned, the watch is in place.
+    await level(session, line)
+    began = time.perf_counter()
+    place.press(order)
+    result: Any = (await watch.wait()).steps[0].result or {}
+    if result.get("timed_out", True):
+        raise DemoFailed(f"{line} did not go to {value} after {order!r}")
+    return f"{line} reads {value} after {(time.perf_counter() - began) * 1000:.0f} ms"
+
+
+async def an_interlock(stage: Stage, client: Client, place: DemoFolder) -> None:
+    """Open the door before and while the pump runs: it is not switched on, and it is switched off."""
+    stage.scene("The pump runs only while the door is closed")
+    await stage.say(
+        "The board has a tank. Its profile says: PUMP may be 1 only while DOOR is closed and the tank is below 90 %. "
+        "No client can change that. A person opens the door:"
+    )
+    async with client.open_session(client_name="hearth demo") as session:
+        await _moves(session, "DOOR", 1, "DOOR open", place)
+        refusal = await _refusal(session, "gpio.set", line=PUMP, value=1)
+        stage.happened(f"gpio.set: {_refusal_text(refusal)}")
+        stage.claim(
+            "refused while the door is open, and the pump does not run",
+            isinstance(refusal, InterlockOpen) and await level(session, PUMP) == 0,
+        )
+        await _moves(session, "DOOR", 0, "DOOR 0", place)
+        await session.run("gpio.set", line=PUMP, value=1)
+        stage.claim("with the door closed it runs", await level(session, PUMP) == 1, "PUMP reads 1")
+        stopped = await _moves(session, PUMP, 0, "DOOR open", place)
+        stage.claim(
+            "the door opens, and the daemon stops the pump without a request", await level(session, PUMP) == 0, stopped
+        )
+        await _moves(session, "DOOR", 0, "DOOR 0", place)
+        stage.claim("the door is closed again, and the pump does not start by itself", await level(session, PUMP) == 0)

@@ -202,7 +202,7 @@ EEPROM, PAGE = 0x50, 8
 
 BOARD = """\
 name = "demo"
-description = "The sim board, with the clock of its I2C bus slowed down so that a person can see a write under way"
+description = "The sim board with a panel for its contacts, and a slow I2C bus, to see a write under way"
 
 [[gpio]]
 label = "sim"
@@ -214,10 +214,31 @@ names = [
     "GPIO24", "GPIO25", "GPIO26", "GPIO27",
 ]
 wires = [["GPIO17", "GPIO27"]]
+contacts = { GPIO24 = 0, GPIO25 = 0 }
+panel = PANEL
+
+[gpio.alias]
+PUMP = "GPIO23"
+DOOR = "GPIO24"
+ESTOP = "GPIO25"
 
 [gpio.lines.GPIO17]
 safe = 0
 note = "an output; wired to GPIO27, where one can see what it does"
+
+[gpio.lines.GPIO23]
+safe = 0
+note = "the pump of the tank"
+
+[gpio.lines.GPIO24]
+direction = "input"
+pull = "up"
+note = "the door's switch: 0 while it is closed"
+
+[gpio.lines.GPIO25]
+direction = "input"
+pull = "up"
+note = "the e-stop button: 1 while it is pressed"
 
 [[i2c]]
 bus = 1
@@ -232,11 +253,29 @@ kind = "tmp102"
 addr = 0x50
 kind = "24c02"
 
+[[i2c.device]]
+addr = 0x4d
+kind = "mcp3221"
+tank = { pump = "PUMP", start = 40, fill = 5, drain = 0.5 }
+
 [sensors.temperature]
 kind = "tmp102"
 bus = 1
 addr = 0x48
+
+[sensors.tank]
+kind = "mcp3221"
+bus = 1
+addr = 0x4d
+
+[[interlock]]
+drives = "PUMP"
+value = 1
+requires = [{ line = "DOOR", value = 0 }, { sensor = "tank", max = 90 }]
+max_age_ms = 2000
+check_ms = 100
 """
+"""The board; PANEL stands for the path of its panel."""
 
 
 @frozen
@@ -272,6 +311,17 @@ class DemoFolder:
         """A file outside of `shared`."""
         return self.folder / "secret.txt"
 
+    @property
+    def panel(self) -> Path:
+        """The named pipe through which a person opens and closes the contacts of the simulated board."""
+        return self.folder / "panel"
+
+    def press(self, order: str) -> None:
+        """Open or close a contact, as a person does: "DOOR open", "DOOR 0". Raises OSError without a daemon."""
+        pipe = os.open(self.panel, os.O_WRONLY | os.O_NONBLOCK)
+        with os.fdopen(pipe, "w", encoding="ascii") as panel:
+            panel.write(f"{order}\n")
+
     def config(self) -> str:
         """Return the daemon's hearth.toml. A JSON string is a TOML string too."""
         quoted = {name: json.dumps(str(path)) for name, path in (("socket", self.socket), ("log", self.log))}
@@ -295,7 +345,9 @@ def make_place(*, no_sandbox: bool = False) -> Iterator[DemoFolder]:
         place.shared.mkdir()
         place.secret.write_text("this file is secret\n", encoding="utf-8")
         (place.shared / "escape").symlink_to("../secret.txt")
-        (place.folder / "board.toml").write_text(BOARD, encoding="utf-8")
+        os.mkfifo(place.panel, 0o600)
+        board = BOARD.replace("panel = PANEL", f"panel = {json.dumps(str(place.panel))}")
+        (place.folder / "board.toml").write_text(board, encoding="utf-8")
         (place.folder / "hearth.toml").write_text(place.config(), encoding="utf-8")
         yield place
 
