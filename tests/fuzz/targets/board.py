@@ -34,6 +34,7 @@ _LINE = re.compile(
 DICTIONARY = (
     b"[[gpio]]\n", b"[gpio.lines.", b"[gpio.alias]\n", b"[[i2c]]\n", b"[[i2c.device]]\n", b"[[uart]]\n", b"rs485 = ",
     b"[sensors.",
+    b"[[interlock]]\n", b"[halt]\n", b"[[halt.sequence]]\n", b"heartbeat = ", b"requires = ",
     b"[discover]\n", b"[tools]\n", b'driver = "sim"', b'driver = "gpiod"', b'driver = "i2c-dev"',
     b'driver = "serial"', b"wires = ",
 )  # fmt: skip
@@ -65,6 +66,8 @@ def _kept(given: Any, made: Any, at: str) -> None:
         assert not any(given[len(made) :])
     elif at.endswith("/rs485") and type(given) is bool:
         assert type(made) is dict
+    elif at.startswith("/halt/") and (at.endswith("/line") or type(given) is str):
+        assert made  # an alias has become the line's name; reading it again shows that it is the same line
     elif type(given) is dict:
         assert type(made) is dict, at
         for name, value in given.items():
@@ -121,6 +124,8 @@ def _document(profile: Profile) -> dict[str, Any]:
         "uart": [_port(uart) for uart in profile.uarts],
         "sensors": {sensor.name: _without(asdict(sensor), "name") for sensor in profile.sensors},
         "tools": {"allow": list(profile.tools)},
+        "interlock": [_interlock(one) for one in profile.interlocks],
+        "halt": _halt(profile.halt),
         "discover": {
             kind: True if patterns == ("*",) else list(patterns) for kind, patterns in profile.discover.items()
         },
@@ -154,6 +159,23 @@ def _adapter(spec: Any) -> dict[str, Any]:
         **_without(asdict(spec), "devices", *ours),
         "device": [_without(asdict(device)) for device in spec.devices],
     }
+
+
+def _interlock(one: Any) -> dict[str, Any]:
+    chips = [{} if each.line is None else {"chip": each.bus.removeprefix("gpio:")} for each in one.requires]
+    requires = [{**each.to_json(), **chip} for each, chip in zip(one.requires, chips, strict=True)]
+    timing = {"max_age_ms": one.max_age_ms, "check_ms": one.check_ms}
+    output = {"drives": one.name, "chip": one.bus.removeprefix("gpio:"), "value": one.value}
+    return {**output, "requires": requires, **timing}
+
+
+def _halt(spec: Any) -> dict[str, Any]:
+    def table(one: Any) -> dict[str, Any]:
+        silent = getattr(one, "timeout_ms", None) is not None
+        return {"line": one.name, **_without(asdict(one), "offset", "name", *(["stop"] if silent else []))}
+
+    heartbeat = {} if spec.heartbeat is None else {"heartbeat": table(spec.heartbeat)}
+    return {"inputs": list(map(table, spec.inputs)), "sequence": list(map(table, spec.sequence)), **heartbeat}
 
 
 def _port(uart: Any) -> dict[str, Any]:
@@ -230,6 +252,20 @@ port = "b"
 driver = "sim"
 peer = "none"
 rs485 = true
+[[interlock]]
+drives = "X"
+chip = "sim"
+value = 1
+requires = [{ line = "B", chip = "pinctrl", value = 1 }, { sensor = "room", min = 10, max = 30.5 }]
+max_age_ms = 900
+check_ms = 300
+[halt]
+inputs = ["B"]
+heartbeat = { line = "Y", hz = 2.5 }
+[[halt.sequence]]
+line = "X"
+value = "input"
+after_ms = 20
 [sensors.room]
 kind = "tmp102"
 bus = 1
