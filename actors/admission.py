@@ -2,9 +2,10 @@
 
 The checks run in the order that the draft promises (draft §3.4, §12). The shape has been read before. Then, each over
 all steps before the next one: the tool exists, it is allowed, its args fit its schema, its effective risk is within the
-cap, its paths are within the guard, the rates of the session and of its principal permit it. The checks touch no
-hardware, so a rejected submission has had no effect, and change nothing but the rate buckets. They compute no hash of
-args, which only an accepted submission needs. The session decides when an accepted task runs and who follows it.
+cap, its paths are within the guard, the limits of the board profile could permit what it drives, the rates of the
+session and of its principal permit it. The checks touch no hardware, so a rejected submission has had no effect, and
+change nothing but the rate buckets. They compute no hash of args, which only an accepted submission needs. The session
+decides when an accepted task runs and who follows it.
 """
 
 from __future__ import annotations
@@ -94,7 +95,19 @@ def check(
                 _check_path(use, submit, steps, checks.paths, verdicts)
             except PermissionDenied as error:
                 raise _at_step(error, index, step.tool.name) from None
+    for index, step in enumerate(steps):
+        _foresee(index, step, specs[index], checks.buses)
     return steps, _take_tokens(steps, rates, now)
+
+
+def _foresee(index: int, step: StepRun, spec: StepSpec, buses: Mapping[str, Bus]) -> None:
+    """Refuse a step that drives what no limit of the board profile would let pass. Raises LimitViolated or Halted."""
+    if step.risk and step.bus.guard.foresees:
+        for drive in step.tool.drives(spec.args):
+            try:
+                buses[drive.bus].guard.foresee(drive)
+            except RpcError as error:
+                raise _at_step(error, index, step.tool.name) from None
 
 
 def _check_path(

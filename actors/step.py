@@ -106,7 +106,7 @@ class StepRun:
 class StepScope:
     """The `StepContext` of one running step: its tool's only way to the hardware."""
 
-    __slots__ = ("_constraints", "_index", "_log", "_requester", "_services", "_step", "_transacted")
+    __slots__ = ("_constraints", "_index", "_log", "_requester", "_services", "_step", "_transacted", "clamped")
 
     def __init__(
         self,
@@ -124,6 +124,8 @@ class StepScope:
         self._log = log
         self._services = services
         self._transacted = False
+        self.clamped: Sequence[Mapping[str, Any]] = ()
+        """See StepContext."""
 
     @property
     def session_id(self) -> str:
@@ -162,34 +164,43 @@ class StepScope:
                 await trio.lowlevel.checkpoint_if_cancelled()
         constraints = self._constraints
         step = self._step
-        ticket = Ticket(
-            op,
-            self._requester,
-            limit=(step.tool.timeout_ms if limit_ms is None else limit_ms) / 1000,
-            priority=PRIORITIES[constraints.priority],
-            risk=step.risk,
-            drives=drives,
-            borrows=borrows,
-            gives_back=None
-            if gives_back is None
-            else GiveBack(gives_back, self._requester.session_id, step.held, borrowed=True, instead=instead),
-            must_run=must_run,
-            on_cancel=on_cancel,
-        )
+
+        def ask() -> Ticket:
+            return Ticket(
+                op,
+                self._requester,
+                limit=(step.tool.timeout_ms if limit_ms is None else limit_ms) / 1000,
+                priority=PRIORITIES[constraints.priority],
+                risk=step.risk,
+                drives=drives,
+                borrows=borrows,
+                gives_back=None
+                if gives_back is None
+                else GiveBack(gives_back, self._requester.session_id, step.held, borrowed=True, instead=instead),
+                must_run=must_run,
+                on_cancel=on_cancel,
+            )
+
         interlocks = self._services.interlocks
         wanted: Sequence[Interlock] = ()
         if interlocks is not None:
             # Before the ticket is requested: on the bus, stale readings would leave an interlock open.
             wanted = await interlocks.want(step.bus.bus_id, (*step.held, None if callable(drives) else drives))
         try:
-            step.bus.request(ticket, no_wait=constraints.on_busy == "fail" and not must_run)
-            return await ticket.get()
+            return await (step.bus.take_back(ask) if must_run else self._run(ask()))
         finally:
             if interlocks is not None:
                 interlocks.leave(wanted)
+
+    async def _run(self, ticket: Ticket) -> Any:
+        self._step.bus.request(ticket, no_wait=self._constraints.on_busy == "fail")
+        try:
+            return await ticket.get()
+        finally:
+            self.clamped = ticket.clamped
             if ticket.held_by is not None:
                 # A step may drive an output several times: it goes back to the session that held it before the first.
-                step.held.setdefault(ticket.drives, ticket.held_by)
+                self._step.held.setdefault(ticket.drives, ticket.held_by)
 
     async def interlocks(self) -> list[dict[str, Any]]:
         """See StepContext."""

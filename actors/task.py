@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from hearth.actors.step import StepRun, TaskServices
     from hearth.api import Status
     from hearth.policy.memory import Account
+    from hearth.tools import Undo
 
 log = logging.getLogger("hearth.task")
 
@@ -526,24 +528,14 @@ class TaskActor:
             record["undo"] = step.undo.describe
             self._records.append(record)
             await self._commit_shielded()
-            drives = step.undo.drives
-            ticket = Ticket(
-                step.undo.op,
-                self.requester,
-                limit=step.tool.timeout_ms / 1000,
-                risk=step.risk,
-                gives_back=None if drives is None else GiveBack(drives, self.requester.session_id, step.held),
-                # Neither a lease nor a full queue refuses an undo. On a bus that is down it waits until that is open.
-                must_run=True,
-            )
             members: dict[str, Any] = {}
             interlocks = self._services.interlocks
             wanted: Sequence[Interlock] = ()
             if interlocks is not None:
-                wanted = await interlocks.want(step.bus.bus_id, [drives])
+                wanted = await interlocks.want(step.bus.bus_id, [step.undo.drives])
             # The caller is shielded, so this waits for the true outcome, however long the bus takes.
             try:
-                await step.bus.request(ticket).get()
+                await step.bus.take_back(partial(self._undoing, step, step.undo))
                 step.rolled_back = True
             except RpcError as error:
                 step.rolled_back = False
@@ -556,6 +548,13 @@ class TaskActor:
             record["rolled_back"] = step.rolled_back
             self._records.append(record)
             self._events.append(("progress", {"step_index": index, "rolled_back": step.rolled_back, **members}))
+
+    def _undoing(self, step: StepRun, undo: Undo) -> Ticket:
+        """Return the ticket that takes the effect of a step back."""
+        back = None if undo.drives is None else GiveBack(undo.drives, self.requester.session_id, step.held)
+        limit = step.tool.timeout_ms / 1000
+        # Neither a lease nor a full queue refuses an undo. On a bus that is down it waits until that is open.
+        return Ticket(undo.op, self.requester, limit=limit, risk=step.risk, gives_back=back, must_run=True)
 
     def _record(self, event: str, index: int | None = None) -> dict[str, Any]:
         record: dict[str, Any] = {

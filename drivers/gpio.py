@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import trio
-from attrs import frozen
+from attrs import asdict, frozen
 
 from hearth.drivers.base import Driver, Wakeup
 from hearth.errors import DeviceError, RpcError
@@ -33,13 +33,32 @@ WATCH_CAPACITY = 1024
 
 
 @frozen
+class LineLimit:
+    """The limits of an output in time; it is on while it is driven to 1, and off at 0 and as an input.
+
+    `min_on_ms` and `min_off_ms` are the least times between two switchings, `max_on_ms` the longest time on, after
+    which the bus brings the line to its safe state; `max_rate_hz` says how often a second it may be switched on. None:
+    no limit.
+    """
+
+    min_on_ms: float | None = None
+    max_on_ms: float | None = None
+    min_off_ms: float | None = None
+    max_rate_hz: float | None = None
+
+    def to_json(self) -> dict[str, float]:
+        """Return the limits that there are, for hw.gpio.list."""
+        return asdict(self, filter=lambda _attribute, value: value is not None)
+
+
+@frozen
 class LineSpec:
     """A line in a board's profile.
 
     `safe` and `hold` decide the line's state after the session that drove it has ended. `direction = "input"` means
     that hearth never drives it. `reserved` is the reason why it may not be used at all, or None. With `active_low` 1 is
     the low voltage. `initial` is driven from the moment the bus opens. `functions` are the pin's other functions ("ALT0
-    SDA1"): information, hearth does not switch it.
+    SDA1"): information, hearth does not switch it. `limit` bounds how it may be switched.
     """
 
     offset: int
@@ -55,6 +74,7 @@ class LineSpec:
     debounce_us: int = 0
     initial: Level | None = None
     functions: tuple[str, ...] = ()
+    limit: LineLimit | None = None
 
 
 @frozen

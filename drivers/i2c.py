@@ -11,15 +11,24 @@ submit too, so that a refusal comes before anything moves. Whether a device is t
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Mapping, Sequence
+from math import ceil, floor
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
 from hearth.drivers.base import Driver
 from hearth.errors import DeviceError, Effect, PermissionDenied, ResourceBusy
 
 Scope: TypeAlias = Literal["any", "declared"]
 RegWidth: TypeAlias = Literal[8, 16]
+Access: TypeAlias = Literal["r", "w", "rw"]
+OnLimit: TypeAlias = Literal["refuse", "clamp"]
+Increment: TypeAlias = Literal["none", "byte", "register"]
+"""The way in which a device moves its register pointer within a write.
+
+"byte": by one for each byte, so a register of 16 bits has two numbers; "register": by one for each register; "none": a
+write that is longer than its register is refused.
+"""
 
 LAST_SEVEN_BIT = 0x7F
 """Above it an address has ten bits, also without the caller's `ten_bit`."""
@@ -62,6 +71,59 @@ class Addresses:
 
 EVERY_ADDRESS = Addresses()
 """The rules of an adapter without rules in the profile."""
+
+
+ROUNDING = 1e-9
+"""Added before a limit is rounded to a register's steps: in floating point 0.3 is less than three times 0.1."""
+
+
+@frozen
+class Register:
+    """A register that the board profile declares, `width` bits wide, and the limits of what is written to it.
+
+    A value is the register's number times `scale`, in `unit`; `min`, `max` and `max_step` (from one write to the next)
+    are in that unit, `slew_per_s` in that unit a second. With `on_limit` "clamp" the nearest permitted value is written
+    instead of one beyond a limit.
+    """
+
+    reg: int
+    width: Literal[8, 16, 24, 32] = 8
+    access: Access = "rw"
+    min: float | None = None
+    max: float | None = None
+    max_step: float | None = None
+    slew_per_s: float | None = None
+    unit: str | None = None
+    name: str | None = None
+    signed: bool = False
+    order: Literal["big", "little"] = "big"
+    scale: float = 1
+    on_limit: OnLimit = "refuse"
+
+    @property
+    def size(self) -> int:
+        """Return its width in bytes."""
+        return self.width // 8
+
+    @property
+    def raw_bounds(self) -> tuple[int, int]:
+        """Return the least and the greatest number of it that its width, `min` and `max` permit."""
+        low = -(1 << self.width - 1) if self.signed else 0
+        high = low + (1 << self.width) - 1
+        # A decimal fraction such as 0.3 is no multiple of a scale of 0.1 in floating point.
+        least = low if self.min is None else max(low, ceil(self.min / self.scale - ROUNDING))
+        most = high if self.max is None else min(high, floor(self.max / self.scale + ROUNDING))
+        return least, most
+
+    @property
+    def limited(self) -> bool:
+        """True if some values may not be written to it."""
+        return any(limit is not None for limit in (self.min, self.max, self.max_step, self.slew_per_s))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the register for hw.i2c.list, without what is as usual."""
+        shown = asdict(self, filter=lambda attribute, value: value != attribute.default)
+        return {"reg": self.reg, "hex": f"{self.reg:#04x}", "width": self.width, "access": self.access, **shown}
 
 
 T = TypeVar("T")

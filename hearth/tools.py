@@ -43,6 +43,20 @@ class PathUse:
     access: Literal["read", "write"]
 
 
+@frozen(eq=False)
+class Drive:
+    """An output that a step will drive, so that the board profile's limits can refuse it at submit as well as at use.
+
+    `output` on the bus of this id goes to `level`, for `duration_ms` if the step takes it back. A GPIO line is its
+    offset, with the level 0, 1 or "input"; an I2C device is its address, with the messages of the transaction.
+    """
+
+    bus: str
+    output: Hashable
+    level: Any
+    duration_ms: float | None = None
+
+
 @frozen
 class Undo:
     """The rollback of a completed step: one transaction on the step's own bus.
@@ -98,6 +112,11 @@ class StepContext(Protocol):
         """The principal's path guard."""
         ...
 
+    @property
+    def clamped(self) -> Sequence[Mapping[str, Json]]:
+        """The values that the last transaction wrote in place of those it was asked for, by the profile's limits."""
+        ...
+
     async def transact(
         self,
         op: Callable[[Any], Any],
@@ -125,7 +144,9 @@ class StepContext(Protocol):
         `on_cancel` is called once if the step is cancelled after the transaction has begun. It is for a transaction
         that can be asked to end early and that then still returns its outcome.
 
-        Raises ResourceBusy, DeviceError, or AuditUnavailable.
+        Raises ResourceBusy, DeviceError, AuditUnavailable, LimitViolated, InterlockOpen or Halted. A transaction that
+        `must_run` waits while a limit with `data.retry_after_ms` refuses it; the end of an effect that is refused for
+        good brings its output to the safe state.
         """
         ...
 
@@ -145,6 +166,10 @@ Run: TypeAlias = Callable[[StepContext, Args], Awaitable["Mapping[str, Json] | D
 
 
 def _no_paths(_args: Args) -> Sequence[PathUse]:
+    return ()
+
+
+def _no_drives(_args: Args) -> Sequence[Drive]:
     return ()
 
 
@@ -193,6 +218,11 @@ class Tool:
     run: Run
     default_rate: str | None = None
     paths: Callable[[Args], Sequence[PathUse]] = _no_paths
+    drives: Callable[[Args], Sequence[Drive]] = _no_drives
+    """Lists the outputs that a step with these args will drive; what a limit could never permit is refused at submit.
+
+    Limits hold without it too: they are checked at each drive.
+    """
     idempotent: bool = False
     """True if a second run with the same args changes nothing more than the first; a tool of risk 0 need not set it."""
     discloses: bool = False

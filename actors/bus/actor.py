@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from hearth._util.exceptions import sole
-from hearth.actors.bus.guard import Guard
+from hearth.actors.bus.guard import Guard, keep_lines, retry_after
 from hearth.actors.bus.outputs import HALT, DrivenOutputs, OutputsFile, has_error
 from hearth.actors.bus.queue import (
     GiveBack,
@@ -50,11 +50,21 @@ from hearth.actors.bus.queue import (
 )
 from hearth.actors.bus.workers import Worker, close_driver, open_driver, open_worker
 from hearth.drivers.base import BaseDriver, Style
-from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, RpcError, TimedOut, effect_of
+from hearth.errors import (
+    DeviceError,
+    HearthError,
+    InternalError,
+    LimitViolated,
+    ResourceBusy,
+    RpcError,
+    TimedOut,
+    effect_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
+    from hearth.actors.bus.limits import LineLimits
     from hearth.actors.mailbox import Slot
     from hearth.drivers.base import Driver
     from hearth.drivers.gpio import LineState
@@ -114,6 +124,9 @@ class Bus:
         self._waits: set[trio.CancelScope] = set()
         self._workers: list[Worker] = []
         self._abandoned = False
+        # The waits of `take_back`, which `abandon` ends.
+        self._pauses: set[trio.CancelScope] = set()
+        self._given_up = False
 
     # --- called by requesters, synchronous: admission, leases, safe states, health
 
@@ -171,6 +184,8 @@ class Bus:
         else:
             # The short form of `_finish`, on the hot path: there is no error, and safe states never run in place.
             ticket.state = State.DONE
+            if self.guard.clamped:
+                self._note_clamped(ticket)
             ticket.fill(value)
         finally:
             self.worked += time.perf_counter() - begun
@@ -280,6 +295,27 @@ class Bus:
         """The outputs that a halt has still to bring to their safe state."""
         return self._driven.of(HALT)
 
+    async def take_back(self, ask: Callable[[], Ticket]) -> Any:
+        """Run a transaction that takes an effect back, as soon as the limits of its output permit it.
+
+        `ask` makes its ticket, which must run; the wait is beside the bus. Raises the RpcError of the transaction.
+        """
+        while True:
+            ticket = self.request(ask())
+            try:
+                return await ticket.get()
+            except LimitViolated as refusal:
+                wait = retry_after(refusal)
+                if wait is None or self._given_up:
+                    raise
+            with trio.CancelScope(deadline=trio.current_time() + wait) as scope:
+                # `abandon` ends the wait; the bus then refuses the ticket, or runs it a last time.
+                self._pauses.add(scope)
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    self._pauses.discard(scope)
+
     async def settle(self) -> None:
         """Wait until every queued `must_run` ticket has run; return at once if none waits and no transaction runs."""
         if self.state != "closed" and (self._current or self._queue.must_wait):
@@ -364,6 +400,34 @@ class Bus:
             self._audit(outcome.event, bus=self.bus_id, outputs=[output], safe=outcome.reports, **outcome.fields)
         return outcome.value
 
+    def _note_clamped(self, ticket: Ticket) -> None:
+        """Record the values that a transaction has written in place of others."""
+        ticket.clamped, self.guard.clamped = self.guard.clamped, []
+        whose = ticket.requester
+        ids = {"session_id": whose.session_id, "task_id": whose.task_id}
+        self._audit("limit.clamped", bus=self.bus_id, **ids, clamped=ticket.clamped)
+
+    def _end_in_time(self, lines: LineLimits, line: int) -> Ticket:
+        """Queue the transaction that brings a line to its safe state because it was on for long enough; record that.
+
+        The line has no holder then: the end of a pulse, or an undo, leaves it safe.
+        """
+        now = trio.lowlevel.current_clock().current_time
+        holder = self._driven.holder(line)
+        fields = {"reason": lines.why(line), **({} if holder is None else {"session_id": holder})}
+
+        def op(_face: Any) -> Any:
+            # It may have gone off while the ticket waited.
+            if not lines.is_due(line, now()):
+                return None
+            return WentSafe([self.guard.force_safe(line)], None, line, "limit.max_on", fields)
+
+        ticket = Ticket(op, Requester("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
+        ticket.asked_at = trio.current_time()
+        self._queue.put(ticket)
+        self._wake()
+        return ticket
+
     def _crash_error(self, error: BaseException) -> InternalError:
         text = f"the transaction ended in {type(error).__name__}; bus {self.bus_id} is reopened"
         return InternalError(text, data={"effect": "unknown", "bus": self.bus_id})
@@ -374,13 +438,18 @@ class Bus:
             # Every error of a transaction names its effect; the driver's value goes before the error class's default.
             data = error.data = dict(error.data or {})
             effect = data.setdefault("effect", effect_of(error))
-            if ticket.gives_back is not None and ticket.drives is not None and effect != "done":
+            back = ticket.gives_back
+            # A pulse that a limit does not let end yet has changed neither the level nor its holders.
+            too_early = back is not None and back.borrowed and isinstance(error, LimitViolated)
+            if back is not None and ticket.drives is not None and effect != "done" and not too_early:
                 # The level that was to be taken back may still be there: this session holds it.
                 self._driven.claim(ticket.drives, ticket.requester, insist=True)
                 if self._halt_flag.halted:
                     self.halt()
         if isinstance(ticket, SafeStateTicket):
             self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, report=ticket.unattended)
+        if self.guard.clamped:
+            self._note_clamped(ticket)
         if error is None:
             ticket.fill(value)
         else:
@@ -409,8 +478,13 @@ class Bus:
                         if worker is not None:
                             workers.append(worker)
                         nursery.start_soon(self._serve, worker)
+                    self.guard.opened()
                     # Queue safe states before the bus is ready, so that they run before any new request.
                     self._retry_safe_states()
+                    if (lines := self.guard.lines) is not None:
+                        for line in lines.overdue(trio.current_time()):
+                            self._end_in_time(lines, line)
+                        nursery.start_soon(keep_lines, self.guard, lines, partial(self._end_in_time, lines))
                     self.state, self.reason = "ready", None
                     task_status.started()
             except BaseException as error:
@@ -457,6 +531,9 @@ class Bus:
         the device is not there and `must_run` tickets would wait for ever. A ready bus without a running transaction is
         left as it is: it may still have to bring outputs to their safe state.
         """
+        self._given_up = True
+        for pause in self._pauses:
+            pause.cancel()
         if self._current:
             self.reason = "the runtime ended before its last transaction returned"
         elif self.state == "ready":

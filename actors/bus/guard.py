@@ -9,32 +9,47 @@ Order of one operation, all of it inside one transaction, so nothing comes in be
 
     check(output, level) --> the driver's operation --> note(output, level)
          |                        |
-         +-- raises, effect none  +-- raises: `note` is told what may have happened (`failed`)
+         +-- raises, effect none  +-- raises: `failed` notes that the level may be there
 
-Bringing outputs to their safe state (`make_safe`) is never checked, only noted: safety comes first.
+Bringing outputs to their safe state (`make_safe`, `halt`, `force_safe`) is never checked, only noted: safety comes
+first.
 
 To plug in: set `Guard.halt` to a callable `(output, level) -> None`, or `Guard.interlocks` to an `InterlockChecks`,
 that raises (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the
 transaction, in the bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is
-not asked for a level that is the output's safe state. An output is the offset of a GPIO line, with the levels 0, 1 and
-"input"; the address of an I2C device, with the messages as its level; or "data" and "lines" of a serial port.
+not asked for a level that is the output's safe state. The limits of the board profile (`limits`) are built in. An
+output is the offset of a GPIO line, with the levels 0, 1 and "input"; the address of an I2C device, with the messages
+as its level, or address and register of one that lists its registers, with the number to write; or "data" and "lines"
+of a serial port.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+import trio
+
+from hearth.actors.bus.limits import LineLimits, RegisterLimits
+from hearth.drivers.base import Wakeup
 from hearth.drivers.i2c import Read, selects
-from hearth.errors import RpcError, effect_of
+from hearth.errors import LimitViolated, RpcError, effect_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 
+    from hearth.actors.bus.limits import Limits, RegisterWrite
+    from hearth.actors.bus.queue import Ticket
     from hearth.drivers.base import Driver
     from hearth.drivers.boards import Board
     from hearth.drivers.gpio import GpioDriver, LineState
     from hearth.drivers.i2c import I2cDriver, Message, Outcome
     from hearth.drivers.uart import UartDriver
+    from hearth.tools import Drive
+
+log = logging.getLogger("hearth.bus")
 
 
 class InterlockChecks(Protocol):
@@ -53,9 +68,28 @@ class Guard:
     `safe` maps each output to its safe state. `face` is the guarded driver.
     """
 
-    def __init__(self, bus_id: str, driver: Driver, safe: Mapping[Hashable, object] | None = None) -> None:
+    def __init__(
+        self,
+        bus_id: str,
+        driver: Driver,
+        *,
+        safe: Mapping[Hashable, object] | None = None,
+        lines: LineLimits | None = None,
+        registers: RegisterLimits | None = None,
+    ) -> None:
         self.bus_id = bus_id
         self.safe: Mapping[Hashable, object] = safe or {}
+        self.lines = lines
+        """The limits of a chip's lines; the bus keeps their longest time on."""
+        self.registers = registers
+        self._limits: Limits | None = lines or registers
+        self._driver: Any = driver
+        # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
+        self._clock: Callable[[], float] = time.monotonic
+        self.due_changed = Wakeup()
+        """Woken when a line has been switched on that has to be safe by a certain time."""
+        self.clamped: list[Mapping[str, Any]] = []
+        """By the running transaction: each value that was asked for, and the one that is written in its place."""
         self.halt: Callable[[Hashable, object], None] | None = None
         """Refuses everything while the daemon is halted: raises Halted."""
         self.interlocks: InterlockChecks | None = None
@@ -63,29 +97,95 @@ class Guard:
         face = _FACES.get(bus_id.partition(":")[0])
         self.face: Any = driver if face is None else face(driver, self)
 
-    def check(self, output: Hashable, level: object) -> None:
-        """Refuse to bring an output to a level. Raises Halted or InterlockOpen, each with effect "none"."""
+    def check(self, output: Hashable, level: Any) -> Any:
+        """Return the level to bring an output to: `level`, or the nearest permitted one where the profile clamps.
+
+        Raises Halted, InterlockOpen or LimitViolated, each with effect "none".
+        """
         if self.halt is not None and self.safe.get(output) != level:
             self.halt(output, level)
         if self.interlocks is not None:
             self.interlocks.check(output, level)
+        return level if self._limits is None else self._limits.check(output, level, self._clock())
 
-    def note(self, output: Hashable, level: object) -> None:
+    def note(self, output: Hashable, level: Any) -> None:
         """Note that an output is now at a level."""
         if self.interlocks is not None:
             self.interlocks.note(output, level)
+        if self._limits is not None:
+            self._limits.note(output, level, self._clock())
+            if self.lines is not None and level == 1:
+                self.due_changed.wake()
 
-    def failed(self, output: Hashable, level: object, error: RpcError) -> None:
+    def failed(self, output: Hashable, level: Any, error: RpcError) -> None:
         """Note that bringing an output to a level failed: unless the effect is "none", it may be there."""
-        if effect_of(error) != "none" and self.interlocks is not None:
+        if effect_of(error) == "none":
+            return
+        if self.interlocks is not None:
             self.interlocks.note(output, level, certain=False)
+        if self._limits is not None:
+            self._limits.failed(output, level, self._clock())
+            self.due_changed.wake()
+
+    def foresee(self, drive: Drive) -> None:
+        """Refuse at submit what the limits could never permit, whatever happens until then. Raises LimitViolated."""
+        if self._limits is not None:
+            self._limits.foresee(drive)
+
+    @property
+    def foresees(self) -> bool:
+        """True if `foresee` could refuse something."""
+        return self._limits is not None
+
+    def force_safe(self, line: int) -> dict[str, Any]:
+        """Bring a GPIO line to its safe state, also one with `hold = "keep"`; a part of a transaction.
+
+        Returns the report, as `make_safe` has it. Raises DeviceError.
+        """
+        state = cast("LineState", self.safe[line])
+        self._driver.set(line, state)
+        self.note(line, state)
+        return {"line": line, "safe": state}
+
+    def opened(self) -> None:
+        """Note that the bus has been opened, in Trio: what its outputs did before is not known."""
+        self._clock = trio.lowlevel.current_clock().current_time
+        if self.lines is not None:
+            # A chip that is opened during a halt drives nothing.
+            self.lines.opened(self._clock(), driven=not getattr(self._driver, "halted", False))
+
+
+async def keep_lines(guard: Guard, lines: LineLimits, bring_safe: Callable[[int], Ticket]) -> None:
+    """Bring each line that was on for its longest time to its safe state; runs beside the transactions of its bus."""
+    while True:
+        due = lines.due
+        with trio.move_on_at(due):
+            await guard.due_changed.until(lambda: lines.due < due)  # noqa: B023  called before the next turn only
+        for line in lines.overdue(trio.current_time()):
+            try:
+                await bring_safe(line).get()
+            except RpcError as error:
+                log.error("bus %s: line %d is not safe: %s", guard.bus_id, line, error.message)
+                lines.postpone(line, trio.current_time())
+
+
+def retry_after(error: RpcError) -> float | None:
+    """Return the seconds after which what a guard refused may pass; None if waiting does not help."""
+    wait = (error.data or {}).get("retry_after_ms") if isinstance(error, LimitViolated) else None
+    return None if wait is None else wait / 1000
 
 
 def guard_of(bus_id: str, driver: Driver, board: Board) -> Guard:
     """Return the guard of a board's bus, with what the profile says about its outputs."""
     kind, _, name = bus_id.partition(":")
     if kind == "gpio" and name in board.chips:
-        return Guard(bus_id, driver, {line.offset: line.safe for line in board.chips[name].lines})
+        specs = board.chips[name].lines
+        limited = any(line.limit is not None for line in specs)
+        safe: dict[Hashable, object] = {line.offset: line.safe for line in specs}
+        return Guard(bus_id, driver, safe=safe, lines=LineLimits(name, specs) if limited else None)
+    for spec in board.profile.i2c if kind == "i2c" else ():
+        if str(spec.bus) == name and any(device.registers for device in spec.devices):
+            return Guard(bus_id, driver, registers=RegisterLimits(spec.bus, spec.devices))
     return Guard(bus_id, driver)
 
 
@@ -131,9 +231,57 @@ class _GuardedI2c(_Face):
     _driver: I2cDriver
 
     def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> Outcome[bytes]:
-        if _writes(messages):
-            self._guard.check(addr, messages)
-        return self._driver.transfer(addr, messages, ten_bit=ten_bit)
+        guard = self._guard
+        limits = guard.registers
+        if limits is None or not limits.lists(addr, ten_bit=ten_bit):
+            if _writes(messages):
+                guard.check(addr, messages)
+            return self._driver.transfer(addr, messages, ten_bit=ten_bit)
+        writes = limits.writes(addr, messages)
+        # All are checked before the first one is written.
+        numbers = [guard.check(write.output, write.raw) for write in writes]
+        if any(number != write.raw for number, write in zip(numbers, writes, strict=True)):
+            messages = limits.rewritten(messages, writes, numbers)
+            guard.clamped += limits.clamp_reports(writes, numbers)
+        settle = partial(self._settle, limits, addr, messages, writes, numbers)
+        try:
+            answer = self._driver.transfer(addr, messages, ten_bit=ten_bit)
+        except RpcError as error:
+            settle(error)
+            raise
+        if not isinstance(answer, bytes):
+            return _settled(answer, settle)
+        settle(answer)
+        return answer
+
+    def _settle(
+        self,
+        limits: RegisterLimits,
+        addr: int,
+        messages: Sequence[Message],
+        writes: Sequence[RegisterWrite],
+        numbers: Sequence[int],
+        outcome: bytes | RpcError,
+    ) -> None:
+        """Note what a transaction has written and read, or may have written."""
+        for write, number in zip(writes, numbers, strict=True):
+            if isinstance(outcome, RpcError):
+                self._guard.failed(write.output, number, outcome)
+            else:
+                self._guard.note(write.output, number)
+        if isinstance(outcome, bytes):
+            for output, number in limits.reads(addr, messages, outcome):
+                self._guard.note(output, number)
+
+
+async def _settled(exchange: Coroutine[Any, Any, bytes], settle: Callable[[bytes | RpcError], None]) -> bytes:
+    try:
+        data = await exchange
+    except RpcError as error:
+        settle(error)
+        raise
+    settle(data)
+    return data
 
 
 def _writes(messages: Sequence[Message]) -> bool:

@@ -130,6 +130,11 @@ class DrivenOutputs:
             holders = self._holders[output]
             holders[:] = [holder for holder in holders if holder.session_id != taken_by]
 
+    def holder(self, output: Hashable) -> str | None:
+        """Return the session that has set an output last and has not ended; None if there is none."""
+        holders = self._live_holders(output)
+        return holders[-1].session_id if holders else None
+
     def _live_holders(self, output: Hashable) -> list[Requester]:
         return [holder for holder in self._holders.get(output, ()) if holder.session_id not in self._ended]
 

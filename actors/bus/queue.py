@@ -50,7 +50,7 @@ from hearth.actors.mailbox import Slot
 from hearth.errors import Halted, InterlockOpen, ResourceBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Mapping
+    from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 
     from hearth.drivers.base import Driver
 
@@ -159,6 +159,7 @@ class Ticket(Slot[Any]):
         "asked_at",
         "begun_at",
         "borrows",
+        "clamped",
         "drives",
         "gives_back",
         "held_by",
@@ -200,6 +201,8 @@ class Ticket(Slot[Any]):
         self.gives_back = gives_back
         self.held_by: str | None = None
         """The session to which the output that this drives goes back, if its effect is taken back."""
+        self.clamped: Sequence[Mapping[str, Any]] = ()
+        """What was written in place of values beyond a limit."""
         self.must_run = must_run
         self.on_cancel = on_cancel
         """Asks a transaction that has begun to end early. The transaction still returns its outcome."""
@@ -325,7 +328,8 @@ def give_back_or_make_safe(
     """Take an effect back by `op`; where an interlock forbids the former level, bring the output to its safe state.
 
     Raises InterlockOpen for an output with `hold = "keep"`, which has no safe state. A halt that comes within the
-    transaction makes the output safe itself: a pulse then ends as in `left_to_halt`, and an undo raises Halted.
+    transaction makes the output safe itself: a pulse then ends as in `left_to_halt`, and an undo raises Halted. A
+    refusal that time ends (LimitViolated) is raised too: the requester waits beside the bus, and tries again.
     """
     try:
         return op(driver)

@@ -142,6 +142,7 @@ def _lines_json(chip: ChipSpec) -> list[dict[str, Any]]:
             "pull": line.pull if line.pull != "as-is" else None,
             "debounce_us": line.debounce_us,
             "functions": list(line.functions),
+            "limit": None if line.limit is None else line.limit.to_json(),
             "reserved": line.reserved,
             "note": line.note,
         }
@@ -171,7 +172,12 @@ def _without_kind(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def _device_json(device: DeviceSpec) -> dict[str, Any]:
     entry: dict[str, Any] = {"addr": device.addr, "hex": f"{device.addr:#04x}", "kind": device.kind}
-    optional = {"reg_width": device.reg_width, "note": device.note}
+    optional = {
+        "reg_width": device.reg_width,
+        "note": device.note,
+        "increment": device.increment if device.registers else None,
+        "registers": [register.to_json() for register in device.registers] or None,
+    }
     return entry | {key: value for key, value in optional.items() if value is not None}
 
 

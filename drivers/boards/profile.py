@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from attrs import evolve, field, frozen
 
 from hearth._util.toml import parse_toml, show
-from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineSpec, StopEntry
+from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineLimit, LineSpec, StopEntry
 from hearth.drivers.i2c import (
     FIRST_ADDR,
     LAST_ADDR,
     LAST_TEN_BIT,
     Addresses,
     I2cDriver,
+    Increment,
     Message,
     Outcome,
     Read,
+    Register,
     RegWidth,
     Scope,
     Write,
@@ -348,7 +350,25 @@ _DEVICE: Final[Mapping[str, FieldType]] = {
     "note": _TEXT,
     "write_cycle_ms": Number(ge=0, le=1000),
     "reg_width": Choice(8, 16),
+    "increment": Choice("none", "byte", "register"),
 }
+_ABOVE_0: Final = Number(gt=0)
+_ON_LIMIT: Final = Choice("refuse", "clamp")
+_REGISTER: Final[Mapping[str, FieldType]] = {
+    "width": Choice(8, 16, 24, 32),
+    "access": Choice("r", "w", "rw"),
+    "min": ANY_NUMBER,
+    "max": ANY_NUMBER,
+    "max_step": _ABOVE_0,
+    "slew_per_s": _ABOVE_0,
+    "unit": _TEXT,
+    "name": _TEXT,
+    "signed": _FLAG,
+    "order": Choice("big", "little"),
+    "scale": _ABOVE_0,
+    "on_limit": _ON_LIMIT,
+}
+_REG: Final = Integer(0, 0xFFFF)
 _PERCENT: Final = Number(ge=0, le=100)
 _TANK: Final[Mapping[str, FieldType]] = {"start": _PERCENT, "fill": _PERCENT, "drain": _PERCENT}
 
@@ -371,6 +391,7 @@ class DeviceSpec:
     """The device at an I2C address: made by the simulator, declared on real boards. 0x80 and above is 10-bit.
 
     `reg_width` is the number of bits of its register numbers: a read that begins with such a number cannot write.
+    A device with `registers` takes writes to these alone; `increment` says which one follows in a longer write.
     """
 
     addr: int
@@ -379,6 +400,8 @@ class DeviceSpec:
     write_cycle_ms: float = 0.0
     reg_width: RegWidth | None = None
     tank: TankSpec | None = None
+    registers: tuple[Register, ...] = ()
+    increment: Increment = "none"
 
 
 @frozen
@@ -442,8 +465,62 @@ def _device(entry: Table, *, simulated: bool) -> DeviceSpec:
         if entry.ok and not (simulated and kind == "mcp3221"):
             entry.fault("tank", 'only the simulated "mcp3221" measures one')
         values["tank"] = _tank(entry.table("tank"))
+    registers = tuple([_register_of(table) for table in entry.tables("registers")])
     entry.done()
-    return DeviceSpec(addr, kind, **values)
+    device = DeviceSpec(addr, kind, registers=registers, **values)
+    if entry.ok:
+        _check_registers(entry, device)
+    return device
+
+
+def _register_of(table: Table) -> Register:
+    """Read one register, and refuse limits by which nothing could be written to it."""
+    number = table.take("reg", _REG)
+    values = table.given(_REGISTER)
+    table.done()
+    register = Register(number, **values) if table.ok else Register(0)
+    if not table.ok:
+        return register
+    if register.access == "r" and (register.limited or "on_limit" in values):
+        table.fault("access", 'a register with access = "r" is never written, so it has no limits')
+    elif "on_limit" in values and not register.limited:
+        table.fault("on_limit", "the register has no limit; give min, max, max_step or slew_per_s")
+    low, high = (bound * register.scale for bound in Register(0, register.width, signed=register.signed).raw_bounds)
+    if register.min is not None and register.max is not None and register.min > register.max:
+        table.fault("min", f"{register.min:g} is greater than max = {register.max:g}; exchange them")
+        return register
+    for key, bound in (("min", register.min), ("max", register.max)):
+        if bound is not None and not low <= bound <= high:
+            holds = f"a register of {register.width} bits holds {low:g} to {high:g}"
+            table.fault(key, f"{bound:g} is impossible: {holds} (see width, signed and scale)")
+            return register
+    least, most = register.raw_bounds
+    if least > most:
+        table.fault("min", f"no value lies between min and max: the register changes in steps of {register.scale:g}")
+    elif register.max_step is not None and register.max_step < register.scale:
+        table.fault("max_step", f"{register.max_step:g} is less than one step of the register, {register.scale:g}")
+    return register
+
+
+def _check_registers(entry: Table, device: DeviceSpec) -> None:
+    """Refuse registers whose numbers a write could not tell apart."""
+    if device.registers and device.reg_width is None:
+        entry.fault("reg_width", "missing; `registers` needs the bits of a register's number, 8 or 16")
+    if device.increment != "none" and not device.registers:
+        entry.fault("increment", "it is for a device with `registers`; list them, or leave it out")
+    taken: dict[int, int] = {}
+    for index, register in enumerate(device.registers):
+        key = f"registers[{index}].reg"
+        if device.reg_width == 8 and register.reg > 0xFF:
+            entry.fault(key, f"{register.reg:#06x} has more than 8 bits; give the device reg_width = 16")
+        for number in range(register.reg, register.reg + (register.size if device.increment == "byte" else 1)):
+            other = taken.setdefault(number, register.reg)
+            if other != register.reg:
+                entry.fault(key, f'{number:#04x} belongs to register {other:#04x} (increment = "byte")')
+                break
+        else:
+            if register.reg in (earlier.reg for earlier in device.registers[:index]):
+                entry.fault(key, f"{register.reg:#04x} is there twice")
 
 
 def _tank(table: Table) -> TankSpec:
@@ -559,6 +636,13 @@ _LINE: Final[Mapping[str, FieldType]] = {
     "initial": Choice(0, 1),
     "functions": _STRINGS,
 }
+_DAY_MS: Final = Number(gt=0, le=86_400_000)
+_LIMIT: Final[Mapping[str, FieldType]] = {
+    "min_on_ms": _DAY_MS,
+    "max_on_ms": _DAY_MS,
+    "min_off_ms": _DAY_MS,
+    "max_rate_hz": Number(gt=0, le=1_000_000),
+}
 
 
 @frozen
@@ -649,11 +733,29 @@ def _check_names(
 
 
 def _line(offset: int, name: str, table: Table) -> LineSpec:
-    spec = LineSpec(offset, name, **table.given(_LINE))
+    spec = LineSpec(offset, name, limit=_limit(table), **table.given(_LINE))
+    if table.take("on_limit", _ON_LIMIT, "refuse") == "clamp":
+        table.fault("on_limit", 'a line has no value between on and off to clamp to; leave it out, or write "refuse"')
     table.done()
     if table.ok:
         _check(table, spec)
     return spec
+
+
+def _limit(table: Table) -> LineLimit | None:
+    if "limit" not in table.content:
+        return None
+    details = table.table("limit")
+    values = details.given(_LIMIT)
+    details.done()
+    if not details.ok:
+        return None
+    limit = LineLimit(**values)
+    if not values:
+        details.fault("", f"no limit; give one of {', '.join(_LIMIT)}, or leave it out")
+    elif limit.min_on_ms is not None and limit.max_on_ms is not None and limit.min_on_ms > limit.max_on_ms:
+        details.fault("min_on_ms", f"{limit.min_on_ms:g} is longer than max_on_ms = {limit.max_on_ms:g}; exchange them")
+    return limit
 
 
 def _check(table: Table, spec: LineSpec) -> None:
@@ -666,10 +768,15 @@ def _check(table: Table, spec: LineSpec) -> None:
             table.fault("initial", f"{never}, so it has no initial level")
         if spec.drive != "push-pull":
             table.fault("drive", f"{never}, so it has no drive")
+        if spec.limit is not None:
+            table.fault("limit", f"{never}, so it has no limit")
     if spec.direction == "output" and spec.debounce_us:
         table.fault("debounce_us", 'only an input bounces, and this line has direction = "output"')
     if spec.reserved is not None and spec.initial is not None:
         table.fault("initial", "the line is reserved, and so must not be driven")
+    if spec.limit is not None and spec.limit.max_on_ms is not None and spec.safe == 1:
+        cure = 'give the line safe = 0 or "input", or take max_on_ms out'
+        table.fault("limit.max_on_ms", f"after it the line goes to its safe state, which is on (safe = 1); {cure}")
 
 
 # --- interlocks -------------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from hearth.drivers.tools import schemas
-from hearth.tools import Args, Done, StepContext, Tool, Undo
+from hearth.errors import LimitViolated
+from hearth.tools import Args, Done, Drive, StepContext, Tool, Undo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.drivers.boards import Board
     from hearth.drivers.gpio import EdgeKind, GpioDriver, Level, LineState, Watch
@@ -54,6 +55,11 @@ class _Gpio:
     def bus_to_drive(self, args: Args) -> str:
         """Return the bus of a line that may be driven."""
         return self._find(args, drive=True)[0].bus
+
+    def drives(self, args: Args) -> Sequence[Drive]:
+        """Return the line that a gpio.set or gpio.pulse will drive."""
+        chip, offset = self._find(args, drive=True)
+        return (Drive(chip.bus, offset, 1 if args["value"] else 0, args.get("duration_ms")),)
 
     async def get(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """gpio.get."""
@@ -219,6 +225,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
             capability="CAP_GPIO_RW",
             bus=gpio.bus_to_drive,
+            drives=gpio.drives,
             run=gpio.set,
         ),
         Tool(
@@ -252,6 +259,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             ),
             capability="CAP_GPIO_RW",
             bus=gpio.bus_to_drive,
+            drives=gpio.drives,
             run=gpio.pulse,
         ),
     ]
@@ -367,7 +375,12 @@ class Chip:
             if line.count:
                 return False
             # Dropped only once the line is restored: if the driver fails now, the next pulse still knows the state.
-            driver.set(pulse.offset, line.rest)
+            try:
+                driver.set(pulse.offset, line.rest)
+            except LimitViolated:
+                # Too early: the transaction comes again.
+                line.count += 1
+                raise
             del self._pulses[pulse.offset]
             return True
 

@@ -14,6 +14,7 @@ from hearth.drivers.i2c import (
     DANGEROUS,
     FIRST_ADDR,
     LAST_ADDR,
+    LAST_SEVEN_BIT,
     LAST_TEN_BIT,
     MAX_LENGTH,
     MAX_MESSAGES,
@@ -25,7 +26,7 @@ from hearth.drivers.i2c import (
 )
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.schemas import Schema, encode, number, only_one, read_bytes, shown_bytes, wrong
-from hearth.tools import Args, StepContext, Tool
+from hearth.tools import Args, Drive, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -78,6 +79,11 @@ _MESSAGES: Schema = {
         },
     },
 }
+
+
+_CLAMPED = schemas.listed(
+    "registers whose limit has changed what was written", schemas.json_object("addr, reg, name, asked, written")
+)
 
 
 def _check_address(args: Args) -> None:
@@ -133,6 +139,10 @@ def _split(data: bytes, messages: list[Message]) -> list[str]:
     return parts
 
 
+def _with_clamped(ctx: StepContext, result: dict[str, Any]) -> dict[str, Any]:
+    return {**result, "clamped": list(ctx.clamped)} if ctx.clamped else result
+
+
 def _entries(reasons: Mapping[int, str], what: str) -> list[dict[str, Any]]:
     return [{"addr": addr, "hex": f"{addr:#04x}", what: text} for addr, text in reasons.items()]
 
@@ -170,7 +180,7 @@ class _Runs:
         """i2c.write: one message, the register's number first."""
         data = read_bytes(args)
         await self._exchange(ctx, args, [Write(_selected(args) + data)])
-        return {"written": len(data)}
+        return _with_clamped(ctx, {"written": len(data)})
 
     async def transfer(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """i2c.transfer: a write and perhaps a read, or any list of messages, in one transaction."""
@@ -179,7 +189,7 @@ class _Runs:
         result: dict[str, Any] = {**shown_bytes(data)}
         if "messages" in args:
             result["reads"] = _split(data, messages)
-        return result
+        return _with_clamped(ctx, result)
 
     async def scan(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """i2c.scan."""
@@ -216,6 +226,21 @@ def i2c_tools(board: Board) -> list[Tool]:
         bus_id = device_bus_of(args)
         _messages(args)
         return bus_id
+
+    def drives(args: Args, messages: list[Message]) -> Sequence[Drive]:
+        addr = number(args["addr"])
+        # In ten bits a 7-bit number is another device, which the profile does not declare.
+        known = not args.get("ten_bit", False) or addr > LAST_SEVEN_BIT
+        return (Drive(bus_of(args), addr, messages),) if known else ()
+
+    def drives_of_read(args: Args) -> Sequence[Drive]:
+        return drives(args, [Write(_selected(args)), Read(int(args["len"]))]) if "reg" in args else ()
+
+    def drives_of_write(args: Args) -> Sequence[Drive]:
+        return drives(args, [Write(_selected(args) + read_bytes(args))])
+
+    def drives_of_transfer(args: Args) -> Sequence[Drive]:
+        return drives(args, _messages(args))
 
     def read_risk(args: Args) -> int:
         # A register's number of another width than the device's is data to it: an EEPROM with 8-bit numbers writes the
@@ -255,6 +280,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             result_schema=schemas.result(schemas.bytes_result("what was read", least=1), optional=schemas.SHOWN),
             capability="CAP_I2C_READ",
             bus=device_bus_of,
+            drives=drives_of_read,
             run=runs.read,
         ),
         Tool(
@@ -275,9 +301,13 @@ def i2c_tools(board: Board) -> list[Tool]:
                 },
                 required=["bus", "addr"],
             ),
-            result_schema=schemas.result({"written": schemas.integer("data bytes written", 1, MAX_LENGTH)}),
+            result_schema=schemas.result(
+                {"written": schemas.integer("data bytes written", 1, MAX_LENGTH), "clamped": _CLAMPED},
+                optional=["clamped"],
+            ),
             capability="CAP_I2C_RW",
             bus=write_bus_of,
+            drives=drives_of_write,
             run=runs.write,
         ),
         Tool(
@@ -303,11 +333,13 @@ def i2c_tools(board: Board) -> list[Tool]:
                 {
                     **schemas.bytes_result("what was read, all of it joined"),
                     "reads": schemas.listed("for `messages`: what each read got", schemas.base64_data("the bytes")),
+                    "clamped": _CLAMPED,
                 },
-                optional=[*schemas.SHOWN, "reads"],
+                optional=[*schemas.SHOWN, "reads", "clamped"],
             ),
             capability="CAP_I2C_RW",
             bus=transfer_bus_of,
+            drives=drives_of_transfer,
             run=runs.transfer,
         ),
         Tool(

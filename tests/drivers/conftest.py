@@ -62,6 +62,7 @@ class Context:
     gives_back: list = field(factory=list)
     limits: list = field(factory=list)
     must_runs: int = 0
+    clamped: tuple = ()
 
     async def transact(
         self, op, *, limit_ms=None, drives=None, borrows=False, gives_back=None, instead=None, must_run=False

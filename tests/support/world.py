@@ -41,6 +41,9 @@ from hearth.actors.transport import PeerGone
 from hearth.client.connection import Client
 from hearth.config.model import AuditConfig, Config, LimitsConfig
 from hearth.drivers.base import Style
+from hearth.drivers.boards import open_board
+from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.tools import build_tools
 from hearth.errors import DeviceError, InvalidParams, from_wire
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
@@ -354,6 +357,33 @@ def configured(directory, *, limits=None, audit=None, **sections):
     """A configuration that keeps its audit log in this directory; sections and limits as given."""
     audit = AuditConfig(path=directory / "audit.log", **(audit or {}))
     return Config(audit=audit, limits=evolve(LimitsConfig(), **(limits or {})), **sections)
+
+
+class BoardWorld(World):
+    """A world over the simulated board of a profile (its content), in virtual time: without threads and files."""
+
+    def __init__(self, profile, *, policy=(OPEN,), **limits):
+        self.observer = Observer()
+        board = open_board(parse_profile(profile, "test profile"), style=Style.ASYNC)
+        super().__init__(
+            RuntimeParts(
+                board=board,
+                drivers=board.drivers,
+                registry=ToolRegistry(build_tools(board, enable=(), disable=("file.*", "sys.*", "proc.*"))),
+                policy=policy,
+                paths=AllowedPaths(),
+                journal=MemoryJournal(self.observer),
+                limits=evolve(LimitsConfig(), **limits),
+                clock=lambda: NOON + trio.current_time(),
+            )
+        )
+
+    def _records(self):
+        return self.journal.records
+
+    @property
+    def gpio(self):
+        return next(driver for bus, driver in self.parts.drivers.items() if bus.startswith("gpio:"))
 
 
 def simulated(directory, *, default_policy=EMBEDDED_POLICY, kind=World, **more):

@@ -1,0 +1,414 @@
+"""Limits of a bus's outputs: the state of each limited output, and the refusals that follow from it.
+
+It owns the rules that a board profile has for outputs in time and in value: how long a GPIO line is on and off and how
+often it is switched on, and which registers of an I2C device may be written, with which values, by which steps and how
+fast. It touches no hardware and keeps no clock: `guard` asks it before each effect and tells it afterwards, with the
+time in seconds of a monotonic clock. It is used by one transaction at a time, in whatever thread, so it has no lock.
+
+A line is on while it is driven to 1, else off. It is off since the bus was first opened, because what came before is
+not known. What an output does when the daemon does not drive it, and what an unlimited one does, is not known here.
+
+A register's value is known from the last write or read of the whole register. `max_step` and `slew_per_s` are counted
+from there; while the value is not known (at the start, after a write that failed), a register that can be read must be
+read first. Bounds are compared as the register's integers, never as floating-point numbers.
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor, inf
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from attrs import define, frozen
+
+from hearth.drivers.i2c import LAST_SEVEN_BIT, ROUNDING, Read, Write
+from hearth.errors import LimitViolated
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+    from hearth.drivers.boards.profile import DeviceSpec
+    from hearth.drivers.gpio import LineSpec
+    from hearth.drivers.i2c import Message, Register
+    from hearth.tools import Drive
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds between two attempts to bring a line to its safe state."""
+
+
+class Limits(Protocol):
+    """The limits of the outputs of one bus."""
+
+    def check(self, output: Hashable, level: Any, now: float) -> Any:
+        """Return the level to drive, which differs from `level` where it was clamped. Raises LimitViolated."""
+
+    def note(self, output: Hashable, level: Any, now: float) -> None:
+        """Note that an output is now at a level; None where it is not known."""
+
+    def failed(self, output: Hashable, level: Any, now: float) -> None:
+        """Note that bringing an output to a level has failed, and that it may be there."""
+
+    def foresee(self, drive: Drive) -> None:
+        """Refuse what could never pass, whatever the state of the output. Raises LimitViolated."""
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class _Line:
+    """A limited line; times are seconds."""
+
+    spec: LineSpec
+    min_on: float
+    min_off: float
+    max_on: float
+    period: float
+    """The least time between two moments at which it is switched on."""
+    on: bool = False
+    since: float = -inf
+    """The time of the last switching."""
+    on_at: float = -inf
+    """The time at which it was last switched on."""
+    due: float = inf
+    """The time by which it has to be in its safe state."""
+    reopened: bool = False
+    """True if that is because the chip was opened again while it was on."""
+    pause: float = FIRST_PAUSE
+
+
+class LineLimits:
+    """The limits of the lines of one GPIO chip."""
+
+    def __init__(self, chip: str, specs: Iterable[LineSpec]) -> None:
+        self._chip = chip
+        self._lines = {spec.offset: _timed(spec) for spec in specs if spec.limit is not None}
+        self._opened = False
+
+    def check(self, output: Hashable, level: Any, now: float) -> Any:
+        """See Limits: a line that does not switch is never refused."""
+        line = self._lines.get(output)  # type: ignore[call-overload]
+        if line is None:
+            return level
+        on = level == 1
+        if on is line.on:
+            return level
+        if not on:
+            limit, until = "min_on_ms", line.since + line.min_on
+        else:
+            limit, until = "min_off_ms", line.since + line.min_off
+            if line.on_at + line.period > until:
+                limit, until = "max_rate_hz", line.on_at + line.period
+        if until > now:
+            raise self._refused(line, f"it stays {'off' if on else 'on'}", limit, until - now)
+        return level
+
+    def note(self, output: Hashable, level: Any, now: float) -> None:
+        """See Limits."""
+        line = self._lines.get(output)  # type: ignore[call-overload]
+        if line is None:
+            return
+        on = level == 1
+        if on is not line.on:
+            line.on, line.since = on, now
+            if on:
+                line.on_at = now
+        if not on:
+            line.due, line.reopened, line.pause = inf, False, FIRST_PAUSE
+        elif line.due == inf:
+            line.due = now + line.max_on
+
+    def opened(self, now: float, *, driven: bool) -> None:
+        """Note that the chip was opened: what its lines did before is not known. `driven`: at their `initial` levels.
+
+        A line that was on when it was closed has to go to its safe state, because its level may have changed since.
+        """
+        for line in self._lines.values():
+            if driven and line.spec.initial is not None:
+                self.note(line.spec.offset, line.spec.initial, now)
+            elif line.on:
+                line.due, line.reopened = now, True
+            elif not self._opened:
+                line.since = now
+        self._opened = True
+
+    @property
+    def due(self) -> float:
+        """Return the time at which the next line has to be in its safe state; infinity if none has to."""
+        return min((line.due for line in self._lines.values()), default=inf)
+
+    def overdue(self, now: float) -> list[int]:
+        """Return the lines that have to go to their safe state now."""
+        return [offset for offset, line in self._lines.items() if line.due <= now]
+
+    def is_due(self, offset: int, now: float) -> bool:
+        """Return True if a line has to go to its safe state now."""
+        return self._lines[offset].due <= now
+
+    def why(self, offset: int) -> str:
+        """Return the reason for which a line has to go to its safe state."""
+        line = self._lines[offset]
+        if line.reopened:
+            return "the chip was opened again while the line was on"
+        limit = line.spec.limit
+        assert limit is not None
+        return f"it was on for max_on_ms = {limit.max_on_ms:g}"
+
+    def postpone(self, offset: int, now: float) -> None:
+        """Note that a line could not be brought to its safe state: try again after a pause, which grows."""
+        line = self._lines[offset]
+        line.due = now + line.pause
+        line.pause = min(2 * line.pause, LONGEST_PAUSE)
+
+    def failed(self, output: Hashable, level: Any, now: float) -> None:
+        """See Limits: a line that may be on counts as on, and one that may be off does not count as off."""
+        if level == 1:
+            self.note(output, level, now)
+
+    def foresee(self, drive: Drive) -> None:
+        """See Limits: a pulse that is too short or too long."""
+        line = self._lines.get(drive.output)  # type: ignore[call-overload]
+        if line is None or drive.duration_ms is None:
+            return
+        on, seconds = drive.level == 1, drive.duration_ms / 1000
+        limit = None
+        if seconds < (line.min_on if on else line.min_off):
+            limit = "min_on_ms" if on else "min_off_ms"
+        elif on and seconds > line.max_on:
+            limit = "max_on_ms"
+        if limit is not None:
+            short = "long" if limit == "max_on_ms" else "short"
+            raise self._refused(line, f"a pulse of {drive.duration_ms:g} ms is too {short}", limit)
+
+    def _refused(self, line: _Line, what: str, limit: str, wait: float | None = None) -> LimitViolated:
+        value = getattr(line.spec.limit, limit)
+        data = {"chip": self._chip, "line": line.spec.offset, "name": line.spec.name, "limit": limit, "value": value}
+        if wait is not None:
+            data["retry_after_ms"] = max(1, ceil(wait * 1000))
+            what += f" for {data['retry_after_ms']} ms more"
+        text = f"gpio line {line.spec.offset} ({line.spec.name}) of chip {self._chip!r}: {what}"
+        return LimitViolated(
+            f"Limit violated: {text} ({limit} = {value:g}); nothing was driven", data={**data, "effect": "none"}
+        )
+
+
+def _timed(spec: LineSpec) -> _Line:
+    limit = spec.limit
+    assert limit is not None
+    return _Line(
+        spec,
+        min_on=(limit.min_on_ms or 0) / 1000,
+        min_off=(limit.min_off_ms or 0) / 1000,
+        max_on=inf if limit.max_on_ms is None else limit.max_on_ms / 1000,
+        period=0 if limit.max_rate_hz is None else 1 / limit.max_rate_hz,
+    )
+
+
+# --- registers --------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class RegisterWrite:
+    """A register within the messages of a transaction, and the number that is written to it."""
+
+    output: tuple[int, int]
+    """The device's address, and the register."""
+    raw: int
+    message: int
+    at: int
+    """The index of the message, and of the register's first byte in it."""
+
+
+@define(eq=False)
+class _Register:
+    spec: Register
+    least: int
+    most: int
+    step: float
+    slew: float
+    """A second."""
+    raw: int | None = None
+    since: float = 0.0
+
+    @property
+    def stepped(self) -> bool:
+        """True if a value is compared with the one before it."""
+        return self.step < inf or self.slew < inf
+
+
+class RegisterLimits:
+    """The limits of the devices on one I2C adapter that list their registers."""
+
+    def __init__(self, bus: int, devices: Iterable[DeviceSpec]) -> None:
+        self._bus = bus
+        self._devices = {device.addr: device for device in devices if device.registers}
+        self._registers = {
+            (device.addr, spec.reg): _bounded(spec) for device in self._devices.values() for spec in device.registers
+        }
+
+    def lists(self, addr: int, *, ten_bit: bool) -> bool:
+        """Return True if the device at an address lists its registers; a 7-bit number in ten bits is another device."""
+        return addr in self._devices and not (ten_bit and addr <= LAST_SEVEN_BIT)
+
+    def writes(self, addr: int, messages: Sequence[Message]) -> list[RegisterWrite]:
+        """Return the registers that a transaction writes, on a device that lists its registers.
+
+        Raises LimitViolated for a write to another register or to a part of one, and for a read of one that is only
+        written.
+        """
+        found: list[RegisterWrite] = []
+        for index, message in enumerate(messages):
+            if isinstance(message, Write):
+                followed = index + 1 < len(messages) and isinstance(messages[index + 1], Read)
+                found += self._in_write(addr, index, message.data, read=followed)
+        outputs = [write.output for write in found]
+        for output in outputs:
+            # Both would be compared with the value before the transaction, and not with each other.
+            if outputs.count(output) > 1 and self._registers[output].stepped:
+                raise self._refused(output, "it is written twice in one transaction, and its steps are limited")
+        return found
+
+    def _in_write(self, addr: int, index: int, data: bytes, *, read: bool) -> Iterator[RegisterWrite]:
+        device = self._devices[addr]
+        at = (device.reg_width or 8) // 8
+        reg = int.from_bytes(data[:at], "big")
+        if len(data) < at:
+            raise self._refused((addr, reg), f"the number of a register has {at} bytes there")
+        if len(data) == at and read:
+            register = self._registers.get((addr, reg))
+            if register is not None and register.spec.access == "w":
+                raise self._refused((addr, reg), 'it is only written (access = "w")')
+        first = at
+        while at < len(data):
+            register = self._registers.get((addr, reg))
+            if at > first and device.increment == "none":
+                raise self._refused((addr, reg), 'one write has one register (increment = "none")')
+            if register is None:
+                known = ", ".join(f"{spec.reg:#04x}" for spec in device.registers if spec.access != "r") or "none"
+                raise self._refused((addr, reg), f"the board profile does not list it; to be written are: {known}")
+            spec = register.spec
+            if spec.access == "r":
+                raise self._refused((addr, reg), 'it is only read (access = "r")')
+            if len(data) - at < spec.size:
+                raise self._refused((addr, reg), f"it has {spec.size} bytes; write it whole")
+            raw = int.from_bytes(data[at : at + spec.size], spec.order, signed=spec.signed)
+            yield RegisterWrite((addr, reg), raw, index, at)
+            at += spec.size
+            reg += spec.size if device.increment == "byte" else 1
+
+    def rewritten(
+        self, messages: Sequence[Message], writes: Sequence[RegisterWrite], numbers: Sequence[int]
+    ) -> list[Message]:
+        """Return the messages with other numbers in the registers that they write."""
+        changed = list(messages)
+        for write, raw in zip(writes, numbers, strict=True):
+            message, spec = changed[write.message], self._registers[write.output].spec
+            assert isinstance(message, Write)
+            number = raw.to_bytes(spec.size, spec.order, signed=spec.signed)
+            changed[write.message] = Write(message.data[: write.at] + number + message.data[write.at + spec.size :])
+        return changed
+
+    def clamp_reports(self, writes: Sequence[RegisterWrite], numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Yield what was asked of each register that was clamped, and what is written instead, in its unit."""
+        for write, number in zip(writes, numbers, strict=True):
+            if number != write.raw:
+                spec = self._registers[write.output].spec
+                named = {} if spec.name is None else {"name": spec.name}
+                values = {"asked": write.raw * spec.scale, "written": number * spec.scale}
+                yield {"addr": write.output[0], "reg": spec.reg, **named, **values}
+
+    def reads(self, addr: int, messages: Sequence[Message], answer: bytes) -> Iterator[tuple[Hashable, int]]:
+        """Yield the register that a transaction has read whole, and its number."""
+        device = self._devices[addr]
+        match messages:
+            case [Write(data), Read()] if len(data) == (device.reg_width or 8) // 8:
+                register = self._registers.get((addr, int.from_bytes(data, "big")))
+                if register is not None and len(answer) >= register.spec.size:
+                    spec = register.spec
+                    yield (addr, spec.reg), int.from_bytes(answer[: spec.size], spec.order, signed=spec.signed)
+
+    def check(self, output: Hashable, level: Any, now: float) -> Any:
+        """See Limits; the level of a register is its number."""
+        place = cast("tuple[int, int]", output)
+        register = self._registers.get(place)
+        if register is None:
+            return level
+        low: float
+        high: float
+        low, high = register.least, register.most
+        limit = "min" if level < low else "max" if level > high else None
+        wait = None
+        if register.stepped:
+            former = register.raw
+            if former is not None:
+                # A device may come up beyond the bounds: then the nearest bound counts as its value.
+                former = min(max(former, low), high)
+                grown = register.slew * max(0.0, now - register.since)
+                reach = register.step if grown >= register.step else floor(grown)
+                low, high = max(low, former - reach), min(high, former + reach)
+                if limit is None and not low <= level <= high:
+                    limit = "max_step"
+                    if abs(level - former) <= register.step:
+                        limit, wait = "slew_per_s", abs(level - former) / register.slew - (now - register.since)
+            elif register.spec.access == "rw":
+                name = "max_step" if register.step < inf else "slew_per_s"
+                raise self._refused(place, "its present value is not known; read the register first", limit=name)
+        if limit is None:
+            return level
+        if register.spec.on_limit == "clamp":
+            return ceil(min(max(level, low), high))
+        raise self._beyond(place, register.spec, level, limit, wait)
+
+    def note(self, output: Hashable, level: Any, now: float) -> None:
+        """See Limits."""
+        register = self._registers.get(output)  # type: ignore[call-overload]
+        if register is not None and register.raw != level:
+            register.raw, register.since = level, now
+
+    def failed(self, output: Hashable, level: Any, now: float) -> None:
+        """See Limits: its value is not known any more."""
+        del level
+        self.note(output, None, now)
+
+    def foresee(self, drive: Drive) -> None:
+        """See Limits: registers that are not written, and values beyond `min` and `max`."""
+        addr = cast("int", drive.output)
+        if not self.lists(addr, ten_bit=False):
+            return
+        for write in self.writes(addr, drive.level):
+            register = self._registers[write.output]
+            if register.spec.on_limit == "refuse" and not register.least <= write.raw <= register.most:
+                limit = "min" if write.raw < register.least else "max"
+                raise self._beyond(write.output, register.spec, write.raw, limit, None)
+
+    def _beyond(
+        self, output: tuple[int, int], spec: Register, raw: int, limit: str, wait: float | None
+    ) -> LimitViolated:
+        bound = getattr(spec, limit)
+        if bound is None:  # its width
+            bound = spec.raw_bounds[limit == "max"] * spec.scale
+        unit = f" {spec.unit}" if spec.unit else ""
+        data: dict[str, Any] = {"value": bound, "unit": spec.unit} if spec.unit else {"value": bound}
+        text = f"{raw * spec.scale:g}{unit} is beyond {limit} = {bound:g}"
+        if wait is not None:
+            data["retry_after_ms"] = max(1, ceil(wait * 1000))
+            text += f"; try again in {data['retry_after_ms']} ms"
+        return self._refused(output, text, limit=limit, **data)
+
+    def _refused(self, output: tuple[int, int], why: str, **data: Any) -> LimitViolated:
+        addr, reg = output
+        register = self._registers.get(output)
+        name = None if register is None else register.spec.name
+        named = {"name": name} if name else {}
+        text = f"i2c bus {self._bus}, address {addr:#04x}, register {reg:#04x}{f' ({name})' if name else ''}: {why}"
+        data = {"bus": self._bus, "addr": addr, "reg": reg, **named, "reason": why, **data, "effect": "none"}
+        return LimitViolated(f"Limit violated: {text}; nothing was written", data=data)
+
+
+def _bounded(spec: Register) -> _Register:
+    return _Register(
+        spec,
+        *spec.raw_bounds,
+        step=inf if spec.max_step is None else floor(spec.max_step / spec.scale + ROUNDING),
+        slew=inf if spec.slew_per_s is None else spec.slew_per_s / spec.scale,
+    )
