@@ -28,14 +28,14 @@ from hearth.policy.rules import Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
     from hearth.actors.messages import PathVerdicts, Request
     from hearth.actors.step import TaskServices
     from hearth.actors.task_registry import TaskRegistry
     from hearth.policy.memory import Account
-    from hearth.policy.rules import Grant, RateLimits
+    from hearth.policy.rules import ApprovalRule, Grant, RateLimits
     from hearth.protocol.known import KnownMembers, UnknownMember
     from hearth.protocol.methods import StepSpec, TaskSubmit
     from hearth.schema import Validator
@@ -66,12 +66,19 @@ class PathsUnchecked(Exception):
 
 
 def check(
-    submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float, verdicts: PathVerdicts
+    submit: TaskSubmit,
+    checks: Checks,
+    grant: Grant,
+    rates: RateLimits,
+    now: float,
+    verdicts: PathVerdicts,
+    missing: Callable[[ApprovalRule], int] = lambda rule: rule.persons,
 ) -> tuple[list[StepRun], dict[str, int]]:
     """Return the steps of an acceptable submission, ready to run, and the tokens it took from the rate limits, by tool.
 
-    Raises InvalidParams, ToolNotFound, PermissionDenied or RateLimited; `data` names the step and the reason. Raises
-    PathsUnchecked for paths that are neither in `verdicts` nor can be checked without waiting for a disk.
+    `missing` returns the number of approvals that are missing by a rule. Raises InvalidParams, ToolNotFound,
+    PermissionDenied, ApprovalRequired or RateLimited; `data` names the step and the reason. Raises PathsUnchecked for
+    paths that are neither in `verdicts` nor can be checked without waiting for a disk.
     """
     specs = submit.steps
     if len(specs) > checks.max_steps:
@@ -85,10 +92,7 @@ def check(
         if spec.tool not in grant.allowed:
             raise _denied(index, spec, f"not in the allowlist of policy {grant.policy!r}")
     steps = [_resolve(index, spec, checks, strict=submit.strict) for index, spec in enumerate(specs)]
-    cap = grant.risk_cap(submit.constraints.max_risk_level)
-    for index, step in enumerate(steps):
-        if step.risk > cap:
-            raise _too_risky(index, specs[index], step, cap)
+    _check_risks(submit, steps, grant, missing)
     for index, step in enumerate(steps):
         for use in step.tool.paths(specs[index].args):
             try:
@@ -108,6 +112,25 @@ def _foresee(index: int, step: StepRun, spec: StepSpec, buses: Mapping[str, Bus]
                 buses[drive.bus].guard.foresee(drive)
             except RpcError as error:
                 raise _at_step(error, index, step.tool.name) from None
+
+
+def _check_risks(
+    submit: TaskSubmit, steps: Sequence[StepRun], grant: Grant, missing: Callable[[ApprovalRule], int]
+) -> None:
+    """Raise PermissionDenied for a step above the risk cap, and ApprovalRequired if the policy asks for approvals."""
+    cap = grant.risk_cap(submit.constraints.max_risk_level)
+    for index, step in enumerate(steps):
+        if step.risk > cap:
+            raise _too_risky(index, submit.steps[index], step, cap)
+    if not grant.approval:
+        return
+    index, step = max(enumerate(steps), key=lambda numbered: numbered[1].risk)
+    rule = grant.approval_for(step.risk)
+    if rule is not None and missing(rule):
+        asked = f"policy {grant.policy!r} asks for it from risk {rule.from_risk} on"
+        reason = f"{asked}, and step {index} ({step.tool.name}) has risk {step.risk}"
+        cure = "prepare it as a plan (plan.prepare, `hearth plan prepare`), have it approved, then execute it"
+        raise _at_step(rule.refusal(reason, cure), index, step.tool.name)
 
 
 def _check_path(
@@ -264,15 +287,21 @@ class Admission:
         now: float,
         on_end: Callable[[TaskActor], None],
         followers: int,
+        approved_by: Collection[str] = (),
     ) -> TaskActor:
         """Return a task that is registered and ready to run; it answers `request` when its submission is on record.
 
         `followers` is the number of followers of the session, each of which will follow the task. `now` is the present
-        Trio time, not the time of the submission, whose paths may have taken long to check. Raises RpcError for a
-        rejected submission, after recording it, and PathsUnchecked.
+        Trio time, not the time of the submission, whose paths may have taken long to check. `approved_by` are the
+        principals that have approved exactly this. Raises RpcError for a rejected submission, after recording it, and
+        PathsUnchecked.
         """
+
+        def missing(rule: ApprovalRule) -> int:
+            return rule.missing(approved_by, self._principal)
+
         try:
-            steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts)
+            steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, missing)
             halts = self._services.halt_flag.count
             requester = Requester(self._session_id, new_id(), self._principal, self._deadman, halts)
             try:
@@ -315,6 +344,21 @@ class Admission:
             # A dry run passes the same checks as the task itself, but does nothing that a tool's rate bounds.
             self._rates.put_back(tokens, now)
         return task
+
+    def prepare(self, submit: TaskSubmit, verdicts: PathVerdicts, request: Request, now: float) -> list[StepRun]:
+        """Return the steps of a plan that passes every check but that for its approval.
+
+        It takes no tokens of a tool, and counts as a dry run. Raises RpcError, after recording it, and PathsUnchecked.
+        """
+        try:
+            steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, lambda _rule: 0)
+            self._rates.put_back(tokens, now)
+            self._require_dry_run_rate(now)
+        except RpcError as error:
+            self._record_rejection((step.tool for step in submit.steps[:16]), error)
+            raise
+        self.name_ignored(request, submit)
+        return steps
 
     def name_ignored(self, request: Request, submit: TaskSubmit) -> None:
         """Add to `request.ignored`, which the answer names, the args that the submission's tools do not know."""

@@ -37,7 +37,7 @@ from hearth.errors import ConfigError
 from hearth.hcp import is_installed, require
 from hearth.hcp.capability import CapabilitySet
 from hearth.policy.paths import PathGuard
-from hearth.policy.rules import JobRules, Match, PolicyEntry, token_digests
+from hearth.policy.rules import ApprovalRule, JobRules, Match, PolicyEntry, token_digests
 from hearth.tools import ToolRegistry
 
 if TYPE_CHECKING:
@@ -219,6 +219,7 @@ def _policy(config: Config) -> list[PolicyEntry]:
                     rate=entry.rate,
                     hcp=JobRules(**asdict(entry.hcp)),
                     rights=entry.rights,
+                    approval=tuple(ApprovalRule(**asdict(rule)) for rule in entry.approval),
                 )
             )
         except ConfigError as error:

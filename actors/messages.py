@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from hearth.actors.events import EventLog, History
     from hearth.errors import PermissionDenied, RpcError
     from hearth.policy.principal import Principal
-    from hearth.protocol.methods import Params, TaskSubmit
+    from hearth.protocol.methods import Params
     from hearth.tools import PathUse
 
 
@@ -99,12 +99,11 @@ class MessageSink(Protocol):
 
 
 @frozen(eq=False)
-class PathsChecked:
-    """A submission whose paths have been checked in a thread, to be checked again with these verdicts."""
+class Resumed:
+    """A request that had to wait outside of the session's turn; `resume` goes on with it, as RpcError or an answer."""
 
     request: Request
-    submit: TaskSubmit
-    verdicts: PathVerdicts
+    resume: Callable[[], None]
 
 
 @frozen
@@ -140,12 +139,12 @@ class TimerFired:
 
 TIMER_FIRED = TimerFired()
 Notice: TypeAlias = "CloseSession | Disconnected | StopTasks | TimerFired"
-Message: TypeAlias = "Request | PathsChecked | Notice"
+Message: TypeAlias = "Request | Resumed | Notice"
 
 
 def refuse(message: Message, error: RpcError) -> None:
     """Answer a message with an error, if it expects an answer."""
-    if isinstance(message, PathsChecked):
+    if isinstance(message, Resumed):
         message.request.error(error)
     elif not isinstance(message, (CloseSession, Disconnected, StopTasks, TimerFired)):
         message.error(error)

@@ -27,8 +27,10 @@ from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
 from hearth.actors.messages import TIMER_FIRED, CloseSession, Request, StopTasks
 from hearth.actors.refusals import Refusals
+from hearth.actors.safety.approvals import Approvals
 from hearth.actors.safety.halt import Halt, Latch
 from hearth.actors.safety.interlocks import Interlocks
+from hearth.actors.safety.plans import Plans
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
@@ -209,6 +211,8 @@ class Runtime:
         self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
         """The memory charged to each principal."""
         halt_flag = HaltFlag()
+        self.approvals = Approvals()
+        self.plans = Plans(self.approvals, limits, parts.clock, self._timers.set)
         self.buses = {
             bus_id: Bus(
                 bus_id,
@@ -265,6 +269,7 @@ class Runtime:
                 agent_card=self.agent_card,
             ),
             halt=self.halt,
+            plans=self.plans,
             wake_at=self._timers.set,
             forget=self._forget,
         )
@@ -362,10 +367,12 @@ class Runtime:
         for session in self._sessions.values():
             session.post(StopTasks(self.halt.flag.ended()))
 
-    def _notify_timer(self, session_id: str) -> None:
-        session = self._sessions.get(session_id)
+    def _notify_timer(self, name: str) -> None:
+        session = self._sessions.get(name)
         if session is not None:
             session.post(TIMER_FIRED)
+        else:
+            self.plans.expire(name)
 
     # --- health, capabilities, records --------------------------------------------------------------------------
 

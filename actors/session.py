@@ -13,7 +13,7 @@ Theory of operation. The states of a session:
   all the same, for reads.
 - *Serving.* Messages are handled one at a time, in the order in which they came. Handling one never waits: neither for
   a task, a bus, the journal nor a disk. So a request about one task is answered while others run. What must wait runs
-  in a child task, and comes back as a message (`PathsChecked`) or as an answer (`_permit`).
+  in a child task, and comes back as a message (`Resumed`) or as an answer (`_permit`).
 - *Winding up.* `reason` is set; every further request is answered with SESSION_INVALID. The tasks are cancelled, then
   the outputs that the session drove go to their safe state, then the end is recorded. Together the first two take no
   longer than `close_grace`; tasks that have not returned by then are reported as `yielding`.
@@ -46,12 +46,13 @@ from hearth.actors.messages import (
     TIMER_FIRED,
     CloseSession,
     Disconnected,
-    PathsChecked,
     PathVerdicts,
+    Resumed,
     StopTasks,
     TimerFired,
     refuse,
 )
+from hearth.actors.safety.plans import PlanRequests
 from hearth.actors.task_registry import TaskRegistry
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
@@ -67,6 +68,7 @@ from hearth.protocol.methods import (
     McpInfo,
     McpTools,
     McpUse,
+    PlanParams,
     SessionClose,
     TaskCancel,
     TaskGet,
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from hearth.actors.events import EventLog, History
     from hearth.actors.messages import EventSink, Message, Notice, Request
     from hearth.actors.safety.halt import Halt
+    from hearth.actors.safety.plans import Plans
     from hearth.actors.step import TaskServices
     from hearth.actors.task import TaskActor
     from hearth.actors.task_registry import IdempotencyEntry
@@ -114,6 +117,7 @@ class SessionServices:
     limits: SessionLimits
     manifests: ToolCatalogue
     halt: Halt
+    plans: Plans
     wake_at: Callable[[str, float], None]
     """Asks for a TIMER_FIRED at a time of Trio's clock."""
     forget: Callable[[Session], None]
@@ -134,15 +138,16 @@ class Session:
         "_handling",
         "_idle_timer",
         "_inbox",
-        "_lookups",
         "_nursery",
         "_opener",
         "_opening",
+        "_plan_requests",
         "_resets",
         "_services",
         "_subscribers",
         "_task_registry",
         "_unrecorded",
+        "_waits",
         "_winding_up",
         "end_recorded",
         "made_safe",
@@ -180,8 +185,19 @@ class Session:
             deadman=opening.heartbeat_ms is not None or opening.on_disconnect == "close",
         )
         self._subscribers = Subscribers(self._task_registry, account)
-        # Scopes of path checks in threads: `_wind_up` cancels them, since a disk may not answer for long.
-        self._lookups: set[trio.CancelScope] = set()
+        self._plan_requests = PlanRequests(
+            self,
+            self.session_id,
+            principal,
+            grant,
+            self._admission,
+            services.plans,
+            services.tasks,
+            services.checks,
+            account,
+        )
+        # Scopes of requests that wait: `_wind_up` cancels them, since a disk or a person may not answer for long.
+        self._waits: set[trio.CancelScope] = set()
         self._idle_timer = IdleTimer(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
         self._resets: deque[int] = deque()
         """For each request of halt.reset in the mailbox: the number of halts when it came."""
@@ -294,16 +310,16 @@ class Session:
         elif self.reason is not None:
             # An earlier message of the same batch has ended the session.
             refuse(message, SessionInvalid())
-        elif isinstance(message, PathsChecked):
+        elif isinstance(message, Resumed):
             # Its request has counted as a sign of life when it came.
-            self._handle(message.request, message.verdicts)
+            self._handle(message.request, message.resume)
         elif isinstance(message.params, SessionClose):
             # Answered in `_wind_up`, when the end is on record and the outputs are safe.
             self.reason = CLOSED
             self._closers.append(message)
         else:
             self._idle_timer.heard_at = trio.current_time()
-            self._handle(message, {})
+            self._handle(message, partial(self._execute, message, {}))
 
     def _notice(self, message: Notice) -> None:
         if isinstance(message, CloseSession):
@@ -324,36 +340,77 @@ class Session:
         elif self.reason is None:
             self._check_idle()
 
-    def _handle(self, request: Request, verdicts: PathVerdicts) -> None:
+    def _handle(self, request: Request, execute: Callable[[], None]) -> None:
         """Execute one request. An RpcError is sent as its answer; anything else is a bug and is raised."""
         self._handling = request
-        params = request.params
         try:
-            if isinstance(params, TaskSubmit):
-                self._submit(request, params, verdicts)
-            elif isinstance(params, TaskGet):
-                request.result(self._task_registry.get(params.task_id))
-            elif isinstance(params, TaskCancel):
-                request.result(self._task_registry.cancel(params.task_id))
-            elif isinstance(params, EventsSubscribe):
-                self._subscribers.subscribe(request, params)
-            elif isinstance(params, EventsUnsubscribe):
-                self._subscribers.unsubscribe(request, params)
-            elif isinstance(params, ToolList):
-                request.result(orjson.Fragment(self._services.manifests.tool_list(self._grant)))
-            elif isinstance(params, McpTools):
-                request.result(orjson.Fragment(self._services.manifests.mcp_tools(self._grant)))
-            elif isinstance(params, McpInfo):
-                request.result(self._services.manifests.mcp_info(self._grant))
-            elif isinstance(params, McpUse):
-                assert self._nursery is not None
-                record = self._admission.permit(params.tool, trio.current_time())
-                self._nursery.start_soon(self._permit, request, record)
-            elif isinstance(params, (HaltNow, HaltReset, HaltStatus)):
-                self._halt(request, params)
+            execute()
+        except PathsUnchecked as question:
+            # Nothing was charged or counted yet: the whole request is executed again with the verdicts.
+            self.wait_beside(request, partial(self._look_up, request, question))
         except RpcError as error:
             request.error(error)
         self._handling = None
+
+    def _execute(self, request: Request, verdicts: PathVerdicts) -> None:
+        params = request.params
+        if isinstance(params, TaskSubmit):
+            self._submit(request, params, verdicts)
+        elif isinstance(params, TaskGet):
+            request.result(self._task_registry.get(params.task_id))
+        elif isinstance(params, TaskCancel):
+            request.result(self._task_registry.cancel(params.task_id))
+        elif isinstance(params, EventsSubscribe):
+            self._subscribers.subscribe(request, params)
+        elif isinstance(params, EventsUnsubscribe):
+            self._subscribers.unsubscribe(request, params)
+        elif isinstance(params, ToolList):
+            request.result(orjson.Fragment(self._services.manifests.tool_list(self._grant)))
+        elif isinstance(params, McpTools):
+            request.result(orjson.Fragment(self._services.manifests.mcp_tools(self._grant)))
+        elif isinstance(params, McpInfo):
+            request.result(self._services.manifests.mcp_info(self._grant))
+        elif isinstance(params, McpUse):
+            assert self._nursery is not None
+            record = self._admission.permit(params.tool, trio.current_time())
+            self._nursery.start_soon(self._permit, request, record)
+        elif isinstance(params, (HaltNow, HaltReset, HaltStatus)):
+            self._halt(request, params)
+        elif isinstance(params, PlanParams):
+            self._plan_requests.handle(request, params, verdicts)
+
+    # --- requests that wait -------------------------------------------------------------------------------------
+
+    def wait_beside(self, request: Request, wait: Callable[[], Awaitable[Callable[[], None]]]) -> None:
+        """See plans.Host."""
+        assert self._nursery is not None
+        self._nursery.start_soon(self._wait_beside, request, wait)
+
+    async def _wait_beside(self, request: Request, wait: Callable[[], Awaitable[Callable[[], None]]]) -> None:
+        answer: RpcError | None = SessionInvalid()
+        with trio.CancelScope() as scope:
+            self._waits.add(scope)
+            try:
+                # Resumed by a message: this is another task, and the session may have changed during the wait.
+                self.resume(request, await wait())
+                answer = None
+            except RpcError as error:
+                answer = error
+            finally:
+                self._waits.discard(scope)
+                # Cancelled by `_wind_up`, or torn down.
+                if answer is not None:
+                    request.error(answer)
+
+    def resume(self, request: Request, then: Callable[[], None]) -> None:
+        """See plans.Host."""
+        self._inbox.post(Resumed(request, then))
+
+    async def _look_up(self, request: Request, question: PathsUnchecked) -> Callable[[], None]:
+        """Check paths in a thread, because a disk may be slow; it may still wait for its disk when this has ended."""
+        paths = self._services.checks.paths
+        verdicts = await trio.to_thread.run_sync(check_paths_blocking, question.uses, paths, abandon_on_cancel=True)
+        return partial(self._execute, request, verdicts)
 
     # --- submissions --------------------------------------------------------------------------------------------
 
@@ -366,18 +423,34 @@ class Session:
                 # A repeat, too, is answered only when the task is on record.
                 first.waiting.append(partial(self._repeat, request, submit, first))
             return
+        self.start_task(submit, verdicts, request)
+
+    def start_task(
+        self,
+        submit: TaskSubmit,
+        verdicts: PathVerdicts,
+        request: Request,
+        *,
+        on_end: Callable[[TaskActor], None] | None = None,
+        approved_by: Collection[str] = (),
+        first: Mapping[str, Any] | None = None,
+    ) -> TaskActor:
+        """See plans.Host."""
         assert self._nursery is not None
-        try:
-            task = self._admission.accept(
-                submit, verdicts, request, trio.current_time(), self._task_ended, len(self._subscribers)
-            )
-        except PathsUnchecked as question:
-            # Nothing was charged or counted yet: the whole submission is checked again with the verdicts.
-            self._nursery.start_soon(self._look_up, request, submit, question)
-            return
+
+        def ended(task: TaskActor) -> None:
+            self._task_ended(task)
+            if on_end is not None:
+                on_end(task)
+
+        followers = len(self._subscribers)
+        task = self._admission.accept(submit, verdicts, request, trio.current_time(), ended, followers, approved_by)
+        if first is not None:
+            task.record_first({**first, "task_id": task.task_id})
         # In this order: a follower that is attached later could miss the first event.
         self._subscribers.follow(task.log)
         self._nursery.start_soon(task.run)
+        return task
 
     def _repeat(self, request: Request, submit: TaskSubmit, first: IdempotencyEntry, error: RpcError | None) -> None:
         """Answer a submission that repeats the first one of its key."""
@@ -388,25 +461,6 @@ class Session:
         request.result(self._task_registry.repeated(first))
         if submit.subscribe and request.follower is not None and self._task_registry.has(first.task_id):
             request.follower.follow(self._task_registry.log_of(first.task_id), 1)
-
-    async def _look_up(self, request: Request, submit: TaskSubmit, question: PathsUnchecked) -> None:
-        """Check paths in a thread, because a disk may be slow; then have the submission checked again."""
-        paths = self._services.checks.paths
-        answer: PathsChecked | None = None
-        with trio.CancelScope() as scope:
-            self._lookups.add(scope)
-            try:
-                verdicts = await trio.to_thread.run_sync(
-                    check_paths_blocking, question.uses, paths, abandon_on_cancel=True
-                )
-                # As a message: this is another task, and the session may have changed during the check.
-                answer = PathsChecked(request, submit, verdicts)
-                self._inbox.post(answer)
-            finally:
-                self._lookups.discard(scope)
-                # Cancelled by `_wind_up`, or torn down; the thread may still wait for its disk.
-                if answer is None:
-                    request.error(SessionInvalid())
 
     async def _permit(self, request: Request, record: Mapping[str, Any]) -> None:
         """Answer once the use is on record, so that no use begins before; reads go on if the log cannot be written."""
@@ -481,7 +535,7 @@ class Session:
         """
         self._winding_up = True
         until = trio.current_time() + self._services.limits.close_grace
-        for scope in self._lookups:
+        for scope in self._waits:
             scope.cancel()
         for task in self._task_registry.all_live():
             task.cancel("shutting down" if self.reason == "shutting down" else "session closed")

@@ -187,6 +187,10 @@ class TaskActor:
 
     # --- called by the session ----------------------------------------------------------------------------------
 
+    def record_first(self, record: Mapping[str, Any]) -> None:
+        """Write a record before that of the submission, in the same write; before `run`."""
+        self._records.append(record)
+
     def cancel(self, reason: CancelReason, error: RpcError | None = None) -> None:
         """Ask the task to stop: its waits end at once, a transaction that has begun finishes. Idempotent.
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         JobEvent as JobEvent,
         JobHandle as JobHandle,
         JobResult as JobResult,
+        Plan as Plan,
+        PlanStep as PlanStep,
         Session as Session,
         Step as Step,
         StepResult as StepResult,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from hearth.client.connection import Client as Client, connect as connect
     from hearth.config.model import Config as Config, load_config as load_config
     from hearth.errors import (
+        ApprovalRequired as ApprovalRequired,
         ArtifactDamaged as ArtifactDamaged,
         CarrierError as CarrierError,
         ConfigError as ConfigError,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
         JobFailed as JobFailed,
         JobRejected as JobRejected,
         PermissionDenied as PermissionDenied,
+        PlanStale as PlanStale,
         ResourceBusy as ResourceBusy,
         RpcError as RpcError,
         SessionInvalid as SessionInvalid,
@@ -55,7 +59,7 @@ if TYPE_CHECKING:
         StepFailed as StepFailed,
     )
     from hearth.hcp.inputs import I2cAddress as I2cAddress, InputRefused as InputRefused, Line as Line, Port as Port
-    from hearth.tools import Done as Done, StepContext as StepContext, Tool as Tool, Undo as Undo
+    from hearth.tools import Done as Done, Preview as Preview, StepContext as StepContext, Tool as Tool, Undo as Undo
 
     Runtime: TypeAlias = _EmbeddedRuntime
 
@@ -63,17 +67,19 @@ _HOME = {
     "hearth.actors.bridges.hcp.capability_api": "Job",
     "hearth.actors.bridges.hcp.execution": "Answer",
     "hearth.actors.embedded": "EmbeddedRuntime=Runtime open_runtime",
-    "hearth.api": "HaltStatus JobEvent JobHandle JobResult Session Step StepResult Task TaskEvent TaskResult step",
+    "hearth.api": (
+        "HaltStatus JobEvent JobHandle JobResult Plan PlanStep Session Step StepResult Task TaskEvent TaskResult step"
+    ),
     "hearth.client.connection": "Client connect",
     "hearth.config.model": "Config load_config",
     "hearth.errors": (
-        "ArtifactDamaged CarrierError ConfigError DeviceError HearthError InvalidParams JobFailed "
-        "JobRejected PermissionDenied ResourceBusy RpcError SessionInvalid TaskFailed TimedOut"
+        "ApprovalRequired ArtifactDamaged CarrierError ConfigError DeviceError HearthError InvalidParams JobFailed "
+        "JobRejected PermissionDenied PlanStale ResourceBusy RpcError SessionInvalid TaskFailed TimedOut"
     ),
     "hearth.hcp.capability": "Escalation Limit capability",
     "hearth.hcp.durable": "CapabilityFailed OutcomeUnknown ReplayMismatch SafetyViolation StepFailed",
     "hearth.hcp.inputs": "I2cAddress InputRefused Line Port",
-    "hearth.tools": "Done StepContext Tool Undo",
+    "hearth.tools": "Done Preview StepContext Tool Undo",
 }
 """Module -> the public names that it defines, separated by spaces; NAME=PUBLIC for one that is public by another."""
 _FACES = ("aio", "sync")

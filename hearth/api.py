@@ -123,6 +123,44 @@ class HaltStatus:
     """Halt input to "clear", or why it is not: a reset needs all of them clear."""
 
 
+@frozen(kw_only=True)
+class PlanStep:
+    """One step of a plan, with what it changes: as it was when the plan was prepared, and as it is after the step.
+
+    `before` and `after` are None for a step that does not say what it changes.
+    """
+
+    tool: str
+    args: Mapping[str, Any]
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+
+
+@frozen(kw_only=True)
+class Plan:
+    """A prepared task (plan.prepare). `hash` is over the RFC 8785 form of `intent`, `constraints` and `steps`."""
+
+    plan_id: str
+    hash: str
+    effective_risk: int
+    intent: str
+    constraints: Mapping[str, Any]
+    steps: Sequence[PlanStep]
+    expires_at: str
+    """RFC 3339, in UTC."""
+    needs: Mapping[str, Any] | None = None
+    """What the policy asks for: `right`, `persons`, `other` (another principal than its own); None: nothing."""
+    approved_by: Sequence[str] = ()
+    state: str = "ready"
+    """waiting (for approvals), ready, executed or rejected."""
+    principal: str = ""
+    own: bool = True
+    task_id: str | None = None
+    """The task that it became."""
+    rejected_by: str | None = None
+    reason: str | None = None
+
+
 class Task(Protocol):
     """A submitted task."""
 
@@ -236,6 +274,52 @@ class Session(Protocol):
         Raises TypeError for an unknown constraint, InvalidParams for an unknown argument of a tool, and the RpcError
         subclass for the server's answer.
         """
+        ...
+
+    async def prepare(
+        self,
+        /,
+        intent: str,
+        steps: Sequence[Step | Mapping[str, Any]],
+        *,
+        max_duration_ms: float | None = None,
+        abort_on_step_failure: bool | None = None,
+        max_risk_level: int | None = None,
+        rollback_on_failure: bool | None = None,
+        exclusive: bool | None = None,
+        on_busy: OnBusy | None = None,
+        dry_run: bool | None = None,
+        priority: Priority | None = None,
+        **unknown: Never,
+    ) -> Plan:
+        """Prepare a plan: check a task as `submit` does, read what it would change, and run nothing (plan.prepare).
+
+        Raises as `submit`, and QueueFull if this principal has too many plans.
+        """
+        ...
+
+    async def execute(self, plan: Plan | str, *, wait_ms: int | None = None) -> Task:
+        """Execute a plan of one's own, or the one with this id: at most once, and only as it was prepared.
+
+        `wait_ms` (up to 60,000) waits for its approval. Raises PlanStale if it was executed, has expired, or what it
+        changes is not as it was; ApprovalRequired if it is not approved in time; PermissionDenied if it was rejected.
+        """
+        ...
+
+    async def plans(self) -> Sequence[Plan]:
+        """Return one's own plans, and with the right to approve also those of others that wait (plan.list)."""
+        ...
+
+    async def approve(self, plan: Plan, *, reason: str | None = None) -> int:
+        """Approve a plan exactly as it is shown here; return how many approvals are still missing.
+
+        Raises PermissionDenied without the right, or for one's own plan that another must approve; PlanStale if no
+        such plan waits.
+        """
+        ...
+
+    async def reject(self, plan: Plan | str, *, reason: str | None = None) -> None:
+        """Reject a plan, or withdraw one's own. Raises as `approve`."""
         ...
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:

@@ -58,6 +58,20 @@ class Drive:
 
 
 @frozen
+class Preview:
+    """The way to show what a step changes before it runs (plan.prepare).
+
+    `tool` and `args` are a step of effective risk 0 that reads what the step changes. Of its result, `members` are
+    shown. `after` has the same members as they are after the step; None: as they were before it, such as for a pulse.
+    """
+
+    tool: str
+    args: Args
+    members: tuple[str, ...]
+    after: Mapping[str, Json] | None = None
+
+
+@frozen
 class Undo:
     """The rollback of a completed step: one transaction on the step's own bus.
 
@@ -239,6 +253,9 @@ class Tool:
         validator=_check_least_risk,
     )
     """The least risk that `effective_risk` returns. Default: 0, or `risk_level` without `effective_risk`."""
+
+    preview: Callable[[Args], Preview | None] | None = None
+    """Returns the way to show what a step with these args changes, which fit `params_schema`; None: it is not shown."""
 
     def risk_of(self, args: Args) -> int:
         """Return the effective risk of a step with these args, which fit `params_schema`; every check uses it."""

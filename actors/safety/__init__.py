@@ -1,1 +1,1 @@
-"""Physical safety: what keeps outputs within bounds, and stops them."""
+"""Physical safety across sessions: what keeps outputs within bounds, what stops them, what a person must approve."""

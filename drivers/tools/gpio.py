@@ -12,7 +12,7 @@ import trio
 
 from hearth.drivers.tools import schemas
 from hearth.errors import LimitViolated
-from hearth.tools import Args, Done, Drive, StepContext, Tool, Undo
+from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,6 +73,19 @@ class _Gpio:
         value: Level = 1 if args["value"] else 0
         former = await ctx.transact(chip.set(offset, value), drives=offset)
         return Done(_echo(args, offset, {"value": value}), chip.undo(offset, former))
+
+    def preview_set(self, args: Args) -> Preview:
+        """Show the level of the line before a gpio.set, and after it."""
+        return self._preview(args, {"value": 1 if args["value"] else 0})
+
+    def preview_pulse(self, args: Args) -> Preview:
+        """Show the level of the line before a gpio.pulse; it is the same after it."""
+        return self._preview(args, None)
+
+    def _preview(self, args: Args, after: Mapping[str, Any] | None) -> Preview:
+        # By chip and offset, so that two steps that name one line in two ways are about the same thing.
+        chip, offset = self._find(args, drive=True)
+        return Preview("gpio.get", {"chip": chip.label, "line": offset}, ("value",), after)
 
     async def pulse(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """gpio.pulse."""
@@ -227,6 +240,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             bus=gpio.bus_to_drive,
             drives=gpio.drives,
             run=gpio.set,
+            preview=gpio.preview_set,
         ),
         Tool(
             name="gpio.pulse",
@@ -261,6 +275,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             bus=gpio.bus_to_drive,
             drives=gpio.drives,
             run=gpio.pulse,
+            preview=gpio.preview_pulse,
         ),
     ]
 

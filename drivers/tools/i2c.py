@@ -26,7 +26,7 @@ from hearth.drivers.i2c import (
 )
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.schemas import Schema, encode, number, only_one, read_bytes, shown_bytes, wrong
-from hearth.tools import Args, Drive, StepContext, Tool
+from hearth.tools import Args, Drive, Preview, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -182,6 +182,14 @@ class _Runs:
         await self._exchange(ctx, args, [Write(_selected(args) + data)])
         return _with_clamped(ctx, {"written": len(data)})
 
+    def preview_write(self, args: Args) -> Preview | None:
+        """Show the registers before an i2c.write that names one, and after it."""
+        if "reg" not in args:
+            return None
+        data = read_bytes(args)
+        where = {name: args[name] for name in ("bus", "addr", "ten_bit", "reg", "reg_width") if name in args}
+        return Preview("i2c.read", {**where, "len": len(data)}, ("data",), {"data": encode(data)})
+
     async def transfer(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """i2c.transfer: a write and perhaps a read, or any list of messages, in one transaction."""
         messages = _messages(args)
@@ -309,6 +317,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             bus=write_bus_of,
             drives=drives_of_write,
             run=runs.write,
+            preview=runs.preview_write,
         ),
         Tool(
             name="i2c.transfer",

@@ -166,6 +166,11 @@ class Session(WithNamespaces, Face[ClientSession]):
     halt = _awaited(api.Session.halt)
     halt_status = _awaited(api.Session.halt_status)
     reset_halt = _awaited(api.Session.reset_halt)
+    prepare = _awaited(api.Session.prepare)
+    execute = _making(api.Session.execute, Task)
+    plans = _awaited(api.Session.plans)
+    approve = _awaited(api.Session.approve)
+    reject = _awaited(api.Session.reject)
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.Session."""

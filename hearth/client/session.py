@@ -31,8 +31,9 @@ import trio
 
 from hearth._util.text import suggest
 from hearth.api import Step, StepResult, TaskEvent, TaskResult
+from hearth.audit.record import args_hash
 from hearth.errors import MethodNotFound, TaskFailed, from_wire
-from hearth.protocol.client import ProtocolViolation, read_halt, read_task
+from hearth.protocol.client import ProtocolViolation, read_halt, read_plan, read_task
 from hearth.protocol.jsonrpc import kind_of
 from hearth.protocol.known import require_known
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Never
 
-    from hearth.api import HaltStatus, OnBusy, Priority
+    from hearth.api import HaltStatus, OnBusy, Plan, Priority
     from hearth.errors import HearthError
     from hearth.namespaces import (
         FilesNamespace,
@@ -297,7 +298,7 @@ class ClientSession(WithNamespaces):
         **unknown: Never,
     ) -> ClientTask:
         """See hearth.api.Session."""
-        members = {
+        constraints = {
             "max_duration_ms": max_duration_ms,
             "abort_on_step_failure": abort_on_step_failure,
             "max_risk_level": max_risk_level,
@@ -307,16 +308,7 @@ class ClientSession(WithNamespaces):
             "dry_run": dry_run,
             "priority": priority,
         }
-        for name in unknown:
-            known = [*members, "idempotency_key", "follow"]
-            raise TypeError(f"submit() has no constraint {name!r}; {suggest(name, known) or f'there are {known}'}")
-        constraints = {name: value for name, value in members.items() if value is not None}
-        task: dict[str, Any] = {
-            "intent": intent,
-            "steps": [step.to_wire() if isinstance(step, Step) else dict(step) for step in steps],
-        }
-        if constraints:
-            task["constraints"] = constraints
+        task = _task("submit", intent, steps, constraints, unknown, ("idempotency_key", "follow"))
         if idempotency_key is not None:
             task["idempotency_key"] = idempotency_key
         # With a key the caller can find the task again. Without one, a task whose answer is lost must be cancelled.
@@ -335,6 +327,61 @@ class ClientSession(WithNamespaces):
     def _cancelling(self, submitted: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
         task_id = submitted.get("task_id")
         return ("task.cancel", {"session_id": self.session_id, "task_id": task_id}) if task_id else None
+
+    async def prepare(
+        self,
+        /,
+        intent: str,
+        steps: Sequence[Step | Mapping[str, Any]],
+        *,
+        max_duration_ms: float | None = None,
+        abort_on_step_failure: bool | None = None,
+        max_risk_level: int | None = None,
+        rollback_on_failure: bool | None = None,
+        exclusive: bool | None = None,
+        on_busy: OnBusy | None = None,
+        dry_run: bool | None = None,
+        priority: Priority | None = None,
+        **unknown: Never,
+    ) -> Plan:
+        """See hearth.api.Session."""
+        constraints = {
+            "max_duration_ms": max_duration_ms,
+            "abort_on_step_failure": abort_on_step_failure,
+            "max_risk_level": max_risk_level,
+            "rollback_on_failure": rollback_on_failure,
+            "exclusive": exclusive,
+            "on_busy": on_busy,
+            "dry_run": dry_run,
+            "priority": priority,
+        }
+        task = _task("prepare", intent, steps, constraints, unknown)
+        params = {"session_id": self.session_id, "task": task, "strict": True}
+        require_known("plan.prepare", params)
+        return _plan(await self._link.call("plan.prepare", params))
+
+    async def execute(self, plan: Plan | str, *, wait_ms: int | None = None) -> ClientTask:
+        """See hearth.api.Session."""
+        named = {"plan_id": plan} if isinstance(plan, str) else {"plan_id": plan.plan_id, "hash": plan.hash}
+        params = {"session_id": self.session_id, "strict": True, **named}
+        if wait_ms is not None:
+            params["wait_ms"] = wait_ms
+        answer = await self._link.call("plan.execute", params, compensate=self._cancelling)
+        return ClientTask(self._link, self.session_id, member(answer, "task_id", str, "plan.execute"))
+
+    async def plans(self) -> list[Plan]:
+        """See hearth.api.Session."""
+        return [_plan(plan) for plan in member(await self.call("plan.list"), "plans", list, "plan.list")]
+
+    async def approve(self, plan: Plan, *, reason: str | None = None) -> int:
+        """See hearth.api.Session."""
+        answer = await self.call("plan.approve", plan_id=plan.plan_id, hash=plan.hash, reason=reason)
+        missing: int = member(answer, "missing", int, "plan.approve")
+        return missing
+
+    async def reject(self, plan: Plan | str, *, reason: str | None = None) -> None:
+        """See hearth.api.Session."""
+        await self.call("plan.reject", plan_id=plan if isinstance(plan, str) else plan.plan_id, reason=reason)
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.api.Session."""
@@ -377,6 +424,37 @@ class ClientSession(WithNamespaces):
         answer = await self._link.call("session.close", {"session_id": self.session_id})
         yielding = answer.get("yielding", 0)
         return yielding if type(yielding) is int else 0
+
+
+def _task(
+    method: str,
+    intent: str,
+    steps: Sequence[Step | Mapping[str, Any]],
+    constraints: Mapping[str, Any],
+    unknown: Mapping[str, Any],
+    others: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the `task` of a request. Raises TypeError for an unknown constraint."""
+    for name in unknown:
+        known = [*constraints, *others]
+        raise TypeError(f"{method}() has no constraint {name!r}; {suggest(name, known) or f'there are {known}'}")
+    given = {name: value for name, value in constraints.items() if value is not None}
+    task: dict[str, Any] = {
+        "intent": intent,
+        "steps": [step.to_wire() if isinstance(step, Step) else dict(step) for step in steps],
+    }
+    if given:
+        task["constraints"] = given
+    return task
+
+
+def _plan(answer: Mapping[str, Any]) -> Plan:
+    """Return a plan. Raises ProtocolViolation if its hash is not that of what it shows: something else would run."""
+    plan = read_plan(answer)
+    shown = {name: answer.get(name) for name in ("intent", "constraints", "steps")}
+    if plan.hash != args_hash(shown):
+        raise ProtocolViolation("the server sent a plan whose hash is not that of what it shows")
+    return plan
 
 
 # --- events over a connection -----------------------------------------------------------------------------------------

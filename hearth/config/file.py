@@ -163,6 +163,8 @@ def _table(header: str, name: str, section: attrs.AttrsInstance) -> Iterator[str
             yield f"# {field.name} is not set"
         elif kind is not None:
             yield f"{field.name} = {dump_value(kind.dump(value))}"
+        elif isinstance(value, tuple):
+            yield f"{field.name} = {dump_value([_inline(item) for item in value])}"
         elif attrs.has(type(value)):
             yield f"{field.name} = {dump_value(_inline(value))}"
         else:

@@ -373,6 +373,20 @@ class LimitsConfig:
     handshake_timeout_s: Seconds = 10
     """Seconds from accepting a TCP connection to its authentication."""
     close_grace_s: Grace = 2
+    max_plans_per_principal: Count = 16
+    plan_ttl_s: Seconds = 900
+    """Seconds from preparing a plan within which it may be approved and executed."""
+
+
+@frozen(field_transformer=checked)
+class ApprovalConfig:
+    """One rule of `approval` of a [[policy]] entry: tasks of this effective risk run only as approved plans."""
+
+    from_risk: Annotated[int, Integer(1, 3)]
+    right: Annotated[str, Choice("observe", "approve", "reset_halt", "admin")] = "approve"
+    persons: Annotated[int, Integer(1, 16)] = 1
+    other: Annotated[bool, Flag()] = False
+    """True if the principal that prepared the plan may not approve it; implied by 2 persons or more."""
 
 
 @frozen(field_transformer=checked)
@@ -391,11 +405,16 @@ class PolicyConfig:
     rate: Annotated[Mapping[str, str], MapOf(_RATE)] = field(factory=dict)
     hcp: HcpPolicyConfig = field(factory=HcpPolicyConfig)
     rights: Annotated[tuple[str, ...], ListOf(Choice("observe", "approve", "reset_halt", "admin"))] = ()
+    approval: tuple[ApprovalConfig, ...] = ()
+    """What runs only as an approved plan."""
 
     def __attrs_post_init__(self) -> None:
         if self.max_risk_ceiling is not None and self.max_risk_ceiling < self.max_risk:
             least = f"at least max_risk ({self.max_risk})"
             raise ConfigError(f"max_risk_ceiling: expected {least}, got {self.max_risk_ceiling}")
+        risks = [rule.from_risk for rule in self.approval]
+        if len(risks) != len({*risks}):
+            raise ConfigError("approval: two rules have one from_risk; keep one of them")
 
 
 @frozen

@@ -43,6 +43,8 @@ STEP_BYTES: Final = 1024
 """A step of a live task: its state, its hashes, its records, and its place in the snapshot."""
 EVENT_BYTES: Final = 640
 """An event with a small result, and its place in a history."""
+PLAN_BYTES: Final = 2048
+"""A prepared plan beside its document, with its question and its timer."""
 SMALL_RESULT: Final = 256
 """Bytes of a result that STEP_BYTES and EVENT_BYTES include: such a result is kept even over quota."""
 ENDED_BYTES: Final = 1024

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard
 
 from attrs import Attribute, Factory, evolve, field, frozen
 
-from hearth.errors import ConfigError, PermissionDenied, RateLimited
+from hearth.errors import ApprovalRequired, ConfigError, PermissionDenied, RateLimited
 from hearth.hcp.messages import CLASSIFICATIONS, RISKS
 from hearth.policy.principal import alternative_name
 from hearth.tools import RISK_NAMES
@@ -107,6 +107,56 @@ def idle_job_rules(entries: Iterable[PolicyEntry], capabilities: Mapping[str, Ca
 
 RIGHTS: Final = ("observe", "approve", "reset_halt", "admin")
 """What a `[[policy]]` entry may let its principals do beside running tools; none unless the entry names it."""
+
+
+@frozen(kw_only=True)
+class ApprovalRule:
+    """One rule of `approval` of a `[[policy]]`: a task of this effective risk or more runs only as an approved plan.
+
+    `persons` is how many different principals must approve it, each with the right `right`. None of them is the one
+    that prepared it if `other` is true, or if `persons` is 2 or more. Raises ConfigError that names the key.
+    """
+
+    from_risk: int
+    right: str = "approve"
+    persons: int = 1
+    other: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if not (_is_integer(self.from_risk) and 1 <= self.from_risk <= _HIGHEST):
+            raise ConfigError(f"approval: from_risk: expected a risk from 1 to {_HIGHEST}, got {self.from_risk!r}")
+        if self.right not in RIGHTS:
+            raise ConfigError(f"approval: right: expected one of {', '.join(RIGHTS)}, got {self.right!r}")
+        if not (_is_integer(self.persons) and 1 <= self.persons <= MOST_PERSONS):
+            raise ConfigError(f"approval: persons: expected a number from 1 to {MOST_PERSONS}, got {self.persons!r}")
+        if not isinstance(self.other, bool):
+            raise ConfigError(f"approval: other: expected true or false, got {self.other!r}")
+
+    def counts(self, by: str, author: str) -> bool:
+        """Return True if the approval of the principal `by` counts for a plan of the principal `author`."""
+        return by != author or not (self.other or self.persons > 1)
+
+    def missing(self, approved_by: Iterable[str], author: str) -> int:
+        """Return how many approvals are missing."""
+        return max(0, self.persons - len({by for by in approved_by if self.counts(by, author)}))
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the `needs` of a plan."""
+        return {"right": self.right, "persons": self.persons, "other": self.other or self.persons > 1}
+
+    def refusal(self, reason: str, cure: str, **data: Any) -> ApprovalRequired:
+        """Return the error for what this rule lets run only once it is approved."""
+        details = {"reason": reason, "needs": self.to_wire(), "effect": "none", **data}
+        return ApprovalRequired(f"Approval required: {reason}; {cure}", data=details)
+
+
+MOST_PERSONS: Final = 16
+
+
+def _approval_rules(given: Iterable[ApprovalRule | Mapping[str, Any]]) -> tuple[ApprovalRule, ...]:
+    rules = [one if isinstance(one, ApprovalRule) else ApprovalRule(**one) for one in given]
+    return tuple(sorted(rules, key=lambda rule: rule.from_risk))
+
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)", re.DOTALL)
@@ -227,8 +277,9 @@ class PolicyEntry:
     `match` is a condition, or several of which one must hold; a mapping stands for the Match with its fields. `tools`
     are patterns over dotted names, in which `*` crosses dots too ("gpio.*", "*.read"). `rate` maps a tool's name, or a
     pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
-    holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. Raises ConfigError that
-    names the entry and the key.
+    holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. `approval` lists what only
+    runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. Raises
+    ConfigError that names the entry and the key.
     """
 
     name: str
@@ -239,6 +290,7 @@ class PolicyEntry:
     rate: Mapping[str, str] = field(factory=dict, converter=_read_only)
     hcp: JobRules = field(factory=JobRules, converter=job_rules)
     rights: frozenset[str] = field(factory=frozenset[str], converter=_names)
+    approval: tuple[ApprovalRule, ...] = field(default=(), converter=_approval_rules)
 
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
@@ -255,6 +307,9 @@ class PolicyEntry:
             raise ConfigError(f'{where}: tools: expected patterns such as "gpio.*", got {list(self.tools)}')
         if wrong := self.rights - {*RIGHTS}:
             raise ConfigError(f"{where}: rights: expected some of {', '.join(RIGHTS)}, got {sorted(map(str, wrong))}")
+        risks = [rule.from_risk for rule in self.approval]
+        if len(risks) != len({*risks}):
+            raise ConfigError(f"{where}: approval: two rules have one from_risk; keep one of them")
         for pattern, text in self.rate.items():
             try:
                 Rate.parse(text)
@@ -277,6 +332,12 @@ class Grant:
     """Rules for whole jobs, within all of this."""
     rights: frozenset[str] = frozenset()
     """What its principal may do beside running tools; of `RIGHTS`."""
+    approval: tuple[ApprovalRule, ...] = ()
+    """What runs only as an approved plan, by rising `from_risk`."""
+
+    def approval_for(self, risk: int) -> ApprovalRule | None:
+        """Return the rule for a task of this effective risk; None if it may run without an approval."""
+        return next((rule for rule in reversed(self.approval) if rule.from_risk <= risk), None)
 
     def require(self, right: str) -> None:
         """Raise PermissionDenied, with the cure, if the entry does not give this right."""
@@ -384,7 +445,7 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
         except ConfigError as error:
             raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
     caps = entry.max_risk, entry.max_risk_ceiling
-    return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights)
+    return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights, entry.approval)
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import orjson
 from attrs import frozen
 
-from hearth.api import HaltStatus, Phase, Status, StepResult, TaskEvent, TaskResult
+from hearth.api import HaltStatus, Phase, Plan, PlanStep, Status, StepResult, TaskEvent, TaskResult
 from hearth.errors import CarrierError, InvalidParams, RpcError, from_wire
 from hearth.protocol.framing import DocumentTooLong, LineFramer
 from hearth.protocol.jsonrpc import dump_request, kind_of
@@ -293,6 +293,40 @@ def read_halt(value: Any) -> HaltStatus:
 _OF_THE_DRAFT = frozenset(("task_id", "seq", "phase", "ts", "step_index"))
 
 
+def read_plan(value: Any) -> Plan:
+    """Return a plan of plan.prepare or plan.list. Raises ProtocolViolation as `read_task` does."""
+    plan = _Reader("plan", value)
+    listed = plan.required("steps", list, "an array")
+    steps = [_Reader(f"plan.steps[{index}]", step) for index, step in enumerate(listed)]
+    return Plan(
+        plan_id=plan.text("plan_id"),
+        hash=plan.text("hash"),
+        effective_risk=plan.required("effective_risk", int, "an integer"),
+        intent=plan.text("intent"),
+        constraints=plan.required("constraints", dict, "an object"),
+        steps=tuple(
+            [
+                PlanStep(
+                    tool=step.text("tool"),
+                    args=step.required("args", dict, "an object"),
+                    before=step.optional("before", dict, "an object"),
+                    after=step.optional("after", dict, "an object"),
+                )
+                for step in steps
+            ]
+        ),
+        expires_at=plan.text("expires_at"),
+        needs=plan.optional("needs", dict, "an object"),
+        approved_by=tuple(plan.optional("approved_by", list, "an array") or ()),
+        state=plan.text("state"),
+        principal=plan.text("principal"),
+        own=plan.members.get("own") is True,
+        task_id=plan.optional("task_id", str, "a string"),
+        rejected_by=plan.optional("rejected_by", str, "a string"),
+        reason=plan.optional("reason", str, "a string"),
+    )
+
+
 def read_event(value: Any) -> TaskEvent:
     """Return the params of a task.event (draft §8); members beyond the draft's are kept in `data`.
 
@@ -328,6 +362,12 @@ class _Reader:
         if type(value) is not str:
             self.fail(name, "a string", value)
         return cast("str", value)
+
+    def required(self, name: str, kind: type, expected: str) -> Any:
+        value = self.optional(name, kind, expected)
+        if value is None:
+            self.fail(name, expected, value)
+        return value
 
     def optional(self, name: str, kind: type, expected: str) -> Any:
         # The exact type, so that a boolean does not pass for an integer. Null is as good as absent (draft §2.5).

@@ -277,6 +277,53 @@ class EventsUnsubscribe:
 
 
 @frozen(eq=False)
+class PlanPrepare:
+    """plan.prepare: check a task, and show what each step would change."""
+
+    submit: TaskSubmit
+
+
+@frozen(eq=False)
+class PlanExecute:
+    """plan.execute: run a prepared plan, at most once; `wait_ms` waits for its approval."""
+
+    plan_id: str
+    hash: str | None = None
+    wait_ms: int = 0
+    subscribe: bool = False
+
+
+@frozen(eq=False)
+class PlanList:
+    """plan.list: one's own plans, and those that one may approve; `wait_ms` waits for a change after `after_seq`."""
+
+    after_seq: int | None = None
+    wait_ms: int = 0
+
+
+@frozen(eq=False)
+class PlanApprove:
+    """plan.approve: approve the plan with this id and this hash."""
+
+    plan_id: str
+    hash: str
+    reason: str | None = None
+
+
+@frozen(eq=False)
+class PlanReject:
+    """plan.reject: reject a plan, or withdraw one's own."""
+
+    plan_id: str
+    reason: str | None = None
+
+
+PlanParams: TypeAlias = PlanPrepare | PlanExecute | PlanList | PlanApprove | PlanReject
+LONGEST_WAIT_MS = 60_000
+"""The longest `wait_ms`: shorter than the time after which an idle session is closed."""
+
+
+@frozen(eq=False)
 class McpInfo:
     """mcp.info (draft Table 2)."""
 
@@ -319,6 +366,7 @@ Params: TypeAlias = (
     | TaskCancel
     | EventsSubscribe
     | EventsUnsubscribe
+    | PlanParams
     | McpInfo
     | McpTools
     | McpUse
@@ -384,6 +432,10 @@ def _read_constraints(value: Any) -> Constraints:
 
 
 def _read_submit(params: Mapping[str, Any]) -> TaskSubmit:
+    return _read_task(params, subscribe=read_flag(params, "subscribe", "", default=False))
+
+
+def _read_task(params: Mapping[str, Any], *, subscribe: bool = False) -> TaskSubmit:
     task = params.get("task")
     if type(task) is not dict:
         raise wrong("/task", "an object", task)
@@ -403,9 +455,33 @@ def _read_submit(params: Mapping[str, Any]) -> TaskSubmit:
         tuple([_read_step(step, index) for index, step in enumerate(steps)]),
         _read_constraints(task.get("constraints")),
         key,
-        read_flag(params, "subscribe", "", default=False),
+        subscribe,
         read_flag(params, "strict", "", default=False),
     )
+
+
+def _read_prepare(params: Mapping[str, Any]) -> PlanPrepare:
+    submit = _read_task(params)
+    if submit.idempotency_key is not None:
+        raise wrong("/task/idempotency_key", "no key: a plan runs once, and its plan_id is the key", None)
+    return PlanPrepare(submit)
+
+
+def _wait_ms(params: Mapping[str, Any]) -> int:
+    return read_integer(params, "wait_ms", "", 0, LONGEST_WAIT_MS) or 0
+
+
+def _read_execute(params: Mapping[str, Any]) -> PlanExecute:
+    return PlanExecute(
+        read_text(params, "plan_id"),
+        read_optional_text(params, "hash"),
+        _wait_ms(params),
+        read_flag(params, "subscribe", "", default=False),
+    )
+
+
+def _read_approve(params: Mapping[str, Any]) -> PlanApprove:
+    return PlanApprove(read_text(params, "plan_id"), read_text(params, "hash"), read_optional_text(params, "reason"))
 
 
 def _read_subscribe(params: Mapping[str, Any]) -> EventsSubscribe:
@@ -432,6 +508,11 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "task.cancel": lambda params: TaskCancel(read_text(params, "task_id")),
     "task.events.subscribe": _read_subscribe,
     "task.events.unsubscribe": lambda params: EventsUnsubscribe(read_optional_text(params, "task_id")),
+    "plan.prepare": _read_prepare,
+    "plan.execute": _read_execute,
+    "plan.list": lambda params: PlanList(read_integer(params, "after_seq", "", 0), _wait_ms(params)),
+    "plan.approve": _read_approve,
+    "plan.reject": lambda params: PlanReject(read_text(params, "plan_id"), read_optional_text(params, "reason")),
     "mcp.info": lambda _params: _MCP_INFO,
     "mcp.tools": lambda _params: _MCP_TOOLS,
     "mcp.use": lambda params: McpUse(read_text(params, "tool")),

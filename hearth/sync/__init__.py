@@ -202,6 +202,11 @@ class Session(Face[ClientSession]):
     halt = _blocking(api.Session.halt)
     halt_status = _blocking(api.Session.halt_status)
     reset_halt = _blocking(api.Session.reset_halt)
+    prepare = _blocking(api.Session.prepare)
+    execute = _making(api.Session.execute, Task)
+    plans = _blocking(api.Session.plans)
+    approve = _blocking(api.Session.approve)
+    reject = _blocking(api.Session.reject)
 
     def close(self) -> int:
         """Close the session; return the number of its tasks that have not ended yet."""

@@ -10,6 +10,7 @@ from hearth._util.toml import dump_value
 from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.config.listen import HttpConfig, TlsConfig, WebSocketConfig
 from hearth.config.model import (
+    ApprovalConfig,
     AuditConfig,
     BoardConfig,
     CardConfig,
@@ -47,6 +48,7 @@ TABLES = {
     "[sandbox]": SandboxConfig,
     "[limits]": LimitsConfig,
     "[[policy]]": PolicyConfig,
+    "[policy.approval]": ApprovalConfig,
     "[policy.hcp]": HcpPolicyConfig,
 }
 
@@ -74,8 +76,8 @@ def rows_of_the_code(cls):
         elif attrs.has(type(default)):
             told = "`{}`"
         else:
-            told = f"`{dump_value(kind.dump(default) if kind else default)}`"
-        yield field.name, kind.expected if kind else "a table", told
+            told = f"`{dump_value(kind.dump(default) if kind else list(default) if default == () else default)}`"
+        yield field.name, kind.expected if kind else "an array of tables" if default == () else "a table", told
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -15,6 +15,7 @@ from hearth.audit.log import AuditSettings
 from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.config.listen import Endpoint, HttpConfig, TlsConfig, WebSocketConfig, listener_faults
 from hearth.config.model import (
+    ApprovalConfig,
     AuditConfig,
     BoardConfig,
     Config,
@@ -83,6 +84,11 @@ SPECIAL = {
     ("HcpConfig", "max_artifacts_bytes"): st.integers(2**20, 2**53),
     ("LimitsConfig", "session_rate"): RATES,
     ("LimitsConfig", "reject_rate"): RATES,
+    ("PolicyConfig", "approval"): st.lists(
+        st.builds(ApprovalConfig, from_risk=st.integers(1, 3), persons=st.integers(1, 16), other=st.booleans()),
+        max_size=3,
+        unique_by=lambda rule: rule.from_risk,
+    ).map(tuple),
     ("ServerConfig", "socket"): st.none() | PATHS,
     ("ExecTemplate", "env"): st.dictionaries(ENV_NAMES, st.just("") | TEXT, max_size=2),
 }
@@ -312,7 +318,8 @@ def test_the_audit_defaults_are_those_of_the_audit_log():
 @given(entry=sections(PolicyConfig))
 def test_a_policy_entry_that_loads_is_one_that_the_policy_takes(entry):
     given = {name: value for name, value in attrs.asdict(entry, recurse=False).items() if value is not None}
-    taken = PolicyEntry(**{**given, "hcp": attrs.asdict(entry.hcp)})
+    approval = [attrs.asdict(rule) for rule in entry.approval]
+    taken = PolicyEntry(**{**given, "hcp": attrs.asdict(entry.hcp), "approval": approval})
     assert (taken.name, taken.max_risk, taken.tools) == (entry.name, entry.max_risk, entry.tools)
     assert attrs.asdict(taken.hcp) == attrs.asdict(entry.hcp)
 

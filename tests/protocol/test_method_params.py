@@ -16,6 +16,10 @@ from hearth.protocol.methods import (
     HaltNow,
     HaltReset,
     HaltStatus,
+    PlanApprove,
+    PlanExecute,
+    PlanList,
+    PlanReject,
     SessionClose,
     SessionOpen,
     TaskCancel,
@@ -72,12 +76,13 @@ def test_the_core_methods_are_known(method):
     assert method in METHODS
 
 
-def test_beside_the_core_only_event_subscription_mcp_introspection_and_the_halt_are_known():
+def test_beside_the_core_only_event_subscription_plans_mcp_introspection_and_the_halt_are_known():
     assert {method for method in METHODS if not method.startswith("hcp.")} - {
         "session.open", "session.close", "tool.list", "task.submit", "task.get", "task.cancel",
     } == {
         "task.events.subscribe", "task.events.unsubscribe", "mcp.info", "mcp.tools", "mcp.use",
         "halt", "halt.status", "halt.reset",
+        "plan.prepare", "plan.execute", "plan.list", "plan.approve", "plan.reject",
     }  # fmt: skip
 
 
@@ -110,6 +115,12 @@ GOOD = [
     ("halt", {"reason": "smoke"}, HaltNow("smoke")),
     ("halt.status", {}, HaltStatus()),
     ("halt.reset", {}, HaltReset()),
+    ("plan.execute", {"plan_id": "p"}, PlanExecute("p")),
+    ("plan.execute", {"plan_id": "p", "hash": "h", "wait_ms": 9, "subscribe": True}, PlanExecute("p", "h", 9, True)),
+    ("plan.list", {}, PlanList()),
+    ("plan.list", {"after_seq": 0, "wait_ms": 1}, PlanList(0, 1)),
+    ("plan.approve", {"plan_id": "p", "hash": "h"}, PlanApprove("p", "h")),
+    ("plan.reject", {"plan_id": "p", "reason": "no"}, PlanReject("p", "no")),
 ]
 
 
@@ -173,6 +184,12 @@ WRONG = [
         for value in [*NOT_INTEGER, -1, MAX_SAFE + 1]
     ],
     ("task.events.subscribe", {"from_seq": 5}, "/from_seq"),
+    ("plan.prepare", task(idempotency_key="k"), "/task/idempotency_key"),
+    ("plan.execute", {}, "/plan_id"),
+    ("plan.approve", {"plan_id": "p"}, "/hash"),
+    *[("plan.execute", {"plan_id": "p", "wait_ms": value}, "/wait_ms") for value in [*NOT_INTEGER, -1, 60_001]],
+    *[("plan.list", {"after_seq": value}, "/after_seq") for value in [*NOT_INTEGER, -1]],
+    *[("plan.reject", {"plan_id": value}, "/plan_id") for value in [*NOT_TEXT, None]],
 ]
 
 
@@ -453,6 +470,10 @@ LEAST = {
     "task.get": {"task_id": "t"},
     "task.cancel": {"task_id": "t"},
     "mcp.use": {"tool": "t"},
+    "plan.prepare": task(),
+    "plan.execute": {"plan_id": "p"},
+    "plan.approve": {"plan_id": "p", "hash": "h"},
+    "plan.reject": {"plan_id": "p"},
     "hcp.attach": {"session_id": "s"},
     "hcp.artifact": {"uri": "u"},
     "hcp.decide": {"approval_id": "a"},

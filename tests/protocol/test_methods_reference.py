@@ -18,7 +18,7 @@ from hearth.protocol.methods import Constraints, StepSpec, read_session_id
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text()
 GENERAL, *REST = re.split(r"^## ", REFERENCE, flags=re.MULTILINE)
 SECTIONS = {section.partition("\n")[0].strip("` "): section for section in REST}
-NAMES = {"length": "len"}
+NAMES = {"length": "len", "submit": "task"}
 """Attribute -> the param it is read from, where they differ."""
 
 

@@ -16,10 +16,12 @@ from support.waiting import passes
 
 from hearth.api import step
 from hearth.errors import (
+    ApprovalRequired,
     DeviceError,
     Halted,
     InvalidParams,
     PermissionDenied,
+    PlanStale,
     ResourceBusy,
     SessionInvalid,
     TaskFailed,
@@ -27,8 +29,12 @@ from hearth.errors import (
     TimedOut,
     ToolNotFound,
 )
+from hearth.policy.rules import ApprovalRule, Match, PolicyEntry
 
 PATIENCE = 60
+GOVERNED = PolicyEntry(
+    name="governed", match=Match(any=True), max_risk=3, rights=["approve"], approval=[ApprovalRule(from_risk=3)]
+)
 
 
 def shape(events):
@@ -95,6 +101,76 @@ class SessionContract:
         assert tools["bench.set"]["supports_rollback"] is True
         assert tools["bench.set"]["params_schema"]["required"] == ["line", "value"]
         assert {"name", "version", "timeout_ms", "description"} <= tools["bench.read"].keys()
+
+    # --- plans --------------------------------------------------------------------------------------------------
+
+    async def test_a_plan_shows_what_it_changes_and_runs_once_exactly_as_it_was_shown(self, face):
+        if not self.streams:
+            pytest.skip("a server of the core alone knows no plans")
+        async with face.open_session() as session:
+            await session.run("bench.set", line=1, value=0)
+            steps = [step("bench.set", line=1, value=1), step("bench.set", line=1, value=0), step("bench.read")]
+            plan = await session.prepare("blink", steps, rollback_on_failure=True)
+            assert face.world.driver.levels == {1: 0}
+            assert (plan.intent, plan.state, plan.needs, plan.effective_risk, plan.own) == (
+                "blink",
+                "ready",
+                None,
+                2,
+                True,
+            )
+            assert [(one.tool, one.before, one.after) for one in plan.steps] == [
+                ("bench.set", {"value": 0}, {"value": 1}),
+                ("bench.set", {"value": 1}, {"value": 0}),
+                ("bench.read", None, None),
+            ]
+            assert plan.constraints["rollback_on_failure"] is True
+            assert plan.hash.startswith("sha256:")
+            assert await session.plans() == [plan]
+            done = await finished(await session.execute(plan))
+            assert (done.status, done.intent) == ("SUCCESS", "blink")
+            assert [one.tool for one in done.steps] == ["bench.set", "bench.set", "bench.read"]
+            with pytest.raises(PlanStale, match="it has been executed") as used:
+                await session.execute(plan)
+            assert used.value.data["task_id"] == done.task_id
+
+    async def test_a_plan_is_refused_as_stale_once_what_it_changes_has_changed(self, face):
+        if not self.streams:
+            pytest.skip("a server of the core alone knows no plans")
+        async with face.open_session() as session:
+            await session.run("bench.set", line=1, value=0)
+            plan = await session.prepare("on", [step("bench.set", line=1, value=1)])
+            await session.run("bench.set", line=1, value=1)
+            with pytest.raises(PlanStale, match=r"step 0 .bench.set.: what it changes is not as it was") as changed:
+                await session.execute(plan.plan_id)
+            assert changed.value.data["before"] == {"value": 0}
+            assert changed.value.data["now"] == {"value": 1}
+            await session.run("bench.set", line=1, value=0)
+            assert (await finished(await session.execute(plan.plan_id))).status == "SUCCESS"
+
+    async def test_what_needs_approval_runs_only_as_a_plan_that_was_approved(self, face):
+        if not self.streams:
+            pytest.skip("a server of the core alone knows no plans")
+        face.world.govern(GOVERNED)
+        arm = step("bench.arm", line=1, value=1)
+        async with face.open_session() as session:
+            with pytest.raises(ApprovalRequired) as refused:
+                await session.submit("arm", [step("bench.read"), arm])
+            assert refused.value.data["needs"] == {"right": "approve", "persons": 1, "other": False}
+            assert refused.value.data["step_index"] == 1
+            plan = await session.prepare("arm", [arm])
+            assert plan.state == "waiting"
+            with pytest.raises(ApprovalRequired, match="waits for 1 of 1 approvals"):
+                await session.execute(plan)
+            assert await session.approve(plan, reason="I have looked") == 0
+            assert [one.state for one in await session.plans()] == ["ready"]
+            assert (await finished(await session.execute(plan))).status == "SUCCESS"
+            rejected = await session.prepare("arm", [step("bench.arm", line=1, value=0)])
+            await session.reject(rejected, reason="not now")
+            with pytest.raises(PermissionDenied, match="has rejected the plan: not now"):
+                await session.execute(rejected)
+        assert face.world.driver.levels == {1: 0}, "safe at the end of the session"
+        assert face.world.observer.labels("begin").count("set") == 1
 
     # --- running a task -----------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from hearth.drivers.tools import build_tools
 from hearth.errors import DeviceError, InvalidParams, from_wire
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
-from hearth.tools import Done, PathUse, Tool, ToolRegistry, Undo
+from hearth.tools import Done, PathUse, Preview, Tool, ToolRegistry, Undo
 
 ALICE = Principal(kind="unix", uid=1001, gid=1001)
 BOB = Principal(kind="unix", uid=1002, gid=1002)
@@ -90,6 +90,14 @@ class BenchTools:
     async def read(self, ctx, args):
         tag = await ctx.transact(self._op(args, "read"), limit_ms=args.get("limit_ms"))
         return {"tag": tag}
+
+    async def level(self, ctx, args):
+        level = await ctx.transact(self._op(args, "level", do=lambda driver: driver.levels.get(args["line"])))
+        return {"line": args["line"], "value": level}
+
+    def preview_set(self, args):
+        read = {name: args[name] for name in ("bus", "line") if name in args}
+        return Preview("bench.level", read, ("value",), {"value": args["value"]})
 
     async def set(self, ctx, args):
         line, value = args["line"], args["value"]
@@ -185,7 +193,9 @@ class BenchTools:
         path = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
         return [
             tool("read", self.read),
-            tool("set", self.set, 2, params_schema=line, supports_rollback=True),
+            tool("level", self.level),
+            tool("set", self.set, 2, params_schema=line, supports_rollback=True, preview=self.preview_set),
+            tool("arm", self.set, 3, params_schema=line, default_rate="100/s", preview=self.preview_set),
             tool("fail", self.fail, 1),
             tool("crash", self.crash, 1),
             tool("bug", self.bug),
@@ -220,6 +230,10 @@ class World:
         """Of the connections in memory, the server's ends."""
         self.connections = set()
         """Connections that are served."""
+
+    def govern(self, *policy):
+        """Let these entries decide about every session that is opened from now on."""
+        self.runtime.parts = evolve(self.runtime.parts, policy=policy)
 
     def release(self):
         """Let go what a test held back, so that the world can end."""

@@ -1,0 +1,573 @@
+"""Plans: tasks that are prepared, shown with what they would change, perhaps approved, and executed at most once.
+
+Theory of operation. A plan is a task that has passed every check of task.submit and has touched nothing. Its `document`
+is the RFC 8785 form of `intent`, `constraints` and `steps`, each step with `tool`, `args`, `before` and `after`; its
+hash is over these bytes. What is shown of a plan, what is approved and what runs are all parsed from these bytes: what
+is shown is what runs.
+
+    waiting ----> ready ----> executed        without a rule that asks for approvals it begins ready
+       |            |
+       +------------+----> rejected, or gone: expired
+
+*Before.* The tool of a step says which read of risk 0 shows what it changes (`hearth.tools.Preview`). The reads are
+the steps of an ordinary task of the same session: same policy, rates and records. If an earlier step of the plan
+changes the same thing, the later step's `before` is the earlier one's `after`, and nothing is read for it.
+
+*Execute.* In this order: the plan is one's own, ready and not expired; the reads give what they gave before; then, in
+one turn of the session, the task passes the checks of task.submit once more, with the approvals counted again, the plan
+is marked executed, and the task starts. A refusal before that leaves the plan as it was. The record of the execution
+goes to the audit log in one write with that of the task. Another session may change a line between the second read and
+the first step.
+
+Who may call what. `Plans` belongs to the runtime, `PlanRequests` to one session; both live in the Trio thread. The
+methods of `PlanRequests` run in the session's turn and never wait; what waits runs beside it (`Host.wait_beside`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+import trio
+from attrs import asdict, define, field
+
+from hearth._util.ids import new_id
+from hearth.actors.safety.approvals import Decision, Question
+from hearth.audit.record import canonical, timestamp
+from hearth.errors import (
+    ApprovalRequired,
+    AuditUnavailable,
+    InvalidParams,
+    PermissionDenied,
+    PlanStale,
+    QueueFull,
+    RpcError,
+)
+from hearth.policy.memory import PLAN_BYTES
+from hearth.protocol.methods import (
+    METHODS,
+    PlanApprove,
+    PlanExecute,
+    PlanList,
+    PlanPrepare,
+    PlanReject,
+    StepSpec,
+    TaskSubmit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from hearth.actors.admission import Admission, Checks
+    from hearth.actors.messages import EventSink, PathVerdicts, Request
+    from hearth.actors.safety.approvals import Approvals
+    from hearth.actors.step import TaskServices
+    from hearth.actors.task import TaskActor
+    from hearth.config.model import LimitsConfig
+    from hearth.policy.memory import Account
+    from hearth.policy.rules import ApprovalRule, Grant
+    from hearth.protocol.methods import Params, PlanParams
+    from hearth.tools import Preview
+
+MOST_PLAN_BYTES: Final = 64 << 10
+"""Bytes of a plan's document: a person has to read it."""
+MOST_PLANS: Final = 256
+"""Plans of all principals that are kept at once."""
+
+
+@define(eq=False)
+class PreparedPlan:
+    """One prepared plan. Times are epoch seconds."""
+
+    principal: str
+    document: bytes
+    risk: int
+    rule: ApprovalRule | None
+    created_at: float
+    expires_at: float
+    account: Account
+    halts: int
+    """The number of halts when it was prepared: what was prepared before a halt does not run after it."""
+    hash: str
+    plan_id: str = field(factory=new_id)
+    question: Question | None = None
+    task_id: str | None = None
+    """The task that it became."""
+
+    @property
+    def state(self) -> str:
+        """Return waiting, ready, executed or rejected."""
+        if self.task_id is not None:
+            return "executed"
+        if self.question is None:
+            return "ready"
+        decision = self.decision
+        return "waiting" if decision is None else "ready" if decision.approved else "rejected"
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision on it, once there is one."""
+        return None if self.question is None else self.question.decision
+
+    @property
+    def approved_by(self) -> Collection[str]:
+        """The principals that have approved it."""
+        return () if self.question is None else self.question.approved_by.keys()
+
+    def submit(self, *, subscribe: bool = False) -> TaskSubmit:
+        """Return the task that runs: the plan's document without what is only shown."""
+        task = orjson.loads(self.document)
+        task["steps"] = [{key: step[key] for key in step if key not in _SHOWN} for step in task["steps"]]
+        submit = METHODS["task.submit"]({"task": task, "subscribe": subscribe})
+        assert isinstance(submit, TaskSubmit)
+        return submit
+
+    def to_wire(self, by: str) -> dict[str, Any]:
+        """Return it as the principal `by` sees it; its `hash` is over `intent`, `constraints` and `steps`."""
+        wire = {
+            "plan_id": self.plan_id,
+            "hash": self.hash,
+            "effective_risk": self.risk,
+            **orjson.loads(self.document),
+            "needs": None if self.rule is None else self.rule.to_wire(),
+            "approved_by": list(self.approved_by),
+            "state": self.state,
+            "principal": self.principal,
+            "own": self.principal == by,
+            "created_at": timestamp(self.created_at),
+            "expires_at": timestamp(self.expires_at),
+        }
+        if self.task_id is not None:
+            wire["task_id"] = self.task_id
+        decision = self.decision
+        if decision is not None and not decision.approved:
+            wire["rejected_by"] = decision.by
+            if decision.reason is not None:
+                wire["reason"] = decision.reason
+        return wire
+
+
+_SHOWN: Final = ("before", "after")
+
+
+class Plans:
+    """The plans of all principals, from their preparation to their expiry."""
+
+    def __init__(
+        self,
+        approvals: Approvals,
+        limits: LimitsConfig,
+        clock: Callable[[], float],
+        wake_at: Callable[[str, float], None],
+    ) -> None:
+        self.approvals = approvals
+        self._limits = limits
+        self._clock = clock
+        self._wake_at = wake_at
+        self._plans: dict[str, PreparedPlan] = {}
+
+    def make(
+        self, principal: str, document: bytes, risk: int, rule: ApprovalRule | None, account: Account, halts: int
+    ) -> PreparedPlan:
+        """Return a plan that is not kept yet. Raises InvalidParams for one that is too long to be read."""
+        if len(document) > MOST_PLAN_BYTES:
+            reason = f"a plan has at most {MOST_PLAN_BYTES} bytes, and this one {len(document)}; prepare smaller ones"
+            raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task", "reason": reason})
+        now = self._clock()
+        plan_hash = "sha256:" + hashlib.sha256(document).hexdigest()
+        ends = now + self._limits.plan_ttl_s
+        return PreparedPlan(principal, document, risk, rule, now, ends, account, halts, plan_hash)
+
+    def require_room(self, principal: str) -> None:
+        """Raise QueueFull if this principal has prepared too many plans, after forgetting those that have ended."""
+        own = [plan for plan in self._plans.values() if plan.principal == principal]
+        most = self._limits.max_plans_per_principal
+        if len(own) >= most:
+            ended = [plan for plan in own if plan.state in ("executed", "rejected")]
+            if not ended:
+                reason = f"{len(own)} plans are prepared; execute or reject some of them, or let them expire"
+                raise QueueFull(f"Queue full: {reason}", data={"reason": reason, "max_plans_per_principal": most})
+            self._forget(ended[0])
+        if len(self._plans) >= MOST_PLANS:
+            raise QueueFull("Queue full: too many plans are prepared", data={"max_plans": MOST_PLANS})
+
+    def keep(self, plan: PreparedPlan) -> None:
+        """Keep a plan until it expires. Raises QueueFull."""
+        self.require_room(plan.principal)
+        plan.account.charge(_size(plan))
+        self._plans[plan.plan_id] = plan
+        if plan.rule is not None:
+            plan.question = Question("plan", plan.principal, plan.rule, question_id=plan.plan_id)
+            self.approvals.open(plan.question)
+        self._wake_at(plan.plan_id, trio.current_time() + self._limits.plan_ttl_s)
+
+    def expire(self, plan_id: str) -> None:
+        """Forget a plan whose time is over."""
+        plan = self._plans.get(plan_id)
+        if plan is not None:
+            self._forget(plan)
+
+    def _forget(self, plan: PreparedPlan) -> None:
+        del self._plans[plan.plan_id]
+        plan.account.release(_size(plan))
+        if plan.question is not None:
+            self.approvals.withdraw(plan.question)
+
+    def find(self, plan_id: str, principal: str) -> PreparedPlan:
+        """Return a plan of this principal's own. Raises PlanStale; the same for the plan of another principal."""
+        plan = self._plans.get(plan_id)
+        if plan is None or plan.principal != principal:
+            raise stale("there is no such plan: it has expired, or this principal has not prepared it")
+        return plan
+
+    def question(
+        self, plan_id: str, plan_hash: str | None, principal: str, grant: Grant
+    ) -> tuple[PreparedPlan, Question]:
+        """Return a plan that waits for approval, and its question, to a principal that may know of it.
+
+        Raises PlanStale if there is none, or if the hash is another one; PermissionDenied to a principal that may not
+        decide, whether there is one or not.
+        """
+        plan, question = self._plans.get(plan_id), self.approvals.find(plan_id, "plan")
+        if plan is None or question is None:
+            grant.require("approve")
+            raise stale("no such plan waits for approval: it was decided, has expired, or was never prepared")
+        if plan.principal != principal:
+            grant.require(question.rule.right)
+        if plan_hash is not None and plan.hash != plan_hash:
+            raise stale("the hash is that of other content; read plan.list again, and decide on what it shows")
+        return plan, question
+
+    def listed(self, principal: str, grant: Grant) -> list[dict[str, Any]]:
+        """Return one's own plans, and those of others that wait for somebody with these rights; the oldest first."""
+        return [
+            plan.to_wire(principal)
+            for plan in self._plans.values()
+            if plan.principal == principal
+            or (plan.state == "waiting" and plan.rule is not None and plan.rule.right in grant.rights)
+        ]
+
+
+def _size(plan: PreparedPlan) -> int:
+    return PLAN_BYTES + len(plan.document)
+
+
+def stale(reason: str, **data: Any) -> PlanStale:
+    """Return the error for a plan that cannot be executed; nothing was done."""
+    return PlanStale(f"Plan stale: {reason}", data={"reason": reason, **data})
+
+
+# --- the requests of a session ----------------------------------------------------------------------------------------
+
+
+class Host(Protocol):
+    """The session, as its plans need it."""
+
+    def start_task(
+        self,
+        submit: TaskSubmit,
+        verdicts: PathVerdicts,
+        request: Request,
+        *,
+        on_end: Callable[[TaskActor], None] | None = None,
+        approved_by: Collection[str] = (),
+        first: Mapping[str, Any] | None = None,
+    ) -> TaskActor:
+        """Admit a task and start it; `first` is a record to write before its own. Raises RpcError, PathsUnchecked."""
+        ...
+
+    def wait_beside(self, request: Request, wait: Callable[[], Awaitable[Callable[[], None]]]) -> None:
+        """Run `wait` beside the session, then, in its turn, what that returns; the session's end answers `request`."""
+
+    def resume(self, request: Request, then: Callable[[], None]) -> None:
+        """Run `then` in the session's turn."""
+
+
+class PlanRequests:
+    """The plan.* methods of one session."""
+
+    __slots__ = (
+        "_account",
+        "_admission",
+        "_checks",
+        "_grant",
+        "_host",
+        "_plans",
+        "_principal",
+        "_services",
+        "_session_id",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        session_id: str,
+        principal: str,
+        grant: Grant,
+        admission: Admission,
+        plans: Plans,
+        services: TaskServices,
+        checks: Checks,
+        account: Account,
+    ) -> None:
+        self._host = host
+        self._session_id = session_id
+        self._principal = principal
+        self._grant = grant
+        self._admission = admission
+        self._plans = plans
+        self._services = services
+        self._checks = checks
+        self._account = account
+
+    def handle(self, request: Request, params: PlanParams, verdicts: PathVerdicts) -> None:
+        """Execute one request. Raises RpcError, PathsUnchecked."""
+        if isinstance(params, PlanPrepare):
+            self._prepare(request, params.submit, verdicts)
+        elif isinstance(params, PlanExecute):
+            self._execute(request, params, verdicts, trio.current_time() + params.wait_ms / 1000)
+        elif isinstance(params, PlanList):
+            self._list(request, params)
+        else:
+            self._decide(request, params)
+
+    # --- prepare
+
+    def _prepare(self, request: Request, submit: TaskSubmit, verdicts: PathVerdicts) -> None:
+        self._plans.require_room(self._principal)
+        steps = self._admission.prepare(submit, verdicts, request, trio.current_time())
+        risk = max(step.risk for step in steps)
+        halts = self._services.halt_flag.count
+        previews = self._previews(submit)
+
+        def prepared(readings: Mapping[bytes, Mapping[str, Any]]) -> None:
+            document = canonical(_document(submit, previews, readings))
+            rule = self._grant.approval_for(risk)
+            plan = self._plans.make(self._principal, document, risk, rule, self._account, halts)
+            record = self._record("plan.prepare", plan.plan_id, plan.hash, steps=[step.tool.name for step in steps])
+
+            def kept() -> None:
+                self._plans.keep(plan)
+                request.result(plan.to_wire(self._principal))
+
+            self._recorded(request, record, kept)
+
+        self._read(request, previews, prepared)
+
+    def _previews(self, submit: TaskSubmit) -> list[Preview | None]:
+        return [self._preview(spec) for spec in submit.steps]
+
+    def _preview(self, spec: StepSpec) -> Preview | None:
+        """Return the way to show a step; None if it has none, or if this session may not read it at risk 0."""
+        declared = self._checks.registry[spec.tool].preview
+        preview = None if declared is None else declared(spec.args)
+        if preview is None or preview.tool not in self._grant.allowed:
+            return None
+        reader = self._checks.registry[preview.tool]
+        try:
+            # A line may be driven and not read.
+            reader.bus(preview.args)
+        except RpcError:
+            return None
+        return None if reader.risk_of(preview.args) else preview
+
+    def _read(
+        self,
+        request: Request,
+        previews: Sequence[Preview | None],
+        then: Callable[[Mapping[bytes, Mapping[str, Any]]], None],
+    ) -> None:
+        """Read what the previews name, in a task of this session; go on with the shown members, by preview."""
+        wanted = {_key(preview): preview for preview in previews if preview is not None}
+        if not wanted:
+            then({})
+            return
+
+        def read(task: TaskActor) -> None:
+            results = [(step.result, step.error) for step in task.steps]
+            error = next((error for _, error in results if error is not None), None)
+            readings = {
+                key: {name: loaded.get(name) for name in preview.members}
+                for (key, preview), (result, _) in zip(wanted.items(), results, strict=True)
+                if result is not None and (loaded := orjson.loads(result)) is not None
+            }
+
+            def resumed() -> None:
+                if error is not None:
+                    raise error
+                if len(readings) < len(wanted):
+                    raise AuditUnavailable(data={"reason": "what the plan changes could not be read", "effect": "none"})
+                then(readings)
+
+            self._host.resume(request, resumed)
+
+        specs = tuple([StepSpec(preview.tool, dict(preview.args)) for preview in wanted.values()])
+        submit = TaskSubmit("read what a plan changes", specs)
+        self._host.start_task(submit, {}, _Unanswered(submit), on_end=read)
+
+    # --- execute
+
+    def _execute(self, request: Request, params: PlanExecute, verdicts: PathVerdicts, until: float) -> None:
+        plan = self._usable(params)
+        if plan.state == "waiting":
+            if trio.current_time() >= until or self._plans.approvals.closed:
+                raise self._not_approved(plan)
+            self._host.wait_beside(request, partial(self._until_decided, request, params, verdicts, plan, until))
+            return
+        submit = plan.submit(subscribe=params.subscribe)
+        previews = self._previews(submit)
+
+        def checked(readings: Mapping[bytes, Mapping[str, Any]]) -> None:
+            # Again: the plan may have been executed, rejected or forgotten during the reads.
+            self._usable(params)
+            found = _document(submit, previews, readings)["steps"]
+            for index, (shown, now) in enumerate(zip(orjson.loads(plan.document)["steps"], found, strict=True)):
+                if shown["before"] != orjson.loads(canonical(now["before"])):
+                    raise stale(
+                        f"step {index} ({shown['tool']}): what it changes is not as it was when the plan was prepared",
+                        step_index=index,
+                        before=shown["before"],
+                        now=now["before"],
+                    )
+            approved_by = list(plan.approved_by)
+            record = self._record("plan.execute", plan.plan_id, plan.hash, approved_by=approved_by)
+            task = self._host.start_task(submit, verdicts, request, approved_by=approved_by, first=record)
+            plan.task_id = task.task_id
+            self._plans.approvals.note_change()
+
+        self._read(request, previews, checked)
+
+    def _usable(self, params: PlanExecute) -> PreparedPlan:
+        """Return the plan to execute. Raises PlanStale, PermissionDenied."""
+        plan = self._plans.find(params.plan_id, self._principal)
+        if params.hash is not None and params.hash != plan.hash:
+            raise stale("the hash is not that of the plan; execute what was prepared", hash=plan.hash)
+        if plan.task_id is not None:
+            raise stale("it has been executed; prepare it again", task_id=plan.task_id)
+        if plan.halts != self._services.halt_flag.count:
+            raise stale("the daemon has been halted since it was prepared; prepare it again")
+        decision = plan.decision
+        if decision is not None and not decision.approved:
+            reason = f"{decision.by} has rejected the plan" + (f": {decision.reason}" if decision.reason else "")
+            raise PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "plan_id": plan.plan_id})
+        return plan
+
+    async def _until_decided(
+        self, request: Request, params: PlanExecute, verdicts: PathVerdicts, plan: PreparedPlan, until: float
+    ) -> Callable[[], None]:
+        assert plan.question is not None
+        with trio.move_on_at(until):
+            await plan.question.settled.wait()
+        return partial(self._execute, request, params, verdicts, until)
+
+    def _not_approved(self, plan: PreparedPlan) -> ApprovalRequired:
+        assert plan.rule is not None
+        missing = plan.rule.missing(plan.approved_by, plan.principal)
+        reason = f"the plan waits for {missing} of {plan.rule.persons} approvals"
+        return plan.rule.refusal(reason, f"`hearth plan approve {plan.plan_id}` gives one", plan_id=plan.plan_id)
+
+    # --- list, approve, reject
+
+    def _list(self, request: Request, params: PlanList) -> None:
+        approvals = self._plans.approvals
+
+        def answer() -> None:
+            request.result({"plans": self._plans.listed(self._principal, self._grant), "seq": approvals.seq})
+
+        async def until_changed() -> Callable[[], None]:
+            with trio.move_on_after(params.wait_ms / 1000):
+                while approvals.seq <= known:
+                    await approvals.changed()
+            return answer
+
+        known = approvals.seq if params.after_seq is None else params.after_seq
+        if params.wait_ms and approvals.seq <= known:
+            self._host.wait_beside(request, until_changed)
+        else:
+            answer()
+
+    def _decide(self, request: Request, params: PlanApprove | PlanReject) -> None:
+        approves = isinstance(params, PlanApprove)
+        plan_hash = params.hash if isinstance(params, PlanApprove) else None
+        approvals = self._plans.approvals
+
+        def question() -> tuple[PreparedPlan, Question]:
+            found = self._plans.question(params.plan_id, plan_hash, self._principal, self._grant)
+            approvals.check(found[1], self._principal, self._grant, approves=approves)
+            return found
+
+        def decided() -> None:
+            # Looked up again: it may have been decided, or have expired, while the record was written.
+            _, waiting = question()
+            approvals.decide(waiting, Decision(approves, self._principal, params.reason))
+            missing = waiting.rule.missing(waiting.approved_by, waiting.principal)
+            request.result({"ok": True, "missing": missing} if approves else {"ok": True})
+
+        plan, _ = question()
+        event = "plan.approve" if approves else "plan.reject"
+        reason = {} if params.reason is None else {"reason": params.reason}
+        self._recorded(request, self._record(event, plan.plan_id, plan.hash, **reason), decided)
+
+    # --- records
+
+    def _recorded(self, request: Request, record: Mapping[str, Any], then: Callable[[], None]) -> None:
+        """Write a record, then go on; if it cannot be written, `request` is answered with that."""
+        receipt = self._services.journal.post(record)
+
+        async def written() -> Callable[[], None]:
+            await receipt.get()
+            return then
+
+        self._host.wait_beside(request, written)
+
+    def _record(self, event: str, plan_id: str, plan_hash: str, **members: Any) -> dict[str, Any]:
+        return {
+            "event": event,
+            "session_id": self._session_id,
+            "principal": self._principal,
+            "plan_id": plan_id,
+            "hash": plan_hash,
+            **members,
+        }
+
+
+def _key(preview: Preview) -> bytes:
+    return canonical([preview.tool, preview.args, list(preview.members)])
+
+
+def _document(
+    submit: TaskSubmit, previews: Sequence[Preview | None], readings: Mapping[bytes, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return what a plan shows, as JSON."""
+    levels = dict(readings)
+    steps = []
+    for spec, preview in zip(submit.steps, previews, strict=True):
+        before = after = None
+        if preview is not None:
+            key = _key(preview)
+            before = levels[key]
+            after = levels[key] = before if preview.after is None else preview.after
+        steps.append({"tool": spec.tool, "args": spec.args, "before": before, "after": after})
+    constraints = {name: value for name, value in asdict(submit.constraints).items() if value is not None}
+    return {"intent": submit.intent, "constraints": constraints, "steps": steps}
+
+
+class _Unanswered:
+    """The request of a task that the session starts for itself. Implements `messages.Request`."""
+
+    def __init__(self, params: Params) -> None:
+        self.ignored: tuple[str, ...] = ()
+        self.params = params
+
+    @property
+    def follower(self) -> EventSink | None:
+        """See Request."""
+        return None
+
+    def result(self, value: Any) -> None:
+        """See Request."""
+
+    def error(self, error: RpcError) -> None:
+        """See Request."""

@@ -1,0 +1,473 @@
+"""Plans: what is shown is what runs, once, by the one that prepared it, and only with the approvals it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+
+import pytest
+import rfc8785
+import trio
+import trio.testing
+from attrs import evolve
+from hypothesis import given, settings, strategies as st
+from support.world import ALICE, BOB, BenchWorld, running
+
+from hearth import step
+from hearth.audit.record import args_hash
+from hearth.errors import (
+    ApprovalRequired,
+    AuditUnavailable,
+    InvalidParams,
+    PermissionDenied,
+    PlanStale,
+    QueueFull,
+    RpcError,
+    SessionInvalid,
+)
+from hearth.policy.principal import Principal
+from hearth.policy.rules import ApprovalRule, Match, PolicyEntry
+
+CAROL = Principal(kind="unix", uid=1003, gid=1003)
+DAN = Principal(kind="unix", uid=1004, gid=1004)
+ARM = step("bench.arm", line=1, value=1)
+SET = step("bench.set", line=1, value=1)
+
+
+def policy(**rule):
+    """ALICE's entry, with one rule for risk 3; BOB and CAROL may approve, DAN may not."""
+    own = {"rights": ["approve", "reset_halt"]} if rule.pop("own", True) else {}
+    return (
+        PolicyEntry(
+            name="agents", match=Match(uid=1001), max_risk=3, approval=[ApprovalRule(from_risk=3, **rule)], **own
+        ),
+        PolicyEntry(name="operators", match=[Match(uid=1002), Match(uid=1003)], rights=["approve"]),
+        PolicyEntry(name="others", match=Match(any=True), max_risk=3),
+    )
+
+
+@pytest.fixture
+async def governed(make_world):
+    """A world in which what has risk 3 needs the approval of one principal, perhaps its own."""
+    async with make_world(policy=policy(), plan_ttl_s=100) as world:
+        yield world
+
+
+def driven(world):
+    """The labels of the transactions that have changed something."""
+    return [label for label in world.observer.labels("begin") if label not in ("level", "read")]
+
+
+# --- who may execute what, and when -----------------------------------------------------------------------------------
+
+
+async def mutated(world, alice):
+    plan = await alice.prepare("arm", [ARM])
+    await alice.approve(plan)
+    await alice.execute(evolve(plan, hash="sha256:" + "0" * 64))
+
+
+async def mutated_when_approved(world, alice):
+    plan = await alice.prepare("arm", [ARM])
+    await alice.approve(evolve(plan, hash="sha256:" + "0" * 64))
+
+
+async def replayed(world, alice):
+    plan = await alice.prepare("read", [step("bench.read")])
+    await (await alice.execute(plan)).wait()
+    await alice.execute(plan)
+
+
+async def approved_twice_for_two_runs(world, alice):
+    plan = await alice.prepare("read", [step("bench.danger")])
+    await alice.approve(plan)
+    await (await alice.execute(plan)).wait()
+    await alice.approve(plan)
+
+
+async def stale(world, alice):
+    plan = await alice.prepare("set", [SET])
+    world.driver.levels[1] = 1
+    await alice.execute(plan)
+
+
+async def expired(world, alice):
+    plan = await alice.prepare("set", [SET])
+    await trio.sleep(101)
+    await alice.execute(plan)
+
+
+async def expired_when_approved(world, alice):
+    plan = await alice.prepare("arm", [ARM])
+    await trio.sleep(101)
+    await alice.approve(plan)
+
+
+async def prepared_before_a_halt(world, alice):
+    plan = await alice.prepare("arm", [ARM])
+    await alice.approve(plan)
+    await alice.halt("smoke")
+    await alice.reset_halt()
+    await alice.execute(plan)
+
+
+async def foreign(world, alice):
+    plan = await alice.prepare("set", [SET])
+    async with world.sessions(DAN).open_session() as dan:
+        await dan.execute(plan)
+
+
+async def unheard_of(world, alice):
+    await alice.execute("01M808JH00KFNFV9TTJD188MQ9")
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        mutated, mutated_when_approved, replayed, approved_twice_for_two_runs, stale, expired, expired_when_approved,
+        prepared_before_a_halt, foreign, unheard_of,
+    ],
+    ids=lambda attempt: attempt.__name__,
+)  # fmt: skip
+async def test_a_plan_that_is_not_what_it_was_when_it_was_shown_does_not_run(governed, attempt, autojump_clock):
+    async with governed.sessions(ALICE).open_session() as alice:
+        with pytest.raises(PlanStale) as refused:
+            await attempt(governed, alice)
+    assert refused.value.data["reason"]
+    assert driven(governed) == []
+
+
+async def test_the_plan_of_another_principal_is_no_different_from_one_that_does_not_exist(governed):
+    async with governed.sessions(ALICE).open_session() as alice, governed.sessions(DAN).open_session() as dan:
+        plan = await alice.prepare("arm", [ARM])
+        told = []
+        for plan_id in (plan.plan_id, "none"):
+            for act in (dan.execute(plan_id), dan.reject(plan_id), dan.approve(evolve(plan, plan_id=plan_id))):
+                with pytest.raises(RpcError) as refused:
+                    await act
+                told.append((type(refused.value), refused.value.message, refused.value.data))
+        assert told[:3] == told[3:]
+        assert await dan.plans() == []
+        assert [one.state for one in await alice.plans()] == ["waiting"]
+
+
+async def test_only_the_right_approves_and_a_plan_of_ones_own_is_withdrawn_without_it(make_world):
+    async with make_world(policy=policy(own=False)) as world, world.sessions(ALICE).open_session() as alice:
+        plan = await alice.prepare("arm", [ARM])
+        with pytest.raises(PermissionDenied, match="the right 'approve' is not given by policy 'agents'"):
+            await alice.approve(plan)
+        await alice.reject(plan, reason="no longer needed")
+        with pytest.raises(PermissionDenied, match="no longer needed"):
+            await alice.execute(plan)
+        assert driven(world) == []
+
+
+@pytest.mark.parametrize("rule", [{"persons": 2}, {"other": True}], ids=["two persons", "another person"])
+async def test_a_plan_that_another_must_approve_cannot_be_approved_by_its_author(make_world, rule):
+    async with make_world(policy=policy(**rule)) as world, world.sessions(ALICE).open_session() as alice:
+        plan = await alice.prepare("arm", [ARM])
+        assert plan.needs == {"right": "approve", "persons": rule.get("persons", 1), "other": True}
+        with pytest.raises(PermissionDenied, match="another principal than the one that asked for it"):
+            await alice.approve(plan)
+        with pytest.raises(ApprovalRequired):
+            await alice.execute(plan)
+        approvers = [BOB, CAROL][: rule.get("persons", 1)]
+        for missing, who in zip(range(len(approvers) - 1, -1, -1), approvers, strict=True):
+            async with world.sessions(who).open_session() as session:
+                (shown,) = await session.plans()
+                assert (shown.own, shown.principal, shown.steps) == (False, ALICE.key, plan.steps)
+                assert await session.approve(shown) == missing
+                with pytest.raises((InvalidParams, PlanStale)):
+                    await session.approve(shown)
+        assert (await (await alice.execute(plan)).wait()).status == "SUCCESS"
+        (executed,) = [record for record in world.journal.records if record["event"] == "plan.execute"]
+        assert executed["approved_by"] == [who.key for who in approvers]
+
+
+async def test_one_rejection_ends_a_plan_that_one_of_two_has_approved(make_world):
+    async with make_world(policy=policy(persons=2)) as world, world.sessions(ALICE).open_session() as alice:
+        plan = await alice.prepare("arm", [ARM])
+        async with world.sessions(BOB).open_session() as bob, world.sessions(CAROL).open_session() as carol:
+            await bob.approve(plan)
+            await carol.reject(plan.plan_id, reason="the cell is open")
+            with pytest.raises(PlanStale):
+                await bob.approve(plan)
+        with pytest.raises(PermissionDenied, match="uid:1003 has rejected the plan: the cell is open"):
+            await alice.execute(plan, wait_ms=60_000)
+        (shown,) = await alice.plans()
+        assert (shown.state, shown.rejected_by, shown.reason) == ("rejected", CAROL.key, "the cell is open")
+        assert driven(world) == []
+
+
+async def test_an_approval_in_one_client_releases_the_plan_of_another(governed):
+    async with (
+        governed.client(ALICE) as ours, ours.open_session() as alice,
+        governed.client(BOB) as theirs, theirs.open_session() as bob,
+    ):  # fmt: skip
+        ran = []
+
+        async def execute():
+            ran.append(await (await alice.execute(plan, wait_ms=60_000)).wait())
+
+        seq = (await bob.call("plan.list"))["seq"]
+        async with trio.open_nursery() as nursery:
+
+            async def watch():
+                listed = await bob.call("plan.list", after_seq=seq, wait_ms=60_000)
+                (shown,) = listed["plans"]
+                await bob.call("plan.approve", plan_id=shown["plan_id"], hash=shown["hash"])
+
+            nursery.start_soon(watch)
+            plan = await alice.prepare("arm", [ARM])
+            nursery.start_soon(execute)
+        assert [one.status for one in ran] == ["SUCCESS"]
+
+
+async def test_who_waits_for_an_approval_that_does_not_come_is_refused_and_may_ask_again(governed, autojump_clock):
+    with trio.fail_after(10_000):
+        async with governed.sessions(ALICE).open_session() as alice:
+            plan = await alice.prepare("arm", [ARM])
+            began = trio.current_time()
+            with pytest.raises(ApprovalRequired, match=f"hearth plan approve {plan.plan_id}"):
+                await alice.execute(plan, wait_ms=60_000)
+            assert trio.current_time() - began == pytest.approx(60)
+            await alice.approve(plan)
+            assert (await (await alice.execute(plan)).wait()).status == "SUCCESS"
+
+
+async def test_a_plan_that_expires_while_its_execution_waits_is_stale(make_world, autojump_clock):
+    with trio.fail_after(10_000):
+        async with make_world(policy=policy(), plan_ttl_s=5) as world, world.sessions(ALICE).open_session() as alice:
+            plan = await alice.prepare("arm", [ARM])
+            with pytest.raises(PlanStale, match="it has expired"):
+                await alice.execute(plan, wait_ms=60_000)
+
+
+async def test_of_two_that_execute_one_plan_at_once_one_does(governed):
+    async with governed.sessions(ALICE).open_session() as one, governed.sessions(ALICE).open_session() as other:
+        plan = await one.prepare("arm", [ARM])
+        await one.approve(plan)
+        outcomes = []
+
+        async def execute(session):
+            try:
+                outcomes.append((await (await session.execute(plan)).wait()).status)
+            except PlanStale as error:
+                outcomes.append(error.data["task_id"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(execute, one)
+            nursery.start_soon(execute, other)
+        assert len(outcomes) == 2
+        assert outcomes.count("SUCCESS") == 1
+        assert driven(governed).count("set") == 1
+
+
+async def test_a_session_that_ends_while_its_plan_waits_is_answered_and_the_plan_stays(governed):
+    async with governed.sessions(ALICE).open_session() as keeps:
+        async with trio.open_nursery() as nursery:
+            refused = []
+
+            async def execute(session, plan):
+                with pytest.raises(SessionInvalid) as ended:
+                    await session.execute(plan, wait_ms=60_000)
+                refused.append(ended.value)
+
+            async with governed.sessions(ALICE).open_session() as session:
+                plan = await session.prepare("arm", [ARM])
+                nursery.start_soon(execute, session, plan)
+                await trio.testing.wait_all_tasks_blocked()
+        assert len(refused) == 1
+        await keeps.approve(plan)
+        assert (await (await keeps.execute(plan)).wait()).status == "SUCCESS"
+
+
+async def test_a_dry_run_and_a_repeat_with_a_key_need_the_approval_too(governed):
+    async with governed.sessions(ALICE).open_session() as alice:
+        for more in ({"dry_run": True}, {"idempotency_key": "k"}, {"max_risk_level": 3}):
+            with pytest.raises(ApprovalRequired) as refused:
+                await alice.submit("arm", [SET, ARM], **more)
+            assert refused.value.data["step_index"] == 1
+        with pytest.raises(PermissionDenied, match="max_risk_level=2 < tool=3"):
+            await alice.prepare("arm", [ARM], max_risk_level=2)
+        assert driven(governed) == []
+    rejected = [record for record in governed.journal.records if record["event"] == "task.reject"]
+    assert [record["error_code"] for record in rejected] == [-32016, -32016, -32016, -32003]
+
+
+# --- what a plan shows ------------------------------------------------------------------------------------------------
+
+
+async def test_preparing_a_plan_touches_nothing_and_refuses_what_a_submission_would_be_refused_for(world):
+    async with world.sessions(ALICE).open_session() as session:
+        await session.prepare("x", [SET, step("bench.big", n=1), step("bench.many", n=3)], exclusive=True)
+        assert world.observer.labels("begin") == ["level"]
+        for steps, error in (
+            ([step("bench.none")], "Tool not found"),
+            ([step("bench.set", line="x", value=1)], "Invalid params"),
+            ([step("bench.file", path="/etc/shadow")], "Permission denied"),
+            ([SET] * 300, "at most 256 steps"),
+            ([step("bench.limited")] * 3, "at most 2 times"),
+        ):
+            with pytest.raises(RpcError, match=error):
+                await session.prepare("x", steps)
+        assert world.observer.labels("begin") == ["level"]
+
+
+async def test_paths_of_a_plan_are_checked_before_it_is_shown_and_before_it_runs(world):
+    async with world.sessions(ALICE).open_session() as session:
+        world.paths.spin_up()
+        plan = await session.prepare("x", [step("bench.file", path="/allowed/slow")])
+        with pytest.raises(PermissionDenied):
+            await session.prepare("x", [step("bench.file", path="/slow")])
+        looked = world.paths.looking
+        assert (await (await session.execute(plan)).wait()).status == "SUCCESS"
+        assert world.paths.looking > looked
+
+
+async def test_what_cannot_be_read_before_is_an_error_that_says_so(world):
+    async with world.sessions(ALICE).open_session() as session:
+        world.driver.levels = None
+        with pytest.raises(RpcError):
+            await session.prepare("x", [SET])
+        assert await session.plans() == []
+
+
+async def test_without_a_read_that_is_permitted_nothing_is_shown_and_nothing_is_relied_on(make_world):
+    blind = PolicyEntry(name="blind", match=Match(any=True), tools=["bench.set"])
+    async with make_world(policy=(blind,)) as world, world.sessions(ALICE).open_session() as session:
+        plan = await session.prepare("x", [SET])
+        assert [(one.before, one.after) for one in plan.steps] == [(None, None)]
+        world.driver.levels[1] = 1
+        assert (await (await session.execute(plan)).wait()).status == "SUCCESS"
+        assert "level" not in world.observer.labels("begin")
+
+
+ARGS = st.dictionaries(
+    st.sampled_from(["tag", "x", "é", "\U0001f600", "10", "2"]),
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allow_infinity=False),
+    max_size=3,
+)
+STEPS = st.lists(
+    st.builds(lambda args: step("bench.danger", **{**args, "tag": "t"}), ARGS)
+    | st.builds(lambda line, value: step("bench.arm", line=line, value=value), st.integers(0, 2), st.integers(0, 1)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.text(max_size=20).filter(lambda text: text.isprintable()), st.booleans())
+def test_what_is_shown_is_what_is_hashed_and_what_runs(steps, intent, rollback):
+    async def main():
+        async with running(BenchWorld(policy=policy())) as world, world.sessions(ALICE).open_session() as alice:
+            shown = await alice._link.call(
+                "plan.prepare",
+                {
+                    "session_id": alice.session_id,
+                    "task": {
+                        "intent": intent,
+                        "steps": [one.to_wire() for one in steps],
+                        "constraints": {"rollback_on_failure": rollback},
+                    },
+                },
+            )
+            document = {name: shown[name] for name in ("intent", "constraints", "steps")}
+            assert shown["hash"] == args_hash(document)
+            with contextlib.suppress(rfc8785.IntegerDomainError):  # RFC 8785 knows no integers beyond 2^53
+                assert shown["hash"] == "sha256:" + hashlib.sha256(rfc8785.dumps(document)).hexdigest()
+            plan = {"plan_id": shown["plan_id"], "hash": shown["hash"]}
+            await alice.call("plan.approve", **plan)
+            executed = await alice.call("plan.execute", **plan)
+            task = await alice.task(executed["task_id"])
+            assert (await task.wait()).status == "SUCCESS"
+            submitted = next(
+                record
+                for record in world.journal.records
+                if record["event"] == "task.submit" and record["task_id"] == executed["task_id"]
+            )
+            assert submitted["intent"] == shown["intent"]
+            assert submitted["steps"] == [
+                {"tool": one["tool"], "args_hash": args_hash(one["args"])} for one in shown["steps"]
+            ]
+            levels = dict.fromkeys(range(3))
+            for one in shown["steps"]:
+                if one["tool"] == "bench.arm":
+                    assert one["before"] == {"value": levels[one["args"]["line"]]}
+                    levels[one["args"]["line"]] = one["args"]["value"]
+                    assert one["after"] == {"value": one["args"]["value"]}
+            assert {line: level for line, level in levels.items() if level is not None} == world.driver.levels
+
+    trio.run(main)
+
+
+# --- bounds and records -----------------------------------------------------------------------------------------------
+
+
+async def test_a_principal_has_a_bounded_number_of_plans_and_ended_ones_make_room(make_world):
+    limits = {"policy": policy(), "max_plans_per_principal": 3}
+    async with make_world(**limits) as world, world.sessions(ALICE).open_session() as alice:
+        plans = [await alice.prepare("x", [ARM]) for _ in range(3)]
+        with pytest.raises(QueueFull, match="3 plans are prepared"):
+            await alice.prepare("x", [ARM])
+        async with world.sessions(DAN).open_session() as dan:
+            await dan.prepare("x", [ARM])
+        await alice.reject(plans[1])
+        await alice.prepare("x", [ARM])
+        assert plans[1].plan_id not in [one.plan_id for one in await alice.plans()]
+
+
+async def test_a_plan_too_long_to_be_read_is_refused(world):
+    async with world.sessions(ALICE).open_session() as alice:
+        with pytest.raises(InvalidParams, match="at most 65536 bytes"):
+            await alice.prepare("x", [step("bench.read", tag="x" * 70_000)])
+
+
+async def test_the_memory_of_plans_is_charged_and_comes_back_when_they_expire(governed, autojump_clock):
+    with trio.fail_after(10_000):
+        async with governed.sessions(ALICE).open_session(heartbeat_ms=86_000_000) as alice:
+            account = governed.runtime.memory.for_principal(ALICE.key)
+            await alice.run("bench.read")
+            plan = await alice.prepare("x", [step("bench.danger", tag="x" * 10_000)])
+            charged = account.used
+            assert charged > 12_000
+            await trio.sleep(101)
+            assert account.used <= charged - 12_000
+            assert [*governed.runtime.approvals] == []
+            with pytest.raises(PlanStale):
+                await alice.execute(plan)
+
+
+async def test_an_approval_that_cannot_be_recorded_does_not_count(governed):
+    async with governed.sessions(ALICE).open_session() as alice:
+        plan = await alice.prepare("arm", [ARM])
+        governed.journal.fail("the disk is full")
+        with pytest.raises(AuditUnavailable):
+            await alice.approve(plan)
+        with pytest.raises(AuditUnavailable):
+            await alice.prepare("arm", [step("bench.danger")])
+        governed.journal.heal()
+        assert [one.state for one in await alice.plans()] == ["waiting"]
+
+
+async def test_every_step_of_a_plans_life_is_on_record_before_it_counts(governed):
+    async with governed.sessions(ALICE).open_session() as alice, governed.sessions(BOB).open_session() as bob:
+        plan = await alice.prepare("arm", [ARM])
+        await bob.approve(plan, reason="I stand beside it")
+        done = await (await alice.execute(plan)).wait()
+        other = await alice.prepare("arm", [ARM])
+        await bob.reject(other, reason="once is enough")
+    records = [record for record in governed.journal.records if record["event"].startswith("plan.")]
+    assert [(record["event"], record["principal"], record["plan_id"]) for record in records] == [
+        ("plan.prepare", ALICE.key, plan.plan_id),
+        ("plan.approve", BOB.key, plan.plan_id),
+        ("plan.execute", ALICE.key, plan.plan_id),
+        ("plan.prepare", ALICE.key, other.plan_id),
+        ("plan.reject", BOB.key, other.plan_id),
+    ]
+    assert {record["hash"] for record in records[:3]} == {plan.hash}
+    assert [record.get("reason") for record in records] == [None, "I stand beside it", None, None, "once is enough"]
+    assert records[2]["task_id"] == done.task_id
+    order = [record["event"] for record in governed.journal.records]
+    at = order.index("plan.execute")
+    assert order[at : at + 3] == ["plan.execute", "task.submit", "task.step.start"]
