@@ -353,6 +353,7 @@ class Admission:
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, lambda _rule: 0)
             self._rates.put_back(tokens, now)
+            self._require_not_halted(steps)
             self._require_dry_run_rate(now)
         except RpcError as error:
             self._record_rejection((step.tool for step in submit.steps[:16]), error)
@@ -386,10 +387,7 @@ class Admission:
     def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], requester: Requester, followers: int) -> None:
         """Raise RpcError for a valid submission that cannot be served now: no room, no audit log, a busy bus."""
         self._task_registry.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
-        if self._services.halt_flag.halted:
-            for index, step in enumerate(steps):
-                if step.risk:
-                    raise _at_step(self._services.halt_flag.error(), index, step.tool.name)
+        self._require_not_halted(steps)
         failure = self._services.journal.failure
         if failure is not None and any(step.guarded for step in steps):
             raise AuditUnavailable(data={"reason": failure, "effect": "none"})
@@ -398,6 +396,12 @@ class Admission:
                 busy = step.bus.known_busy(requester)
                 if busy is not None:
                     raise busy
+
+    def _require_not_halted(self, steps: Sequence[StepRun]) -> None:
+        if self._services.halt_flag.halted:
+            for index, step in enumerate(steps):
+                if step.risk:
+                    raise _at_step(self._services.halt_flag.error(), index, step.tool.name)
 
     def _require_dry_run_rate(self, now: float) -> None:
         """Raise RateLimited for a dry run that comes too soon: it takes no tokens of a tool, but two audit records."""
