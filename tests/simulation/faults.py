@@ -11,7 +11,7 @@ import random
 
 import trio
 
-from .terms import BUSES, HOT
+from .terms import BUSES, HOT, INTERLOCKS
 
 
 def _one_i2c(rng):
@@ -109,6 +109,18 @@ async def _tool_crash(world, rng):
     world.bugs[tool] = rng.choice(["before", "after"])
 
 
+async def _doors(world, rng) -> None:
+    """Open and close the door that an interlock requires; not one of the faults that are counted."""
+    lock = INTERLOCKS[0]
+    for _ in range(rng.choice([0, 0, 1, 2, 5])):
+        await trio.sleep(rng.random() * rng.choice([0.05, 0.5, 2]))
+        for value in (1 - lock["closed"], lock["closed"]):
+            if world.drivers is not None:
+                world.tape.tell("fault", what="door", line=lock["door"], value=value)
+                world.drivers[lock["bus"]].push(lock["door"], value)
+                await trio.sleep(rng.choice([0.01, 0.3, 1.5]) * rng.random())
+
+
 FAULTS = {
     _nack: 3,
     _timeout: 2,
@@ -137,6 +149,7 @@ async def run(world, trims) -> None:
     """Do the faults of the plan, but for what is trimmed."""
     start = trio.current_time()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(_doors, world, random.Random(f"{world.seed}/doors"))
         for at, (when, fault) in enumerate(plan(world.seed)):
             name = f"f{at}"
             await trio.sleep_until(start + when)

@@ -24,6 +24,11 @@ LINES = {
 }
 """The lines of gpio:sim that may be driven."""
 
+INTERLOCKS = [
+    {"bus": "gpio:sim", "line": 3, "value": 1, "door": 6, "closed": 1, "check_s": 0.1, "bound_s": 0.05},
+]
+"""The interlocks of the board. An output is safe `bound_s` after the check that finds the door open."""
+
 PRINCIPALS = {
     "uid:1001": {"max_risk": 2, "ceiling": 3, "tools": ["*"], "rates": {}},
     "uid:1002": {"max_risk": 2, "ceiling": 2, "tools": ["*"], "rates": {"gpio.set": [4, 1], "i2c.write": [6, 2]}},
@@ -131,6 +136,7 @@ def make_terms(rng):
             }
             for bus in (*BUSES, "board")
         },
+        "interlocks": INTERLOCKS,
         "tools": {
             name: {
                 "risk": risk,

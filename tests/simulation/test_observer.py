@@ -6,6 +6,7 @@ for something to judge.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import subprocess
@@ -831,6 +832,31 @@ def owned(how):
     s.close("s2")
     s.tell("daemon.told", signal="SIGTERM")
     s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+DOOR = {"bus": "gpio", "line": 1, "value": 1, "door": 6, "closed": 1, "check_s": 0.1, "bound_s": 0.05}
+
+
+@case("an output is driven only while what its interlock requires holds", "driven while open", "left driven")
+def guarded(how):
+    s = Scribe(interlocks=[DOOR])
+    door = functools.partial(s.tell, "fault", what="door", line=6)
+    if how == "driven while open":
+        door(value=0)
+    s.whole("gpio", line=1, value=1, levels=[(1, 1)])
+    s.now = 1.0
+    door(value=0)
+    if how is None:
+        s.now = 1.1
+        s.whole("gpio", "safe", lines=[1], levels=[(1, 0)])
+        door(value=1)
+        s.whole("gpio", line=1, value=1, levels=[(1, 1)])
+        door(value=0)
+        s.now = 1.2
+        s.whole("gpio", line=1, value=0, levels=[(1, 0)])
+    s.now = 3.0
+    door(value=1)
     return s.done()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import audit, buses, ends, events, limits, sessions, tasks, wire
+from . import audit, buses, ends, events, interlocks, limits, sessions, tasks, wire
 
 ALL = (
     buses.overlap,
@@ -42,6 +42,7 @@ ALL = (
     sessions.silence,
     sessions.safe,
     sessions.owned,
+    interlocks.guarded,
     ends.ends,
     ends.leaks,
 )
