@@ -73,8 +73,8 @@ EVERY_ADDRESS = Addresses()
 """The rules of an adapter without rules in the profile."""
 
 
-ROUNDING = 1e-9
-"""Added before a limit is rounded to a register's steps: in floating point 0.3 is less than three times 0.1."""
+ROUNDING = 1e-6
+"""In steps of a register, added before a limit is rounded to them: in floating point 0.3 is less than 3 times 0.1."""
 
 
 @frozen

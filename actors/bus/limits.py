@@ -182,7 +182,8 @@ class LineLimits:
 
     def _refused(self, line: _Line, what: str, limit: str, wait: float | None = None) -> LimitViolated:
         value = getattr(line.spec.limit, limit)
-        data = {"chip": self._chip, "line": line.spec.offset, "name": line.spec.name, "limit": limit, "value": value}
+        bus, spec = f"gpio:{self._chip}", line.spec
+        data = {"bus": bus, "line": spec.offset, "name": spec.name, "limit": limit, "allowed": value}
         if wait is not None:
             data["retry_after_ms"] = max(1, ceil(wait * 1000))
             what += f" for {data['retry_after_ms']} ms more"
@@ -343,8 +344,9 @@ class RegisterLimits:
             if former is not None:
                 # A device may come up beyond the bounds: then the nearest bound counts as its value.
                 former = min(max(former, low), high)
-                grown = register.slew * max(0.0, now - register.since)
-                reach = register.step if grown >= register.step else floor(grown)
+                reach = register.step
+                if register.slew < inf:
+                    reach = min(reach, floor(register.slew * max(0.0, now - register.since) + ROUNDING))
                 low, high = max(low, former - reach), min(high, former + reach)
                 if limit is None and not low <= level <= high:
                     limit = "max_step"
@@ -388,7 +390,7 @@ class RegisterLimits:
         if bound is None:  # its width
             bound = spec.raw_bounds[limit == "max"] * spec.scale
         unit = f" {spec.unit}" if spec.unit else ""
-        data: dict[str, Any] = {"value": bound, "unit": spec.unit} if spec.unit else {"value": bound}
+        data: dict[str, Any] = {"allowed": bound, "unit": spec.unit} if spec.unit else {"allowed": bound}
         text = f"{raw * spec.scale:g}{unit} is beyond {limit} = {bound:g}"
         if wait is not None:
             data["retry_after_ms"] = max(1, ceil(wait * 1000))
@@ -401,7 +403,7 @@ class RegisterLimits:
         name = None if register is None else register.spec.name
         named = {"name": name} if name else {}
         text = f"i2c bus {self._bus}, address {addr:#04x}, register {reg:#04x}{f' ({name})' if name else ''}: {why}"
-        data = {"bus": self._bus, "addr": addr, "reg": reg, **named, "reason": why, **data, "effect": "none"}
+        data = {"bus": f"i2c:{self._bus}", "addr": addr, "reg": reg, **named, "reason": why, **data, "effect": "none"}
         return LimitViolated(f"Limit violated: {text}; nothing was written", data=data)
 
 

@@ -465,11 +465,12 @@ def _device(entry: Table, *, simulated: bool) -> DeviceSpec:
         if entry.ok and not (simulated and kind == "mcp3221"):
             entry.fault("tank", 'only the simulated "mcp3221" measures one')
         values["tank"] = _tank(entry.table("tank"))
-    registers = tuple([_register_of(table) for table in entry.tables("registers")])
+    tables = list(entry.tables("registers"))
+    registers = tuple([_register_of(table) for table in tables])
     entry.done()
     device = DeviceSpec(addr, kind, registers=registers, **values)
     if entry.ok:
-        _check_registers(entry, device)
+        _check_registers(entry, device, tables)
     return device
 
 
@@ -502,25 +503,24 @@ def _register_of(table: Table) -> Register:
     return register
 
 
-def _check_registers(entry: Table, device: DeviceSpec) -> None:
+def _check_registers(entry: Table, device: DeviceSpec, tables: Sequence[Table]) -> None:
     """Refuse registers whose numbers a write could not tell apart."""
     if device.registers and device.reg_width is None:
         entry.fault("reg_width", "missing; `registers` needs the bits of a register's number, 8 or 16")
     if device.increment != "none" and not device.registers:
         entry.fault("increment", "it is for a device with `registers`; list them, or leave it out")
     taken: dict[int, int] = {}
-    for index, register in enumerate(device.registers):
-        key = f"registers[{index}].reg"
+    for index, (register, table) in enumerate(zip(device.registers, tables, strict=True)):
         if device.reg_width == 8 and register.reg > 0xFF:
-            entry.fault(key, f"{register.reg:#06x} has more than 8 bits; give the device reg_width = 16")
+            table.fault("reg", f"{register.reg:#06x} has more than 8 bits; give the device reg_width = 16")
         for number in range(register.reg, register.reg + (register.size if device.increment == "byte" else 1)):
             other = taken.setdefault(number, register.reg)
             if other != register.reg:
-                entry.fault(key, f'{number:#04x} belongs to register {other:#04x} (increment = "byte")')
+                table.fault("reg", f'{number:#04x} belongs to register {other:#04x} (increment = "byte")')
                 break
         else:
             if register.reg in (earlier.reg for earlier in device.registers[:index]):
-                entry.fault(key, f"{register.reg:#04x} is there twice")
+                table.fault("reg", f"{register.reg:#04x} is there twice")
 
 
 def _tank(table: Table) -> TankSpec:
@@ -776,7 +776,8 @@ def _check(table: Table, spec: LineSpec) -> None:
         table.fault("initial", "the line is reserved, and so must not be driven")
     if spec.limit is not None and spec.limit.max_on_ms is not None and spec.safe == 1:
         cure = 'give the line safe = 0 or "input", or take max_on_ms out'
-        table.fault("limit.max_on_ms", f"after it the line goes to its safe state, which is on (safe = 1); {cure}")
+        details = Table({}, table.at("limit"), table.faults)
+        details.fault("max_on_ms", f"after it the line goes to its safe state, which is on (safe = 1); {cure}")
 
 
 # --- interlocks -------------------------------------------------------------------------------------------------------

@@ -750,3 +750,133 @@ def test_all_faults_of_an_interlock_are_found_at_once():
     with pytest.raises(ConfigError) as refused:
         parse_profile(content, "here")
     assert len(str(refused.value).splitlines()) == 3
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def limited(name="GPIO5", **spec):
+    return edited(put("gpio", 0, "lines", name, value=spec))
+
+
+def with_registers(*registers, **device):
+    """The board with registers in its EEPROM."""
+    content = edited(put("i2c", 0, "device", 1, "registers", value=list(registers)))
+    content["i2c"][0]["device"][1] |= device
+    return content
+
+
+def on_real_hardware(*registers, **device):
+    listed = {"addr": 0x40, "kind": "pwm", "registers": list(registers), **device}
+    return {**SIM, "i2c": [*SIM["i2c"], {"bus": 3, "driver": "i2c-dev", "device": [listed]}]}
+
+
+LINE = "gpio[0].lines.GPIO5"
+REGISTER = "i2c[0].device[1].registers[0]"
+
+BAD_LIMITS = {
+    "min above max": (
+        limited(limit={"min_on_ms": 500, "max_on_ms": 400}),
+        f"{LINE}.limit.min_on_ms: 500 is longer than max_on_ms = 400; exchange them",
+    ),
+    "an unknown limit": (limited(limit={"max_on": 5}), f"{LINE}.limit.max_on: unknown key; did you mean max_on_ms?"),
+    "no limit": (limited(limit={}), f"{LINE}.limit: no limit; give one of min_on_ms, max_on_ms, min_off_ms, max_rate"),
+    "no table": (limited(limit=5), f"{LINE}.limit: expected a table, got 5"),
+    "no time": (limited(limit={"min_on_ms": 0}), f"{LINE}.limit.min_on_ms: expected a number from 0 to 8.64e+07"),
+    "no number": (limited(limit={"max_rate_hz": "2"}), f"{LINE}.limit.max_rate_hz: expected a number from 0 to 1e+06"),
+    "a safe state that is on": (
+        limited(safe=1, limit={"max_on_ms": 500}),
+        f"{LINE}.limit.max_on_ms: after it the line goes to its safe state, which is on (safe = 1); give the line safe",
+    ),
+    "an input": (
+        limited(direction="input", limit={"max_on_ms": 500}),
+        f'{LINE}.limit: a line with direction = "input" is never driven, so it has no limit',
+    ),
+    "a line that clamps": (
+        limited(limit={"max_on_ms": 500}, on_limit="clamp"),
+        f"{LINE}.on_limit: a line has no value between on and off to clamp to",
+    ),
+    "no register": (with_registers({"max": 5}), f"{REGISTER}.reg: missing; it takes an integer from 0 to 65535"),
+    "an unknown key": (with_registers({"reg": 0, "maxx": 5}), f"{REGISTER}.maxx: unknown key; did you mean max?"),
+    "a width that is none": (with_registers({"reg": 0, "width": 12}), f"{REGISTER}.width: expected 8, 16, 24 or 32"),
+    "bounds that are exchanged": (
+        with_registers({"reg": 0, "min": 9, "max": 5}),
+        f"{REGISTER}.min: 9 is greater than max = 5; exchange them",
+    ),
+    "a bound that it cannot hold": (
+        with_registers({"reg": 0, "max": 256}),
+        f"{REGISTER}.max: 256 is impossible: a register of 8 bits holds 0 to 255 (see width, signed and scale)",
+    ),
+    "a negative bound of an unsigned register": (
+        with_registers({"reg": 0, "min": -1}),
+        f"{REGISTER}.min: -1 is impossible: a register of 8 bits holds 0 to 255",
+    ),
+    "bounds between two steps": (
+        with_registers({"reg": 0, "scale": 10, "min": 1, "max": 9}),
+        f"{REGISTER}.min: no value lies between min and max: the register changes in steps of 10",
+    ),
+    "a step that is too small": (
+        with_registers({"reg": 0, "scale": 10, "max_step": 9}),
+        f"{REGISTER}.max_step: 9 is less than one step of the register, 10",
+    ),
+    "a limit of what is never written": (
+        with_registers({"reg": 0, "access": "r", "max": 5}),
+        f'{REGISTER}.access: a register with access = "r" is never written, so it has no limits',
+    ),
+    "nothing to clamp": (
+        with_registers({"reg": 0, "on_limit": "clamp"}),
+        f"{REGISTER}.on_limit: the register has no limit; give min, max, max_step or slew_per_s",
+    ),
+    "a register twice": (
+        with_registers({"reg": 7}, {"reg": 7, "max": 5}),
+        "i2c[0].device[1].registers[1].reg: 0x07 is there twice",
+    ),
+    "registers that overlap": (
+        with_registers({"reg": 6, "width": 16}, {"reg": 7}, increment="byte"),
+        'i2c[0].device[1].registers[1].reg: 0x07 belongs to register 0x06 (increment = "byte")',
+    ),
+    "a number that is too wide": (
+        with_registers({"reg": 256}),
+        f"{REGISTER}.reg: 0x0100 has more than 8 bits; give the device reg_width = 16",
+    ),
+    "numbers of an unknown width": (
+        on_real_hardware({"reg": 0}),
+        "i2c[1].device[0].reg_width: missing; `registers` needs the bits of a register's number, 8 or 16",
+    ),
+    "an increment of nothing": (
+        edited(put("i2c", 0, "device", 1, "increment", value="byte")),
+        "i2c[0].device[1].increment: it is for a device with `registers`; list them, or leave it out",
+    ),
+    "no list": (
+        edited(put("i2c", 0, "device", 1, "registers", value={"reg": 0})),
+        "i2c[0].device[1].registers: expected an array of tables",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LIMITS)
+def test_a_bad_limit_is_refused_with_its_place_and_the_cure(name):
+    content, fault = BAD_LIMITS[name]
+    with pytest.raises(ConfigError) as refused:
+        parse_profile(content, "board profile cell.toml")
+    assert str(refused.value).startswith(f"board profile cell.toml: {fault}")
+    assert "\n" not in str(refused.value), "one mistake, one line"
+
+
+def test_the_limits_in_the_documentation_are_good_ones():
+    of_line, of_device = (block for block in blocks("toml") if "limit = {" in block or "registers = [" in block)
+    content = copy.deepcopy(SIM)
+    content["gpio"][0]["names"][0] = "VALVE"
+    content["gpio"][0]["lines"] |= tomllib.loads(of_line)["gpio"]["lines"]
+    content["i2c"].append({"bus": 3, "driver": "i2c-dev", **tomllib.loads(of_device)["i2c"]})
+    profile = parse_profile(content, "here")
+    assert profile.chips[0].lines[0].limit.to_json() == {
+        "min_on_ms": 500,
+        "max_on_ms": 60_000,
+        "min_off_ms": 2_000,
+        "max_rate_hz": 0.2,
+    }
+    (device,) = profile.i2c[1].devices
+    angle, duty, status = device.registers
+    assert (device.increment, angle.raw_bounds, duty.raw_bounds) == ("byte", (0, 1800), (0, 200))
+    assert (duty.on_limit, status.access) == ("clamp", "r")
