@@ -26,6 +26,7 @@ from hearth.cli.demo.scenes import (
     a_busy_bus,
     a_cancelled_write,
     a_dead_controller,
+    a_halt,
     a_task,
     an_interlock,
     the_guards,
@@ -43,7 +44,7 @@ from hearth.cli.demo.stage import (
     run_daemon,
 )
 from hearth.client.connection import connect
-from hearth.errors import HearthError, PermissionDenied, ResourceBusy
+from hearth.errors import Halted, HearthError, PermissionDenied, ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
 
 LONG_IDS = ("session_id", "task_id")
 SCENES = (
-    what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller, an_interlock
+    what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller, an_interlock,
+    a_halt,
 )  # fmt: skip
 SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "verify-audit.sh"
 """The path of the script in a source tree; an installed package does not have it."""
@@ -137,8 +139,8 @@ async def _the_record(stage: Stage, place: DemoFolder, daemon: DaemonProcess) ->
         f"{starts} steps",
     )
     refused = sorted(record["error_code"] for record in records if record["event"] == "task.reject")
-    expected = sorted([PermissionDenied.code] * REFUSALS + [ResourceBusy.code])
-    stage.claim(f"so are the {REFUSALS} refusals and the busy bus", refused == expected)
+    expected = sorted([PermissionDenied.code] * REFUSALS + [ResourceBusy.code, Halted.code])
+    stage.claim(f"so are the {REFUSALS} refusals, the busy bus and the halt", refused == expected)
     deaths = [record for record in records if record.get("reason") == "its client disconnected"]
     stage.claim(
         "so is the death of the controller, with the line that was made safe",

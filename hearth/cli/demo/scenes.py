@@ -20,7 +20,7 @@ from hearth._util.python import python_module
 from hearth.api import TaskResult, step
 from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, DemoFolder, Stage
 from hearth.cli.tasks import event_line
-from hearth.errors import InterlockOpen, PermissionDenied, ResourceBusy, RpcError
+from hearth.errors import Halted, InterlockOpen, PermissionDenied, ResourceBusy, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -43,7 +43,7 @@ EXAMPLE: Mapping[str, Any] = {
 REFUSALS = 4
 """Number of the refusals in `the_guards`; the last scene counts them in the audit log."""
 LONGEST_LINE = 92
-_REFUSED = (PermissionDenied, InterlockOpen)
+_REFUSED = (PermissionDenied, InterlockOpen, Halted)
 _TOLERANCE = 0.5
 """Degrees by which a room may change between two readings."""
 
@@ -370,17 +370,19 @@ async def _controller(place: DemoFolder) -> AsyncIterator[trio.Process]:
                 await process.wait()
 
 
-# --- physical safety: an interlock ------------------------------------------------------------------------------------
+# --- physical safety: an interlock, a halt ----------------------------------------------------------------------------
 #
 # A person opens and closes the contacts of the simulated board through its panel.
 
 PUMP = "PUMP"
+MOVES_MS = 20_000
+"""Milliseconds within which a line must go to a level."""
 
 
 async def _moves(session: ClientSession, line: str, value: int, order: str, place: DemoFolder) -> str:
     """Give an order to the panel, and wait until the line goes to `value`; return how long that took."""
     edge = "rising" if value else "falling"
-    watch = await session.submit("see it move", [step("gpio.watch", line=line, edge=edge, timeout_ms=20_000)])
+    watch = await session.submit("see it move", [step("gpio.watch", line=line, edge=edge, timeout_ms=MOVES_MS)])
     await anext(watch.events())
     # A second transaction on the same bus: when it has returned, the watch is in place.
     await level(session, line)
@@ -416,3 +418,33 @@ async def an_interlock(stage: Stage, client: Client, place: DemoFolder) -> None:
         )
         await _moves(session, "DOOR", 0, "DOOR 0", place)
         stage.claim("the door is closed again, and the pump does not start by itself", await level(session, PUMP) == 0)
+
+
+async def a_halt(stage: Stage, client: Client, place: DemoFolder) -> None:
+    """Press the e-stop button while the pump runs, release it, and reset the halt."""
+    stage.scene("An emergency stop that does not let go by itself")
+    await stage.say(
+        "The pump runs, and a person presses the e-stop button. It is a halt input of the profile, and a normally "
+        "closed contact, so that a broken wire stops the machine too."
+    )
+    async with client.open_session(client_name="hearth demo") as session:
+        await session.run("gpio.set", line=PUMP, value=1)
+        stage.claim("the pump runs", await level(session, PUMP) == 1)
+        stopped = await _moves(session, PUMP, 0, "ESTOP open", place)
+        # A second halt changes nothing, and is answered when the first one is on the disk.
+        state = await session.halt()
+        stage.happened(f"halted by {state.by}: {state.reason}")
+        stage.claim("the pump stops", await level(session, PUMP) == 0, stopped)
+        stage.claim("the halt is on the disk, and outlives the daemon", state.latched and place.latch.exists())
+        refusal = await _refusal(session, "gpio.set", line=SAFE_LINE, value=1)
+        stage.happened(f"gpio.set: {_refusal_text(refusal)}")
+        stage.claim("nothing is driven any more", isinstance(refusal, Halted) and await level(session, WIRED_TO) == 0)
+        tank = await session.run("hw.sensor.read", sensor="tank")
+        stage.claim("reads go on", tank["unit"] == "percent", f"the tank is at {tank['value']:.1f} %")
+        await _moves(session, "ESTOP", 0, "ESTOP 0", place)
+        stage.claim("the button is released, and the daemon is still halted", (await session.halt_status()).halted)
+        state = await session.reset_halt()
+        stage.claim(
+            "a person with the right to do so resets the halt, and nothing starts by itself",
+            not state.halted and not place.latch.exists() and await level(session, PUMP) == 0,
+        )

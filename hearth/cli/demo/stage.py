@@ -210,32 +210,27 @@ driver = "sim"
 names = [
     "GPIO0", "GPIO1", "GPIO2", "GPIO3", "GPIO4", "GPIO5", "GPIO6", "GPIO7",
     "GPIO8", "GPIO9", "GPIO10", "GPIO11", "GPIO12", "GPIO13", "GPIO14", "GPIO15",
-    "GPIO16", "GPIO17", "GPIO18", "GPIO19", "GPIO20", "GPIO21", "GPIO22", "GPIO23",
-    "GPIO24", "GPIO25", "GPIO26", "GPIO27",
+    "GPIO16", "GPIO17", "GPIO18", "GPIO19", "GPIO20", "GPIO21", "GPIO22", "PUMP",
+    "DOOR", "ESTOP", "GPIO26", "GPIO27",
 ]
 wires = [["GPIO17", "GPIO27"]]
-contacts = { GPIO24 = 0, GPIO25 = 0 }
+contacts = { DOOR = 0, ESTOP = 0 }
 panel = PANEL
-
-[gpio.alias]
-PUMP = "GPIO23"
-DOOR = "GPIO24"
-ESTOP = "GPIO25"
 
 [gpio.lines.GPIO17]
 safe = 0
 note = "an output; wired to GPIO27, where one can see what it does"
 
-[gpio.lines.GPIO23]
+[gpio.lines.PUMP]
 safe = 0
 note = "the pump of the tank"
 
-[gpio.lines.GPIO24]
+[gpio.lines.DOOR]
 direction = "input"
 pull = "up"
 note = "the door's switch: 0 while it is closed"
 
-[gpio.lines.GPIO25]
+[gpio.lines.ESTOP]
 direction = "input"
 pull = "up"
 note = "the e-stop button: 1 while it is pressed"
@@ -274,6 +269,9 @@ value = 1
 requires = [{ line = "DOOR", value = 0 }, { sensor = "tank", max = 90 }]
 max_age_ms = 2000
 check_ms = 100
+
+[halt]
+inputs = ["ESTOP"]
 """
 """The board; PANEL stands for the path of its panel."""
 
@@ -300,6 +298,11 @@ class DemoFolder:
     def public_key(self) -> Path:
         """The public half of the key that signs the log's checkpoints."""
         return self.folder / "audit.log.key.pub"
+
+    @property
+    def latch(self) -> Path:
+        """The file that keeps a halt."""
+        return self.folder / "audit.log.halt"
 
     @property
     def shared(self) -> Path:
