@@ -220,8 +220,8 @@ def _port_mismatches(
 
 # --- safety -----------------------------------------------------------------------------------------------------------
 #
-# The gaps in a profile's physical safety: outputs without a safe level, interlocks whose sensors cannot be read. Lines
-# that share a finding are one problem. On a simulated chip it is a "note": nothing moves there.
+# The gaps in a profile's physical safety: outputs without a safe level or a limit, interlocks whose sensors cannot be
+# read, no halt input. Lines that share a finding are one problem. On a simulated chip it is a "note": nothing moves.
 
 MOST_NAMED = 6
 """Limit of the lines that one problem names; the others are counted."""
@@ -235,6 +235,12 @@ _OUTPUTS: tuple[tuple[str, _Test, str, str], ...] = (
         'give each output `safe` = 0 or 1, or safe = "input" with a `pull`; give the others direction = "input"',
     ),
     (
+        "limit",
+        lambda line: line.limit is None,
+        "no limit, so that a client may drive it for as long and as often as it likes",
+        "give each output a `limit`, such as { max_on_ms = 5000, max_rate_hz = 2 }",
+    ),
+    (
         "hold",
         lambda line: line.hold == "keep",
         "stays driven when its session or hearthd ends",
@@ -242,23 +248,32 @@ _OUTPUTS: tuple[tuple[str, _Test, str, str], ...] = (
     ),
 )
 """Findings about outputs: the key, the lines that it is about, the problem, and the cure."""
+_HALT_EXAMPLE = '[halt] inputs = ["ESTOP"], a line with direction = "input" and a normally closed contact to ground'
 
 
 def safety_gaps(
     profile: Profile, found: FoundDevices, holders: Holders, machine: Machine = THIS
 ) -> Iterator[ProfileProblem]:
     """Yield the gaps in the physical safety of a profile, with the chips that it looks for and that are there."""
+    severity: Severity
     chips = (*profile.chips, *survey(profile, found, holders).chips)
     for index, chip in enumerate(chips):
-        outputs = [line for line in chip.lines if line.reserved is None and line.direction != "input"]
         place = f"gpio[{index}]" if index < len(profile.chips) else "discover.gpio"
         for key, concerns, problem, cure in _OUTPUTS:
-            names = [line.name for line in outputs if concerns(line)]
+            names = [line.name for line in _outputs(chip) if concerns(line)]
+            severity = "note" if chip.driver == "sim" else "warn"
             if names:
-                severity: Severity = "note" if chip.driver == "sim" else "warn"
                 told = f"chip {chip.label}: {problem}: {_names(names)}"
                 yield ProfileProblem(f"{place}.{key}", severity, told, cure)
+    if not profile.halt.inputs and any(map(_outputs, chips)):
+        severity = "note" if all(chip.driver == "sim" for chip in chips) else "warn"
+        told = "no halt input, so that no button stops the outputs"
+        yield ProfileProblem("halt.inputs", severity, told, f"name an input: {_HALT_EXAMPLE}")
     yield from _unreadable(profile, machine)
+
+
+def _outputs(chip: ChipSpec) -> list[LineSpec]:
+    return [line for line in chip.lines if line.reserved is None and line.direction != "input"]
 
 
 def _names(names: list[str]) -> str:

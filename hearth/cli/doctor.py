@@ -386,7 +386,7 @@ def _fit(profile: Mapping[str, Any]) -> Iterator[Check]:
             cure = None if state == "OK" else problem["cure"]
             yield Check(state, "profile" if name == "problems" else name, told, cure)
     if not profile["safety"]:
-        yield Check("OK", "safety", f"{profile['name']} has no gap that is checked here: outputs, interlocks")
+        yield Check("OK", "safety", f"{profile['name']} has no gap that is checked here: outputs, interlocks, halt")
 
 
 # --- confinement ----------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
     assert "✗" not in answer.out
     assert answer.err == ""
     titles = [line for line in answer.out.splitlines() if line[:1].isdigit() and line[1:2] == "."]
-    assert len(titles) == 9
+    assert len(titles) == 11
     for said in (
         "i2c.read  SUCCESS",
         "°C",
@@ -61,7 +61,9 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
         "task.cancel: CANCELLING",
         "page 2: 12 12 12 12 12 12 12 12",
         "went to its safe state without it",
+        "the daemon switches the heater off by itself",
         "the daemon stops the pump without a request",
+        "the button is released, and the daemon is still halted",
         "unbroken from the first record to the last",
         "of a copy is found",
         "a shell script with nothing but sha256sum comes to the same result",
@@ -134,8 +136,15 @@ def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
     [
         ('requires = [{ line = "DOOR", value = 0 }, ', "requires = [", "refused while the door is open"),
         ('drives = "PUMP"\nvalue = 1', 'drives = "GPIO17"\nvalue = 1', "refused while the door is open"),
+        ("max_on_ms = 500, ", "", "the pulse is refused before it begins"),
+        (", max_rate_hz = 0.1", "", "to switch it on again is refused"),
     ],
-    ids=["an interlock that does not ask for the door", "an interlock of another line"],
+    ids=[
+        "an interlock that does not ask for the door",
+        "an interlock of another line",
+        "no longest time",
+        "no greatest rate",
+    ],
 )
 def test_a_board_without_one_of_its_rules_ends_the_demo_with_1(cli, monkeypatch, rule, instead, claim):
     assert rule in demo_stage.BOARD
@@ -143,6 +152,15 @@ def test_a_board_without_one_of_its_rules_ends_the_demo_with_1(cli, monkeypatch,
     answer = cli("demo", "--fast")
     assert answer.code == 1
     assert f"✗ {claim}" in answer.out
+
+
+@pytest.mark.slow
+def test_a_button_that_halts_nothing_ends_the_demo_with_1(cli, monkeypatch):
+    monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace('inputs = ["ESTOP"]', ""))
+    monkeypatch.setattr(scenes, "MOVES_MS", 3000)
+    answer = cli("demo", "--fast")
+    assert answer.code == 1
+    assert "the demo has failed: PUMP did not go to 0" in answer.err
 
 
 @pytest.mark.slow

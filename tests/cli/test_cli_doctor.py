@@ -222,7 +222,7 @@ def told(**found):
     return [f"{check.state} {check.name} {check.finding}" for check in doctor.hardware_checks(machine(**found))]
 
 
-NO_GAP = "OK safety cell has no gap that is checked here: outputs, interlocks"
+NO_GAP = "OK safety cell has no gap that is checked here: outputs, interlocks, halt"
 SENSORS = "OK sensors 3 kernel sensors (hwmon, IIO, thermal, power)"
 
 

@@ -392,53 +392,69 @@ def test_a_permission_that_lacks_is_a_warning_with_the_command(tmp_path, monkeyp
 
 # --- the gaps in a profile's physical safety ------------------------------------------------------------------------
 
-PUMP = {"safe": 0}
-DOOR = {"direction": "input"}
-FLOATS = "chip cell: no safe level, since nothing that hearth knows of holds a released line: "
-KEPT = "chip cell: stays driven when its session or hearthd ends: "
+SAFE = {"safe": 0, "limit": {"max_on_ms": 1000}}
+CHIP = "chip cell: "
+FLOATS = f"{CHIP}no safe level, since nothing that hearth knows of holds a released line: "
+UNLIMITED = f"{CHIP}no limit, so that a client may drive it for as long and as often as it likes: "
+KEPT = f"{CHIP}stays driven when its session or hearthd ends: "
+NO_BUTTON = ("halt.inputs", "warn", "no halt input, so that no button stops the outputs")
 
 
 def gaps(machine, *things, lines=None, driver="gpiod", **more):
-    """The gaps of a profile with a pump and a door: key path, severity, problem."""
-    table = {"PUMP": PUMP, "DOOR": DOOR} | (lines or {})
+    """The gaps of a profile with a pump, a door and an e-stop: key path, severity, problem."""
+    table = {"PUMP": SAFE, "DOOR": {"direction": "input"}, "STOP": {"direction": "input"}} | (lines or {})
     chips = [{"label": "cell", "driver": driver, "names": list(table), "lines": table}]
-    profile = parse_profile({"name": "x", "description": "x", "gpio": chips, **more}, "x.toml")
-    told = list(safety_gaps(profile, found(*things), NO_HOLDERS, machine))
+    content = {"name": "x", "description": "x", "gpio": chips, "halt": {"inputs": ["STOP"]}, **more}
+    told = list(safety_gaps(parse_profile(content, "x.toml"), found(*things), NO_HOLDERS, machine))
     assert all(gap.cure for gap in told)
     return [(gap.key, gap.severity, gap.problem) for gap in told]
+
+
+LIMIT = {"limit": {"max_rate_hz": 2}}
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
         ({}, []),
-        ({"A": {"safe": 1}}, []),
-        ({"A": {"safe": "input", "pull": "down"}}, []),
+        ({"A": {"safe": 1, **LIMIT}}, []),
+        ({"A": {"safe": "input", "pull": "down", **LIMIT}}, []),
         ({"A": {"reserved": "the watchdog"}}, []),
         ({"A": {"direction": "input", "hold": "keep"}}, []),
-        ({"A": {}}, [("gpio[0].safe", "warn", f"{FLOATS}A")]),
-        ({"A": {"safe": "input", "pull": "none", "direction": "output"}}, [("gpio[0].safe", "warn", f"{FLOATS}A")]),
-        ({"A": {"safe": 1, "hold": "keep"}}, [("gpio[0].hold", "warn", f"{KEPT}A")]),
+        ({"A": {"safe": 1}}, [("gpio[0].limit", "warn", f"{UNLIMITED}A")]),
+        ({"A": LIMIT}, [("gpio[0].safe", "warn", f"{FLOATS}A")]),
         (
-            {f"A{n}": {"hold": "keep"} for n in range(8)},
+            {"A": {"safe": "input", "pull": "none", "direction": "output"}},
+            [("gpio[0].safe", "warn", f"{FLOATS}A"), ("gpio[0].limit", "warn", f"{UNLIMITED}A")],
+        ),
+        (
+            {f"A{n}": {"safe": 1, "hold": "keep"} for n in range(8)},
             [
-                ("gpio[0].safe", "warn", f"{FLOATS}A0, A1, A2, A3, A4, A5 and 2 more"),
+                ("gpio[0].limit", "warn", f"{UNLIMITED}A0, A1, A2, A3, A4, A5 and 2 more"),
                 ("gpio[0].hold", "warn", f"{KEPT}A0, A1, A2, A3, A4, A5 and 2 more"),
             ],
         ),
     ],
 )
-def test_an_output_without_a_safe_level_is_a_gap(tmp_path, lines, expected):
+def test_an_output_without_a_safe_level_or_a_limit_is_a_gap(tmp_path, lines, expected):
     assert gaps(FilesMachine(tmp_path).machine, lines=lines) == expected
     simulated = [(key, "note", problem) for key, _, problem in expected]
     assert gaps(FilesMachine(tmp_path / "sim").machine, lines=lines, driver="sim") == simulated
 
 
-def test_the_lines_of_a_chip_that_was_found_have_no_safe_level(tmp_path):
-    ((key, severity, problem),) = gaps(
-        FilesMachine(tmp_path).machine, chip(3, "adapter", "x", "y", origin=USB), discover={"gpio": True}
-    )
-    assert (key, severity, problem.rpartition(": ")[2]) == ("discover.gpio.safe", "warn", "x, y")
+def test_outputs_without_a_halt_input_are_a_gap(tmp_path):
+    machine = FilesMachine(tmp_path).machine
+    assert gaps(machine, halt={}) == [NO_BUTTON]
+    assert gaps(machine, halt={}, driver="sim") == [(NO_BUTTON[0], "note", NO_BUTTON[2])]
+    assert gaps(machine, halt={}, lines={"PUMP": {"direction": "input"}}) == []
+
+
+def test_the_lines_of_a_chip_that_was_found_have_no_safe_level_and_no_limit(tmp_path):
+    told = gaps(FilesMachine(tmp_path).machine, chip(3, "adapter", "x", "y", origin=USB), discover={"gpio": True})
+    assert [(key, severity, problem.rpartition(": ")[2]) for key, severity, problem in told] == [
+        ("discover.gpio.safe", "warn", "x, y"),
+        ("discover.gpio.limit", "warn", "x, y"),
+    ]
 
 
 def interlock(**condition):

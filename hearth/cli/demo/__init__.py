@@ -27,6 +27,7 @@ from hearth.cli.demo.scenes import (
     a_cancelled_write,
     a_dead_controller,
     a_halt,
+    a_limit,
     a_task,
     an_interlock,
     the_guards,
@@ -44,7 +45,7 @@ from hearth.cli.demo.stage import (
     run_daemon,
 )
 from hearth.client.connection import connect
-from hearth.errors import Halted, HearthError, PermissionDenied, ResourceBusy
+from hearth.errors import Halted, HearthError, LimitViolated, PermissionDenied, ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
 
 LONG_IDS = ("session_id", "task_id")
 SCENES = (
-    what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller, an_interlock,
-    a_halt,
+    what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller, a_limit,
+    an_interlock, a_halt,
 )  # fmt: skip
 SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "verify-audit.sh"
 """The path of the script in a source tree; an installed package does not have it."""
@@ -139,15 +140,20 @@ async def _the_record(stage: Stage, place: DemoFolder, daemon: DaemonProcess) ->
         f"{starts} steps",
     )
     refused = sorted(record["error_code"] for record in records if record["event"] == "task.reject")
-    expected = sorted([PermissionDenied.code] * REFUSALS + [ResourceBusy.code, Halted.code])
-    stage.claim(f"so are the {REFUSALS} refusals, the busy bus and the halt", refused == expected)
+    others = [ResourceBusy.code, LimitViolated.code, Halted.code]
+    expected = sorted([PermissionDenied.code] * REFUSALS + others)
+    stage.claim(f"so are the {REFUSALS} refusals, the busy bus, the limit and the halt", refused == expected)
     deaths = [record for record in records if record.get("reason") == "its client disconnected"]
     stage.claim(
         "so is the death of the controller, with the line that was made safe",
         len(deaths) == 1 and [entry.get("line") for entry in deaths[0].get("safe", ())] == [SAFE_LINE],
     )
-    opened = [record for record in records if record["event"] == "interlock.open"]
-    stage.claim("so is the open door, with what was read", len(opened) == 1 and "DOOR" in str(opened), "interlock.open")
+    by_itself = ("limit.max_on", "interlock.open", "halt.reset")
+    stage.claim(
+        "so are the heater that was on for too long, the door that opened, and the reset",
+        [_count(records, event) for event in by_itself] == [1, 1, 1],
+        ", ".join(by_itself),
+    )
     report = verify(place.log, place.public_key)
     stage.claim(
         "hearth audit verify: unbroken from the first record to the last",

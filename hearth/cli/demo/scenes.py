@@ -20,7 +20,7 @@ from hearth._util.python import python_module
 from hearth.api import TaskResult, step
 from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, DemoFolder, Stage
 from hearth.cli.tasks import event_line
-from hearth.errors import Halted, InterlockOpen, PermissionDenied, ResourceBusy, RpcError
+from hearth.errors import Halted, InterlockOpen, LimitViolated, PermissionDenied, ResourceBusy, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -43,15 +43,18 @@ EXAMPLE: Mapping[str, Any] = {
 REFUSALS = 4
 """Number of the refusals in `the_guards`; the last scene counts them in the audit log."""
 LONGEST_LINE = 92
-_REFUSED = (PermissionDenied, InterlockOpen, Halted)
+_REFUSED = (PermissionDenied, LimitViolated, InterlockOpen, Halted)
 _TOLERANCE = 0.5
 """Degrees by which a room may change between two readings."""
 
 
 def show(stage: Stage, event: TaskEvent) -> None:
     """Show an event, cut to the length of a line."""
-    line = event_line(event)
-    stage.happened(line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…")
+    stage.happened(_cut(event_line(event)))
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
 
 
 async def level(session: ClientSession, line: int | str) -> int:
@@ -189,7 +192,8 @@ async def _refusal(session: ClientSession, tool: str, **args: Any) -> RpcError |
 def _refusal_text(refusal: RpcError | None) -> str:
     if refusal is None:
         return "was allowed"
-    return f"{refusal.code} {refusal.title}: {(refusal.data or {}).get('reason', refusal.message)}"
+    reason = (refusal.data or {}).get("reason") or refusal.message.removeprefix(f"{refusal.title}: ")
+    return f"{refusal.code} {refusal.title}: {reason}"
 
 
 # --- failures: a busy bus, a task cancelled in a write, a killed controller -------------------------------------------
@@ -370,7 +374,7 @@ async def _controller(place: DemoFolder) -> AsyncIterator[trio.Process]:
                 await process.wait()
 
 
-# --- physical safety: an interlock, a halt ----------------------------------------------------------------------------
+# --- physical safety: a limit, an interlock, a halt -------------------------------------------------------------------
 #
 # A person opens and closes the contacts of the simulated board through its panel.
 
@@ -379,19 +383,47 @@ MOVES_MS = 20_000
 """Milliseconds within which a line must go to a level."""
 
 
-async def _moves(session: ClientSession, line: str, value: int, order: str, place: DemoFolder) -> str:
-    """Give an order to the panel, and wait until the line goes to `value`; return how long that took."""
+@asynccontextmanager
+async def _seen(session: ClientSession, line: str, value: int) -> AsyncIterator[list[str]]:
+    """Watch a line before the block moves it, and wait until it goes to `value`; the list gets how long that took."""
     edge = "rising" if value else "falling"
     watch = await session.submit("see it move", [step("gpio.watch", line=line, edge=edge, timeout_ms=MOVES_MS)])
     await anext(watch.events())
     # A second transaction on the same bus: when it has returned, the watch is in place.
     await level(session, line)
-    began = time.perf_counter()
-    place.press(order)
+    began, took = time.perf_counter(), list[str]()
+    yield took
     result: Any = (await watch.wait()).steps[0].result or {}
     if result.get("timed_out", True):
-        raise DemoFailed(f"{line} did not go to {value} after {order!r}")
-    return f"{line} reads {value} after {(time.perf_counter() - began) * 1000:.0f} ms"
+        raise DemoFailed(f"{line} did not go to {value}")
+    took.append(f"{line} reads {value} after {(time.perf_counter() - began) * 1000:.0f} ms")
+
+
+async def a_limit(stage: Stage, client: Client, _place: DemoFolder) -> None:
+    """Switch a heater on for too long, by one pulse and by not switching it off."""
+    stage.scene("What may be on for half a second is on for half a second")
+    await stage.say(
+        "The profile says: HEATER may be on for 500 ms, once in 10 s. First a pulse of 5 s, then a client that "
+        "switches it on and does nothing more:"
+    )
+    async with client.open_session(client_name="hearth demo") as session:
+        refusal = await _refusal(session, "gpio.pulse", line="HEATER", value=1, duration_ms=5000)
+        stage.happened(_cut(f"gpio.pulse: {_refusal_text(refusal)}"))
+        stage.claim(
+            "the pulse is refused before it begins",
+            isinstance(refusal, LimitViolated) and await level(session, "HEATER") == 0,
+        )
+        async with _seen(session, "HEATER", 0) as took:
+            await session.run("gpio.set", line="HEATER", value=1)
+        stage.claim("the daemon switches the heater off by itself", await level(session, "HEATER") == 0, took[0])
+        refusal = await _refusal(session, "gpio.set", line="HEATER", value=1)
+        stage.happened(_cut(f"gpio.set: {_refusal_text(refusal)}"))
+        wait_ms = (refusal.data or {}).get("retry_after_ms", 0) if refusal is not None else 0
+        stage.claim(
+            "to switch it on again is refused, with the time to wait",
+            isinstance(refusal, LimitViolated) and wait_ms > 0 and await level(session, "HEATER") == 0,
+            f"retry_after_ms: {wait_ms:.0f}",
+        )
 
 
 async def an_interlock(stage: Stage, client: Client, place: DemoFolder) -> None:
@@ -402,21 +434,25 @@ async def an_interlock(stage: Stage, client: Client, place: DemoFolder) -> None:
         "No client can change that. A person opens the door:"
     )
     async with client.open_session(client_name="hearth demo") as session:
-        await _moves(session, "DOOR", 1, "DOOR open", place)
+        async with _seen(session, "DOOR", 1):
+            place.press("DOOR open")
         refusal = await _refusal(session, "gpio.set", line=PUMP, value=1)
-        stage.happened(f"gpio.set: {_refusal_text(refusal)}")
+        stage.happened(_cut(f"gpio.set: {_refusal_text(refusal)}"))
         stage.claim(
             "refused while the door is open, and the pump does not run",
             isinstance(refusal, InterlockOpen) and await level(session, PUMP) == 0,
         )
-        await _moves(session, "DOOR", 0, "DOOR 0", place)
+        async with _seen(session, "DOOR", 0):
+            place.press("DOOR 0")
         await session.run("gpio.set", line=PUMP, value=1)
         stage.claim("with the door closed it runs", await level(session, PUMP) == 1, "PUMP reads 1")
-        stopped = await _moves(session, PUMP, 0, "DOOR open", place)
+        async with _seen(session, PUMP, 0) as took:
+            place.press("DOOR open")
         stage.claim(
-            "the door opens, and the daemon stops the pump without a request", await level(session, PUMP) == 0, stopped
+            "the door opens, and the daemon stops the pump without a request", await level(session, PUMP) == 0, took[0]
         )
-        await _moves(session, "DOOR", 0, "DOOR 0", place)
+        async with _seen(session, "DOOR", 0):
+            place.press("DOOR 0")
         stage.claim("the door is closed again, and the pump does not start by itself", await level(session, PUMP) == 0)
 
 
@@ -430,18 +466,20 @@ async def a_halt(stage: Stage, client: Client, place: DemoFolder) -> None:
     async with client.open_session(client_name="hearth demo") as session:
         await session.run("gpio.set", line=PUMP, value=1)
         stage.claim("the pump runs", await level(session, PUMP) == 1)
-        stopped = await _moves(session, PUMP, 0, "ESTOP open", place)
+        async with _seen(session, PUMP, 0) as took:
+            place.press("ESTOP open")
         # A second halt changes nothing, and is answered when the first one is on the disk.
         state = await session.halt()
         stage.happened(f"halted by {state.by}: {state.reason}")
-        stage.claim("the pump stops", await level(session, PUMP) == 0, stopped)
+        stage.claim("the pump stops", await level(session, PUMP) == 0, took[0])
         stage.claim("the halt is on the disk, and outlives the daemon", state.latched and place.latch.exists())
         refusal = await _refusal(session, "gpio.set", line=SAFE_LINE, value=1)
-        stage.happened(f"gpio.set: {_refusal_text(refusal)}")
+        stage.happened(_cut(f"gpio.set: {_refusal_text(refusal)}"))
         stage.claim("nothing is driven any more", isinstance(refusal, Halted) and await level(session, WIRED_TO) == 0)
         tank = await session.run("hw.sensor.read", sensor="tank")
         stage.claim("reads go on", tank["unit"] == "percent", f"the tank is at {tank['value']:.1f} %")
-        await _moves(session, "ESTOP", 0, "ESTOP 0", place)
+        async with _seen(session, "ESTOP", 0):
+            place.press("ESTOP 0")
         stage.claim("the button is released, and the daemon is still halted", (await session.halt_status()).halted)
         state = await session.reset_halt()
         stage.claim(

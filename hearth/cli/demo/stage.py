@@ -211,7 +211,7 @@ names = [
     "GPIO0", "GPIO1", "GPIO2", "GPIO3", "GPIO4", "GPIO5", "GPIO6", "GPIO7",
     "GPIO8", "GPIO9", "GPIO10", "GPIO11", "GPIO12", "GPIO13", "GPIO14", "GPIO15",
     "GPIO16", "GPIO17", "GPIO18", "GPIO19", "GPIO20", "GPIO21", "GPIO22", "PUMP",
-    "DOOR", "ESTOP", "GPIO26", "GPIO27",
+    "DOOR", "ESTOP", "HEATER", "GPIO27",
 ]
 wires = [["GPIO17", "GPIO27"]]
 contacts = { DOOR = 0, ESTOP = 0 }
@@ -221,8 +221,14 @@ panel = PANEL
 safe = 0
 note = "an output; wired to GPIO27, where one can see what it does"
 
+[gpio.lines.HEATER]
+safe = 0
+limit = { max_on_ms = 500, max_rate_hz = 0.1 }
+note = "a heater for short bursts"
+
 [gpio.lines.PUMP]
 safe = 0
+limit = { max_on_ms = 60_000 }
 note = "the pump of the tank"
 
 [gpio.lines.DOOR]
