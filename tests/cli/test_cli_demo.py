@@ -52,7 +52,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
     assert answer.code == 0, answer.out + answer.err
     assert "✗" not in answer.out
     assert answer.err == ""
-    titles = [line for line in answer.out.splitlines() if line[:1].isdigit() and line[1:2] == "."]
+    titles = re.findall(r"^\d+\. ", answer.out, re.MULTILINE)
     assert len(titles) == 11
     for said in (
         "i2c.read  SUCCESS",

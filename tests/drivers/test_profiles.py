@@ -625,6 +625,8 @@ WARM = {"sensor": "temperature", "min": 5, "max": 40.5}
 
 def interlocked(*requires, content=SIM, **more):
     lock = {"drives": "RELAY", "value": 1, "requires": list(requires) or [DOOR], **more}
+    # Without [halt], whose lines are outputs and inputs too: an edit of a line would be a mistake there as well.
+    content = {key: value for key, value in content.items() if key != "halt"}
     return {**content, "interlock": [{key: value for key, value in lock.items() if value is not None}]}
 
 

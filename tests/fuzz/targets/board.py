@@ -134,11 +134,13 @@ def _document(profile: Profile) -> dict[str, Any]:
 
 def _without(members: dict[str, Any], *names: str) -> dict[str, Any]:
     """The members that say something."""
-    return {
-        name: list(value) if type(value) is tuple else value
-        for name, value in members.items()
-        if value is not None and name not in names
-    }
+    return {name: _plain(value) for name, value in members.items() if value is not None and name not in names}
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is tuple:
+        return list(map(_plain, value))
+    return _without(value) if type(value) is dict else value
 
 
 def _chip(chip: Any) -> dict[str, Any]:
@@ -202,6 +204,7 @@ names = ["A", "", "B", "C"]
 alias = { LED = "A" }
 lines.A = { safe = 1, hold = "keep", direction = "output", drive = "open-drain", initial = 0, functions = ["ALT0"],
 note = "n" }
+lines.A.limit = { min_on_ms = 1, max_on_ms = 2.5, min_off_ms = 3, max_rate_hz = 0.5 }
 lines.B = { direction = "input", pull = "up", active_low = true, debounce_us = 50 }
 lines.C = { reserved = "the kernel's", direction = "any" }
 [[gpio]]

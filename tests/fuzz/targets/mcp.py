@@ -56,7 +56,11 @@ _GRANT: Any = decide(
 _MCP_NAMES = frozenset(map(mcp_name, _REGISTRY))
 _AUTHORITY = {name: authority(tool.params_schema) for name, tool in _REGISTRY.items()}
 _PLAN_AUTHORITY = authority(PLAN_INPUT)
-_BUSES: Any = {name: SimpleNamespace(id=name) for name in (*_BOARD.drivers, "files", "system", "processes", "exec")}
+_UNLIMITED = SimpleNamespace(foresees=False)
+_BUSES: Any = {
+    name: SimpleNamespace(id=name, guard=_UNLIMITED)
+    for name in (*_BOARD.drivers, "files", "system", "processes", "exec")
+}
 _CHECKS = Checks(
     _REGISTRY,
     {name: Validator(tool.params_schema) for name, tool in _REGISTRY.items()},
