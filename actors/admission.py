@@ -1,31 +1,32 @@
 """Admission of a task.submit: its checks, the accepted task, and the record of a rejection.
 
 The checks run in the order that the draft promises (draft §3.4, §12). The shape has been read before. Then, each over
-all steps before the next one: the tool exists, it is allowed, its args fit its schema, its effective risk is within the
-cap, its paths are within the guard, the limits of the board profile could permit what it drives, the rates of the
-session and of its principal permit it. The checks touch no hardware, so a rejected submission has had no effect, and
-change nothing but the rate buckets. They compute no hash of args, which only an accepted submission needs. The session
-decides when an accepted task runs and who follows it.
+all steps, and the reads that look for their effects (`expect`), before the next one: the tool exists, it is allowed,
+its args fit its schema, its effective risk is within the cap, its paths are within the guard, the limits of the board
+profile could permit what it drives, the rates of the session and of its principal permit it. The checks touch no
+hardware, so a rejected submission has had no effect, and change nothing but the rate buckets. They compute no hash of
+args, which only an accepted submission needs. The session decides when an accepted task runs and who follows it.
 """
 
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from attrs import frozen
 
 from hearth._util.ids import new_id
-from hearth._util.text import suggestions
+from hearth._util.text import suggest, suggestions
 from hearth.actors.bus.queue import Requester
 from hearth.actors.events import to_keep
-from hearth.actors.step import StepRun
+from hearth.actors.step import Expectation, StepRun
 from hearth.actors.task import TaskActor, cost_of
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
 from hearth.mcp.tools import check_use
 from hearth.policy.memory import FEED_BYTES
 from hearth.policy.rules import Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal
+from hearth.schema import Validator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
     from hearth.actors.messages import PathVerdicts, Request
     from hearth.actors.step import TaskServices
     from hearth.actors.task_registry import TaskRegistry
+    from hearth.api import Expect
     from hearth.policy.memory import Account
     from hearth.policy.rules import ApprovalRule, Grant, RateLimits
     from hearth.protocol.known import KnownMembers, UnknownMember
     from hearth.protocol.methods import StepSpec, TaskSubmit
-    from hearth.schema import Validator
     from hearth.tools import PathGuard, PathUse, ToolRegistry
+
+RpcErrorT = TypeVar("RpcErrorT", bound=RpcError)
 
 # --- checks of a submission -------------------------------------------------------------------------------------------
 
@@ -85,65 +88,131 @@ def check(
         reason = f"a task has at most {checks.max_steps} steps, this one has {len(specs)}"
         raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task/steps", "reason": reason})
     registry = checks.registry
-    for index, spec in enumerate(specs):
-        if spec.tool not in registry:
-            raise _not_found(index, spec.tool, grant)
-    for index, spec in enumerate(specs):
-        if spec.tool not in grant.allowed:
-            raise _denied(index, spec, f"not in the allowlist of policy {grant.policy!r}")
-    steps = [_resolve(index, spec, checks, strict=submit.strict) for index, spec in enumerate(specs)]
-    _check_risks(submit, steps, grant, missing)
-    for index, step in enumerate(steps):
-        for use in step.tool.paths(specs[index].args):
-            try:
-                _check_path(use, submit, steps, checks.paths, verdicts)
-            except PermissionDenied as error:
-                raise _at_step(error, index, step.tool.name) from None
-    for index, step in enumerate(steps):
-        _foresee(index, step, specs[index], checks.buses)
-    return steps, _take_tokens(steps, rates, now)
+    calls = [Call(index, spec) for index, spec in enumerate(specs)]
+    calls += [Call(index, spec.expect, "/expect") for index, spec in enumerate(specs) if spec.expect is not None]
+    for call in calls:
+        if call.tool not in registry:
+            raise _not_found(call, grant)
+    for call in calls:
+        if call.tool not in grant.allowed:
+            raise _denied(call, f"not in the allowlist of policy {grant.policy!r}")
+    runs = [_resolve(call, checks, strict=submit.strict) for call in calls]
+    _check_risks(submit, calls, runs, grant, missing)
+    steps = runs[: len(specs)]
+    for call, run in zip(calls[len(specs) :], runs[len(specs) :], strict=True):
+        steps[call.index].expectation = _expectation(call, run)
+    _check_paths(calls, runs, checks.paths, verdicts)
+    for call, step in zip(calls, steps, strict=False):
+        _foresee(call, step, checks.buses)
+    return steps, _take_tokens(runs, rates, now)
 
 
-def _foresee(index: int, step: StepRun, spec: StepSpec, buses: Mapping[str, Bus]) -> None:
+@frozen(eq=False)
+class Call:
+    """The call of a tool that a submission asks for: a step, or the read that looks for a step's effect."""
+
+    index: int
+    spec: StepSpec | Expect
+    at: str = ""
+    """The JSON pointer within the step: "" for the step itself."""
+
+    @property
+    def tool(self) -> str:
+        """The tool's name."""
+        return self.spec.tool
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """The tool's args."""
+        return self.spec.args
+
+    @property
+    def inside(self) -> str:
+        """The way from `at` to its args: the faults of a step itself have pointers into its args."""
+        return self.at and "/args"
+
+
+def _expectation(call: Call, run: StepRun) -> Expectation:
+    """Return what is expected of a step. Raises InvalidParams for conditions that no result can fulfil."""
+    expect, tool = cast("Expect", call.spec), run.tool
+    if run.risk:
+        cure = ", with other args 0: see its description" if tool.least_risk == 0 else ""
+        raise _invalid(call, "/tool", f"expected a read of risk 0, and this one has {run.risk}{cure}")
+    members: Mapping[str, Any] = tool.result_schema.get("properties", {})
+    for name, condition in expect.wanted().items():
+        for member in condition:
+            if member not in members:
+                shown = member[:64]
+                raise _invalid(call, f"/{name}/{shown}", f"no member of its result; {_known(shown, members)}")
+            if name != "equals" and members[member].get("type", "number") not in ("number", "integer"):
+                raise _invalid(call, f"/{name}/{member}", "no number; give its value in equals")
+    if expect.equals:
+        beside = {name: tool.result_schema[name] for name in ("$defs", "definitions") if name in tool.result_schema}
+        possible = Validator({**beside, "properties": {member: members[member] for member in expect.equals}})
+        if not possible.accepts(expect.equals):
+            pointer, reason = possible.explain(expect.equals)
+            raise _invalid(call, f"/equals{pointer}", f"no value that its result can have: {reason}")
+    return Expectation(expect, run)
+
+
+def _known(name: str, members: Mapping[str, Any]) -> str:
+    return suggest(name, members) or f"it has {', '.join(members) or 'none that its schema names'}"
+
+
+def _invalid(call: Call, pointer: str, reason: str) -> InvalidParams:
+    path = call.at + pointer
+    return InvalidParams(
+        f"Invalid params: step {call.index} ({call.tool}): {path or 'args'}: {reason}",
+        data={"step_index": call.index, "tool": call.tool, "path": path, "reason": reason},
+    )
+
+
+def _foresee(call: Call, step: StepRun, buses: Mapping[str, Bus]) -> None:
     """Refuse a step that drives what no limit of the board profile would let pass. Raises LimitViolated or Halted."""
     if step.risk and step.bus.guard.foresees:
-        for drive in step.tool.drives(spec.args):
+        for drive in step.tool.drives(call.args):
             try:
                 buses[drive.bus].guard.foresee(drive)
             except RpcError as error:
-                raise _at_step(error, index, step.tool.name) from None
+                raise _at_step(error, call) from None
 
 
 def _check_risks(
-    submit: TaskSubmit, steps: Sequence[StepRun], grant: Grant, missing: Callable[[ApprovalRule], int]
+    submit: TaskSubmit,
+    calls: Sequence[Call],
+    runs: Sequence[StepRun],
+    grant: Grant,
+    missing: Callable[[ApprovalRule], int],
 ) -> None:
     """Raise PermissionDenied for a step above the risk cap, and ApprovalRequired if the policy asks for approvals."""
     cap = grant.risk_cap(submit.constraints.max_risk_level)
-    for index, step in enumerate(steps):
-        if step.risk > cap:
-            raise _too_risky(index, submit.steps[index], step, cap)
+    for call, run in zip(calls, runs, strict=True):
+        if run.risk > cap:
+            raise _too_risky(call, run, cap)
     if not grant.approval:
         return
-    index, step = max(enumerate(steps), key=lambda numbered: numbered[1].risk)
-    rule = grant.approval_for(step.risk)
+    call, run = max(zip(calls, runs, strict=True), key=lambda each: each[1].risk)
+    rule = grant.approval_for(run.risk)
     if rule is not None and missing(rule):
         asked = f"policy {grant.policy!r} asks for it from risk {rule.from_risk} on"
-        reason = f"{asked}, and step {index} ({step.tool.name}) has risk {step.risk}"
+        reason = f"{asked}, and step {call.index} ({call.tool}) has risk {run.risk}"
         cure = "prepare it as a plan (plan.prepare, `hearth plan prepare`), have it approved, then execute it"
-        raise _at_step(rule.refusal(reason, cure), index, step.tool.name)
+        raise _at_step(rule.refusal(reason, cure), call)
 
 
-def _check_path(
-    use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGuard, verdicts: PathVerdicts
-) -> None:
-    """Check a path with the guard, without waiting for a disk. Raises PermissionDenied or PathsUnchecked."""
-    if use in verdicts:
-        denied = verdicts[use]
-        if denied is not None:
-            raise denied
-    elif not paths.check_nowait(use.path, use.access):
-        uses = [step.tool.paths(spec.args) for step, spec in zip(steps, submit.steps, strict=True)]
-        raise PathsUnchecked([use for each in uses for use in each])
+def _check_paths(calls: Sequence[Call], runs: Sequence[StepRun], paths: PathGuard, verdicts: PathVerdicts) -> None:
+    """Check paths with the guard, without waiting for a disk. Raises PermissionDenied or PathsUnchecked."""
+    uses = [run.tool.paths(call.args) for call, run in zip(calls, runs, strict=True)]
+    for call, use in ((call, use) for call, each in zip(calls, uses, strict=True) for use in each):
+        try:
+            if use in verdicts:
+                denied = verdicts[use]
+                if denied is not None:
+                    raise denied
+            elif not paths.check_nowait(use.path, use.access):
+                raise PathsUnchecked([use for each in uses for use in each])
+        except PermissionDenied as error:
+            raise _at_step(error, call) from None
 
 
 def check_paths_blocking(uses: list[PathUse], paths: PathGuard) -> PathVerdicts:
@@ -167,32 +236,31 @@ def ignored_args(submit: TaskSubmit, checks: Checks, most: int) -> tuple[str, ..
     return tuple([one.pointer for one in islice(unknown_members, most)])
 
 
-def _unknown_members(spec: StepSpec, checks: Checks, at: str) -> list[UnknownMember]:
+def _unknown_members(spec: StepSpec | Expect, checks: Checks, at: str) -> list[UnknownMember]:
     known = checks.known.get(spec.tool)
     return [] if known is None else known.unknown_members(spec.args, at)
 
 
-def _resolve(index: int, spec: StepSpec, checks: Checks, *, strict: bool) -> StepRun:
+def _resolve(call: Call, checks: Checks, *, strict: bool) -> StepRun:
     """Check args against the tool's schema, and find the bus they name."""
-    if strict and (unknown_members := _unknown_members(spec, checks, "")):
+    # A misspelt arg of a read would look for the effect at another place, so there none is ignored.
+    if (strict or call.at) and (unknown_members := _unknown_members(call.spec, checks, call.at + call.inside)):
         # Before the schema check, which would only report that the misspelt member is missing.
-        raise _at_step(refusal(unknown_members, f"step {index} ({spec.tool}): "), index, spec.tool)
-    validator = checks.validators[spec.tool]
-    if not validator.accepts(spec.args):
-        pointer, reason = validator.explain(spec.args)
-        raise InvalidParams(
-            f"Invalid params: step {index} ({spec.tool}): {pointer or 'args'}: {reason}",
-            data={"step_index": index, "tool": spec.tool, "path": pointer, "reason": reason},
-        )
-    tool = checks.registry[spec.tool]
+        raise _at_step(refusal(unknown_members, f"step {call.index} ({call.tool}): "), call)
+    validator = checks.validators[call.tool]
+    if not validator.accepts(call.args):
+        pointer, reason = validator.explain(call.args)
+        raise _invalid(call, call.inside + pointer, reason)
+    tool = checks.registry[call.tool]
     try:
-        bus_id = tool.bus(spec.args)
+        bus_id = tool.bus(call.args)
     except RpcError as error:
         if isinstance(error, InvalidParams) and "path" in (error.data or {}):
             # Args that only a schema with more than flat keywords would refuse: the same answer as from a schema.
-            error = InvalidParams(f"Invalid params: step {index} ({spec.tool}): {error.message}", data=error.data)
-        raise _at_step(error, index, spec.tool) from None
-    return StepRun(tool, to_keep(spec.args), checks.buses[bus_id], tool.risk_of(spec.args))
+            data = {**(error.data or {}), "path": f"{call.at}{call.inside}{(error.data or {})['path']}"}
+            error = InvalidParams(f"Invalid params: step {call.index} ({call.tool}): {error.message}", data=data)
+        raise _at_step(error, call) from None
+    return StepRun(tool, to_keep(call.args), checks.buses[bus_id], tool.risk_of(call.args))
 
 
 def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[str, int]:
@@ -206,32 +274,33 @@ def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[st
     return counts
 
 
-def _not_found(index: int, name: str, grant: Grant) -> ToolNotFound:
+def _not_found(call: Call, grant: Grant) -> ToolNotFound:
     """Return the refusal of an unknown tool; it suggests only tools that the session may use."""
-    shown = name[:100]
-    cure, near = suggestions(name, sorted(grant.allowed))
-    return ToolNotFound(f"Tool not found: {shown}{cure}", data={"step_index": index, "tool": shown, **near})
+    shown = call.tool[:100]
+    cure, near = suggestions(call.tool, sorted(grant.allowed))
+    error = ToolNotFound(f"Tool not found: {shown}{cure}", data={"step_index": call.index, "tool": shown, **near})
+    return _at_step(error, call)
 
 
-def _denied(index: int, spec: StepSpec, reason: str) -> PermissionDenied:
-    return PermissionDenied(
-        f"Permission denied: step {index} ({spec.tool}): {reason}",
-        data={"step_index": index, "tool": spec.tool, "reason": reason},
-    )
+def _denied(call: Call, reason: str) -> PermissionDenied:
+    denied = PermissionDenied(f"Permission denied: step {call.index} ({call.tool}): {reason}", data={"reason": reason})
+    return _at_step(denied, call)
 
 
-def _too_risky(index: int, spec: StepSpec, step: StepRun, cap: int) -> PermissionDenied:
+def _too_risky(call: Call, run: StepRun, cap: int) -> PermissionDenied:
     """Return the refusal with the draft's reason, and a cure if other args of this tool would be within the cap."""
-    denied = _denied(index, spec, f"max_risk_level={cap} < tool={step.risk}")
-    least = step.tool.least_risk
+    denied = _denied(call, f"max_risk_level={cap} < tool={run.risk}")
+    least = run.tool.least_risk
     if least <= cap:
-        denied.message += f"; {spec.tool} has risk {least} with other args: see its description"
+        denied.message += f"; {call.tool} has risk {least} with other args: see its description"
         denied.data = {**(denied.data or {}), "least_risk": least}
     return denied
 
 
-def _at_step(error: RpcError, index: int, tool: str) -> RpcError:
-    error.data = {"step_index": index, "tool": tool, **(error.data or {})}
+def _at_step(error: RpcErrorT, call: Call) -> RpcErrorT:
+    """Return the error with the step in its data, and with the place in the step if that is not the step itself."""
+    place = {"path": f"{call.at}/tool"} if call.at else {}
+    error.data = {"step_index": call.index, "tool": call.tool, **place, **(error.data or {})}
     return error
 
 
@@ -353,7 +422,7 @@ class Admission:
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, lambda _rule: 0)
             self._rates.put_back(tokens, now)
-            self._require_not_halted(steps)
+            self._require_not_halted(submit, steps)
             self._require_dry_run_rate(now)
         except RpcError as error:
             self._record_rejection((step.tool for step in submit.steps[:16]), error)
@@ -387,7 +456,7 @@ class Admission:
     def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], requester: Requester, followers: int) -> None:
         """Raise RpcError for a valid submission that cannot be served now: no room, no audit log, a busy bus."""
         self._task_registry.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
-        self._require_not_halted(steps)
+        self._require_not_halted(submit, steps)
         failure = self._services.journal.failure
         if failure is not None and any(step.guarded for step in steps):
             raise AuditUnavailable(data={"reason": failure, "effect": "none"})
@@ -397,11 +466,11 @@ class Admission:
                 if busy is not None:
                     raise busy
 
-    def _require_not_halted(self, steps: Sequence[StepRun]) -> None:
+    def _require_not_halted(self, submit: TaskSubmit, steps: Sequence[StepRun]) -> None:
         if self._services.halt_flag.halted:
             for index, step in enumerate(steps):
                 if step.risk:
-                    raise _at_step(self._services.halt_flag.error(), index, step.tool.name)
+                    raise _at_step(self._services.halt_flag.error(), Call(index, submit.steps[index]))
 
     def _require_dry_run_rate(self, now: float) -> None:
         """Raise RateLimited for a dry run that comes too soon: it takes no tokens of a tool, but two audit records."""

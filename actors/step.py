@@ -1,7 +1,8 @@
 """One step of a task: its state from accepted to done, and the context through which its tool reaches hardware.
 
-This module turns a tool's call into a ticket for the step's bus, and a step's outcome into members of events and of
-task.get. The task actor decides when a step runs and what its failure means for the next ones.
+This module turns a tool's call into a ticket for the step's bus, looks for the effect that a step must have, and turns
+a step's outcome into members of events and of task.get. The task actor decides when a step runs and what its failure
+means for the next ones.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import orjson
 import trio
 from attrs import define, field, frozen
 
+from hearth._util.exceptions import sole
 from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.audit.record import args_hash, timestamp
+from hearth.errors import EffectNotSeen, RpcError
+from hearth.policy.memory import STEP_BYTES
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
+from hearth.tools import Done
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -26,10 +31,15 @@ if TYPE_CHECKING:
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
     from hearth.actors.safety.interlocks import Interlock, Interlocks
-    from hearth.api import Status
-    from hearth.errors import RpcError
+    from hearth.api import Expect, Status
+    from hearth.errors import Effect
     from hearth.policy.rules import Buckets
     from hearth.tools import PathGuard, Tool, Undo
+
+READINGS = 50
+"""Readings of an expected effect in its `within_ms`, at most one in 2 ms and at least ten in a second."""
+MOST_SHOWN = 256
+"""Bytes of JSON of a member's value up to which `seen` shows it whole."""
 
 
 @frozen(eq=False)
@@ -50,6 +60,25 @@ class TaskServices:
     """The interlocks of the board, if it has any."""
 
 
+@frozen(eq=False)
+class Expectation:
+    """The effect that a step must have, and the read that looks for it."""
+
+    expect: Expect
+    read: StepRun
+
+    @property
+    def memory(self) -> int:
+        """The bytes of memory that it takes at most: itself, and what was expected and seen in an event and an end."""
+        members = sum(map(len, self.expect.wanted().values()))
+        return STEP_BYTES + 4 * len(orjson.dumps(self.expect.wanted())) + 2 * MOST_SHOWN * members
+
+    def missing(self, seen: Mapping[str, Any] | None, why: str, effect: Effect) -> EffectNotSeen:
+        """Return the error of a step whose effect was not seen."""
+        expected = {"tool": self.expect.tool, **self.expect.wanted(), "within_ms": self.expect.within_ms}
+        return EffectNotSeen(why, effect=effect, data={"expected": expected, "seen": seen})
+
+
 @define(slots=True, eq=False)
 class StepRun:
     """One step, from accepted to done."""
@@ -60,6 +89,7 @@ class StepRun:
     bus: Bus
     risk: int
     """The effective risk (0 to 3), which every check uses."""
+    expectation: Expectation | None = None
     status: Status | None = None
     started_at: float = 0.0
     latency_ms: float | None = None
@@ -67,6 +97,10 @@ class StepRun:
     error: RpcError | None = None
     undo: Undo | None = None
     rolled_back: bool | None = None
+    done: bool = False
+    """True once the tool has returned; the step still runs while its effect is looked for."""
+    seen: dict[str, Any] | None = None
+    """The members that the expectation names, from the last reading."""
     held: dict[Hashable, str] = field(factory=dict)
     """By output that the step drove: the session to which it goes back if the effect is taken back."""
     _args_hash: str | None = None
@@ -84,7 +118,19 @@ class StepRun:
     @property
     def guarded(self) -> bool:
         """True if the step must not run before its start is on record: it changes, discloses or consumes something."""
-        return self.risk > 0 or self.tool.discloses
+        expectation = self.expectation
+        return self.risk > 0 or self.tool.discloses or (expectation is not None and expectation.read.guarded)
+
+    @property
+    def effect(self) -> Effect:
+        """The effect on the hardware of a step whose tool has returned."""
+        return "done" if self.risk else "none"
+
+    def unverified(self) -> EffectNotSeen | None:
+        """Return the error of a step that ends between its effect and the sight of it; None if it has no effect."""
+        if not self.done or self.expectation is None:
+            return None
+        return self.expectation.missing(self.seen, "the step ended before its effect was seen", self.effect)
 
     def outcome(self) -> dict[str, Any]:
         """Return the members that describe the step's state, for events and task.get."""
@@ -93,6 +139,8 @@ class StepRun:
             wire["result"] = orjson.Fragment(self.result)
         if self.latency_ms is not None:
             wire["latency_ms"] = self.latency_ms
+        if self.seen is not None:
+            wire["seen"] = self.seen
         if self.error is not None:
             error = sendable_error(self.error)
             wire["error"] = error["message"]
@@ -211,6 +259,62 @@ class StepScope:
         """See StepContext."""
         ts = timestamp(self._services.clock())
         self._log.publish("progress", ts, {"step_index": self._index, "data": data})
+
+
+async def run_tool(step: StepRun, scope: StepScope, args: Any) -> Mapping[str, Any]:
+    """Run a step's tool, and return its result. Raises RpcError, also from within a nursery of the tool's own."""
+    try:
+        value = await step.tool.run(scope, args)
+    except ExceptionGroup as group:
+        cause = sole(group)
+        if not isinstance(cause, RpcError):
+            raise
+        raise cause from None
+    step.done = True
+    if isinstance(value, Done):
+        # Kept whatever comes: the effect has happened, and a rollback must undo it.
+        step.undo = value.undo
+        return value.result
+    return value
+
+
+async def look_for_effect(step: StepRun, expectation: Expectation, scope: StepScope) -> None:
+    """Read until the expected effect is seen; a reading that fails is one that does not show it.
+
+    Raises EffectNotSeen if no reading that began in time has shown it.
+    """
+    expect, read = expectation.expect, expectation.read
+    every = min(max(expect.within_ms / READINGS, 2.0), 100.0) / 1000
+    failure: RpcError | None = None
+    with trio.move_on_after(expect.within_ms / 1000):
+        while True:
+            try:
+                result = await run_tool(read, scope, orjson.loads(read.args))
+            except RpcError as error:
+                failure, step.seen = error, None
+            else:
+                failure, step.seen = None, {name: _brief(value) for name, value in expect.named(result).items()}
+                if expect.holds(result):
+                    return
+            await trio.sleep(every)
+    shown = f"{expect.tool} showed {_text(step.seen)}" if failure is None else f"{expect.tool} failed: {failure}"
+    raise expectation.missing(
+        step.seen,
+        f"the step was done, and its effect was not seen within {expect.within_ms} ms: expected "
+        f"{_text(expect.wanted())}, and {shown}",
+        step.effect,
+    )
+
+
+def _brief(value: Any) -> Any:
+    """Return a member's value, or the beginning of its JSON if that is long."""
+    packed = orjson.dumps(value)
+    return value if len(packed) <= MOST_SHOWN else packed[: MOST_SHOWN // 2].decode(errors="ignore") + "…"
+
+
+def _text(members: Mapping[str, Any] | None) -> str:
+    text = orjson.dumps(members or {}).decode()
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def json_safe(error: RpcError) -> RpcError:

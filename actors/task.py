@@ -13,6 +13,7 @@ Theory of operation. The states of a task:
    `acknowledge` called, exactly once: with None, or with the error that ends the task before its first step.
 2. *Steps*, in order. For each: record `task.step.start`, publish `start`, run the tool, record and publish `finish`.
    A guarded step does not run unless its start is on record. With `exclusive` all buses are leased before the first.
+   A step with an expectation is looked at after its tool has returned; it leases its bus for both.
 3. *Verdict.* `_end` decides the terminal status once and puts it into `verdict`. From then on `cancel` does nothing.
 4. *End.* Roll back if asked, release the leases, record `task.finish`, publish `task_finish`. Then `status` and
    `snapshot` are set, and `on_end` gives the task to the registry. A client never sees a terminal status that is not
@@ -21,9 +22,10 @@ Theory of operation. The states of a task:
 Cancellation (by request, by the end of the session, or by the deadline `max_duration_ms`) cancels one Trio scope, in
 which the steps run. A step that waits stops waiting. A step whose transaction has begun keeps waiting for it
 (`Ticket.abort`), so its true outcome is known before the task ends. A cancelled step is CANCELLED and its task
-CANCELLED; past the deadline the task is FAILED, with TimedOut. Rolling back and the last records run outside this
-scope. Rolling back is shielded. If the session is torn down around the task, the wait for the last records is shielded
-for at most `FINAL_COMMIT_LIMIT` seconds.
+CANCELLED; past the deadline the task is FAILED, with TimedOut. A step that was done, and whose effect was still looked
+for, is FAILED with EffectNotSeen: the effect has happened. Rolling back and the last records run outside this scope.
+Rolling back is shielded. If the session is torn down around the task, the wait for the last records is shielded for at
+most `FINAL_COMMIT_LIMIT` seconds.
 
 Who may call what: the session calls `cancel` and `describe` at any time, in the Trio thread; both are synchronous.
 Everything else runs in the task's own Trio task, so its state needs no locks.
@@ -47,17 +49,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 import trio
 
-from hearth._util.exceptions import sole
 from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.events import EventLog, to_keep
-from hearth.actors.step import StepScope, json_safe
+from hearth.actors.step import StepScope, json_safe, look_for_effect, run_tool
 from hearth.actors.supervisor import contain
 from hearth.audit.record import timestamp
-from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
+from hearth.errors import AuditUnavailable, EffectNotSeen, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
 from hearth.policy.memory import EVENT_BYTES, FEED_BYTES, SMALL_RESULT, STEP_BYTES, TASK_BYTES, text_bytes
 from hearth.protocol.framing import parsed_bytes
 from hearth.protocol.methods import PRIORITIES, Constraints
-from hearth.tools import Done
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from hearth.actors.bus.actor import Bus
     from hearth.actors.journal import Receipt
     from hearth.actors.safety.interlocks import Interlock
-    from hearth.actors.step import StepRun, TaskServices
+    from hearth.actors.step import Expectation, StepRun, TaskServices
     from hearth.api import Status
     from hearth.policy.memory import Account
     from hearth.tools import Undo
@@ -91,8 +91,9 @@ def cost_of(intent: str, steps: Sequence[StepRun]) -> tuple[int, int]:
     Results over SMALL_RESULT are not in it. Arguments count as JSON, and the largest ones as parsed too, since one step
     runs at a time.
     """
-    args = [step.args for step in steps]
-    packed = sum(map(len, args)) + max(map(parsed_bytes, args))
+    expectations = [step.expectation for step in steps if step.expectation is not None]
+    args = [*[step.args for step in steps], *[one.read.args for one in expectations]]
+    packed = sum(map(len, args)) + max(map(parsed_bytes, args)) + sum(one.memory for one in expectations)
     return (
         TASK_BYTES + FEED_BYTES + text_bytes(intent) + STEP_BYTES * len(steps) + packed,
         EVENT_BYTES * (2 * len(steps) + 1),
@@ -243,7 +244,7 @@ class TaskActor:
                 self._error = error.cause
 
     async def _steps(self) -> None:
-        for step in self.steps:
+        for step in (*self.steps, *_reads(self.steps)):
             if len(step.args) > LONG_ARGS:
                 # It takes longer than one turn of the loop should. Shielded: the submission is recorded in any case.
                 with trio.CancelScope(shield=True):
@@ -265,7 +266,7 @@ class TaskActor:
     def _submit_record(self) -> dict[str, Any]:
         record = self._record("task.submit")
         record["intent"] = self.intent[:256]
-        record["steps"] = [{"tool": step.tool.name, "args_hash": step.args_hash} for step in self.steps]
+        record["steps"] = [_submitted(step) for step in self.steps]
         if self._constraints.dry_run:
             record["dry_run"] = True
         return record
@@ -291,33 +292,46 @@ class TaskActor:
         scope = StepScope(index, step, self.requester, self._constraints, self.log, self._services)
         # The packed form is dropped with the first use: a step runs once, and its args may be large.
         args, step.args = orjson.loads(step.args), b""
-        # Cancelled is not caught here: the step stays RUNNING, and `_end` settles it as CANCELLED.
+        # Cancelled is not caught here: the step stays RUNNING, and `_end` settles it.
         try:
-            value = await step.tool.run(scope, args)
+            if step.expectation is None:
+                value = await run_tool(step, scope, args)
+            else:
+                value = await self._seen(index, step, step.expectation, scope, args)
         except RpcError as error:
             self._finish_step(index, error=error)
-            return not self._constraints.abort_on_step_failure
-        except ExceptionGroup as group:
-            # A tool with a nursery of its own.
-            cause = sole(group)
-            if not isinstance(cause, RpcError):
-                raise
-            self._finish_step(index, error=cause)
             return not self._constraints.abort_on_step_failure
         self._finish_step(index, value=value)
         return step.error is None or not self._constraints.abort_on_step_failure
 
+    async def _seen(
+        self, index: int, step: StepRun, expectation: Expectation, scope: StepScope, args: Any
+    ) -> Mapping[str, Any]:
+        """Run a step, and look for the effect that it must have. Raises RpcError, and EffectNotSeen if it is not seen.
+
+        If step and reading have the same bus, the step leases it: no other task's transaction comes in between.
+        """
+        read, lease = expectation.read, None
+        reading = StepScope(index, read, self.requester, self._constraints, self.log, self._services)
+        if read.bus is step.bus and step.bus.driver.width == 1 and not self._constraints.exclusive:
+            lease = Ticket(None, self.requester, limit=0, priority=PRIORITIES[self._constraints.priority])
+        try:
+            if lease is not None:
+                step.bus.request(lease, no_wait=self._constraints.on_busy == "fail")
+                await lease.get()
+            value = await run_tool(step, scope, args)
+            await look_for_effect(step, expectation, reading)
+        finally:
+            if lease is not None:
+                step.bus.release(lease)
+        return value
+
     def _finish_step(
-        self, index: int, *, value: Mapping[str, Any] | Done | None = None, error: RpcError | None = None
+        self, index: int, *, value: Mapping[str, Any] | None = None, error: RpcError | None = None
     ) -> None:
         """Settle a step: with a value it succeeded, with an error it failed, with neither it was cancelled."""
         step = self.steps[index]
         if value is not None:
-            if isinstance(value, Done):
-                # Kept even if the result is refused below for its size: the effect has happened, and a rollback must
-                # undo it.
-                step.undo = value.undo
-                value = value.result
             result = to_keep(value)
             error = self._no_room(step, len(result))
             if error is None:
@@ -337,6 +351,14 @@ class TaskActor:
         if error is not None:
             record["error_code"] = error.code
             record["effect"] = (error.data or {}).get("effect", "none")
+        if step.expectation is not None and step.done:
+            read = step.expectation.read
+            record["expect"] = {
+                "tool": read.tool.name,
+                "bus": read.bus.bus_id,
+                "args_hash": read.args_hash,
+                "seen": not isinstance(error, EffectNotSeen),
+            }
         self._records.append(record)
         self._events.append(("finish", {"step_index": index, "tool": step.tool.name, **step.outcome()}))
 
@@ -351,7 +373,7 @@ class TaskActor:
         if size > SMALL_RESULT:
             if not self._account.fits(2 * size):
                 refusal = self._account.refusal(2 * size)
-                refusal.data = {**(refusal.data or {}), "effect": _effect(step)}
+                refusal.data = {**(refusal.data or {}), "effect": step.effect}
                 return refusal
             self._account.add(size)
             self.charged += size
@@ -361,7 +383,10 @@ class TaskActor:
         """Give each step of a dry run its result: the bus and the risk. No tool runs."""
         for step in self.steps:
             step.status = "SUCCESS"
-            would = {"dry_run": True, "bus": step.bus.bus_id, "risk_level": step.risk}
+            would: dict[str, Any] = {"dry_run": True, "bus": step.bus.bus_id, "risk_level": step.risk}
+            if step.expectation is not None:
+                read = step.expectation.read
+                would["expect"] = {"tool": read.tool.name, "bus": read.bus.bus_id}
             step.result = to_keep(would)
 
     async def _take_leases(self) -> None:
@@ -369,7 +394,8 @@ class TaskActor:
 
         Pools (files, telemetry) are not leased: they have no single device to hold. Raises _CannotStart.
         """
-        buses = {step.bus.bus_id: step.bus for step in self.steps if step.bus.driver.width == 1}
+        every = (*self.steps, *_reads(self.steps))
+        buses = {step.bus.bus_id: step.bus for step in every if step.bus.driver.width == 1}
         for bus_id in sorted(buses):
             bus = buses[bus_id]
             ticket = Ticket(None, self.requester, limit=0, priority=PRIORITIES[self._constraints.priority])
@@ -384,9 +410,11 @@ class TaskActor:
 
     def _crashed(self, error: BaseException) -> None:
         """Fail the task with INTERNAL_ERROR, for a bug in a tool or here that the supervisor has contained."""
-        internal = InternalError(f"internal error: {type(error).__name__}", data={"effect": "unknown"})
-        self._error = internal
         current = self._current
+        done = current is not None and self.steps[current].done
+        effect = self.steps[current].effect if current is not None and done else "unknown"
+        internal = InternalError(f"internal error: {type(error).__name__}", data={"effect": effect})
+        self._error = internal
         if current is not None and self.steps[current].status == "RUNNING":
             self._finish_step(current, error=internal)
 
@@ -455,7 +483,8 @@ class TaskActor:
     async def _end(self) -> None:
         """Reach the terminal status: roll back if asked, release the leases, record, publish, call `on_end`."""
         if self._current is not None and self.steps[self._current].status == "RUNNING":
-            self._finish_step(self._current)
+            # CANCELLED, or failed if its effect has happened and could not be looked for to the end.
+            self._finish_step(self._current, error=self.steps[self._current].unverified())
         # From here on a cancellation changes nothing: the verdict is decided before the first wait.
         status = self.verdict = self._verdict()
         if status != "SUCCESS" and self._constraints.rollback_on_failure:
@@ -576,13 +605,22 @@ class TaskActor:
         return record
 
 
+def _reads(steps: Sequence[StepRun]) -> list[StepRun]:
+    """Return the reads that look for the effects of steps."""
+    return [step.expectation.read for step in steps if step.expectation is not None]
+
+
+def _submitted(step: StepRun) -> dict[str, Any]:
+    """Return a step as the record of its submission has it."""
+    call: dict[str, Any] = {"tool": step.tool.name, "args_hash": step.args_hash}
+    if step.expectation is not None:
+        call["expect"] = _submitted(step.expectation.read)
+    return call
+
+
 def _too_long(step: StepRun, size: int) -> QueueFull:
     reason = f"the results of one task may have {MOST_RESULT_BYTES} bytes, and this one has {size} more; use more tasks"
-    return QueueFull(f"Queue full: {reason}", data={"reason": reason, "effect": _effect(step)})
-
-
-def _effect(step: StepRun) -> str:
-    return "done" if step.risk else "none"
+    return QueueFull(f"Queue full: {reason}", data={"reason": reason, "effect": step.effect})
 
 
 class _CannotStart(Exception):

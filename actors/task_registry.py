@@ -222,7 +222,10 @@ def digest(submit: TaskSubmit) -> bytes:
 
     The order of members and white space do not count, but 1 and 1.0 differ (docs/decisions/0096).
     """
-    steps = [(step.tool, step.args) for step in submit.steps]
+    steps = [
+        (step.tool, step.args) if step.expect is None else (step.tool, step.args, step.expect.to_wire())
+        for step in submit.steps
+    ]
     parts = (submit.intent, repr(submit.constraints), steps)
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).digest()
 

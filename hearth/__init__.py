@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.execution import Answer as Answer
     from hearth.actors.embedded import EmbeddedRuntime as _EmbeddedRuntime, open_runtime as open_runtime
     from hearth.api import (
+        Expect as Expect,
         HaltStatus as HaltStatus,
         JobEvent as JobEvent,
         JobHandle as JobHandle,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         Task as Task,
         TaskEvent as TaskEvent,
         TaskResult as TaskResult,
+        expect as expect,
         step as step,
     )
     from hearth.client.connection import Client as Client, connect as connect
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         CarrierError as CarrierError,
         ConfigError as ConfigError,
         DeviceError as DeviceError,
+        EffectNotSeen as EffectNotSeen,
         HearthError as HearthError,
         InvalidParams as InvalidParams,
         JobFailed as JobFailed,
@@ -68,13 +71,14 @@ _HOME = {
     "hearth.actors.bridges.hcp.execution": "Answer",
     "hearth.actors.embedded": "EmbeddedRuntime=Runtime open_runtime",
     "hearth.api": (
-        "HaltStatus JobEvent JobHandle JobResult Plan PlanStep Session Step StepResult Task TaskEvent TaskResult step"
+        "Expect HaltStatus JobEvent JobHandle JobResult Plan PlanStep Session Step StepResult Task TaskEvent "
+        "TaskResult expect step"
     ),
     "hearth.client.connection": "Client connect",
     "hearth.config.model": "Config load_config",
     "hearth.errors": (
-        "ApprovalRequired ArtifactDamaged CarrierError ConfigError DeviceError HearthError InvalidParams JobFailed "
-        "JobRejected PermissionDenied PlanStale ResourceBusy RpcError SessionInvalid TaskFailed TimedOut"
+        "ApprovalRequired ArtifactDamaged CarrierError ConfigError DeviceError EffectNotSeen HearthError InvalidParams "
+        "JobFailed JobRejected PermissionDenied PlanStale ResourceBusy RpcError SessionInvalid TaskFailed TimedOut"
     ),
     "hearth.hcp.capability": "Escalation Limit capability",
     "hearth.hcp.durable": "CapabilityFailed OutcomeUnknown ReplayMismatch SafetyViolation StepFailed",

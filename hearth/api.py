@@ -29,26 +29,103 @@ TERMINAL: frozenset[str] = frozenset(("SUCCESS", "FAILED", "CANCELLED"))
 """The statuses that a task can end in; each task reaches exactly one of them (draft §5)."""
 
 
+WITHIN_MS = 1000
+"""Default of `Expect.within_ms`."""
+
+
 @frozen
-class Step:
-    """One tool invocation (draft §3.4)."""
+class Expect:
+    """The effect that a step must have: a read of risk 0 after the step, and the members that its result must have.
+
+    `equals` gives members their values, `min` and `max` bound members that are numbers; all that is given must hold
+    together, in one reading that begins at most `within_ms` after the step. Otherwise the step fails with
+    EffectNotSeen.
+    """
 
     tool: str
     args: Mapping[str, Any] = field(factory=dict)
+    equals: Mapping[str, Any] = field(factory=dict)
+    min: Mapping[str, float] = field(factory=dict)
+    max: Mapping[str, float] = field(factory=dict)
+    within_ms: int = WITHIN_MS
+
+    def wanted(self) -> dict[str, Mapping[str, Any]]:
+        """Return the conditions that are given, as JSON."""
+        conditions = {"equals": self.equals, "min": self.min, "max": self.max}
+        return {name: dict(members) for name, members in conditions.items() if members}
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the member `expect` of a step."""
+        return {"tool": self.tool, "args": dict(self.args), **self.wanted(), "within_ms": self.within_ms}
+
+    def named(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the members of a result that the conditions name."""
+        return {name: result[name] for name in {**self.equals, **self.min, **self.max} if name in result}
+
+    def holds(self, result: Mapping[str, Any]) -> bool:
+        """Return True if a result fulfils every condition."""
+        return (
+            all(name in result and _same(result[name], value) for name, value in self.equals.items())
+            and all(_is_number(result.get(name)) and result[name] >= low for name, low in self.min.items())
+            and all(_is_number(result.get(name)) and result[name] <= high for name, high in self.max.items())
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int or type(value) is float
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return True if two values are equal as JSON: 1 is 1.0, and is not true."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return (type(one) is bool) == (type(other) is bool) and bool(one == other)
+
+
+def expect(
+    tool: str,
+    /,
+    *,
+    equals: Mapping[str, Any] | None = None,
+    min: Mapping[str, float] | None = None,  # noqa: A002  the name on the wire
+    max: Mapping[str, float] | None = None,  # noqa: A002
+    within_ms: int = WITHIN_MS,
+    **args: Any,
+) -> Expect:
+    """Build what a step expects: `step(…, expect=expect("gpio.get", line=4, equals={"value": 1}, within_ms=200))`."""
+    return Expect(tool, args, equals or {}, min or {}, max or {}, within_ms)
+
+
+@frozen
+class Step:
+    """One tool invocation (draft §3.4), with the effect that it must have (docs/reference/methods.md)."""
+
+    tool: str
+    args: Mapping[str, Any] = field(factory=dict)
+    expect: Expect | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return the element of `task.steps`."""
-        return {"tool": self.tool, "args": dict(self.args)}
+        wire: dict[str, Any] = {"tool": self.tool, "args": dict(self.args)}
+        if self.expect is not None:
+            wire["expect"] = self.expect.to_wire()
+        return wire
 
 
-def step(tool: str, /, **args: Any) -> Step:
-    """Build a step: `step("gpio.set", line=17, value=1)`."""
-    return Step(tool, args)
+def step(tool: str, /, *, expect: Expect | None = None, **args: Any) -> Step:
+    """Build a step: `step("gpio.set", line=17, value=1)`. `expect` is never an argument of the tool."""
+    return Step(tool, args, expect)
 
 
 @frozen
 class StepResult:
-    """The outcome of one step (draft §3.5). `error*` are set only when it failed; times are in milliseconds."""
+    """The outcome of one step (draft §3.5). `error*` are set only when it failed; times are in milliseconds.
+
+    `seen` has the members that `expect` names, from its last reading; None for a step without one, or if no reading
+    succeeded.
+    """
 
     tool: str
     status: Status
@@ -58,6 +135,7 @@ class StepResult:
     error_code: int | None = None
     error_data: Mapping[str, Any] | None = None
     rolled_back: bool | None = None
+    seen: Mapping[str, Any] | None = None
 
 
 @frozen

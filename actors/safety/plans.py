@@ -549,7 +549,8 @@ def _document(
             key = _key(preview)
             before = levels[key]
             after = levels[key] = before if preview.after is None else preview.after
-        steps.append({"tool": spec.tool, "args": spec.args, "before": before, "after": after})
+        shown = {"tool": spec.tool, "args": spec.args, "before": before, "after": after}
+        steps.append(shown if spec.expect is None else {**shown, "expect": spec.expect.to_wire()})
     constraints = {name: value for name, value in asdict(submit.constraints).items() if value is not None}
     return {"intent": submit.intent, "constraints": constraints, "steps": steps}
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hearth import __version__
 from hearth.errors import ERROR_TABLE
+from hearth.protocol.methods import MOST_MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,12 +137,26 @@ def methods(page: str) -> Iterator[Method]:
         params = _object(_rows(text, "Param"))
         if constraints := params["properties"].get("task", {}).get("properties", {}).get("constraints"):
             constraints["properties"] = _object(_rows(text, "Constraint"))["properties"]
+            _describe_expect(params["properties"]["task"]["properties"]["steps"]["items"]["properties"]["expect"], text)
         params["properties"]["strict"] = _STRICT
         result = _object(_rows(text, "Result"))
         result["properties"]["ignored"] = _IGNORED
         errors = re.search(r"^Errors: ((?:.+\n)+)", text, re.MULTILINE)
         codes = [int(code) for code in re.findall(r"(?<!\d)-32\d{3}", errors[1])] if errors else []
         yield Method(name, _summary(text), params, result, codes)
+
+
+def _describe_expect(expect: dict[str, Any], text: str) -> None:
+    """Add to the schema of `expect` its members, and what its table cannot say: one condition, and no other member."""
+    inside = _object(_rows(text, "Expectation"))
+    conditions = ("equals", "min", "max")
+    for name in conditions:
+        inside["properties"][name] |= {"minProperties": 1, "maxProperties": MOST_MEMBERS}
+    for name in ("min", "max"):
+        inside["properties"][name]["additionalProperties"] = {"type": "number"}
+    given = [{"properties": {name: {"type": "object"}}, "required": [name]} for name in conditions]
+    expect |= {name: value for name, value in inside.items() if name != "type"}
+    expect |= {"additionalProperties": False, "anyOf": given}
 
 
 def _summary(text: str) -> str:

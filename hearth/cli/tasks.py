@@ -91,6 +91,8 @@ def outcome(row: Mapping[str, Any]) -> str:
         words.append(brief(row["result"]))
     elif row.get("status") == "RUNNING" and row.get("progress") is not None:
         words.append(brief(row["progress"]))
+    if row.get("seen"):
+        words.append(f"(seen: {brief(row['seen'])})")
     if row.get("rolled_back") is not None:
         words.append("(rolled back)" if row["rolled_back"] else "(could not be rolled back)")
     return " ".join(words)

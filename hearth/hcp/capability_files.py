@@ -13,8 +13,9 @@ reads the syntax tree of the function, and of the functions of its module that i
 refuses: it cannot follow values, so it misses calls through variables and other modules.
 
 A plan file is a capability that is a list of steps, written in TOML. This module owns its tables, and `{input}` within
-a step's args. A string that is one placeholder takes the input's value with its type; within other text the value is
-written out. `{{` and `}}` are braces. `hearth.hcp.declaration` checks the declarations of both kinds of file.
+a step's args and what it expects. A string that is one placeholder takes the input's value with its type; within other
+text the value is written out. `{{` and `}}` are braces. `hearth.hcp.declaration` checks the declarations of both kinds
+of file.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ from attrs import frozen
 
 from hearth._util.files import ownership_fault
 from hearth._util.toml import parse_toml
-from hearth.errors import ConfigError, HearthError
+from hearth.errors import ConfigError, HearthError, InvalidParams
 from hearth.fields import AnyMap, Anything, Fault, JsonValue, Table, Text, faults_of, join, near, unknown_key
 from hearth.hcp.capability import MARK, CapabilitySource
 from hearth.protocol.known import known_by
+from hearth.protocol.methods import read_expect
 from hearth.schema import Validator
 
 if TYPE_CHECKING:
@@ -301,6 +303,7 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 class _PlanStep:
     tool: str
     args: Mapping[str, Any]
+    expect: Mapping[str, Any] | None = None
 
 
 def read_plan(file: Path, data: bytes, registry: ToolRegistry) -> tuple[CapabilitySource | None, list[Fault]]:
@@ -323,7 +326,7 @@ def read_plan(file: Path, data: bytes, registry: ToolRegistry) -> tuple[Capabili
     if not about.content:
         return None, faults
     there = [step for step in steps if step is not None]
-    values |= {"tools": sorted({step.tool for step in there}), "output_schema": _OUTPUTS}
+    values |= {"tools": sorted({tool for step in there for tool in _tools(step)}), "output_schema": _OUTPUTS}
     return CapabilitySource(function=_function(there), place=str(file), values=values, keys=keys), faults
 
 
@@ -346,11 +349,13 @@ def _declared(about: Table) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _PlanStep | None:
     name, args = table.take("tool", Text("a tool's name")), table.take("args", AnyMap(), {})
+    expect = table.take("expect", AnyMap(), None)
     table.done()
     before = len(table.faults)
-    for place, text in _strings(args or {}, table.at("args")):
-        wrong = (_wrong(part, inputs) for part in _PART.finditer(text))
-        table.faults.extend(Fault(place, why) for why in dict.fromkeys(wrong) if why is not None)
+    for key, value in (("args", args), ("expect", expect)):
+        for place, text in _strings(value or {}, table.at(key)):
+            wrong = (_wrong(part, inputs) for part in _PART.finditer(text))
+            table.faults.extend(Fault(place, why) for why in dict.fromkeys(wrong) if why is not None)
     if name is None or args is None:
         return None
     if name not in registry:
@@ -358,7 +363,31 @@ def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _PlanStep | None
         return None
     if len(table.faults) == before:
         _check_args(table, args, registry[name])
-    return _PlanStep(name, args)
+        if expect is not None:
+            _check_expect(Table(expect, table.at("expect"), table.faults), registry)
+    return _PlanStep(name, args, expect)
+
+
+def _check_expect(table: Table, registry: ToolRegistry) -> None:
+    """Check what a step expects, as far as it is constant; the rest is checked with each submission."""
+    late = [name for name in ("equals", "min", "max", "within_ms") if _is_any_late(table.content.get(name))]
+    constant = {name: value for name, value in table.content.items() if name not in late}
+    try:
+        read = read_expect({**constant, "equals": {"late": None}} if late else constant, "")
+    except InvalidParams as error:
+        data = error.data or {}
+        table.faults.append(Fault(table.at("") + data["path"].replace("/", "."), data["reason"]))
+        return
+    if read.tool not in registry:
+        table.fault("tool", f"this daemon has no tool {read.tool!r}{near(read.tool, registry)}")
+    else:
+        _check_args(table, read.args, registry[read.tool])
+
+
+def _tools(step: _PlanStep) -> tuple[str, ...]:
+    """Return the tools that a step uses."""
+    return (step.tool,) if step.expect is None else (step.tool, step.expect["tool"])
+
 
 
 def _wrong(part: re.Match[str], inputs: Any) -> str | None:
@@ -384,7 +413,7 @@ def _check_args(table: Table, args: Mapping[str, Any], tool: Tool) -> None:
         for one in unknown_members:
             table.faults.append(Fault(at + one.pointer.replace("/", "."), unknown_key(one.name, sorted(one.known))))
         return
-    late = {name for name, value in args.items() if any(_is_late(text) for _, text in _strings(value, ""))}
+    late = {name for name, value in args.items() if _is_any_late(value)}
     if late:
         kept = {key: schema[key] for key in ("type", "required", "$defs") if key in schema}
         properties: Mapping[str, Any] = schema.get("properties", {})
@@ -402,9 +431,9 @@ def _check_args(table: Table, args: Mapping[str, Any], tool: Tool) -> None:
             table.fault("args", str(error))
 
 
-def _is_late(text: str) -> bool:
-    """Return True if it has a placeholder, whose value only a job knows."""
-    return any(part[1] is not None for part in _PART.finditer(text))
+def _is_any_late(value: Any) -> bool:
+    """Return True if a string in it has a placeholder, whose value only a job knows."""
+    return any(part[1] is not None for _, text in _strings(value, "") for part in _PART.finditer(text))
 
 
 def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -441,6 +470,12 @@ def _function(steps: Sequence[_PlanStep]) -> Callable[..., Any]:
     """The function that does the steps, one after another."""
 
     async def run(job: Any, /, **inputs: Any) -> dict[str, Any]:
-        return {"steps": [await job.run(step.tool, **filled(step.args, inputs)) for step in steps]}
+        results = []
+        for step in steps:
+            more = filled(step.args, inputs)
+            if step.expect is not None:
+                more["expect"] = read_expect(filled(step.expect, inputs), "/expect")
+            results.append(await job.run(step.tool, **more))
+        return {"steps": results}
 
     return run

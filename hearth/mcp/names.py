@@ -91,6 +91,8 @@ META_TOOL = f"{META}/tool"
 """The members of a tool.list entry for which MCP has no member of its own."""
 META_TASK = f"{META}/task"
 """The HACP task that a result comes from."""
+META_EXPECT = "hearth/expect"
+"""The key in a call's `_meta` of the effect that it must have: the member `expect` of a step (task.submit)."""
 META_ERROR = f"{META}/error"
 """The HACP error of a failure: code, symbol, message and data, as in docs/reference/errors.md."""
 

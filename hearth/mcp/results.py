@@ -231,6 +231,7 @@ PLAN_RESULT: Mapping[str, Any] = {
                         "type": "boolean",
                         "description": "whether it was undone; only where that was tried",
                     },
+                    "seen": {"type": "object", "description": "what the last reading of `expect` showed"},
                 },
                 "required": ["tool", "status"],
             },
@@ -271,6 +272,8 @@ def _pointer(error: InvalidParams, *, plan: bool) -> str:
     path, index = data.get("path"), data.get("step_index")
     path = path if isinstance(path, str) else ""
     if isinstance(index, int):
+        if path.startswith("/expect/"):
+            return f"/steps/{index}{path}" if plan else path
         return f"/steps/{index}/args{path}" if plan else path
     inner = path.removeprefix("/task")
     # In the arguments of a plan the constraints are beside `steps`, not in an object of their own.
@@ -334,6 +337,8 @@ def _task_meta(step: StepResult, task_id: str | None) -> dict[str, Any]:
         meta["task_id"] = task_id
     if step.latency_ms is not None:
         meta["latency_ms"] = step.latency_ms
+    if step.seen is not None:
+        meta["seen"] = dict(step.seen)
     return meta
 
 
@@ -367,6 +372,8 @@ def _step_json(step: StepResult) -> dict[str, Any]:
             wire["error_data"] = dict(step.error_data)
     if step.rolled_back is not None:
         wire["rolled_back"] = step.rolled_back
+    if step.seen is not None:
+        wire["seen"] = dict(step.seen)
     return wire
 
 

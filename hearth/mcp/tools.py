@@ -59,6 +59,12 @@ PLAN_INPUT: Final[Mapping[str, Any]] = {
                 "properties": {
                     "tool": {"type": "string", "description": 'a tool\'s name, as "gpio_set" or as "gpio.set"'},
                     "args": {"type": "object", "description": "its arguments, as its own inputSchema has them"},
+                    "expect": {
+                        "type": "object",
+                        "description": "the effect that must be seen, or the step fails: a tool of risk 0 that reads, "
+                        "its args, and members of its result in equals, min or max, within_ms: "
+                        '{"tool": "gpio_get", "args": {"line": 27}, "equals": {"value": 1}, "within_ms": 500}',
+                    },
                 },
                 "required": ["tool"],
                 "additionalProperties": False,

@@ -271,6 +271,7 @@ def _read_step(step: _Reader) -> StepResult:
         step.optional("error_code", int, "an integer"),
         step.optional("error_data", dict, "an object"),
         step.optional("rolled_back", bool, "a boolean"),
+        step.optional("seen", dict, "an object"),
     )
 
 

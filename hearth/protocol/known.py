@@ -163,7 +163,7 @@ def _params(*names: str, **inside: KnownMembers) -> KnownMembers:
 
 
 _CONSTRAINTS = KnownMembers(frozenset(CONSTRAINTS))
-_STEPS = KnownMembers(None, items=KnownMembers(frozenset(("tool", "args"))))
+_STEPS = KnownMembers(None, items=KnownMembers(frozenset(("tool", "args", "expect"))))
 _TASK = KnownMembers(
     frozenset(("intent", "steps", "constraints", "idempotency_key")), {"constraints": _CONSTRAINTS, "steps": _STEPS}
 )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from attrs import field, fields, frozen
 
+from hearth.api import WITHIN_MS, Expect
 from hearth.errors import InvalidParams, UnsupportedVersion
 from hearth.protocol.jsonrpc import kind_of
 
@@ -178,6 +179,13 @@ SUPPORTED = "0.1.0"
 MOST_STEPS = 4096
 """Upper bound on steps that are read: a server's own limit is lower, and refusing must not take it long."""
 
+EXPECT = tuple(one.name for one in fields(Expect))
+"""The members of a step's `expect`."""
+MOST_MEMBERS = 16
+"""Members of a result that each of equals, min and max may name."""
+LONGEST_WITHIN_MS = 600_000
+"""Upper bound of `expect.within_ms`: the step holds its bus for that long."""
+
 # The grammar of semver.org, without capture of the tails.
 _SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
@@ -214,6 +222,7 @@ class StepSpec:
 
     tool: str
     args: Mapping[str, Any]
+    expect: Expect | None = None
 
 
 @frozen(eq=False)
@@ -407,7 +416,49 @@ def _read_step(value: Any, index: int) -> StepSpec:
     args = value.get("args", {})
     if type(args) is not dict:
         raise wrong(f"{at}/args", "an object", args)
-    return StepSpec(tool, args)
+    expected = value.get("expect")
+    return StepSpec(tool, args, None if expected is None else read_expect(expected, f"{at}/expect"))
+
+
+def read_expect(value: Any, at: str) -> Expect:
+    """Return the expected effect of a step; `at` is its JSON pointer. Raises InvalidParams.
+
+    Unknown members are refused here, in every request: a misspelt condition would be one that is not checked.
+    """
+    if type(value) is not dict:
+        raise wrong(at, "an object", value)
+    for name in value:
+        if name not in EXPECT:
+            from hearth.fields import unknown_key
+
+            pointer, reason = f"{at}/{name[:64]}", unknown_key(name[:64], EXPECT)
+            raise InvalidParams(f"Invalid params: {pointer}: {reason}", data={"path": pointer, "reason": reason})
+    tool, args = value.get("tool"), value.get("args", {})
+    if type(tool) is not str:
+        raise wrong(f"{at}/tool", "a string", tool)
+    if type(args) is not dict:
+        raise wrong(f"{at}/args", "an object", args)
+    equals, low, high = [_read_members(value, name, at) for name in ("equals", "min", "max")]
+    if not (equals or low or high):
+        raise wrong(at, "a member of the result in equals, min or max", None)
+    for name, bound in (("min", low), ("max", high)):
+        for member, number in bound.items():
+            if type(number) not in (int, float):
+                raise wrong(f"{at}/{name}/{member}", "a number", number)
+    for member in low:
+        if member in high and low[member] > high[member]:
+            raise wrong(f"{at}/min/{member}", f"at most its max, which is {high[member]}", None)
+    within_ms = read_integer(value, "within_ms", at, 1, LONGEST_WITHIN_MS)
+    return Expect(tool, args, equals, low, high, WITHIN_MS if within_ms is None else within_ms)
+
+
+def _read_members(value: Mapping[str, Any], name: str, at: str) -> dict[str, Any]:
+    members = value.get(name)
+    if members is None:
+        return {}
+    if type(members) is not dict or not 1 <= len(members) <= MOST_MEMBERS:
+        raise wrong(f"{at}/{name}", f"an object with 1 to {MOST_MEMBERS} members of the result", None)
+    return members
 
 
 def _read_constraints(value: Any) -> Constraints:

@@ -5,6 +5,7 @@ import tomllib
 import pytest
 from hcp.capability_files import PLAN, named, registry
 
+from hearth.api import Expect
 from hearth.errors import ConfigError
 from hearth.hcp.capability_files import filled
 from hearth.hcp.library import load_capabilities
@@ -221,3 +222,59 @@ def test_a_value_that_only_a_job_knows_is_not_judged_and_the_others_are(tmp_path
     assert load(tmp_path, ECHO).tools == {"uart.write"}
     (line,) = faults(tmp_path, ECHO.replace('port = "loop"', "port = 5"))
     assert line.startswith("steps[0].args.port: uart.write does not take it: ")
+
+
+SEEN = """\
+[capability]
+name = "seen"
+version = "1.0.0"
+description = "Drives a line, and looks at it."
+
+[capability.input_schema]
+type = "object"
+required = ["line", "within"]
+additionalProperties = false
+
+[capability.input_schema.properties]
+line = { type = "integer" }
+within = { type = "integer" }
+
+[capability.safety]
+risk_ceiling = "R3"
+
+[[steps]]
+tool = "gpio.set"
+args = { line = "{line}", value = 1 }
+expect = { tool = "gpio.get", args = { line = "{line}" }, equals = { value = 1 }, within_ms = "{within}" }
+"""
+
+
+async def test_a_step_may_have_the_effect_that_must_be_seen_with_inputs_in_it(tmp_path):
+    capability = load(tmp_path, SEEN)
+    job = Job()
+    await capability.function(job, line=5, within=20)
+    wanted = Expect("gpio.get", {"line": 5}, equals={"value": 1}, within_ms=20)
+    assert job.done == [("gpio.set", {"line": 5, "value": 1, "expect": wanted})]
+    assert capability.tools == {"gpio.set", "gpio.get"}
+
+
+@pytest.mark.parametrize(
+    ("instead", "fault"),
+    [
+        ("expect = 1", "steps[0].expect: expected a table"),
+        ('expect = { tool = "gpio.get" }', "steps[0].expect: expected a member of the result in equals, min or max"),
+        ('expect = { tool = "gpio.get", equal = { value = 1 } }', "steps[0].expect.equal: unknown key; did you mean"),
+        ('expect = { tool = "gpio.gett", equals = { value = 1 } }', "steps[0].expect.tool: this daemon has no tool"),
+        (
+            'expect = { tool = "gpio.get", args = { lin = 5 }, equals = { value = 1 } }',
+            "steps[0].expect.args.lin: unknown key; did you mean line",
+        ),
+        (
+            'expect = { tool = "gpio.get", equals = { value = "{x}" } }',
+            "steps[0].expect.equals.value: {x} names no input",
+        ),
+    ],
+)
+def test_a_wrong_expectation_is_a_fault_of_the_file(tmp_path, instead, fault):
+    head, _, _ = SEEN.rpartition("expect = ")
+    assert faults(tmp_path, head + instead + "\n")[0].startswith(fault)

@@ -14,7 +14,7 @@ import trio
 from attrs import define
 
 from hearth.actors.bridges.hcp.execution import BRANCH, ArtifactFile, Branch
-from hearth.api import Step
+from hearth.api import Expect, Step
 from hearth.hcp.durable import SafetyViolation, StepFailed
 from hearth.hcp.messages import write_instant
 
@@ -86,12 +86,12 @@ class Job:
 
     # --- work -----------------------------------------------------------------------------------------------------
 
-    async def run(self, tool: str, /, **args: Any) -> dict[str, Any]:
-        """Run one step, and return its result (as the tool's result_schema has it).
+    async def run(self, tool: str, /, *, expect: Expect | None = None, **args: Any) -> dict[str, Any]:
+        """Run one step, and return its result (as the tool's result_schema has it); `expect` is as for `hearth.step`.
 
         Raises StepFailed, and OutcomeUnknown for a step that was under way when the daemon died.
         """
-        result: dict[str, Any] = await self._execution.run_steps("run", [Step(tool, args)], {})
+        result: dict[str, Any] = await self._execution.run_steps("run", [Step(tool, args, expect)], {})
         return result
 
     async def submit(

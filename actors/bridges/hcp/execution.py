@@ -308,11 +308,12 @@ class Execution:
 
     async def run_steps(self, kind: OperationKind, steps: Sequence[Step], constraints: Mapping[str, Any]) -> Any:
         """Run steps as one task. Raises as `perform`, and CapabilityFailed for a tool that is not declared."""
-        self._check_tools([step.tool for step in steps])
+        reads = [step.expect.tool for step in steps if step.expect is not None]
         tools = [step.tool for step in steps]
-        asked: Any = [[step.tool, step.args] for step in steps]
+        self._check_tools([*tools, *reads])
+        asked: Any = [_asked(step) for step in steps]
         title = tools[0] if kind == "run" else ""
-        if kind == "run":
+        if kind == "run" and not reads:
             asked = steps[0].args
         elif constraints:
             asked = {"steps": asked, **constraints}
@@ -493,6 +494,11 @@ class Execution:
         if sum(len(one.content or b"") for one in (artifact, *others)) > most:
             raise CapabilityFailed(f"with {artifact.file} the artifacts would have more than {most} bytes")
         self.files[artifact.file] = artifact
+
+
+def _asked(step: Step) -> list[Any]:
+    """Return a step as the record of operations has it."""
+    return [step.tool, step.args] if step.expect is None else [step.tool, step.args, step.expect.to_wire()]
 
 
 def checkpoint_id(session_id: str, number: int) -> str:

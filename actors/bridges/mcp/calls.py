@@ -225,6 +225,8 @@ def _question(job: ConsentRequest, board: str | None) -> str | None:
         else:
             args = _clean(args)
         back = "can be rolled back" if entry["supports_rollback"] else "cannot be rolled back"
+        if step.expect is not None:
+            args += f" and look for {_clean(json.dumps(step.expect.to_wire(), ensure_ascii=False))}"
         what = f"{step.tool} {args}  [risk {risk}, {RISK_NAMES[risk]}; {back}]"
         lines.append(f"{number}. {what}" if job.plan else what)
     where = f" on board {_clean(board[:100])}" if board else ""
@@ -245,7 +247,7 @@ def _clean(text: str) -> str:
 
 
 def _digest(job: ConsentRequest) -> bytes:
-    steps = [[step.tool, dict(step.args)] for step in job.steps]
+    steps = [step.to_wire() for step in job.steps]
     content = orjson.dumps([job.tool, job.intent, steps, dict(job.constraints)], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(content).digest()
 

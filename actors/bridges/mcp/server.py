@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import mcp_types as types
-from attrs import frozen
+from attrs import evolve, frozen
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.server import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -45,12 +45,13 @@ from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.api import Step
 from hearth.config.model import CARDS
-from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
+from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, RpcError
 from hearth.mcp.arguments import MOST_FAULTS, Arguments, Fault, same, usage
-from hearth.mcp.names import LONGEST_SHOWN, PLAN, icon, mcp_name
+from hearth.mcp.names import LONGEST_SHOWN, META_EXPECT, PLAN, icon, mcp_name
 from hearth.mcp.results import Call, unknown_tool, wrong_arguments
 from hearth.mcp.tools import CONSTRAINTS, PLAN_DEFINITION, PLAN_INPUT, near_tools
 from hearth.policy.memory import unlimited
+from hearth.protocol.methods import read_expect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from hearth.actors.bridges.mcp.provider import Clients, Context
+    from hearth.api import Expect
     from hearth.mcp.tools import ToolView
     from hearth.policy.memory import Account
 
@@ -435,7 +437,23 @@ class HacpTools(TaskProvider):
         arguments = view.arguments(entry)
         _refuse_constraints(params, mcp_name(name), arguments)
         args = checked(params, arguments, mcp_name(name))
-        return ConsentRequest(mcp_name(name), f"tools/call {name}", (Step(name, args),), (entry,))
+        expect, faults = _expected(view, (params.meta or {}).get(META_EXPECT), "")
+        if faults:
+            raise Refused(wrong_arguments(mcp_name(name), faults, f"Correct {META_EXPECT} in _meta."))
+        return ConsentRequest(mcp_name(name), f"tools/call {name}", (Step(name, args, expect),), (entry,))
+
+
+def _expected(view: ToolView, value: Any, at: str) -> tuple[Expect | None, list[Fault]]:
+    """Return the effect that a call must have, its tool by either name; None without one, or with faults."""
+    if value is None:
+        return None, []
+    try:
+        expect = read_expect(value, f"{at}/expect")
+    except InvalidParams as error:
+        data = error.data or {}
+        return None, [Fault(data["path"], data["reason"])]
+    entry = view.find(expect.tool)
+    return (expect if entry is None else evolve(expect, tool=entry["name"])), []
 
 
 def _refuse_constraints(params: types.CallToolRequestParams, name: str, arguments: Arguments) -> None:
@@ -491,7 +509,7 @@ class PlanTool(TaskProvider):
             corrected = Call(PLAN, {**plan, "steps": [step.corrected for step in read]}) if certain else None
             raise Refused(wrong_arguments(PLAN, faults[:MOST_FAULTS], usage(PLAN_INPUT), corrected=corrected))
         constraints = {name: value for name, value in plan.items() if name not in ("intent", "steps")}
-        steps = [Step(step.entry["name"], step.args) for step in read]
+        steps = [Step(step.entry["name"], step.args, step.expect) for step in read]
         entries = [step.entry for step in read]
         return ConsentRequest(PLAN, plan["intent"], steps, entries, constraints, plan=True)
 
@@ -503,6 +521,7 @@ class _ReadStep:
     entry: Mapping[str, Any]
     args: Mapping[str, Any]
     faults: Sequence[Fault] = ()
+    expect: Expect | None = None
     corrected: Mapping[str, Any] | None = None
     """The step as it would be accepted; None if that is not certain."""
 
@@ -519,5 +538,6 @@ def _step(view: ToolView, at: str, step: Mapping[str, Any]) -> _ReadStep:
     args = step.get("args", {})
     found = view.arguments(entry).check(args, f"{at}/args")
     fitting = found.fitting
-    corrected = None if fitting is None else {"tool": mcp_name(entry["name"]), "args": fitting}
-    return _ReadStep(entry, found.arguments, (*faults, *found.faults), corrected)
+    expect, wrong = _expected(view, step.get("expect"), at)
+    corrected = None if fitting is None or wrong else {**step, "tool": mcp_name(entry["name"]), "args": fitting}
+    return _ReadStep(entry, found.arguments, (*faults, *found.faults, *wrong), expect, corrected)

@@ -28,14 +28,14 @@ from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.tools import build_tools
 from hearth.errors import HearthError, InvalidParams, PermissionDenied, ToolNotFound
-from hearth.mcp.names import META_ERROR, PLAN, mcp_name
+from hearth.mcp.names import META_ERROR, META_EXPECT, PLAN, mcp_name
 from hearth.mcp.results import of_error
 from hearth.mcp.tools import PLAN_INPUT, ToolView
 from hearth.policy.paths import PathGuard
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry, PrincipalRates, RateLimits, decide
 from hearth.protocol.known import known_by
-from hearth.protocol.methods import METHODS
+from hearth.protocol.methods import METHODS, read_expect
 from hearth.schema import Validator, authority
 from hearth.tools import CARD_NAMESPACE, ToolRegistry
 
@@ -129,7 +129,8 @@ def _job(params: types.CallToolRequestParams) -> ConsentRequest | None:
         assert (told["code"], told["effect"]) == (types.INVALID_PARAMS, "none")
         orjson.dumps(refused.outcome)
         given = params.arguments or {}
-        assert not _is_json(given) or not _fits(params.name, given), f"refused, and fits: {given!r}"
+        expects = _expects((params.meta or {}).get(META_EXPECT))
+        assert not _is_json(given) or not _fits(params.name, given) or not expects, f"refused, and fits: {given!r}"
         # A plan is suggested for its own faults first: those of its steps come with the next answer.
         lacking, suggested = told.get("lacking", []), told.get("try")
         if suggested is not None:
@@ -149,8 +150,17 @@ def _fits(name: str, given: Any) -> bool:
     if name != PLAN:
         return bool(_OFFERED[_VIEW.find(name)["name"]].is_valid(given))  # type: ignore[index]
     return _PLAN_AUTHORITY.is_valid(given) and all(
-        _known(step["tool"]) and _fits(step["tool"], step.get("args", {})) for step in given["steps"]
+        _known(step["tool"]) and _fits(step["tool"], step.get("args", {})) and _expects(step.get("expect"))
+        for step in given["steps"]
     )
+
+
+def _expects(value: Any) -> bool:
+    """True if the protocol reads it as the effect that a step must have."""
+    try:
+        return value is None or bool(read_expect(value, ""))
+    except InvalidParams:
+        return False
 
 
 def _known(name: str) -> bool:
