@@ -83,6 +83,10 @@ export type TaskEvent = {
 export type Step = {
     tool: string;
     args?: Record<string, unknown>;
+    /**
+     * The effect that must be seen: see docs/reference/methods.md.
+     */
+    expect?: Record<string, unknown>;
 };
 export type TaskRequest = {
     /**

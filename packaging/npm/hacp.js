@@ -56,6 +56,7 @@
  * @typedef {object} Step
  * @property {string} tool
  * @property {Record<string, unknown>} [args]
+ * @property {Record<string, unknown>} [expect] The effect that must be seen: see docs/reference/methods.md.
  *
  * @typedef {object} TaskRequest The `task` of task.submit.
  * @property {string} intent What the task is for, for people and for the audit log.
