@@ -279,16 +279,15 @@ class Bus:
             self._queue.put(ticket)
             self._wake()
 
-    def stop(self, line: int, state: LineState) -> Ticket:
-        """Queue one entry of a halt's stop sequence, which no guard refuses; return its ticket."""
+    def drive(self, line: int, state: LineState, requester: Requester, *, risk: int = 0) -> Ticket:
+        """Queue a transaction that drives a line and that no guard refuses, for a stop sequence; return its ticket."""
 
         def op(_face: Any) -> None:
             driver: Any = self.driver
             driver.set(line, state)
             self.guard.note(line, state)
 
-        requester = Requester(HALT, "", "")
-        return self.request(Ticket(op, requester, limit=SAFE_STATE_LIMIT, drives=line, must_run=True))
+        return self.request(Ticket(op, requester, limit=SAFE_STATE_LIMIT, risk=risk, drives=line, must_run=not risk))
 
     @property
     def unsafe(self) -> list[Hashable]:
@@ -447,7 +446,9 @@ class Bus:
                 if self._halt_flag.halted:
                     self.halt()
         if isinstance(ticket, SafeStateTicket):
-            self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, report=ticket.unattended)
+            # A halt whose outputs all wait for their turn in the stop sequence has nothing to report.
+            report = ticket.unattended and (error is not None or bool(ticket.outputs))
+            self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, report=report)
         if self.guard.clamped:
             self._note_clamped(ticket)
         if error is None:

@@ -30,7 +30,6 @@ a reading from coming is a halt: a bus that is not there, a read that takes too 
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -43,24 +42,29 @@ from hearth.actors.bus.queue import HaltFlag, Requester, Ticket
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.audit.record import timestamp
 from hearth.audit.writer import sync_directory
-from hearth.errors import AuditUnavailable, DeviceError, Halted, RpcError
+from hearth.errors import AuditUnavailable, DeviceError, Halted, PermissionDenied, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
     from pathlib import Path
 
     from hearth.actors.bus.actor import Bus
-    from hearth.drivers.gpio import GpioDriver, HaltInput, HaltLine, HaltSpec, Heartbeat, StopEntry, Watch
+    from hearth.drivers.gpio import GpioDriver, HaltInput, HaltSpec, Heartbeat, Level, StopEntry, Watch
 
 log = logging.getLogger("hearth.halt")
 
 RETRY_S: Final = 1.0
 """Seconds until a latch that could not be written, or an input that could not be read, is tried again."""
+LONGEST_RETRY_S: Final = 60.0
+"""The longest pause, in seconds, until an output that could not be made safe is tried again."""
 READ_LIMIT_S: Final = 1.0
 """Seconds that reading an input may take; one that takes longer halts, or refuses a reset."""
 END_LIMIT_S: Final = 5.0
 """Seconds that the end of the runtime waits for the latch to be written."""
 MOST_REASON: Final = 256
+HEARTBEAT: Final = "the heartbeat"
+"""Used in place of a session id for the heartbeat output."""
+_HALT: Final = Requester(HALT, "", "")
 _STOP: Final = "is at its stop level"
 _UNKNOWN: Final = "unknown"
 """The state of an input that has not been read yet."""
@@ -173,6 +177,8 @@ class Halt:
         """Set when every input that halts by its level has been read, or could not be."""
         self._changes: Mailbox[_Change] = Mailbox()
         self._nursery: trio.Nursery | None = None
+        if (line := spec.heartbeat) is not None:
+            buses[line.bus].guard.halt = self._check_on_bus_of_heartbeat
         if latch.found is not None:
             self._set(latch.found)
             self._latched = True
@@ -181,6 +187,14 @@ class Halt:
         self._record = record
         self.flag.count += 1
         self.flag.since, self.flag.reason = record.since, record.reason
+
+    def _check_on_bus_of_heartbeat(self, output: Hashable, level: object) -> None:
+        """Refuse, for `Guard.halt`, to drive the heartbeat output: only `_beat` does, and it passes no guard."""
+        line = self._spec.heartbeat
+        if line is not None and output == line.offset:
+            why = f"gpio line {line.offset} ({line.name}) is the heartbeat output: hearth itself drives it"
+            raise PermissionDenied(why, data={"line": line.offset, "reason": "the heartbeat output", "effect": "none"})
+        self.flag.check(output, level)
 
     # --- called in the Trio thread ------------------------------------------------------------------------------------
 
@@ -234,6 +248,9 @@ class Halt:
             raise self._refused(f"halt inputs are not clear ({why})", inputs=blocking)
         if self._stopping:
             raise self._refused("the stop sequence has not ended")
+        if unsafe := self._unsafe_buses():
+            outputs = [{"bus": bus.bus_id, "outputs": bus.unsafe} for bus in unsafe]
+            raise self._refused(f"outputs are not in their safe states: {outputs}", unsafe=outputs)
         change = _Change(Slot(), asked, {"principal": by, **members})
         self._changes.post(change)
         await change.answer.get()
@@ -273,6 +290,8 @@ class Halt:
                 nursery.start_soon(self._watch, line)
             if self._spec.heartbeat is not None:
                 nursery.start_soon(self._beat, self._spec.heartbeat)
+            if self.flag.halted:
+                nursery.start_soon(self._insist, self._record)
             while _UNKNOWN in self._inputs.values():
                 await self._read_once.wait()
             task_status.started()
@@ -346,15 +365,30 @@ class Halt:
 
     async def _stop(self) -> None:
         """Run the stop sequence, by the clock: an entry whose bus is not ready does not hold up the next one."""
+        record = self._record
         for entry in self._spec.sequence:
             await trio.sleep(entry.after_ms / 1000)
             bus = self._buses[entry.bus]
             if bus.state == "ready" and self._nursery is not None:
-                self._nursery.start_soon(self._recorded, entry, bus.stop(entry.offset, entry.value))
+                self._nursery.start_soon(self._recorded, entry, bus.drive(entry.offset, entry.value, _HALT))
         if self._spec.sequence:
             for bus in self._buses.values():
                 bus.halt()
         self._stopping = False
+        await self._insist(record)
+
+    async def _insist(self, record: HaltRecord | None) -> None:
+        """Try again, as long as this halt lasts, to bring outputs to their safe states; the pauses grow."""
+        pause = RETRY_S
+        while self._record is record and any(bus.unsafe for bus in self._buses.values()):
+            await trio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRY_S)
+            for bus in self._unsafe_buses() if self._record is record else ():
+                bus.halt()
+
+    def _unsafe_buses(self) -> list[Bus]:
+        """Return the buses with outputs that are not safe although they could be: others wait for their opening."""
+        return [bus for bus in self._buses.values() if bus.unsafe and bus.state == "ready"]
 
     async def _recorded(self, entry: StopEntry, ticket: Ticket) -> None:
         """Record the outcome of an entry of the stop sequence."""
@@ -449,23 +483,14 @@ class Halt:
     async def _beat(self, line: Heartbeat) -> None:
         """Toggle the heartbeat output while the runtime is healthy and not halted."""
         bus = self._buses[line.bus]
-        level = 0
+        level: Level = 0
         while True:
             await trio.sleep(0.5 / line.hz)
             if self.flag.halted or not self._healthy():
                 continue
-            level ^= 1
-            requester = Requester(HEARTBEAT, "", "", halts=self.flag.count)
-            ticket = Ticket(partial(_drive, line, level), requester, limit=READ_LIMIT_S, risk=2, drives=line.offset)
+            level = 0 if level else 1
             try:
-                await bus.request(ticket).get()
+                # With a risk: should a halt come before its turn, it is refused.
+                await bus.drive(line.offset, level, Requester(HEARTBEAT, "", "", halts=self.flag.count), risk=2).get()
             except RpcError as error:
                 log.debug("heartbeat %s: %s", line.name, error)
-
-
-HEARTBEAT: Final = "the heartbeat"
-"""Used in place of a session id for the heartbeat output."""
-
-
-def _drive(line: HaltLine, level: Any, driver: GpioDriver) -> None:
-    driver.set(line.offset, level)

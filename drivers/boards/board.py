@@ -293,7 +293,7 @@ class Board:
         offset = _offset_of(spec, str(name_or_offset))
         for line in spec.lines:
             if name_or_offset in (line.offset, line.name) or line.offset == offset:
-                reason = line.reserved or 'an input by the board\'s profile (direction = "input"): it is never driven'
+                reason = _not_drivable(line, label, self.profile) or "reserved"
                 raise PermissionDenied(
                     f"gpio line {line.offset} ({line.name}) of chip {label!r} is {_or_reserved(line, reason)}",
                     data={"chip": label, "line": line.offset, "reason": reason},
@@ -389,11 +389,22 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
         sensors,
         chips,
         readable={label: _names(chip, lambda line: line.reserved is None) for label, chip in chips.items()},
-        drivable={
-            label: _names(chip, lambda line: line.reserved is None and line.direction != "input")
-            for label, chip in chips.items()
-        },
+        drivable={label: _drivable(chip, profile) for label, chip in chips.items()},
     )
+
+
+def _drivable(chip: ChipSpec, profile: Profile) -> dict[int | str, int]:
+    return _names(chip, lambda line: _not_drivable(line, chip.label, profile) is None)
+
+
+def _not_drivable(line: LineSpec, label: str, profile: Profile) -> str | None:
+    """Return the reason why no session may drive a line, or None."""
+    beat = profile.halt.heartbeat
+    if beat is not None and (beat.chip, beat.offset) == (label, line.offset):
+        return "the heartbeat output ([halt] heartbeat): hearth itself drives it"
+    if line.reserved is None and line.direction == "input":
+        return 'an input by the board\'s profile (direction = "input"): it is never driven'
+    return line.reserved
 
 
 def _names(chip: ChipSpec, wanted: Callable[[LineSpec], bool]) -> dict[int | str, int]:
