@@ -29,10 +29,11 @@ from hearth.protocol.known import MOST_NAMED, refusal
 from hearth.schema import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
-    from hearth.actors.messages import PathVerdicts, Request
+    from hearth.actors.messages import Request, Verdicts
+    from hearth.actors.safety.interlocks import Interlock, Interlocks
     from hearth.actors.step import TaskServices
     from hearth.actors.task_registry import TaskRegistry
     from hearth.api import Expect
@@ -58,14 +59,21 @@ class Checks:
     max_steps: int
     known: Mapping[str, KnownMembers]
     """The args that a tool's schema names, for tools whose schema allows no others."""
+    interlocks: Interlocks | None = None
+    """The interlocks of the board, if it has any."""
 
 
-class PathsUnchecked(Exception):
-    """Some paths must be checked in a thread first; the submission is then checked again with the verdicts."""
+class Unchecked(Exception):
+    """Some paths must be checked in a thread, or interlocks be read; the submission is then checked with the verdicts.
 
-    def __init__(self, uses: list[PathUse]) -> None:
-        super().__init__(uses)
+    `verdicts` are those that it had already.
+    """
+
+    def __init__(self, verdicts: Verdicts, uses: Sequence[PathUse] = (), locks: Sequence[Interlock] = ()) -> None:
+        super().__init__(uses, locks)
+        self.verdicts = verdicts
         self.uses = uses
+        self.locks = locks
 
 
 def check(
@@ -74,14 +82,15 @@ def check(
     grant: Grant,
     rates: RateLimits,
     now: float,
-    verdicts: PathVerdicts,
+    verdicts: Verdicts,
     missing: Callable[[ApprovalRule], int] = lambda rule: rule.persons,
 ) -> tuple[list[StepRun], dict[str, int]]:
     """Return the steps of an acceptable submission, ready to run, and the tokens it took from the rate limits, by tool.
 
     `missing` returns the number of approvals that are missing by a rule. Raises InvalidParams, ToolNotFound,
-    PermissionDenied, ApprovalRequired or RateLimited; `data` names the step and the reason. Raises PathsUnchecked for
-    paths that are neither in `verdicts` nor can be checked without waiting for a disk.
+    PermissionDenied, ApprovalRequired, LimitViolated, InterlockOpen or RateLimited; `data` names the step and the
+    reason. Raises Unchecked for paths that are neither in `verdicts` nor can be checked without waiting for a disk, and
+    for interlocks that are not in `verdicts`.
     """
     specs = submit.steps
     if len(specs) > checks.max_steps:
@@ -104,6 +113,8 @@ def check(
     _check_paths(calls, runs, checks.paths, verdicts)
     for call, step in zip(calls, steps, strict=False):
         _foresee(call, step, checks.buses)
+    if checks.interlocks is not None:
+        _check_interlocks(calls[: len(specs)], steps, checks.interlocks, verdicts)
     return steps, _take_tokens(runs, rates, now)
 
 
@@ -177,6 +188,35 @@ def _foresee(call: Call, step: StepRun, buses: Mapping[str, Bus]) -> None:
                 raise _at_step(error, call) from None
 
 
+LONGEST_INSTANT_MS: Final = 5_000
+"""A step whose tool may take longer may wait for the very condition that the next step needs."""
+
+
+def _check_interlocks(
+    calls: Sequence[Call], steps: Sequence[StepRun], interlocks: Interlocks, verdicts: Verdicts
+) -> None:
+    """Refuse a step whose output may not be driven now. Raises InterlockOpen or Unchecked.
+
+    Nothing is said about a step after one that may wait, or may change what the interlock requires: the bus asks then.
+    """
+    unread: list[Interlock] = []
+    changed: set[tuple[str, Hashable]] = set()
+    for call, step in zip(calls, steps, strict=True):
+        drives = step.tool.drives(call.args) if step.risk else ()
+        for lock in interlocks.asked(drives):
+            if lock.depends_on(changed):
+                continue
+            if lock not in verdicts:
+                unread.append(lock)
+            elif (refusal := verdicts[lock]) is not None:
+                raise _at_step(refusal, call)
+        changed.update((drive.bus, drive.output) for drive in drives)
+        if (step.risk and not drives) or step.expectation is not None or step.tool.timeout_ms > LONGEST_INSTANT_MS:
+            break
+    if unread:
+        raise Unchecked(verdicts, locks=unread)
+
+
 def _check_risks(
     submit: TaskSubmit,
     calls: Sequence[Call],
@@ -200,8 +240,8 @@ def _check_risks(
         raise _at_step(rule.refusal(reason, cure), call)
 
 
-def _check_paths(calls: Sequence[Call], runs: Sequence[StepRun], paths: PathGuard, verdicts: PathVerdicts) -> None:
-    """Check paths with the guard, without waiting for a disk. Raises PermissionDenied or PathsUnchecked."""
+def _check_paths(calls: Sequence[Call], runs: Sequence[StepRun], paths: PathGuard, verdicts: Verdicts) -> None:
+    """Check paths with the guard, without waiting for a disk. Raises PermissionDenied or Unchecked."""
     uses = [run.tool.paths(call.args) for call, run in zip(calls, runs, strict=True)]
     for call, use in ((call, use) for call, each in zip(calls, uses, strict=True) for use in each):
         try:
@@ -210,14 +250,14 @@ def _check_paths(calls: Sequence[Call], runs: Sequence[StepRun], paths: PathGuar
                 if denied is not None:
                     raise denied
             elif not paths.check_nowait(use.path, use.access):
-                raise PathsUnchecked([use for each in uses for use in each])
+                raise Unchecked(verdicts, [use for each in uses for use in each])
         except PermissionDenied as error:
             raise _at_step(error, call) from None
 
 
-def check_paths_blocking(uses: list[PathUse], paths: PathGuard) -> PathVerdicts:
+def check_paths_blocking(uses: Sequence[PathUse], paths: PathGuard) -> Verdicts:
     """Return the guard's verdict on each path; blocks for as long as a disk takes."""
-    verdicts: dict[PathUse, PermissionDenied | None] = {}
+    verdicts: dict[PathUse | Interlock, RpcError | None] = {}
     for use in uses:
         try:
             paths.check(use.path, use.access)
@@ -351,7 +391,7 @@ class Admission:
     def accept(
         self,
         submit: TaskSubmit,
-        verdicts: PathVerdicts,
+        verdicts: Verdicts,
         request: Request,
         now: float,
         on_end: Callable[[TaskActor], None],
@@ -363,7 +403,7 @@ class Admission:
         `followers` is the number of followers of the session, each of which will follow the task. `now` is the present
         Trio time, not the time of the submission, whose paths may have taken long to check. `approved_by` are the
         principals that have approved exactly this. Raises RpcError for a rejected submission, after recording it, and
-        PathsUnchecked.
+        Unchecked.
         """
 
         def missing(rule: ApprovalRule) -> int:
@@ -414,10 +454,10 @@ class Admission:
             self._rates.put_back(tokens, now)
         return task
 
-    def prepare(self, submit: TaskSubmit, verdicts: PathVerdicts, request: Request, now: float) -> list[StepRun]:
+    def prepare(self, submit: TaskSubmit, verdicts: Verdicts, request: Request, now: float) -> list[StepRun]:
         """Return the steps of a plan that passes every check but that for its approval.
 
-        It takes no tokens of a tool, and counts as a dry run. Raises RpcError, after recording it, and PathsUnchecked.
+        It takes no tokens of a tool, and counts as a dry run. Raises RpcError, after recording it, and Unchecked.
         """
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, lambda _rule: 0)

@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from hearth.actors.events import EventLog, History
-    from hearth.errors import PermissionDenied, RpcError
+    from hearth.actors.safety.interlocks import Interlock
+    from hearth.errors import RpcError
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params
     from hearth.tools import PathUse
 
 
-PathVerdicts: TypeAlias = "Mapping[PathUse, PermissionDenied | None]"
-"""The path guard's verdicts on paths that were checked in a thread: None if allowed, else the error."""
+Verdicts: TypeAlias = "Mapping[PathUse | Interlock, RpcError | None]"
+"""Verdicts that took time: on paths, checked in a thread, and on interlocks, whose lines and sensors were read. None if
+allowed, else the error."""
 
 
 class EventSink(Protocol):

@@ -258,7 +258,9 @@ class Runtime:
                 Buckets(DRY_RUN_RATE),
                 self.interlocks,
             ),
-            checks=Checks(parts.registry, validators, self.buses, parts.paths, limits.max_steps, known),
+            checks=Checks(
+                parts.registry, validators, self.buses, parts.paths, limits.max_steps, known, self.interlocks
+            ),
             limits=SessionLimits(
                 limits.idle_ttl_s, limits.close_grace_s, limits.max_tasks_per_session, limits.task_history
             ),

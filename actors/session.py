@@ -39,17 +39,17 @@ import trio
 from attrs import field, frozen
 
 from hearth._util.ids import new_id
-from hearth.actors.admission import Admission, PathsUnchecked, check_paths_blocking
+from hearth.actors.admission import Admission, Unchecked, check_paths_blocking
 from hearth.actors.bus.actor import make_safe
 from hearth.actors.mailbox import Mailbox
 from hearth.actors.messages import (
     TIMER_FIRED,
     CloseSession,
     Disconnected,
-    PathVerdicts,
     Resumed,
     StopTasks,
     TimerFired,
+    Verdicts,
     refuse,
 )
 from hearth.actors.safety.plans import PlanRequests
@@ -345,14 +345,14 @@ class Session:
         self._handling = request
         try:
             execute()
-        except PathsUnchecked as question:
+        except Unchecked as question:
             # Nothing was charged or counted yet: the whole request is executed again with the verdicts.
             self.wait_beside(request, partial(self._look_up, request, question))
         except RpcError as error:
             request.error(error)
         self._handling = None
 
-    def _execute(self, request: Request, verdicts: PathVerdicts) -> None:
+    def _execute(self, request: Request, verdicts: Verdicts) -> None:
         params = request.params
         if isinstance(params, TaskSubmit):
             self._submit(request, params, verdicts)
@@ -406,15 +406,20 @@ class Session:
         """See plans.Host."""
         self._inbox.post(Resumed(request, then))
 
-    async def _look_up(self, request: Request, question: PathsUnchecked) -> Callable[[], None]:
-        """Check paths in a thread, because a disk may be slow; it may still wait for its disk when this has ended."""
-        paths = self._services.checks.paths
-        verdicts = await trio.to_thread.run_sync(check_paths_blocking, question.uses, paths, abandon_on_cancel=True)
+    async def _look_up(self, request: Request, question: Unchecked) -> Callable[[], None]:
+        """Find the verdicts that took time; a thread may still wait for its disk when this has ended."""
+        checks, verdicts = self._services.checks, dict(question.verdicts)
+        if question.uses:
+            verdicts |= await trio.to_thread.run_sync(
+                check_paths_blocking, question.uses, checks.paths, abandon_on_cancel=True
+            )
+        if checks.interlocks is not None:
+            verdicts |= await checks.interlocks.verdicts(question.locks)
         return partial(self._execute, request, verdicts)
 
     # --- submissions --------------------------------------------------------------------------------------------
 
-    def _submit(self, request: Request, submit: TaskSubmit, verdicts: PathVerdicts) -> None:
+    def _submit(self, request: Request, submit: TaskSubmit, verdicts: Verdicts) -> None:
         first = self._task_registry.repeat(submit)
         if first is not None:
             if first.waiting is None:
@@ -428,7 +433,7 @@ class Session:
     def start_task(
         self,
         submit: TaskSubmit,
-        verdicts: PathVerdicts,
+        verdicts: Verdicts,
         request: Request,
         *,
         on_end: Callable[[TaskActor], None] | None = None,

@@ -38,13 +38,15 @@ from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS
 from hearth.errors import InterlockOpen, RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
+    from hearth.actors.messages import Verdicts
     from hearth.drivers.boards import Board
     from hearth.drivers.boards.profile import Condition, InterlockSpec
     from hearth.drivers.gpio import GpioDriver
     from hearth.drivers.i2c import I2cDriver
+    from hearth.tools import Drive
 
 log = logging.getLogger("hearth.interlocks")
 
@@ -134,6 +136,12 @@ class Interlock:
             for entry in self.read(now, driver)
             if not entry["holds"]
         ]
+
+    def depends_on(self, changed: Collection[tuple[str, Hashable]]) -> bool:
+        """Return True if driving these outputs may change what is read: a required line, or anything a sensor sees."""
+        return bool(changed) and any(
+            condition.line is None or (condition.bus, condition.line) in changed for condition in self.spec.requires
+        )
 
     def refusal(self, unmet: list[dict[str, Any]]) -> InterlockOpen:
         """Return the refusal of driving the output while these conditions are not met."""
@@ -295,6 +303,21 @@ class Interlocks:
         """Note that the ticket has been answered."""
         for lock in locks:
             lock.wanted -= 1
+
+    def asked(self, drives: Iterable[Drive]) -> list[Interlock]:
+        """Return the interlocks that will be asked when a step drives these outputs."""
+        return [
+            lock
+            for drive in drives
+            for lock in self._by_output.get((drive.bus, drive.output), ())
+            if lock.spec.value == drive.level
+        ]
+
+    async def verdicts(self, locks: Sequence[Interlock]) -> Verdicts:
+        """Return the refusal of each interlock that is open now, or None; waits for at most `PATIENCE`."""
+        await self._take({source for lock in locks for _, source in lock.conditions}, PATIENCE)
+        now = self.now()
+        return {lock: lock.refusal(unmet) if (unmet := lock.unmet(now)) else None for lock in locks}
 
     async def states(self) -> list[dict[str, Any]]:
         """Return all interlocks with their present state, as JSON; waits for at most `PATIENCE`."""

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from hearth.actors.admission import Admission, Checks
-    from hearth.actors.messages import EventSink, PathVerdicts, Request
+    from hearth.actors.messages import EventSink, Request, Verdicts
     from hearth.actors.safety.approvals import Approvals
     from hearth.actors.step import TaskServices
     from hearth.actors.task import TaskActor
@@ -268,14 +268,14 @@ class Host(Protocol):
     def start_task(
         self,
         submit: TaskSubmit,
-        verdicts: PathVerdicts,
+        verdicts: Verdicts,
         request: Request,
         *,
         on_end: Callable[[TaskActor], None] | None = None,
         approved_by: Collection[str] = (),
         first: Mapping[str, Any] | None = None,
     ) -> TaskActor:
-        """Admit a task and start it; `first` is a record to write before its own. Raises RpcError, PathsUnchecked."""
+        """Admit a task and start it; `first` is a record to write before its own. Raises RpcError, Unchecked."""
         ...
 
     def wait_beside(self, request: Request, wait: Callable[[], Awaitable[Callable[[], None]]]) -> None:
@@ -322,8 +322,8 @@ class PlanRequests:
         self._checks = checks
         self._account = account
 
-    def handle(self, request: Request, params: PlanParams, verdicts: PathVerdicts) -> None:
-        """Execute one request. Raises RpcError, PathsUnchecked."""
+    def handle(self, request: Request, params: PlanParams, verdicts: Verdicts) -> None:
+        """Execute one request. Raises RpcError, Unchecked."""
         if isinstance(params, PlanPrepare):
             self._prepare(request, params.submit, verdicts)
         elif isinstance(params, PlanExecute):
@@ -335,7 +335,7 @@ class PlanRequests:
 
     # --- prepare
 
-    def _prepare(self, request: Request, submit: TaskSubmit, verdicts: PathVerdicts) -> None:
+    def _prepare(self, request: Request, submit: TaskSubmit, verdicts: Verdicts) -> None:
         self._plans.require_room(self._principal)
         steps = self._admission.prepare(submit, verdicts, request, trio.current_time())
         risk = max(step.risk for step in steps)
@@ -409,7 +409,7 @@ class PlanRequests:
 
     # --- execute
 
-    def _execute(self, request: Request, params: PlanExecute, verdicts: PathVerdicts, until: float) -> None:
+    def _execute(self, request: Request, params: PlanExecute, verdicts: Verdicts, until: float) -> None:
         plan = self._usable(params)
         if plan.state == "waiting":
             if trio.current_time() >= until or self._plans.approvals.closed:
@@ -455,7 +455,7 @@ class PlanRequests:
         return plan
 
     async def _until_decided(
-        self, request: Request, params: PlanExecute, verdicts: PathVerdicts, plan: PreparedPlan, until: float
+        self, request: Request, params: PlanExecute, verdicts: Verdicts, plan: PreparedPlan, until: float
     ) -> Callable[[], None]:
         assert plan.question is not None
         with trio.move_on_at(until):

@@ -15,6 +15,7 @@ from support.world import NOON, OPEN, World, running
 
 from hearth import step
 from hearth.actors.runtime import RuntimeParts
+from hearth.actors.safety import interlocks
 from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board, profile
@@ -246,7 +247,9 @@ async def test_a_stale_reading_is_taken_again_before_the_output_is_driven(autoju
         for tank in (10, 30, 19, 21):
             cell.tank = tank
             await trio.sleep(60)
-            result = await (await session.submit("on", [step("gpio.set", line="PUMP", value=1)])).wait()
+            # After a step that may wait, so that the submission does not look.
+            steps = [step("gpio.watch", line="DOOR", timeout_ms=1), step("gpio.set", line="PUMP", value=1)]
+            result = await (await session.submit("on", steps)).wait()
             assert (result.status == "SUCCESS") is (tank >= 20), tank
             await session.run("gpio.set", line="PUMP", value=0)
 
@@ -334,6 +337,76 @@ async def test_readings_are_not_taken_while_no_output_needs_them(autojump_clock)
         before = len(cell.i2c.log)
         await trio.sleep(3600)
         assert len(cell.i2c.log) == before
+
+
+# --- early ------------------------------------------------------------------------------------------------------------
+
+ON = step("gpio.set", line="PUMP", value=1)
+LIGHT = step("gpio.set", line="LAMP", value=1)
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["for real", "dry run"])
+@pytest.mark.parametrize("what", REQUIRED)
+async def test_a_submission_that_could_not_drive_its_output_is_refused_before_anything_moves(
+    autojump_clock, what, dry_run
+):
+    condition, opens, _ = REQUIRED[what]
+    cell = Cell(lock(condition))
+    async with session_of(cell) as session:
+        opens(cell)
+        steps = (
+            [step("gpio.get", line="DOOR"), LIGHT, ON] if "line" in condition else [step("gpio.get", line="DOOR"), ON]
+        )
+        with pytest.raises(InterlockOpen) as refused:
+            await session.submit("on", steps, dry_run=dry_run)
+        assert refused.value.data["step_index"] == len(steps) - 1
+        assert refused.value.data["requires"][0].items() >= condition.items()
+        assert cell.gpio.state(LAMP) == "input"
+        await trio.testing.wait_all_tasks_blocked()
+        (record,) = cell.records("task.reject")
+        assert record["error_code"] == InterlockOpen.code
+
+
+async def test_a_plan_that_could_not_drive_its_output_is_refused_when_it_is_prepared(autojump_clock):
+    cell = Cell(lock(DOOR_CLOSED))
+    async with session_of(cell) as session:
+        cell.gpio.push(DOOR, OPENED)
+        with pytest.raises(InterlockOpen):
+            await session.prepare("on", [ON])
+
+
+LATER = {
+    "drives a required line": ([step("gpio.set", line="VALVE", value=1), ON], lambda _cell: None),
+    "waits for what is required": (
+        [step("gpio.watch", line="DOOR", edge="falling"), ON],
+        lambda cell: cell.gpio.push(DOOR, CLOSED),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LATER)
+async def test_a_submission_is_judged_in_its_turn_after_a_step_that(autojump_clock, what):
+    steps, helps = LATER[what]
+    cell = Cell(lock({"line": "VALVE", "value": 1} if "drives" in what else DOOR_CLOSED))
+    cell.gpio.push(DOOR, OPENED)
+    async with session_of(cell) as session:
+        await (await session.submit("dry", steps, dry_run=True)).wait()
+        task = await session.submit("on", steps)
+        await trio.sleep(1)
+        helps(cell)
+        assert (await task.wait()).status == "SUCCESS"
+        assert cell.pumping
+
+
+async def test_a_submission_is_refused_early_if_a_required_sensor_cannot_be_read(autojump_clock):
+    cell = Cell(lock(TANK_FULL))
+    async with session_of(cell) as session:
+        cell.i2c.faults.wedge()
+        begun = trio.current_time()
+        with pytest.raises(InterlockOpen, match=r"tank counts as open"):
+            await session.submit("on", [ON])
+        assert trio.current_time() - begun <= interlocks.PATIENCE
+        cell.i2c.faults.clear()
 
 
 # --- bookkeeping, faults and restarts ---------------------------------------------------------------------------------
@@ -553,7 +626,11 @@ class Storm:
             self.left -= len(steps)
             if fails := dice.random() < 0.3:
                 steps.append(step("i2c.read", bus=1, addr=0x20, len=1))
-            task = await session.submit("x", steps, rollback_on_failure=fails, abort_on_step_failure=fails)
+            try:
+                task = await session.submit("x", steps, rollback_on_failure=fails, abort_on_step_failure=fails)
+            except InterlockOpen:
+                await trio.sleep(dice.random() / 10)
+                continue
             if dice.random() < 0.2:
                 await trio.sleep(dice.random())
                 await task.cancel()

@@ -21,7 +21,7 @@ import orjson
 import rfc8785
 from pydantic import ValidationError
 
-from hearth.actors.admission import Checks, PathsUnchecked, check as check_submission
+from hearth.actors.admission import Checks, Unchecked, check as check_submission
 from hearth.actors.bridges.mcp.provider import Refused
 from hearth.actors.bridges.mcp.server import HacpTools, PlanTool
 from hearth.drivers.boards.board import open_board
@@ -195,7 +195,7 @@ def _submitted(job: ConsentRequest) -> None:
     try:
         rates = RateLimits(_GRANT, "fuzz", PrincipalRates())
         runs, _ = check_submission(METHODS["task.submit"](wire), _CHECKS, _GRANT, rates, 0.0, {})  # type: ignore[arg-type]
-    except PathsUnchecked:
+    except Unchecked:
         assert all(fits)
         return
     except HearthError as error:
