@@ -63,6 +63,10 @@ class Checks:
     """The interlocks of the board, if it has any."""
 
 
+NO_HARDWARE: Final = frozenset(("board", "exec", "files", "processes", "system"))
+"""The buses that are no line, I2C device or port: a scope of hardware does not concern them."""
+
+
 class Unchecked(Exception):
     """Some paths must be checked in a thread, or interlocks be read; the submission is then checked with the verdicts.
 
@@ -217,6 +221,19 @@ def _check_interlocks(
         raise Unchecked(verdicts, locks=unread)
 
 
+def _check_scope(calls: Sequence[Call], runs: Sequence[StepRun], grant: Grant) -> None:
+    """Raise PermissionDenied for a call that uses hardware outside of the policy entry's scope."""
+    for call, run in zip(calls, runs, strict=True):
+        run.scope = grant.scope
+        if run.tool.uses is not None:
+            for use in run.tool.uses(call.args):
+                if not grant.scope.permits(use):
+                    raise _denied(call, f"{use.names[0]} is not in `{use.kind}` of policy {grant.policy!r}")
+        elif run.bus.bus_id not in NO_HARDWARE:
+            scoped = f"policy {grant.policy!r} permits only some hardware"
+            raise _denied(call, f"{scoped}, and {call.tool} does not say what it uses on {run.bus.bus_id}")
+
+
 def _check_risks(
     submit: TaskSubmit,
     calls: Sequence[Call],
@@ -224,11 +241,13 @@ def _check_risks(
     grant: Grant,
     missing: Callable[[ApprovalRule], int],
 ) -> None:
-    """Raise PermissionDenied for a step above the risk cap, and ApprovalRequired if the policy asks for approvals."""
+    """Raise PermissionDenied for a step above the risk cap or outside of the scope, ApprovalRequired without it."""
     cap = grant.risk_cap(submit.constraints.max_risk_level)
     for call, run in zip(calls, runs, strict=True):
         if run.risk > cap:
             raise _too_risky(call, run, cap)
+    if grant.scope.bounded:
+        _check_scope(calls, runs, grant)
     if not grant.approval:
         return
     call, run = max(zip(calls, runs, strict=True), key=lambda each: each[1].risk)

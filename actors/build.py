@@ -220,6 +220,9 @@ def _policy(config: Config) -> list[PolicyEntry]:
                     hcp=JobRules(**asdict(entry.hcp)),
                     rights=entry.rights,
                     approval=tuple(ApprovalRule(**asdict(rule)) for rule in entry.approval),
+                    lines=entry.lines,
+                    i2c=entry.i2c,
+                    uart=entry.uart,
                 )
             )
         except ConfigError as error:

@@ -77,7 +77,7 @@ from hearth.protocol.methods import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from hearth.actors.admission import Checks
     from hearth.actors.catalogue import ToolCatalogue
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from hearth.actors.messages import EventSink, Message, Notice, Request
     from hearth.actors.safety.halt import Halt
     from hearth.actors.safety.plans import Plans
-    from hearth.actors.step import TaskServices
+    from hearth.actors.step import StepRun, TaskServices
     from hearth.actors.task import TaskActor
     from hearth.actors.task_registry import IdempotencyEntry
     from hearth.policy.memory import Account
@@ -190,10 +190,10 @@ class Session:
             self.session_id,
             principal,
             grant,
-            self._admission,
             services.plans,
-            services.tasks,
-            services.checks,
+            services.checks.registry,
+            services.tasks.journal,
+            services.tasks.halt_flag,
             account,
         )
         # Scopes of requests that wait: `_wind_up` cancels them, since a disk or a person may not answer for long.
@@ -429,6 +429,10 @@ class Session:
                 first.waiting.append(partial(self._repeat, request, submit, first))
             return
         self.start_task(submit, verdicts, request)
+
+    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[StepRun]:
+        """See plans.Host."""
+        return self._admission.prepare(submit, verdicts, request, trio.current_time())
 
     def start_task(
         self,

@@ -18,6 +18,7 @@ from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.audit.record import args_hash, timestamp
 from hearth.errors import EffectNotSeen, RpcError
 from hearth.policy.memory import STEP_BYTES
+from hearth.policy.rules import EVERYTHING
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
 from hearth.tools import Done
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from hearth.actors.safety.interlocks import Interlock, Interlocks
     from hearth.api import Expect, Status
     from hearth.errors import Effect
-    from hearth.policy.rules import Buckets
-    from hearth.tools import PathGuard, Tool, Undo
+    from hearth.policy.rules import Buckets, Scope
+    from hearth.tools import PathGuard, Tool, Undo, Use
 
 READINGS = 50
 """Readings of an expected effect in its `within_ms`, at most one in 2 ms and at least ten in a second."""
@@ -101,6 +102,8 @@ class StepRun:
     """True once the tool has returned; the step still runs while its effect is looked for."""
     seen: dict[str, Any] | None = None
     """The members that the expectation names, from the last reading."""
+    scope: Scope = EVERYTHING
+    """The hardware that its session may use."""
     held: dict[Hashable, str] = field(factory=dict)
     """By output that the step drove: the session to which it goes back if the effect is taken back."""
     _args_hash: str | None = None
@@ -249,6 +252,10 @@ class StepScope:
             if ticket.held_by is not None:
                 # A step may drive an output several times: it goes back to the session that held it before the first.
                 self._step.held.setdefault(ticket.drives, ticket.held_by)
+
+    def permits(self, use: Use) -> bool:
+        """See StepContext."""
+        return self._step.scope.permits(use)
 
     async def interlocks(self) -> list[dict[str, Any]]:
         """See StepContext."""

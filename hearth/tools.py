@@ -58,6 +58,24 @@ class Drive:
 
 
 @frozen
+class Use:
+    """A piece of hardware that a step uses, for policy entries that permit only some (`lines`, `i2c`, `uart`).
+
+    `names` are its spellings, the usual one first: ("LED", "17", "gpiochip0:17"), ("1:0x48", "1:72"), ("uart0",).
+    """
+
+    kind: Literal["lines", "i2c", "uart"]
+    names: tuple[str, ...]
+
+
+def i2c_use(bus: int, addr: int, *, ten_bit: bool = False) -> Use:
+    """Return the use of a device on an I2C bus; a ten-bit address has three hexadecimal digits."""
+    if ten_bit:
+        return Use("i2c", (f"{bus}:{addr:#05x}",))
+    return Use("i2c", (f"{bus}:{addr:#04x}", f"{bus}:{addr}"))
+
+
+@frozen
 class Preview:
     """The way to show what a step changes before it runs (plan.prepare).
 
@@ -164,6 +182,10 @@ class StepContext(Protocol):
         """
         ...
 
+    def permits(self, use: Use) -> bool:
+        """Return True if the session's policy entry permits this piece of hardware."""
+        ...
+
     def health(self) -> Mapping[str, Json]:
         """Return the state of every bus and of the audit log, for `hw.board`."""
         ...
@@ -256,6 +278,12 @@ class Tool:
 
     preview: Callable[[Args], Preview | None] | None = None
     """Returns the way to show what a step with these args changes, which fit `params_schema`; None: it is not shown."""
+
+    uses: Callable[[Args], Sequence[Use]] | None = None
+    """Returns the lines, I2C devices and ports that a step with these args uses; None: the tool does not say.
+
+    A policy entry that permits only some hardware then refuses the step if its bus is a bus of hardware.
+    """
 
     def risk_of(self, args: Args) -> int:
         """Return the effective risk of a step with these args, which fit `params_schema`; every check uses it."""

@@ -60,16 +60,15 @@ from hearth.protocol.methods import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from hearth.actors.admission import Admission, Checks
+    from hearth.actors.bus.queue import HaltFlag
+    from hearth.actors.journal import Journal
     from hearth.actors.messages import EventSink, Request, Verdicts
     from hearth.actors.safety.approvals import Approvals
-    from hearth.actors.step import TaskServices
-    from hearth.actors.task import TaskActor
     from hearth.config.model import LimitsConfig
     from hearth.policy.memory import Account
     from hearth.policy.rules import ApprovalRule, Grant
     from hearth.protocol.methods import Params, PlanParams
-    from hearth.tools import Preview
+    from hearth.tools import Preview, Tool
 
 MOST_PLAN_BYTES: Final = 64 << 10
 """Bytes of a plan's document: a person has to read it."""
@@ -262,8 +261,54 @@ def stale(reason: str, **data: Any) -> PlanStale:
 # --- the requests of a session ----------------------------------------------------------------------------------------
 
 
+class CheckedStep(Protocol):
+    """A step of a plan that has passed the checks."""
+
+    @property
+    def tool(self) -> Tool:
+        """Its tool."""
+        ...
+
+    @property
+    def risk(self) -> int:
+        """Its effective risk."""
+        ...
+
+
+class EndedStep(Protocol):
+    """A step of a task that has ended."""
+
+    @property
+    def result(self) -> bytes | None:
+        """Its result, as JSON; None if it did not succeed."""
+        ...
+
+    @property
+    def error(self) -> RpcError | None:
+        """The error of a failed step."""
+        ...
+
+
+class StartedTask(Protocol):
+    """A task that was started for a plan."""
+
+    @property
+    def task_id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def steps(self) -> Sequence[EndedStep]:
+        """Its steps."""
+        ...
+
+
 class Host(Protocol):
     """The session, as its plans need it."""
+
+    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[CheckedStep]:
+        """Check a task in every way but for its approval. Raises RpcError, Unchecked."""
+        ...
 
     def start_task(
         self,
@@ -271,10 +316,10 @@ class Host(Protocol):
         verdicts: Verdicts,
         request: Request,
         *,
-        on_end: Callable[[TaskActor], None] | None = None,
+        on_end: Callable[[StartedTask], None] | None = None,
         approved_by: Collection[str] = (),
         first: Mapping[str, Any] | None = None,
-    ) -> TaskActor:
+    ) -> StartedTask:
         """Admit a task and start it; `first` is a record to write before its own. Raises RpcError, Unchecked."""
         ...
 
@@ -290,13 +335,13 @@ class PlanRequests:
 
     __slots__ = (
         "_account",
-        "_admission",
-        "_checks",
         "_grant",
+        "_halt_flag",
         "_host",
+        "_journal",
         "_plans",
         "_principal",
-        "_services",
+        "_registry",
         "_session_id",
     )
 
@@ -306,20 +351,20 @@ class PlanRequests:
         session_id: str,
         principal: str,
         grant: Grant,
-        admission: Admission,
         plans: Plans,
-        services: TaskServices,
-        checks: Checks,
+        registry: Mapping[str, Tool],
+        journal: Journal,
+        halt_flag: HaltFlag,
         account: Account,
     ) -> None:
         self._host = host
         self._session_id = session_id
         self._principal = principal
         self._grant = grant
-        self._admission = admission
         self._plans = plans
-        self._services = services
-        self._checks = checks
+        self._registry = registry
+        self._journal = journal
+        self._halt_flag = halt_flag
         self._account = account
 
     def handle(self, request: Request, params: PlanParams, verdicts: Verdicts) -> None:
@@ -337,9 +382,9 @@ class PlanRequests:
 
     def _prepare(self, request: Request, submit: TaskSubmit, verdicts: Verdicts) -> None:
         self._plans.require_room(self._principal)
-        steps = self._admission.prepare(submit, verdicts, request, trio.current_time())
+        steps = self._host.check_plan(submit, verdicts, request)
         risk = max(step.risk for step in steps)
-        halts = self._services.halt_flag.count
+        halts = self._halt_flag.count
         previews = self._previews(submit)
 
         def prepared(readings: Mapping[bytes, Mapping[str, Any]]) -> None:
@@ -361,11 +406,11 @@ class PlanRequests:
 
     def _preview(self, spec: StepSpec) -> Preview | None:
         """Return the way to show a step; None if it has none, or if this session may not read it at risk 0."""
-        declared = self._checks.registry[spec.tool].preview
+        declared = self._registry[spec.tool].preview
         preview = None if declared is None else declared(spec.args)
         if preview is None or preview.tool not in self._grant.allowed:
             return None
-        reader = self._checks.registry[preview.tool]
+        reader = self._registry[preview.tool]
         try:
             # A line may be driven and not read.
             reader.bus(preview.args)
@@ -385,7 +430,7 @@ class PlanRequests:
             then({})
             return
 
-        def read(task: TaskActor) -> None:
+        def read(task: StartedTask) -> None:
             results = [(step.result, step.error) for step in task.steps]
             error = next((error for _, error in results if error is not None), None)
             readings = {
@@ -446,7 +491,7 @@ class PlanRequests:
             raise stale("the hash is not that of the plan; execute what was prepared", hash=plan.hash)
         if plan.task_id is not None:
             raise stale("it has been executed; prepare it again", task_id=plan.task_id)
-        if plan.halts != self._services.halt_flag.count:
+        if plan.halts != self._halt_flag.count:
             raise stale("the daemon has been halted since it was prepared; prepare it again")
         decision = plan.decision
         if decision is not None and not decision.approved:
@@ -514,7 +559,7 @@ class PlanRequests:
 
     def _recorded(self, request: Request, record: Mapping[str, Any], then: Callable[[], None]) -> None:
         """Write a record, then go on; if it cannot be written, `request` is answered with that."""
-        receipt = self._services.journal.post(record)
+        receipt = self._journal.post(record)
 
         async def written() -> Callable[[], None]:
             await receipt.get()

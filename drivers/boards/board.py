@@ -19,6 +19,7 @@ from hearth._util.text import suggestions
 from hearth.drivers.base import BaseDriver, Driver, Style
 from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS, Sensor
 from hearth.errors import ConfigError, InvalidParams, PermissionDenied
+from hearth.tools import Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -276,6 +277,15 @@ class Board:
             return given
         known = _offset_of(spec, given) if isinstance(given, str) else given
         return next((line.name for line in spec.lines if known in (line.offset, line.name)), given)
+
+    def line_use(self, chip: str, offset: int) -> Use:
+        """Return a line with its spellings: its name, its aliases, its offset on the default chip, "CHIP:17"."""
+        spec = self.chips[chip]
+        names = [line.name for line in spec.lines if line.offset == offset]
+        names += [alias for alias, known in spec.aliases.items() if known == offset]
+        if spec is next(iter(self.chips.values())):
+            names.append(str(offset))
+        return Use("lines", (*names, *(f"{chip}:{name}" for name in {*names, str(offset)})))
 
     def port_name(self, given: str) -> str:
         """Return the one spelling of a serial port: its name, also for its bus id or device; others unchanged."""

@@ -12,7 +12,7 @@ import trio
 
 from hearth.drivers.tools import schemas
 from hearth.errors import LimitViolated
-from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo
+from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +60,17 @@ class _Gpio:
         """Return the line that a gpio.set or gpio.pulse will drive."""
         chip, offset = self._find(args, drive=True)
         return (Drive(chip.bus, offset, 1 if args["value"] else 0, args.get("duration_ms")),)
+
+    def uses_to_read(self, args: Args) -> Sequence[Use]:
+        """Return the line that a gpio.get or gpio.watch reads."""
+        return self._uses(*self._find(args, drive=False))
+
+    def uses_to_drive(self, args: Args) -> Sequence[Use]:
+        """Return the line that a gpio.set or gpio.pulse drives."""
+        return self._uses(*self._find(args, drive=True))
+
+    def _uses(self, chip: Chip, offset: int) -> Sequence[Use]:
+        return (self._board.line_use(chip.label, offset),)
 
     async def get(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """gpio.get."""
@@ -185,6 +196,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
             capability="CAP_GPIO_READ",
             bus=gpio.bus_to_read,
+            uses=gpio.uses_to_read,
             run=gpio.get,
         ),
         Tool(
@@ -221,6 +233,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             ),
             capability="CAP_GPIO_READ",
             bus=gpio.bus_to_read,
+            uses=gpio.uses_to_read,
             run=gpio.watch,
         ),
         Tool(
@@ -238,6 +251,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
             capability="CAP_GPIO_RW",
             bus=gpio.bus_to_drive,
+            uses=gpio.uses_to_drive,
             drives=gpio.drives,
             run=gpio.set,
             preview=gpio.preview_set,
@@ -273,6 +287,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             ),
             capability="CAP_GPIO_RW",
             bus=gpio.bus_to_drive,
+            uses=gpio.uses_to_drive,
             drives=gpio.drives,
             run=gpio.pulse,
             preview=gpio.preview_pulse,

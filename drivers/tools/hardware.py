@@ -6,6 +6,7 @@ is a transaction on its own bus; one of the kernel's is a read of /sys, found at
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from hearth._util.text import suggestions
@@ -13,10 +14,10 @@ from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
 from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS
 from hearth.drivers.tools import schemas
 from hearth.errors import InvalidParams
-from hearth.tools import Args, Run, StepContext, Tool
+from hearth.tools import Args, Run, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from hearth.drivers.i2c import I2cDriver
     from hearth.drivers.linux.sensors import KernelReading, KernelSensor, KernelSensors
@@ -30,22 +31,32 @@ def _board_bus(_args: Args) -> str:
     return BOARD_BUS
 
 
-def _answering(ask: Callable[[BoardDriver], dict[str, Any]]) -> Run:
-    async def run(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        answer: dict[str, Any] = await ctx.transact(ask)
-        return answer
-
-    return run
-
-
 async def _board(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
     answer: dict[str, Any] = await ctx.transact(BoardDriver.info)
     return {**answer, "interlocks": await ctx.interlocks(), "health": ctx.health()}
 
 
-async def _gpio(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-    answer: dict[str, Any] = await ctx.transact(BoardDriver.gpio)
-    return {**answer, "interlocks": await ctx.interlocks()}
+def _hardware_lists(board: Board) -> tuple[Run, Run, Run]:
+    """Return the tools hw.gpio.list, hw.i2c.list and hw.uart.list; each leaves out what the policy does not permit."""
+
+    async def gpio(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+        answer: dict[str, Any] = await ctx.transact(BoardDriver.gpio)
+        for chip in answer["chips"]:
+            label = chip["chip"]
+            chip["lines"] = [line for line in chip["lines"] if ctx.permits(board.line_use(label, line["line"]))]
+        return {**answer, "interlocks": await ctx.interlocks()}
+
+    async def i2c(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+        answer: dict[str, Any] = await ctx.transact(BoardDriver.i2c)
+        for bus in answer["buses"]:
+            bus["devices"] = [one for one in bus["devices"] if ctx.permits(i2c_use(bus["bus"], one["addr"]))]
+        return answer
+
+    async def uart(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+        answer: dict[str, Any] = await ctx.transact(BoardDriver.uart)
+        return {**answer, "ports": [one for one in answer["ports"] if ctx.permits(Use("uart", (one["port"],)))]}
+
+    return gpio, i2c, uart
 
 
 def hardware_tools(board: Board) -> list[Tool]:
@@ -61,9 +72,11 @@ def hardware_tools(board: Board) -> list[Tool]:
             result_schema=schemas.result(result),
             capability="CAP_SYS_READ",
             bus=_board_bus,
+            uses=lambda _args: (),
             run=run,
         )
 
+    gpio, i2c, uart = _hardware_lists(board)
     undriven = schemas.listed(
         "what is there but cannot be used, each with the reason",
         schemas.json_object("kind, name, reason, cure, path, label"),
@@ -100,7 +113,7 @@ def hardware_tools(board: Board) -> list[Tool]:
                 "interlocks": interlocks,
                 "undriven": undriven,
             },
-            _gpio,
+            gpio,
         ),
         listing(
             "hw.i2c.list",
@@ -109,7 +122,7 @@ def hardware_tools(board: Board) -> list[Tool]:
                 "buses": schemas.listed("the buses", schemas.json_object("bus, adapter, functionality, devices, …")),
                 "undriven": undriven,
             },
-            _answering(BoardDriver.i2c),
+            i2c,
         ),
         listing(
             "hw.uart.list",
@@ -118,10 +131,22 @@ def hardware_tools(board: Board) -> list[Tool]:
                 "ports": schemas.listed("the ports", schemas.json_object("port, path, baud, bits, parity, …")),
                 "undriven": undriven,
             },
-            _answering(BoardDriver.uart),
+            uart,
         ),
         *_sensor_tools(board),
     ]
+
+
+_I2C_CHIP = re.compile(r"hwmon/[^/]*-i2c-(\d+)-([0-9a-f]+)/")
+
+
+def _sensor_uses(board: Board, name: str) -> Sequence[Use]:
+    """Return the I2C device that a sensor is, if it is one. Whether it is one of iio or power_supply is unknown."""
+    if (sensor := board.sensors.get(name)) is not None:
+        return (i2c_use(int(sensor.bus.removeprefix("i2c:")), sensor.addr),)
+    if (chip := _I2C_CHIP.match(name)) is not None:
+        return (i2c_use(int(chip[1]), int(chip[2], 16)),)
+    return (Use("i2c", (name,)),) if name.startswith(("iio/", "power_supply/")) else ()
 
 
 def _sensor_tools(board: Board) -> list[Tool]:
@@ -156,7 +181,14 @@ def _sensor_tools(board: Board) -> list[Tool]:
         found: list[KernelSensor] = await ctx.transact(_scan)
         mine = [sensor.to_json() for sensor in board.sensors.values()]
         theirs = [{**sensor.to_json(), "bus": SENSORS_BUS} for sensor in found[:MAX_SENSORS]]
-        return {"sensors": mine + theirs, "truncated": len(found) > MAX_SENSORS}
+        return {"sensors": permitted(ctx, mine + theirs), "truncated": len(found) > MAX_SENSORS}
+
+    async def listed_here(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+        answer: dict[str, Any] = await ctx.transact(BoardDriver.sensors)
+        return {"sensors": permitted(ctx, answer["sensors"])}
+
+    def permitted(ctx: StepContext, sensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [one for one in sensors if all(map(ctx.permits, _sensor_uses(board, one["sensor"])))]
 
     names = f"one of: {', '.join(board.sensors) or 'none'}"
     return [
@@ -181,7 +213,8 @@ def _sensor_tools(board: Board) -> list[Tool]:
             ),
             capability="CAP_SYS_READ",
             bus=lambda _args: SENSORS_BUS if kernel else BOARD_BUS,
-            run=listed if kernel else _answering(BoardDriver.sensors),
+            uses=lambda _args: (),
+            run=listed if kernel else listed_here,
         ),
         Tool(
             name="hw.sensor.read",
@@ -203,6 +236,7 @@ def _sensor_tools(board: Board) -> list[Tool]:
             ),
             capability="CAP_SYS_READ",
             bus=bus_of,
+            uses=lambda args: _sensor_uses(board, args["sensor"]),
             run=read,
         ),
     ]

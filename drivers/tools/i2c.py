@@ -26,7 +26,7 @@ from hearth.drivers.i2c import (
 )
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.schemas import Schema, encode, number, only_one, read_bytes, shown_bytes, wrong
-from hearth.tools import Args, Drive, Preview, StepContext, Tool
+from hearth.tools import Args, Drive, Preview, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -212,6 +212,15 @@ class _Runs:
         }
 
 
+def _uses(args: Args) -> Sequence[Use]:
+    return (i2c_use(int(args["bus"]), number(args["addr"]), ten_bit=bool(args.get("ten_bit", False))),)
+
+
+def _uses_of_scan(args: Args) -> Sequence[Use]:
+    # A scan asks every address: only a scope that has all of them permits it.
+    return (Use("i2c", (f"{int(args['bus'])}:*",)),)
+
+
 def i2c_tools(board: Board) -> list[Tool]:
     """Return the i2c tools for a board, in the default order."""
 
@@ -288,6 +297,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             result_schema=schemas.result(schemas.bytes_result("what was read", least=1), optional=schemas.SHOWN),
             capability="CAP_I2C_READ",
             bus=device_bus_of,
+            uses=_uses,
             drives=drives_of_read,
             run=runs.read,
         ),
@@ -315,6 +325,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             ),
             capability="CAP_I2C_RW",
             bus=write_bus_of,
+            uses=_uses,
             drives=drives_of_write,
             run=runs.write,
             preview=runs.preview_write,
@@ -348,6 +359,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             ),
             capability="CAP_I2C_RW",
             bus=transfer_bus_of,
+            uses=_uses,
             drives=drives_of_transfer,
             run=runs.transfer,
         ),
@@ -390,6 +402,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             ),
             capability="CAP_I2C_READ",
             bus=bus_of,
+            uses=_uses_of_scan,
             run=runs.scan,
             default_rate="5/s",
         ),

@@ -15,10 +15,10 @@ from attrs import asdict, frozen
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.schemas import read_bytes, shown_bytes
 from hearth.drivers.uart import MAX_TAKE, MODEM_LINES, ModemLines, write_timeout_s
-from hearth.tools import Args, Done, StepContext, Tool, Undo
+from hearth.tools import Args, Done, StepContext, Tool, Undo, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hearth.drivers.boards import Board
     from hearth.drivers.uart import Taken, UartDriver
@@ -169,6 +169,10 @@ class _Uart:
         return Done(result, undo)
 
 
+def _uses(args: Args) -> Sequence[Use]:
+    return (Use("uart", (args["port"],)),)
+
+
 def uart_tools(board: Board) -> list[Tool]:
     """Return the uart tools for a board, in the default order."""
     uart = _Uart(board)
@@ -221,6 +225,7 @@ def uart_tools(board: Board) -> list[Tool]:
             result_schema=result,
             capability="CAP_UART_READ",
             bus=uart.bus,
+            uses=_uses,
             run=read,
         ),
         Tool(
@@ -242,6 +247,7 @@ def uart_tools(board: Board) -> list[Tool]:
             result_schema=schemas.result({"written": schemas.integer("bytes sent", 1, MAX_TAKE)}),
             capability="CAP_UART_RW",
             bus=uart.sending_bus,
+            uses=_uses,
             run=uart.write,
         ),
         Tool(
@@ -269,6 +275,7 @@ def uart_tools(board: Board) -> list[Tool]:
             result_schema=result,
             capability="CAP_UART_RW",
             bus=uart.sending_bus,
+            uses=_uses,
             run=uart.exchange,
         ),
         Tool(
@@ -293,6 +300,7 @@ def uart_tools(board: Board) -> list[Tool]:
             result_schema=schemas.result({"port": port, **dict.fromkeys(asdict(ModemLines()), level)}),
             capability="CAP_UART_RW",
             bus=uart.bus,
+            uses=_uses,
             run=uart.control,
         ),
     ]

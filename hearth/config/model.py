@@ -226,6 +226,9 @@ _TEMPLATE_NAME = Text("a name of letters, digits, '.', '_' and '-'", r"[A-Za-z0-
 _RATE = Text('a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]")
 
 
+_I2C = Text('BUS:ADDRESS such as "1:0x48" or "1:*"', r"[0-9*?]+:[0-9A-Fa-fxX*?\[\]!-]+")
+
+
 class _MatchTable(Fields):
     """A condition on a principal. `any` means no condition, so it is the only key and true."""
 
@@ -405,6 +408,9 @@ class PolicyConfig:
     rate: Annotated[Mapping[str, str], MapOf(_RATE)] = field(factory=dict)
     hcp: HcpPolicyConfig = field(factory=HcpPolicyConfig)
     rights: Annotated[tuple[str, ...], ListOf(Choice("observe", "approve", "reset_halt", "admin"))] = ()
+    lines: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
+    i2c: Annotated[tuple[str, ...] | None, ListOf(_I2C)] = None
+    uart: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     approval: tuple[ApprovalConfig, ...] = ()
     """What runs only as an approved plan."""
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hearth.hcp.capability import Capability
     from hearth.hcp.messages import Classification, Risk
     from hearth.policy.principal import Principal
+    from hearth.tools import Use
 
 # --- whole jobs (HCP) -------------------------------------------------------------------------------------------------
 #
@@ -153,11 +154,38 @@ class ApprovalRule:
 MOST_PERSONS: Final = 16
 
 
+def _scoped(given: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    return None if given is None else tuple(pattern.lower() for pattern in _patterns(given))
+
+
+@frozen(kw_only=True)
+class Scope:
+    """The hardware that a `[[policy]]` entry permits: patterns over the names of each kind; None permits all of it."""
+
+    lines: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
+
+    @property
+    def bounded(self) -> bool:
+        """True if it permits less than everything."""
+        return not (self.lines is None and self.i2c is None and self.uart is None)
+
+    def permits(self, use: Use) -> bool:
+        """Return True if this piece of hardware may be used; upper and lower case are the same."""
+        patterns: tuple[str, ...] | None = getattr(self, use.kind)
+        return patterns is None or any(fnmatchcase(name.lower(), pattern) for pattern in patterns for name in use.names)
+
+
+EVERYTHING: Final = Scope()
+
+
 def _approval_rules(given: Iterable[ApprovalRule | Mapping[str, Any]]) -> tuple[ApprovalRule, ...]:
     rules = [one if isinstance(one, ApprovalRule) else ApprovalRule(**one) for one in given]
     return tuple(sorted(rules, key=lambda rule: rule.from_risk))
 
 
+_ADDRESS = re.compile(r"[0-9*?]+:[0-9a-fx*?\[\]!-]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)", re.DOTALL)
 _HIGHEST = len(RISK_NAMES) - 1
@@ -278,8 +306,9 @@ class PolicyEntry:
     are patterns over dotted names, in which `*` crosses dots too ("gpio.*", "*.read"). `rate` maps a tool's name, or a
     pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
     holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. `approval` lists what only
-    runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. Raises
-    ConfigError that names the entry and the key.
+    runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. `lines`,
+    `i2c` ("1:0x48") and `uart` are the hardware that it permits, by name or pattern (None: all). Raises ConfigError
+    that names the entry and the key.
     """
 
     name: str
@@ -291,6 +320,9 @@ class PolicyEntry:
     hcp: JobRules = field(factory=JobRules, converter=job_rules)
     rights: frozenset[str] = field(factory=frozenset[str], converter=_names)
     approval: tuple[ApprovalRule, ...] = field(default=(), converter=_approval_rules)
+    lines: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
 
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
@@ -310,6 +342,8 @@ class PolicyEntry:
         risks = [rule.from_risk for rule in self.approval]
         if len(risks) != len({*risks}):
             raise ConfigError(f"{where}: approval: two rules have one from_risk; keep one of them")
+        if wrong_addresses := [pattern for pattern in self.i2c or () if not _ADDRESS.fullmatch(pattern)]:
+            raise ConfigError(f'{where}: i2c: expected BUS:ADDRESS such as "1:0x48" or "1:*", got {wrong_addresses}')
         for pattern, text in self.rate.items():
             try:
                 Rate.parse(text)
@@ -334,6 +368,8 @@ class Grant:
     """What its principal may do beside running tools; of `RIGHTS`."""
     approval: tuple[ApprovalRule, ...] = ()
     """What runs only as an approved plan, by rising `from_risk`."""
+    scope: Scope = EVERYTHING
+    """The hardware that its tasks may use."""
 
     def approval_for(self, risk: int) -> ApprovalRule | None:
         """Return the rule for a task of this effective risk; None if it may run without an approval."""
@@ -445,7 +481,8 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
         except ConfigError as error:
             raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
     caps = entry.max_risk, entry.max_risk_ceiling
-    return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights, entry.approval)
+    scope = Scope(lines=entry.lines, i2c=entry.i2c, uart=entry.uart)
+    return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights, entry.approval, scope)
 
 
 @lru_cache(maxsize=256)

@@ -84,6 +84,7 @@ SPECIAL = {
     ("HcpConfig", "max_artifacts_bytes"): st.integers(2**20, 2**53),
     ("LimitsConfig", "session_rate"): RATES,
     ("LimitsConfig", "reject_rate"): RATES,
+    ("PolicyConfig", "i2c"): st.none() | st.lists(st.sampled_from(["1:0x48", "1:*", "*:72"]), max_size=2).map(tuple),
     ("PolicyConfig", "approval"): st.lists(
         st.builds(ApprovalConfig, from_risk=st.integers(1, 3), persons=st.integers(1, 16), other=st.booleans()),
         max_size=3,

@@ -11,15 +11,15 @@ import pytest
 
 from hearth.policy.principal import Principal, from_token
 from hearth.policy.rules import PolicyEntry, decide
-from hearth.tools import ToolRegistry
+from hearth.tools import ToolRegistry, Use, i2c_use
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "policy.md").read_text(encoding="utf-8")
 
 
 def blocks():
-    """The entries of the page: the example's, with approvals, with whole jobs, and what `hearth token new` prints."""
-    example, approvals, jobs, token = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    return example, approvals, jobs, token
+    """The entries of the page: the example's, of hardware, approvals and jobs, and what `hearth token new` prints."""
+    example, hardware, approvals, jobs, token = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    return example, hardware, approvals, jobs, token
 
 
 def example():
@@ -46,24 +46,38 @@ def test_the_example_is_what_a_configuration_file_takes(tmp_path):
     assert [entry.name for entry in load_config(tmp_path / "hearth.toml").policy] == ["arm", "monitoring"]
 
 
+def test_the_entry_about_hardware_says_what_it_seems_to(tmp_path):
+    from hearth.config.model import load_config
+
+    (tmp_path / "hearth.toml").write_text(blocks()[1], encoding="utf-8")
+    assert load_config(tmp_path / "hearth.toml").policy[0].uart == ()
+    (entry,) = (PolicyEntry(**table) for table in tomllib.loads(blocks()[1])["policy"])
+    scope = decide([entry], Principal("unix", uid=1000, group_names=frozenset(("night",))), ToolRegistry([])).scope
+    assert scope.permits(Use("lines", ("RELAY2", "gpiochip0:7")))
+    assert scope.permits(Use("lines", ("FAN", "gpiochip1:4")))
+    assert not scope.permits(Use("lines", ("FAN", "4", "gpiochip0:4")))
+    assert [scope.permits(i2c_use(1, 0x48)), scope.permits(i2c_use(1, 0x48, ten_bit=True))] == [True, False]
+    assert [scope.permits(i2c_use(2, 0x50)), scope.permits(Use("uart", ("uart0",)))] == [True, False]
+
+
 def test_the_entries_about_approvals_say_what_they_seem_to(tmp_path):
     from hearth.config.model import load_config
 
-    agents, operators = (PolicyEntry(**table) for table in tomllib.loads(blocks()[1])["policy"])
+    agents, operators = (PolicyEntry(**table) for table in tomllib.loads(blocks()[2])["policy"])
     assert [(rule.from_risk, rule.persons) for rule in agents.approval] == [(2, 1), (3, 2)]
     assert (operators.rights, operators.approval) == ({"approve"}, ())
-    (tmp_path / "hearth.toml").write_text(blocks()[1], encoding="utf-8")
+    (tmp_path / "hearth.toml").write_text(blocks()[2], encoding="utf-8")
     assert load_config(tmp_path / "hearth.toml").policy[0].approval[1].persons == 2
 
 
 def test_the_entries_about_whole_jobs_say_what_they_seem_to(tmp_path):
     from hearth.config.model import load_config
 
-    planner, lab = (PolicyEntry(**table).hcp for table in tomllib.loads(blocks()[2])["policy"])
+    planner, lab = (PolicyEntry(**table).hcp for table in tomllib.loads(blocks()[3])["policy"])
     assert [planner.allows("bench-climate-survey"), planner.allows("gpio-self-test")] == [True, False]
     assert [planner.allows_caller("planner-7"), planner.allows_caller("arm")] == [True, False]
     assert (planner.max_risk, planner.approve, lab.approve) == ("R3", False, True)
-    (tmp_path / "hearth.toml").write_text(blocks()[2], encoding="utf-8")
+    (tmp_path / "hearth.toml").write_text(blocks()[3], encoding="utf-8")
     assert load_config(tmp_path / "hearth.toml").policy[1].hcp.approve
 
 
@@ -93,6 +107,6 @@ def test_the_entry_for_a_token_is_what_the_command_prints(tmp_path):
         timeout=60,
     )
     entry = "".join(line + "\n" for line in done.stdout.splitlines() if line and not line.startswith("#"))
-    assert re.sub(r'"([0-9a-f]{4})[0-9a-f]{60}"', '"5f72…"', entry) == blocks()[3]
+    assert re.sub(r'"([0-9a-f]{4})[0-9a-f]{60}"', '"5f72…"', entry) == blocks()[4]
     token = (tmp_path / "panel.token").read_text("ascii").strip()
     assert tomllib.loads(entry)["policy"][0]["match"] == {"token_sha256": from_token(token).token_sha256}

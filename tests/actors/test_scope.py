@@ -1,0 +1,130 @@
+"""A policy entry that permits only some hardware: nothing else is reached, by any tool, whatever its args call it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from support.world import ALICE, BenchWorld, running
+
+import hearth
+from hearth import Tool, step
+from hearth.config.model import load_config
+from hearth.drivers.base import Style
+from hearth.errors import ConfigError, PermissionDenied
+from hearth.policy.rules import Match, PolicyEntry
+from hearth.tools import Use
+
+SCOPED = 'max_risk = 3\nlines = ["GPIO2[23]"]\ni2c = ["1:0x48"]\nuart = ["none"]'
+
+
+@asynccontextmanager
+async def session(path, policy=SCOPED):
+    file = path / "hearth.toml"
+    file.write_text(
+        f'[audit]\npath = "{path}/audit.log"\n[[policy]]\nname = "test"\nmatch = {{ any = true }}\n{policy}\n'
+    )
+    with trio.fail_after(30):
+        runtime = hearth.open_runtime(config=load_config(file), style=Style.INLINE)
+        async with runtime as opened, opened.open_session() as session:
+            session.board = opened.board
+            yield session
+
+
+INSIDE = [
+    step("gpio.set", line="GPIO22", value=1),
+    step("gpio.get", line=22),
+    step("gpio.pulse", line="22", value=1, duration_ms=1),
+    step("i2c.read", bus=1, addr="0x48", reg=0, len=2),
+    step("i2c.read", bus=1, addr=72, len=1),
+    step("sys.uptime"),
+    step("hw.board"),
+]
+OUTSIDE = [
+    (step("gpio.set", line=17, value=1), "GPIO17 is not in `lines`"),
+    (step("gpio.set", line="GPIO17", value=1), "GPIO17 is not in `lines`"),
+    (step("gpio.get", line=17), "GPIO17 is not in `lines`"),
+    (step("gpio.watch", line=17), "GPIO17 is not in `lines`"),
+    (step("gpio.pulse", line="17", value=1, duration_ms=1), "GPIO17 is not in `lines`"),
+    (step("i2c.read", bus=1, addr=0x50, reg=0, len=1), "1:0x50 is not in `i2c`"),
+    (step("i2c.write", bus=1, addr="0x50", text="x"), "1:0x50 is not in `i2c`"),
+    (step("i2c.transfer", bus=1, addr=80, text="x", read_len=1), "1:0x50 is not in `i2c`"),
+    (step("i2c.scan", bus=1), r"1:\* is not in `i2c`"),
+    (step("uart.write", port="uart0", text="x"), "uart0 is not in `uart`"),
+    (step("uart.read", port="uart0", timeout_ms=1), "uart0 is not in `uart`"),
+]
+
+
+async def test_what_is_in_the_scope_runs(tmp_path):
+    async with session(tmp_path) as opened:
+        done = await (await opened.submit("x", INSIDE)).wait()
+        assert done.raise_for_status()
+
+
+@pytest.mark.parametrize(("one", "reason"), OUTSIDE, ids=[str(index) for index in range(len(OUTSIDE))])
+async def test_what_is_outside_of_the_scope_is_refused_at_submit_and_prepare_with_the_reason(tmp_path, one, reason):
+    async with session(tmp_path) as opened:
+        for submit in (opened.submit, opened.prepare):
+            with pytest.raises(PermissionDenied, match=reason) as refused:
+                await submit("x", [step("sys.uptime"), one])
+            assert refused.value.data["step_index"] == 1
+        assert opened.board.drivers["gpio:sim"].level(17) == 0
+
+
+async def test_a_sensor_outside_of_the_scope_is_not_read_and_the_lists_show_only_what_is_inside(tmp_path):
+    async with session(tmp_path) as opened:
+        names = [one["sensor"] for one in (await opened.run("hw.sensor.list"))["sensors"]]
+        assert names
+        for name in names:
+            await opened.run("hw.sensor.read", sensor=name)
+        (chip,) = [one for one in (await opened.run("hw.gpio.list"))["chips"] if one["lines"]]
+        assert {line["name"] for line in chip["lines"]} <= {"GPIO22", "GPIO23"}
+        (bus,) = (await opened.run("hw.i2c.list"))["buses"]
+        assert [device["hex"] for device in bus["devices"]] == ["0x48"]
+        assert (await opened.run("hw.uart.list"))["ports"] == []
+    async with session(tmp_path, 'i2c = ["1:0x50"]') as opened:
+        for name in names:
+            with pytest.raises(PermissionDenied, match=r"is not in `i2c`"):
+                await opened.run("hw.sensor.read", sensor=name)
+        assert (await opened.run("hw.sensor.list"))["sensors"] == []
+        assert len((await opened.run("hw.gpio.list"))["chips"][0]["lines"]) > 1, "a key that is left out bounds nothing"
+
+
+async def test_a_tool_that_does_not_say_what_it_uses_is_refused_in_a_scope_unless_it_touches_no_bus():
+    async def run(ctx, _args):
+        await ctx.transact(lambda driver: None)
+        return {}
+
+    def tool(name, **more):
+        schema = {"type": "object"}
+        return Tool(
+            name=name, risk_level=0, timeout_ms=100, description=name, params_schema=schema, result_schema=schema,
+            capability="CAP_GPIO_READ", bus=lambda _args: "a", run=run, **more,
+        )  # fmt: skip
+
+    vendor = [
+        tool("acme.silent"),
+        tool("acme.open", uses=lambda _args: [Use("lines", ("LED",))]),
+        tool("acme.other", uses=lambda _args: [Use("lines", ("PUMP", "4"))]),
+        tool("acme.none", uses=lambda _args: ()),
+    ]
+    scoped = PolicyEntry(name="scoped", match=Match(any=True), lines=["LED"])
+    scoped_world = BenchWorld(policy=(scoped,), extra_tools=vendor)
+    async with running(scoped_world) as world, world.sessions(ALICE).open_session() as alice:
+        await alice.run("acme.open")
+        await alice.run("acme.none")
+        with pytest.raises(PermissionDenied, match=r"acme.silent does not say what it uses on a"):
+            await alice.run("acme.silent")
+        with pytest.raises(PermissionDenied, match=r"PUMP is not in `lines`"):
+            await alice.run("acme.other")
+
+
+@pytest.mark.parametrize("address", ["0x48", "1-0x48", "x:1", "1:", ""])
+def test_an_i2c_scope_that_names_no_bus_or_no_address_is_a_configuration_error(tmp_path, address):
+    file = tmp_path / "hearth.toml"
+    file.write_text(f'[[policy]]\nname = "x"\nmatch = {{ any = true }}\ni2c = ["{address}"]\n')
+    with pytest.raises(ConfigError, match=r'i2c\[0\]: expected BUS:ADDRESS such as "1:0x48"'):
+        load_config(file)
+    with pytest.raises(ConfigError, match=r"BUS:ADDRESS"):
+        PolicyEntry(name="x", match=Match(any=True), i2c=[address])
