@@ -12,7 +12,7 @@ import orjson
 
 from hearth._version import __version__
 from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, by_mcp_name
-from hearth.mcp.tools import CARD_DEFINITIONS, PLAN_DEFINITION, ToolView, usable
+from hearth.mcp.tools import CARD_DEFINITIONS, HALT_DEFINITION, PLAN_DEFINITION, ToolView, usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -83,7 +83,7 @@ class ToolCatalogue:
         if known is None:
             names = usable(grant)
             cards = [definition for definition in CARD_DEFINITIONS if definition["name"] in names]
-            tools = [*ToolView(self._entries(grant)).definitions(), PLAN_DEFINITION, *cards]
+            tools = [*ToolView(self._entries(grant)).definitions(), PLAN_DEFINITION, HALT_DEFINITION, *cards]
             known = self._mcp_tools[grant.policy] = (len(tools), orjson.dumps({"tools": tools}))
         return known
 

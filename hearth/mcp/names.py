@@ -81,8 +81,9 @@ LONGEST_SHOWN = 100
 """Limit of an unknown name in a message, in characters."""
 
 PLAN = "hacp_plan"
+HALT = "hacp_halt"
 CARD_TOOLS = ("agentcard_declare", "agentcard_resolve", "agentcard_validate", "agentcard_list")
-RESERVED = (PLAN, *CARD_TOOLS)
+RESERVED = (PLAN, HALT, *CARD_TOOLS)
 """The bridge's own tools."""
 
 META = "dev.hearth"

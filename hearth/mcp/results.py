@@ -17,6 +17,7 @@ from hearth.errors import (
     AuditUnavailable,
     CarrierError,
     DeviceError,
+    Halted,
     HearthError,
     InternalError,
     InvalidParams,
@@ -89,6 +90,17 @@ def of_task(result: TaskResult) -> dict[str, Any]:
         "isError": result.status in ("FAILED", "CANCELLED"),
         "_meta": {META_TASK: {"task_id": result.task_id, "status": result.status}},
     }
+
+
+def of_halt(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the CallToolResult of `hacp_halt`, for the result of the method `halt`."""
+    structured = {name: status[name] for name in ("halted", "since", "reason", "latched")}
+    latched = "" if status["latched"] else " It could not be written to the disk: a restart would end it."
+    text = (
+        f"Halted since {status['since']}: {status['reason']}. Nothing that acts begins any more, and outputs go to "
+        f"their safe states. Reading goes on. Tell the person: only a person can end the halt.{latched}"
+    )
+    return {"content": [_text(text)], "structuredContent": structured, "isError": False}
 
 
 def of_error(error: HearthError, *, plan: bool = False, corrected: Call | None = None) -> dict[str, Any]:
@@ -476,6 +488,7 @@ def _bounded(data: Mapping[str, Any]) -> str:
 
 
 _ADVICE: tuple[tuple[type[RpcError], Callable[[Mapping[str, Any]], str]], ...] = (
+    (Halted, lambda _: "Do not try it again: tell the person, who has to look at the machine. You can still read."),
     (ResourceBusy, _busy),
     (RateLimited, _rate),
     (PermissionDenied, _permission),

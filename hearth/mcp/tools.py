@@ -15,7 +15,7 @@ from attrs import frozen
 
 from hearth.errors import PermissionDenied, ToolNotFound
 from hearth.mcp.arguments import Arguments, flat, portable, same
-from hearth.mcp.names import CARD_TOOLS, LONGEST_SHOWN, META_TOOL, PLAN, by_mcp_name, icon, mcp_name
+from hearth.mcp.names import CARD_TOOLS, HALT, LONGEST_SHOWN, META_TOOL, PLAN, by_mcp_name, icon, mcp_name
 from hearth.mcp.results import PLAN_RESULT
 from hearth.protocol.methods import PRIORITIES
 from hearth.tools import CARD_NAMESPACE, DEFAULT_RATES, RISK_NAMES
@@ -127,6 +127,43 @@ PLAN_DEFINITION: Final[Mapping[str, Any]] = {
     "icons": [icon("plan")],
 }
 """An MCP Tool object."""
+
+
+HALT_INPUT: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "reason": {
+            "type": "string",
+            "maxLength": 256,
+            "description": "what is wrong, for the person who looks at the machine; it is kept in the audit log",
+        }
+    },
+    "required": ["reason"],
+    "additionalProperties": False,
+}
+
+HALT_DEFINITION: Final[Mapping[str, Any]] = {
+    "name": HALT,
+    "title": "Halt",
+    "description": "Stop all effects of this machine at once, for every client: nothing that acts begins any more, "
+    "tasks that act are cancelled, and outputs go to their safe states. Call it when something is wrong in the real "
+    "world and you cannot be sure to put it right; it is always allowed. Reading goes on. Only a person can "
+    "end the halt.",
+    "inputSchema": HALT_INPUT,
+    "outputSchema": {
+        "type": "object",
+        "properties": {
+            "halted": {"type": "boolean", "description": "true"},
+            "since": {"type": "string", "description": "the time of the halt, in UTC"},
+            "reason": {"type": "string", "description": "why the machine is halted; the first reason stays"},
+            "latched": {"type": "boolean", "description": "whether the halt would outlive a restart of the daemon"},
+        },
+        "required": ["halted", "since", "reason", "latched"],
+    },
+    "annotations": {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": True},
+    "icons": [icon("halt")],
+}
+"""An MCP Tool object. There is none for a reset: a person looks at the machine first."""
 
 
 # --- view -------------------------------------------------------------------------------------------------------------

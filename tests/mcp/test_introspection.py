@@ -20,7 +20,7 @@ from hearth.config.model import AuditConfig, Config
 from hearth.errors import ConfigError, InvalidParams, SessionInvalid
 from hearth.mcp import names
 from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, endpoints
-from hearth.mcp.tools import CARD_DEFINITIONS as CARDS, PLAN_DEFINITION as PLAN, ToolView
+from hearth.mcp.tools import CARD_DEFINITIONS as CARDS, HALT_DEFINITION as HALT, PLAN_DEFINITION as PLAN, ToolView
 from hearth.policy.rules import Match, PolicyEntry, decide
 from hearth.tools import ToolRegistry
 
@@ -46,7 +46,7 @@ async def test_3_mcp_tools_has_the_tools_of_tool_list_as_an_mcp_client_is_shown_
     listed = (await ask(world, "tool.list"))["tools"]
     shown = (await ask(world, "mcp.tools"))["tools"]
     assert [tool["title"] for tool in shown[: len(listed)]] == [tool["name"] for tool in listed]
-    assert shown == [*ToolView(listed).definitions(), PLAN, *CARDS]
+    assert shown == [*ToolView(listed).definitions(), PLAN, HALT, *CARDS]
 
 
 @pytest.mark.spec("3", "MAY", INTROSPECTION)

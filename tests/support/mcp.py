@@ -16,7 +16,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 from support.hearthd import BOUND
 
 from hearth.actors.bridges.mcp.provider import Client as HearthClient
-from hearth.actors.bridges.mcp.server import HacpTools, PlanTool, make_server
+from hearth.actors.bridges.mcp.server import HacpTools, HaltTool, PlanTool, make_server
 from hearth.actors.bridges.mcp.stdio import one_client
 
 ERAS = ("legacy", "auto")
@@ -45,7 +45,7 @@ def memory(server):
 @asynccontextmanager
 async def mcp_client(sessions, mode, *, offers=None, keep_alive=None, beat=5.0, **options):
     """The official client of a server over a world's `sessions()`. `options` are the client's."""
-    offers = [HacpTools(beat=beat), PlanTool(beat=beat)] if offers is None else offers
+    offers = [HacpTools(beat=beat), PlanTool(beat=beat), HaltTool()] if offers is None else offers
     server = make_server(offers, one_client(sessions, keep_alive=keep_alive))
     async with Client(memory(server), mode=mode, **options) as client:
         yield client

@@ -379,7 +379,7 @@ class SessionPermits:
     async def usable(self, request: McpRequest) -> Collection[str]:
         """Return the tools that the client may see."""
         try:
-            said = await _ask(request, "mcp.info")
+            said = await ask_session(request, "mcp.info")
         except MethodNotFound:
             return CARD_TOOLS
         found: Collection[str] = said.get("card_tools", CARD_TOOLS)
@@ -388,12 +388,13 @@ class SessionPermits:
     async def use(self, request: McpRequest, tool: str) -> None:
         """Wait until one use of this tool is permitted and audited."""
         try:
-            await _ask(request, "mcp.use", tool=policy_name(tool))
+            await ask_session(request, "mcp.use", tool=policy_name(tool))
         except MethodNotFound:
             return
 
 
-async def _ask(request: McpRequest, method: str, **params: Any) -> Mapping[str, Any]:
+async def ask_session(request: McpRequest, method: str, **params: Any) -> Mapping[str, Any]:
+    """Call a method of the client's HACP session; in a new one, if it has ended. Raises RpcError, CarrierError."""
     session = await request.client.session()
     try:
         return await session.call(method, **params)

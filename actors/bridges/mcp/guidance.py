@@ -19,7 +19,7 @@ from hearth._util.text import suggest
 from hearth.actors.bridges.mcp.calls import checked, with_note
 from hearth.actors.bridges.mcp.provider import Provider, Refused
 from hearth.mcp.arguments import Arguments, Fault
-from hearth.mcp.names import LONGEST_SHOWN, PLAN
+from hearth.mcp.names import HALT, LONGEST_SHOWN, PLAN
 from hearth.mcp.results import tried_by, wrong_arguments
 from hearth.mcp.tools import near_tools, search
 
@@ -52,6 +52,7 @@ _FIRST: Final = (
     "gpio_pulse",
     "hw_sensor_read",
     PLAN,
+    HALT,
     "i2c_scan",
     "i2c_read",
     "uart_exchange",

@@ -27,7 +27,7 @@ from hearth._util.exceptions import sole
 from hearth._util.text import suggest
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.calls import BEAT, ConsentRequest, TaskProvider, arguments_of, checked, with_note
-from hearth.actors.bridges.mcp.cards import AgentCards
+from hearth.actors.bridges.mcp.cards import AgentCards, ask_session
 from hearth.actors.bridges.mcp.guidance import COMPACT_INSTRUCTIONS, Compact, Prompts
 from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.provider import (
@@ -45,11 +45,11 @@ from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.api import Step
 from hearth.config.model import CARDS
-from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, RpcError
+from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, MethodNotFound, RpcError
 from hearth.mcp.arguments import MOST_FAULTS, Arguments, Fault, same, usage
-from hearth.mcp.names import LONGEST_SHOWN, META_EXPECT, PLAN, icon, mcp_name
-from hearth.mcp.results import Call, unknown_tool, wrong_arguments
-from hearth.mcp.tools import CONSTRAINTS, PLAN_DEFINITION, PLAN_INPUT, near_tools
+from hearth.mcp.names import HALT, LONGEST_SHOWN, META_EXPECT, PLAN, icon, mcp_name
+from hearth.mcp.results import Call, of_error, of_halt, unknown_tool, wrong_arguments
+from hearth.mcp.tools import CONSTRAINTS, HALT_DEFINITION, HALT_INPUT, PLAN_DEFINITION, PLAN_INPUT, near_tools
 from hearth.policy.memory import unlimited
 from hearth.protocol.methods import read_expect
 
@@ -87,6 +87,8 @@ A plan has the highest risk of its steps.
 A refusal by policy does not change by trying again.
 - Lines that you drive stay as you set them only while this session lasts. When it ends, by your disconnecting or \
 otherwise, they go to the safe state that the board's profile names.
+- Halt: when something is wrong in the real world, hacp_halt stops everything at once. While the machine is halted, \
+whatever acts is refused and reading goes on; only a person ends it, after looking at the machine.
 - A call that you cancel stops at the next chance; a transfer on a bus that has begun is finished, never cut in half.\
 """
 
@@ -409,6 +411,7 @@ def all_offers(
         Tasks(listen=resources.changes.listen, lease=lease),
         HacpTools(beat=beat),
         PlanTool(beat=beat),
+        HaltTool(),
         resources,
         AgentCards(state / CARDS, principal=principal, own_card=own_card, account=account),
         Prompts(),
@@ -541,3 +544,29 @@ def _step(view: ToolView, at: str, step: Mapping[str, Any]) -> _ReadStep:
     expect, wrong = _expected(view, step.get("expect"), at)
     corrected = None if fitting is None or wrong else {**step, "tool": mcp_name(entry["name"]), "args": fitting}
     return _ReadStep(entry, found.arguments, (*faults, *found.faults, *wrong), expect, corrected)
+
+
+# --- The halt: always allowed, so that no tool, risk or rate of the policy stands before it ---------------------------
+
+_HALT_ARGUMENTS: Final = Arguments(HALT_INPUT)
+_HALT_TOOL: Final = types.Tool.model_validate(HALT_DEFINITION)
+
+
+class HaltTool(Provider):
+    """The provider of `hacp_halt`."""
+
+    async def tools(self, request: McpRequest) -> Sequence[types.Tool]:
+        """See Provider."""
+        del request
+        return [_HALT_TOOL]
+
+    async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
+        """See Provider."""
+        if params.name != HALT:
+            return None
+        arguments = checked(params, _HALT_ARGUMENTS, HALT)
+        try:
+            status = await ask_session(request, "halt", reason=arguments["reason"])
+        except MethodNotFound as error:
+            raise Refused(of_error(error)) from None
+        return with_note(request.client, of_halt(status))
