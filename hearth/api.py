@@ -212,6 +212,8 @@ class PlanStep:
     args: Mapping[str, Any]
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
+    expect: Mapping[str, Any] | None = None
+    """The effect that the step must have, as submitted."""
 
 
 @frozen(kw_only=True)

@@ -130,6 +130,7 @@ class Method(NamedTuple):
 
 def methods(page: str) -> Iterator[Method]:
     """Yield the methods of the page, in its order."""
+    submitted: dict[str, Any] = {}
     for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
         name, _, text = section.partition("\n")
         if " " in name:
@@ -138,6 +139,11 @@ def methods(page: str) -> Iterator[Method]:
         if constraints := params["properties"].get("task", {}).get("properties", {}).get("constraints"):
             constraints["properties"] = _object(_rows(text, "Constraint"))["properties"]
             _describe_expect(params["properties"]["task"]["properties"]["steps"]["items"]["properties"]["expect"], text)
+            submitted = params["properties"]["task"]
+        if name == "plan.prepare":
+            told = params["properties"]["task"]["description"]
+            params["properties"]["task"] = {**json.loads(json.dumps(submitted)), "description": told}
+            del params["properties"]["task"]["properties"]["idempotency_key"]
         params["properties"]["strict"] = _STRICT
         result = _object(_rows(text, "Result"))
         result["properties"]["ignored"] = _IGNORED

@@ -33,6 +33,7 @@ COMMANDS = {
     "get": ("hearth.cli.tasks:get", "Show a task as it stands."),
     "cancel": ("hearth.cli.tasks:cancel", "Ask a task to stop; what has begun on a bus finishes."),
     "watch": ("hearth.cli.tasks:watch", "Follow a task to its end."),
+    "plan": ("hearth.cli.plan:plan", "Prepare, show, approve and execute exactly what runs."),
     "halt": ("hearth.cli.tasks:halt", "Stop all effects at once; show or reset the halt."),
     "hcp": ("hearth.cli.hcp:hcp", "Submit jobs, follow them, and show their outcomes (HCP)."),
     "connect": ("hearth.cli.connect:connect", "Carry the protocol between stdin, stdout and the daemon, for ssh."),

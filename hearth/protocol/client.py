@@ -312,6 +312,7 @@ def read_plan(value: Any) -> Plan:
                     args=step.required("args", dict, "an object"),
                     before=step.optional("before", dict, "an object"),
                     after=step.optional("after", dict, "an object"),
+                    expect=step.optional("expect", dict, "an object"),
                 )
                 for step in steps
             ]
