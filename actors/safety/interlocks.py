@@ -290,6 +290,8 @@ class Interlocks:
             for lock in self._by_output.get((bus, output), ())
             if lock.elsewhere and not lock.driven
         ]
+        if not locks:
+            return locks
         for lock in locks:
             lock.wanted += 1
         try:

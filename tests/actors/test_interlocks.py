@@ -11,9 +11,12 @@ import pytest
 import trio
 import trio.testing
 from support.doubles import AllowedPaths, MemoryJournal, Observer
+from support.mcp import mcp_client, text_of
+from support.waiting import passes
 from support.world import NOON, OPEN, World, running
 
 from hearth import step
+from hearth.actors.bus.outputs import FoundOutputs, OutputsFile
 from hearth.actors.runtime import RuntimeParts
 from hearth.actors.safety import interlocks
 from hearth.config.model import LimitsConfig
@@ -21,7 +24,8 @@ from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board, profile
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
-from hearth.errors import DeviceError, InterlockOpen
+from hearth.errors import DeviceError, InterlockOpen, from_wire
+from hearth.mcp.results import META_ERROR
 from hearth.tools import ToolRegistry
 
 PUMP, DOOR, LID, LAMP = 0, 1, 2, 3
@@ -57,19 +61,20 @@ BOARD = {
 class Cell(World):
     """A runtime over the simulated cell, in virtual time, and its outside."""
 
-    def __init__(self, *interlocks, policy=(OPEN,), journal=None):
-        board = open_board(parse_profile({**BOARD, "interlock": list(interlocks)}, "cell"), style=Style.ASYNC)
+    def __init__(self, *interlocks, left_driven=(), style=Style.ASYNC):
+        board = open_board(parse_profile({**BOARD, "interlock": list(interlocks)}, "cell"), style=style)
         self.observer = Observer()
         super().__init__(
             RuntimeParts(
                 board=board,
                 drivers=board.drivers,
                 registry=ToolRegistry(build_tools(board)),
-                policy=policy,
+                policy=(OPEN,),
                 paths=AllowedPaths(),
                 journal=MemoryJournal(self.observer),
                 limits=LimitsConfig(),
                 clock=lambda: NOON + trio.current_time(),
+                outputs_file=left_by_an_earlier_run(left_driven),
             )
         )
         self.gpio, self.other = board.drivers["gpio:cell"], board.drivers["gpio:other"]
@@ -87,6 +92,11 @@ class Cell(World):
     def _records(self):
         return self.journal.records
 
+    def crash(self, bus):
+        """Let a bug of the driver bring a bus down; the supervisor opens it again."""
+        bus._crash = RuntimeError("a bug in the driver")
+        bus._wake()
+
     @property
     def outputs(self):
         """The lines that sessions hold, by the bus."""
@@ -95,6 +105,12 @@ class Cell(World):
     @property
     def pumping(self):
         return self.gpio.state(PUMP) == 1
+
+
+def left_by_an_earlier_run(outputs):
+    file = OutputsFile()
+    file.found = FoundOutputs({"gpio:cell": tuple(outputs)} if outputs else {})
+    return file
 
 
 def lock(*requires, **more):
@@ -236,6 +252,48 @@ async def test_a_rollback_restores_a_level_whose_condition_holds(autojump_clock)
         result = await (await session.submit("fails", steps, rollback_on_failure=True)).wait()
         assert (result.status, result.steps[0].rolled_back) == ("FAILED", True)
         assert cell.pumping
+
+
+@asynccontextmanager
+async def over_hacp(cell):
+    async with cell.client() as client, client.open_session() as session:
+        yield partial(session.run, "gpio.set", line="PUMP")
+
+
+@asynccontextmanager
+async def in_process(cell):
+    async with cell.sessions().open_session() as session:
+        yield partial(session.run, "gpio.set", line="PUMP")
+
+
+@asynccontextmanager
+async def over_mcp(cell):
+    async with mcp_client(cell.sessions(), "auto") as client:
+
+        async def drive(value):
+            result = await client.call_tool("gpio_set", {"line": "PUMP", "value": value})
+            if result.is_error:
+                error = result.meta[META_ERROR]
+                raise from_wire({"code": error["code"], "message": text_of(result), "data": error})
+
+        yield drive
+
+
+@pytest.mark.parametrize("face", [in_process, over_hacp, over_mcp], ids=["in process", "HACP", "MCP"])
+async def test_an_interlock_holds_whichever_way_a_request_comes(autojump_clock, face):
+    cell = Cell(lock(DOOR_CLOSED, LID_CLOSED))
+    async with running(cell), face(cell) as drive:
+        cell.other.push(LID, OPENED)
+        with pytest.raises(InterlockOpen) as refused:
+            await drive(value=1)
+        assert refused.value.data["requires"][0].items() >= {"line": "LID", "read": 1}.items()
+        assert cell.highs == 0
+        cell.other.let_go(LID)
+        await drive(value=1)
+        assert cell.pumping
+        cell.gpio.push(DOOR, OPENED)
+        await trio.sleep(0.11)
+        assert not cell.pumping
 
 
 # --- readings ---------------------------------------------------------------------------------------------------------
@@ -498,6 +556,53 @@ async def test_an_output_that_the_end_of_its_session_made_safe_is_no_longer_watc
         cell.other.push(LID, OPENED)
         await trio.sleep(1)
         assert cell.records("interlock.open") == []
+
+
+async def test_an_output_that_an_earlier_run_left_driven_is_watched_until_it_is_safe(autojump_clock):
+    cell = Cell(lock(LID_CLOSED), left_driven=[PUMP])
+    cell.gpio.open()
+    cell.gpio.set(PUMP, 1)
+    cell.gpio.close()
+    # What brings it to its safe state at the start fails; only the next opening of the bus would try again.
+    cell.gpio.fail(1)
+    async with running(cell):
+        await trio.sleep(10)
+        assert cell.pumping, "the lid is closed"
+        cell.other.push(LID, OPENED)
+        await trio.sleep(0.11)
+        assert not cell.pumping
+
+
+async def test_with_drivers_in_threads_an_output_goes_to_its_safe_state_when_a_condition_opens():
+    cell = Cell(lock(DOOR_CLOSED, LID_CLOSED, TANK_FULL), style=Style.THREAD)
+    with trio.fail_after(60):
+        async with session_of(cell) as session:
+            for opens, closes in (
+                (partial(cell.gpio.push, DOOR, OPENED), partial(cell.gpio.push, DOOR, CLOSED)),
+                (partial(cell.other.push, LID, OPENED), partial(cell.other.push, LID, CLOSED)),
+                (partial(setattr, cell, "tank", 10), partial(setattr, cell, "tank", 50)),
+                (cell.i2c.faults.wedge, cell.i2c.faults.clear),
+            ):
+                await session.run("gpio.set", line="PUMP", value=1)
+                assert cell.pumping
+                opens()
+                await passes(lambda: not cell.pumping)
+                with pytest.raises(InterlockOpen):
+                    await session.run("gpio.set", line="PUMP", value=1)
+                closes()
+                await passes(lambda: cell.runtime.buses["i2c:1"].state == "ready")
+            assert len(cell.records("interlock.open")) == 4
+
+
+async def test_an_interlock_is_enforced_as_soon_as_the_outputs_own_bus_can_be_used_again(autojump_clock):
+    cell = Cell(lock(LID_CLOSED))
+    async with session_of(cell) as session:
+        await session.run("gpio.set", line="PUMP", value=1)
+        bus = cell.runtime.buses["gpio:cell"]
+        cell.crash(bus)
+        cell.other.push(LID, OPENED)
+        await trio.sleep(30)
+        assert (bus.state, cell.pumping) == ("ready", False)
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
