@@ -147,6 +147,7 @@ class TaskResult:
     intent: str
     steps: Sequence[StepResult] = ()
     error: str | None = None
+    error_code: int | None = None
 
     @property
     def done(self) -> bool:

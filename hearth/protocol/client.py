@@ -255,6 +255,7 @@ def read_task(value: Any) -> TaskResult:
         task.optional("intent", str, "a string") or "",
         tuple([_read_step(_Reader(f"task.steps[{index}]", step)) for index, step in enumerate(steps)]),
         task.optional("error", str, "a string"),
+        task.optional("error_code", int, "an integer"),
     )
 
 

@@ -301,3 +301,50 @@ async def test_a_runtime_that_could_not_start_leaves_its_job_store_to_the_next(t
                 pass
     storage = open_job_storage(build_parts(config, default_policy=()))
     storage.close()
+
+
+# --- the halt --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_halt_fails_a_job_that_acts_with_the_reason_and_refuses_the_next_until_it_is_reset(look):
+    act = scripted(step("set", line=1, value=1), step("wait", tag="never"), step("set", line=2, value=1))
+    async with look(capability(function=act)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        while not world.records("task.step.start", tool="bench.wait"):
+            await world.journal.post({"event": "test"}).get()
+        # The bench's `wait` only reads, so the halt lets it end; the step after it is refused.
+        world.runtime.halt.halt("smoke", "a test")
+        world.event("never").set()
+        failed = await caller.outcome(session_id)
+        assert failed["error_code"] == "safety_violation"
+        assert ": smoke; nothing was done" in failed["error_message"]
+        assert world.driver.levels == {1: 0}
+        rejected = await caller.rejected(Caller.submission())
+        assert rejected["reason_code"] == "resource_unavailable"
+        assert rejected["reason_message"].startswith("Halted since ")
+
+
+async def test_a_step_of_a_job_that_a_halt_cancels_fails_the_job_with_the_reason(look):
+    act = capability(function=scripted(step("set", line=1, value=1)))
+    async with look(act) as world, world.sessions().open_session() as session:
+        await session.submit("holds the bus", [Step("bench.read", {"gate": "g"})])
+        await world.gate("g").reached()
+        caller = world.caller()
+        session_id = await caller.accepted()
+        while not world.records("task.step.start", tool="bench.set"):
+            await world.journal.post({"event": "test"}).get()
+        world.runtime.halt.halt("smoke", "a test")
+        failed = await caller.outcome(session_id)
+        assert failed["error_code"] == "safety_violation"
+        assert "the daemon was halted: smoke" in failed["error_message"]
+        assert world.driver.levels == {}
+
+
+async def test_a_job_that_only_reads_runs_while_the_daemon_is_halted(look):
+    looks = capability(tools=("read",), safety={"risk_ceiling": "R1", "risk_floor": "R1"})
+    async with look(looks) as world:
+        world.runtime.halt.halt("smoke", "a test")
+        caller = world.caller()
+        done = await caller.outcome(await caller.accepted())
+        assert done["outputs"] == {"tag": "x"}

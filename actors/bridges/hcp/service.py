@@ -123,6 +123,7 @@ async def serve_jobs(
         idle_ttl_s=parts.limits.idle_ttl_s,
         memory=runtime.memory,
         refusals=runtime.refusals,
+        halt_flag=runtime.halt.flag,
         rate=Rate.parse(parts.limits.session_rate),
     )
     try:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.hcp.artifacts import ArtifactStore
     from hearth.actors.bridges.hcp.store import JobStore
+    from hearth.actors.bus.queue import HaltFlag
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
     from hearth.api import Session
@@ -65,6 +66,8 @@ class Services:
     """The memory budget, per principal."""
     refusals: Refusals
     """The limit on refusals that get an audit record of their own."""
+    halt_flag: HaltFlag
+    """The halt: a job that may act is refused while it is set."""
     rate: Rate
     """The rate at which one principal may begin jobs, and read artifacts whose reading is audited."""
 

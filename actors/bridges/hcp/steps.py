@@ -13,7 +13,16 @@ import orjson
 import trio
 from attrs import evolve
 
-from hearth.errors import AuditUnavailable, HearthError, RateLimited, RpcError, SessionInvalid, ShuttingDown, TimedOut
+from hearth.errors import (
+    AuditUnavailable,
+    Halted,
+    HearthError,
+    RateLimited,
+    RpcError,
+    SessionInvalid,
+    ShuttingDown,
+    TimedOut,
+)
 from hearth.hcp.durable import Outcome
 
 if TYPE_CHECKING:
@@ -102,6 +111,9 @@ class Steps:
             return await self._stop(task)
         except RpcError as error:
             raise StepsEnded(error.message, begun=True) from None
+        if done.status == "CANCELLED" and done.error_code == Halted.code and not _all_done(done):
+            effect = {"effect": "unknown"} if _began(done) else _NO_EFFECT
+            return self._failed(done.error or Halted.title, Halted.code, effect)
         if done.status == "CANCELLED" and not _all_done(done):
             # This job did not ask for it: the session has ended.
             raise StepsEnded(done.error or "the HACP session has ended", begun=_began(done))

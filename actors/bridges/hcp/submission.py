@@ -24,7 +24,7 @@ from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.hcp.codec import dump, message
-from hearth.hcp.messages import AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
+from hearth.hcp.messages import NEEDED_RISK_LEVEL, AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
 from hearth.hcp.safety import assess, crashed, no_hacp_session, reused, shutting_down, withdrawn
 from hearth.hcp.token import issue
 
@@ -111,6 +111,9 @@ class Submission:
                 line_name=services.line_name,
                 port_name=services.port_name,
             )
+            if services.halt_flag.halted and NEEDED_RISK_LEVEL[approval.risk]:
+                cure = "submit it again when a person has reset the halt"
+                raise Rejection("resource_unavailable", services.halt_flag.error().message, suggestion=cure)
             resumed = await resumption(services.job_store, self.principal.key, self.submit, approval, self.jobs.running)
             await self._admit(approval, resumed)
         except Rejection as rejection:
