@@ -83,6 +83,8 @@ class RuntimeCollector(Collector):
             "hearth_build", "What runs here", {"version": __version__, "board": self._runtime.parts.board.name}
         )
         yield from self._work(metrics)
+        halted = self._runtime.halt.flag.halted
+        yield GaugeMetricFamily("hearth_halted", "1 while the daemon is halted: nothing with an effect begins", halted)
         yield from self._buses()
         yield from _events(metrics)
         yield from self._audit(metrics)
