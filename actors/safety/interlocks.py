@@ -106,22 +106,29 @@ class Interlock:
             or (unmet and (source.reading.value is None or not condition.holds(source.reading.value)))
         ]
 
-    def read(self, now: float, driver: GpioDriver | None = None) -> list[dict[str, Any]]:
-        """Return every condition with what was read, as JSON; `holds` is true where it is met.
+    def holds(self, now: float, driver: GpioDriver) -> bool:
+        """Return True if every condition is met; within a transaction of the output's bus, whose lines are read now."""
+        oldest = now - self.spec.max_age_ms / 1000
+        met = True
+        for condition, source in self.conditions:
+            if condition.bus == self.spec.bus:
+                source.reading = _read_line(driver, condition, now)
+            value, _, at = source.reading
+            if value is None or at < oldest or not condition.holds(value):
+                # The other lines are read too: what is told of an open interlock is as new as it can be.
+                met = False
+        return met
 
-        With the `driver` of the output's own bus, within a transaction, its lines are read now.
-        """
+    def read(self, now: float) -> list[dict[str, Any]]:
+        """Return every condition with its last reading, as JSON; `holds` is true where it is met."""
         found: list[dict[str, Any]] = []
         for condition, source in self.conditions:
-            if driver is not None and condition.bus == self.spec.bus:
-                source.reading = _read_line(driver, condition, now)
             value, error, at = source.reading
             entry = {**condition.to_json(), "read": value}
             if error is None:
                 assert value is not None, "a reading has a value or an error"
-                age = round((now - at) * 1000, 1)
-                entry["age_ms"] = age
-                if age > self.spec.max_age_ms:
+                entry["age_ms"] = age = round((now - at) * 1000, 1)
+                if at < now - self.spec.max_age_ms / 1000:
                     entry["error"] = f"the reading is {age:g} ms old, {self.spec.max_age_ms} are allowed"
                 entry["holds"] = "error" not in entry and condition.holds(value)
             else:
@@ -129,11 +136,11 @@ class Interlock:
             found.append(entry)
         return found
 
-    def unmet(self, now: float, driver: GpioDriver | None = None) -> list[dict[str, Any]]:
+    def unmet(self, now: float) -> list[dict[str, Any]]:
         """Return the conditions that are not met, with what was read; see `read`."""
         return [
             {key: value for key, value in entry.items() if key != "holds"}
-            for entry in self.read(now, driver)
+            for entry in self.read(now)
             if not entry["holds"]
         ]
 
@@ -201,8 +208,8 @@ class BusInterlocks:
     def check(self, output: Hashable, level: object) -> None:
         """Raise InterlockOpen if an output may not be driven to a level now."""
         for lock in self.drives.get(output, ()):
-            if lock.spec.value == level and (unmet := lock.unmet(self._now(), self._driver)):
-                raise lock.refusal(unmet)
+            if lock.spec.value == level and not lock.holds(now := self._now(), self._driver):
+                raise lock.refusal(lock.unmet(now))
 
     def note(self, output: Hashable, level: object, *, certain: bool = True) -> None:
         """Note that an output is at a level; without `certain` it may still be at its former one."""
@@ -391,7 +398,9 @@ class Interlocks:
             reading = LastReading(value, None, at) if value == value else LastReading(None, "it reads no number", at)
         except RpcError as error:
             reading = LastReading(None, error.message, at)
-        source.reading = reading
+        if reading.at >= source.reading.at:
+            # Else the bus of the output has read the line since.
+            source.reading = reading
         done, source.done = source.done, None
         assert done is not None, "set by `_take`"
         done.set()
@@ -401,9 +410,10 @@ class Interlocks:
         spec = lock.spec
 
         def op(driver: Any) -> Any:
-            unmet = lock.unmet(self.now(), driver) if lock.driven else []
-            if not unmet:
+            now = self.now()
+            if not lock.driven or lock.holds(now, driver):
                 return None
+            unmet = lock.unmet(now)
             record = {"line": spec.name, "value": spec.value, "requires": unmet}
             return WentSafe(driver.make_safe([spec.line]), unmet, spec.line, "interlock.open", record)
 
