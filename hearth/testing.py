@@ -37,7 +37,7 @@ from hearth.errors import DeviceError
 from hearth.hcp import require
 from hearth.hcp.capability import CapabilitySet
 from hearth.policy.principal import from_token
-from hearth.policy.rules import JobRules, Match, PolicyEntry
+from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Done, ToolRegistry
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 NEW_YEAR = 1_767_225_600.0
 """Epoch seconds at which each run begins: 2026-01-01T00:00:00Z."""
-_POLICY = (PolicyEntry(name="test", match=Match(any=True), max_risk=3, hcp=JobRules(approve=True)),)
+_POLICY = (PolicyEntry(name="test", match=Match(any=True), max_risk=3, rights=["approve"]),)
 _OUTSIDE = ("trio._threads", "to_thread_run_sync")
 """The function (module, name) that waits for a thread."""
 

@@ -21,7 +21,7 @@ from hearth.errors import InvalidParams, PermissionDenied
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from hearth.policy.rules import ApprovalRule, Grant
+    from hearth.policy.rules import ApprovalRule
 
 
 @frozen
@@ -46,6 +46,11 @@ class Question:
     approved_by: dict[str, str | None] = field(factory=dict)
     """Principal -> reason, of the approvals so far."""
     decision: Decision | None = None
+    asked_at: float = 0.0
+    """Epoch seconds, as `expires_at`."""
+    expires_at: float = 0.0
+    session_id: str | None = None
+    """The HCP session of a running job that asks; None for a question about starting one."""
     settled: trio.Event = field(factory=trio.Event)
     """Set once `decision` is, and when no decision can come any more."""
 
@@ -83,16 +88,23 @@ class Approvals:
             question.settled.set()
             self.note_change()
 
+    async def ask(self, question: Question, timeout_s: float) -> Decision | None:
+        """Wait for the decision on a question; None if the time is over, or the runtime is ending."""
+        self.open(question)
+        try:
+            with trio.move_on_after(timeout_s):
+                await question.settled.wait()
+        finally:
+            self.withdraw(question)
+        return question.decision
+
     def find(self, question_id: str, kind: str) -> Question | None:
         """Return an open question of this kind, or None."""
         question = self._open.get(question_id)
         return question if question is not None and question.kind == kind else None
 
-    def check(self, question: Question, by: str, grant: Grant, *, approves: bool) -> None:
-        """Raise PermissionDenied or InvalidParams if this principal may not decide so; one may reject one's own."""
-        if not approves and question.principal == by:
-            return
-        grant.require(question.rule.right)
+    def check(self, question: Question, by: str, *, approves: bool) -> None:
+        """Raise PermissionDenied or InvalidParams if a principal that has the right may not decide so."""
         if approves and not question.rule.counts(by, question.principal):
             why = "another principal than the one that asked for it must approve this"
             raise PermissionDenied(f"Permission denied: {why}", data={"reason": why})

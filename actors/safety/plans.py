@@ -222,7 +222,7 @@ class Plans:
         return plan
 
     def question(
-        self, plan_id: str, plan_hash: str | None, principal: str, grant: Grant
+        self, plan_id: str, plan_hash: str | None, principal: str, grant: Grant, *, approves: bool
     ) -> tuple[PreparedPlan, Question]:
         """Return a plan that waits for approval, and its question, to a principal that may know of it.
 
@@ -233,7 +233,7 @@ class Plans:
         if plan is None or question is None:
             grant.require("approve")
             raise stale("no such plan waits for approval: it was decided, has expired, or was never prepared")
-        if plan.principal != principal:
+        if approves or plan.principal != principal:
             grant.require(question.rule.right)
         if plan_hash is not None and plan.hash != plan_hash:
             raise stale("the hash is that of other content; read plan.list again, and decide on what it shows")
@@ -539,8 +539,8 @@ class PlanRequests:
         approvals = self._plans.approvals
 
         def question() -> tuple[PreparedPlan, Question]:
-            found = self._plans.question(params.plan_id, plan_hash, self._principal, self._grant)
-            approvals.check(found[1], self._principal, self._grant, approves=approves)
+            found = self._plans.question(params.plan_id, plan_hash, self._principal, self._grant, approves=approves)
+            approvals.check(found[1], self._principal, approves=approves)
             return found
 
         def decided() -> None:

@@ -204,13 +204,14 @@ class HcpConfig:
 class HcpPolicyConfig:
     """`hcp` of a [[policy]] entry: the jobs that its principals may submit, within the entry's other limits."""
 
+    GONE: ClassVar[Mapping[str, str]] = {"approve": 'write rights = ["approve"] in the entry itself'}
+    """Keys of earlier versions, with the cure."""
+
     capabilities: Names = ("*",)
     max_risk: _Risk = "R5"
     max_data_classification: _Classification = "T2"
     """T3 and T4 require encryption at rest: an operator who allows them states that the disk is encrypted."""
     callers: Names = ("*",)
-    approve: Annotated[bool, Flag()] = False
-    """True if its principals may approve jobs of other principals that wait for a person."""
 
 
 Seconds: TypeAlias = Annotated[float, Number(gt=0)]

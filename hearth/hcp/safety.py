@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 from semantic_version import NpmSpec, Version
 
 from hearth._util.text import nearest
@@ -33,7 +33,7 @@ from hearth.hcp.messages import (
     write_duration,
 )
 from hearth.hcp.schemas import SchemaRefused, read_caller_schema
-from hearth.policy.rules import decide
+from hearth.policy.rules import ApprovalRule, decide, strictest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -91,6 +91,8 @@ def how_to_accept(version: str) -> str:
 
 _SUPERVISED: Final[Risk] = "R3"
 """From this risk on, a capability that requires human approval needs it (L3, Approval Flow)."""
+ANOTHER_PERSON: Final = ApprovalRule(from_risk=1, other=True)
+"""The approval of another principal than the job's."""
 
 
 @frozen(kw_only=True)
@@ -105,6 +107,9 @@ class Allowance:
     """On the entry's allowlist, whatever their risk level."""
     too_risky: frozenset[str]
     """Tools above the entry's max_risk whatever their args: a job's tasks ask for no more than that."""
+    rights: frozenset[str] = frozenset()
+    approval: tuple[ApprovalRule, ...] = ()
+    """The entry's rules for what needs approvals, by rising risk."""
 
 
 @frozen(kw_only=True)
@@ -118,7 +123,8 @@ class Approval:
     classification: Classification
     max_duration: timedelta
     priority: Priority
-    needs_approval: bool
+    rule: ApprovalRule | None
+    """The approvals that it needs; None: none."""
     warnings: tuple[str, ...]
     """Sentences for the caller about requests that cannot be promised."""
     safety_envelope: Mapping[str, Any]
@@ -141,6 +147,8 @@ def allowance(policy: Iterable[PolicyEntry], principal: Principal, registry: Map
         max_risk=within[-1],
         tools=grant.allowed,
         too_risky=frozenset(name for name, tool in registry.items() if tool.least_risk > grant.max_risk),
+        rights=grant.rights,
+        approval=grant.approval,
     )
 
 
@@ -192,12 +200,20 @@ def assess(
         classification=classification,
         max_duration=limit if asked.max_duration is None else min(asked.max_duration, limit),
         priority=asked.priority or "normal",
-        needs_approval=capability.safety.requires_human_approval and not above(_SUPERVISED, assessment.risk),
+        rule=_approval_rule(capability, assessment.risk, allowed),
         warnings=tuple(warnings),
         safety_envelope=capability.envelope.to_wire(),
         expected=expected,
         confidence_threshold=asked.confidence_threshold,
     )
+
+
+def _approval_rule(capability: Capability, risk: Risk, allowed: Allowance) -> ApprovalRule | None:
+    """Return the approvals that a job needs: those of the policy entry, and another person's for its capability."""
+    rule = strictest(allowed.approval, NEEDED_RISK_LEVEL[risk])
+    if capability.safety.requires_human_approval and not above(_SUPERVISED, risk):
+        return ANOTHER_PERSON if rule is None else evolve(rule, other=True)
+    return rule
 
 
 # --- permission audit -----------------------------------------------------------------------------------------------

@@ -48,15 +48,13 @@ class JobRules:
 
     `capabilities` and `callers` are patterns over capabilities' names and over the caller id in a job. The latter is a
     claim: within an entry it distinguishes programs of one principal, it does not prove who they are. `max_risk` and
-    `max_data_classification` are the highest that a job may have. `approve` lets the entry's principals approve jobs of
-    others that wait for a person. Raises ConfigError that names the key.
+    `max_data_classification` are the highest that a job may have. Raises ConfigError that names the key.
     """
 
     capabilities: tuple[str, ...] = field(default=("*",), converter=_patterns)
     max_risk: Risk = "R5"
     max_data_classification: Classification = "T2"
     callers: tuple[str, ...] = field(default=("*",), converter=_patterns)
-    approve: bool = False
 
     def __attrs_post_init__(self) -> None:
         for key in ("capabilities", "callers"):
@@ -66,8 +64,6 @@ class JobRules:
         for key, words in (("max_risk", RISKS), ("max_data_classification", CLASSIFICATIONS)):
             if getattr(self, key) not in words:
                 raise ConfigError(f"hcp.{key}: expected {', '.join(words)}, got {getattr(self, key)!r}")
-        if not isinstance(self.approve, bool):
-            raise ConfigError(f"hcp.approve: expected true or false, got {self.approve!r}")
 
     def allows(self, capability: str) -> bool:
         """Return True if this capability may be used."""
@@ -97,9 +93,9 @@ def idle_job_rules(entries: Iterable[PolicyEntry], capabilities: Mapping[str, Ca
         for pattern in entry.hcp.capabilities
         if pattern != "*" and not any(fnmatchcase(name, pattern) for name in capabilities)
     ]
-    if not any(entry.hcp.approve for entry in entries):
+    if not any("approve" in entry.rights for entry in entries):
         said += [
-            f"capability {name}: a person must allow its jobs; set hcp.approve in a [[policy]] entry, as none has it"
+            f"capability {name}: a person must allow its jobs, and no [[policy]] entry has approve in its rights"
             for name, capability in capabilities.items()
             if capability.safety.requires_human_approval
         ]
@@ -152,6 +148,11 @@ class ApprovalRule:
 
 
 MOST_PERSONS: Final = 16
+
+
+def strictest(rules: tuple[ApprovalRule, ...], risk: int) -> ApprovalRule | None:
+    """Return the rule of the highest `from_risk` that `risk` reaches; None if there is none."""
+    return next((rule for rule in reversed(rules) if rule.from_risk <= risk), None)
 
 
 def _scoped(given: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -373,7 +374,7 @@ class Grant:
 
     def approval_for(self, risk: int) -> ApprovalRule | None:
         """Return the rule for a task of this effective risk; None if it may run without an approval."""
-        return next((rule for rule in reversed(self.approval) if rule.from_risk <= risk), None)
+        return strictest(self.approval, risk)
 
     def require(self, right: str) -> None:
         """Raise PermissionDenied, with the cure, if the entry does not give this right."""
@@ -394,8 +395,11 @@ class Grant:
         return asked
 
     def narrowed(self, tools: frozenset[str]) -> Grant:
-        """Return the same grant with these tools only, of those that it allows."""
-        return evolve(self, allowed=self.allowed & tools)
+        """Return the grant for the steps of a job: these tools only, of those that it allows, and no approvals.
+
+        Where the entry asks for approvals, the job as a whole was approved, and no step of it has more risk than it.
+        """
+        return evolve(self, allowed=self.allowed & tools, approval=())
 
 
 class Ranked(Protocol):

@@ -32,7 +32,7 @@ max_risk = 2
 name = "boss"
 match = {{ token_sha256 = "{hashlib.sha256(TOKEN.encode()).hexdigest()}" }}
 max_risk = 2
-hcp = {{ approve = true }}
+rights = ["approve"]
 """
 
 

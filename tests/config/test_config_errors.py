@@ -161,8 +161,12 @@ ONE_MISTAKE = [
         '[[policy]] #1 hcp.max_risk: expected "R1", "R2", "R3", "R4" or "R5", got 3',
     ),
     (
-        "[[policy]]\nname = 'a'\nmatch = { uid = 1 }\nhcp.aprove = true",
-        "[[policy]] #1 hcp.aprove: unknown key; did you mean approve?",
+        "[[policy]]\nname = 'a'\nmatch = { uid = 1 }\nhcp.caller = 'a'",
+        "[[policy]] #1 hcp.caller: unknown key; did you mean callers?",
+    ),
+    (
+        "[[policy]]\nname = 'a'\nmatch = { uid = 1 }\nhcp.approve = true",
+        '[[policy]] #1 hcp.approve: unknown key; write rights = ["approve"] in the entry itself',
     ),
     (
         "[[policy]]\nname = 'a'\nmatch = { uid = 1 }\n[[policy]]\nname = 'a'\nmatch = { uid = 2 }",

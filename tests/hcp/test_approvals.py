@@ -7,12 +7,13 @@ import trio
 from support.hcp import Caller, capability, hcp_world, reading, step
 from support.world import ALICE, BOB
 
+from hearth.actors.safety.approvals import Decision
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
 
 CAROL = Principal(kind="unix", uid=1003, gid=1003)
 POLICY = (
-    PolicyEntry(name="approvers", match=[Match(uid=BOB.uid), Match(uid=ALICE.uid)], hcp={"approve": True}),
+    PolicyEntry(name="approvers", match=[Match(uid=BOB.uid), Match(uid=ALICE.uid)], rights=["approve"]),
     PolicyEntry(name="rest", match=Match(any=True)),
 )
 GUARDED = {"requires_human_approval": True, "hazard_categories": ("high_temperature",)}
@@ -95,7 +96,8 @@ async def test_what_was_decided_before_it_was_withdrawn_is_not_done_either(guard
         await alice.send(document)
         (shown,) = await asked(bob)
         # In one turn: the submission has not looked at the decision yet.
-        world.job_server.jobs.approvals.decide(shown["approval_id"], approved=True, by=BOB.key, reason=None)
+        approvals = world.runtime.approvals
+        approvals.decide(approvals.find(shown["approval_id"], "job"), Decision(approved=True, by=BOB.key))
         assert world.job_server.withdraw(ALICE, document["message_id"], None)
         assert world.job_server.withdraw(ALICE, document["message_id"], "once more")
         told = await alice.until_replied(document)
@@ -261,3 +263,27 @@ async def test_below_r3_no_person_is_asked(tmp_path):
     async with hcp_world(tmp_path / "hcp", low, policy=POLICY) as world:
         alice = world.caller(ALICE)
         await alice.closed(await alice.accepted("heat"))
+
+
+async def test_a_job_whose_risk_the_policy_lets_run_only_when_approved_waits_and_its_steps_do_not(tmp_path):
+    rule = {"from_risk": 2, "persons": 2}
+    policy = (
+        PolicyEntry(name="agents", match=Match(uid=ALICE.uid), rights=["approve"], approval=[rule]),
+        PolicyEntry(name="persons", match=Match(any=True), rights=["approve"]),
+    )
+    drives = capability("drive", reading(step("set", line=1, value=1)), safety={"risk_floor": "R3"})
+    async with hcp_world(tmp_path / "hcp", drives, policy=policy) as world:
+        alice, bob, carol = world.caller(ALICE), world.caller(BOB), world.caller(CAROL)
+        document = Caller.submission("drive")
+        await alice.send(document)
+        (shown,) = await asked(bob)
+        decision = {"approval_id": shown["approval_id"], "approve": True}
+        refused = await alice.ask("hcp.decide", decision)
+        assert refused["error"]["code"] == -32003
+        await bob.call("hcp.decide", **decision)
+        assert (await bob.ask("hcp.decide", decision))["error"]["code"] == -32602, "one person counts once"
+        assert world.observer.labels("begin") == []
+        await carol.call("hcp.decide", **decision)
+        answer = await alice.until_replied(document)
+        await alice.closed(answer["session_id"])
+        assert "set" in world.observer.labels("begin")

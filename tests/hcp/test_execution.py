@@ -16,7 +16,7 @@ import hearth
 from hearth.hcp.annotations import unstructure
 from hearth.hcp.durable import CapabilityFailed, OutcomeUnknown, StepFailed
 from hearth.hcp.messages import write_instant
-from hearth.policy.rules import JobRules, Match, PolicyEntry
+from hearth.policy.rules import Match, PolicyEntry
 
 pytestmark = pytest.mark.slow
 
@@ -507,7 +507,7 @@ async def question_for(approver):
 
 @pytest.fixture
 def asking(tmp_path):
-    policy = (PolicyEntry(name="approvers", match=Match(any=True), hcp=JobRules(approve=True)),)
+    policy = (PolicyEntry(name="approvers", match=Match(any=True), rights=["approve"]),)
     return lambda **settings: hcp_world(tmp_path / "hcp", capability(function=asks), policy=policy, settings=settings)
 
 

@@ -31,7 +31,7 @@ def test_a_task_is_approved_with_defaults_filled_in_and_the_capabilitys_own_limi
     assert approval.max_duration == timedelta(hours=1)
     assert approval.safety_envelope == SURVEY.envelope.to_wire()
     assert approval.warnings == ()
-    assert not approval.needs_approval
+    assert approval.rule is None
     assert approval.expected is None
     assert approval.confidence_threshold is None
 
@@ -82,7 +82,7 @@ def test_a_caller_that_names_no_classification_gets_the_daemons():
 )
 def test_a_person_approves_what_requires_it_from_r3_on(risk, required, waits):
     one = capability(floor=risk, approval=required)
-    assert approve(submit(), one).needs_approval is waits
+    assert (approve(submit(), one).rule is not None) is waits
 
 
 # --- refusals, in their order -----------------------------------------------------------------------------------------
@@ -499,14 +499,14 @@ def test_a_ceiling_that_a_task_would_have_to_ask_for_is_not_reached_through_hcp(
 
 def test_an_allowance_tells_the_tools_on_the_list_from_those_above_the_cap():
     registry = ToolRegistry(build_tools(open_board(load_profile("sim"))))
-    entry = PolicyEntry(name="lab", match={"uid": 1000}, max_risk=1, tools=("gpio.*",), hcp={"approve": True})
+    entry = PolicyEntry(name="lab", match={"uid": 1000}, max_risk=1, tools=("gpio.*",), rights=["approve"])
     found = allowance([entry], OURS, registry)
     assert found is not None
     assert found.policy == "lab"
     assert found.tools == {name for name in registry if name.startswith("gpio.")}
     assert found.too_risky == {name for name, tool in registry.items() if tool.risk_level > 1} - {"i2c.read"}
     assert found.too_risky
-    assert found.rules.approve
+    assert found.rights == {"approve"}
 
 
 @pytest.mark.parametrize(

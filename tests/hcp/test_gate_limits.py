@@ -37,7 +37,7 @@ ANY = st.recursive(
 )
 LIMITS = st.sampled_from([
     "risk_level", "max_risk", "risk_floor", "risk_ceiling", "requires_human_approval", "safety_envelope", "escalate",
-    "approved_risk_level", "session_token", "max", "min", "policy", "tools", "hcp_session", "needs_approval",
+    "approved_risk_level", "session_token", "max", "min", "policy", "tools", "hcp_session", "rule",
 ])  # fmt: skip
 """Names under which somebody might try to bring limits along."""
 ATTEMPTS = st.dictionaries(LIMITS, ANY, max_size=3)
@@ -140,7 +140,7 @@ def test_whatever_is_approved_is_within_every_limit(document, one, by):
     assert rank(approval.classification) >= rank(submit.constraints.data_classification or "T1")
     assert one.tools <= by.tools - by.too_risky
     assert by.rules.allows_caller(submit.caller_id)
-    assert approval.needs_approval == (one.safety.requires_human_approval and order(approval.risk) >= order("R3"))
+    assert (approval.rule is not None) == (one.safety.requires_human_approval and order(approval.risk) >= order("R3"))
     assert one.inputs.accepts(inputs)
     assert approval.confidence_threshold == submit.constraints.confidence_threshold
 

@@ -17,6 +17,7 @@ from hearth.actors.bridges.hcp.steps import Steps
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.build import build_parts
 from hearth.actors.embedded import job_sessions
+from hearth.actors.safety.approvals import Decision
 from hearth.api import Step
 from hearth.errors import MethodNotFound
 from hearth.policy.rules import Match, PolicyEntry
@@ -157,14 +158,15 @@ async def test_a_job_that_is_being_accepted_when_the_process_must_end_is_refused
 
 async def test_a_job_that_is_approved_in_the_moment_in_which_the_daemon_ends_is_refused(look):
     guarded = capability(safety={"requires_human_approval": True})
-    policy = (PolicyEntry(name="all", match=Match(any=True), hcp={"approve": True}),)
+    policy = (PolicyEntry(name="all", match=Match(any=True), rights=["approve"]),)
     async with look(guarded, policy=policy) as world:
         caller, bob = world.caller(), world.caller(BOB)
         await caller.send(Caller.submission())
         shown = []
         while not shown:
             shown = (await bob.call("hcp.pending"))["approvals"]
-        world.job_server.jobs.approvals.decide(shown[0]["approval_id"], approved=True, by=BOB.key, reason=None)
+        approvals = world.runtime.approvals
+        approvals.decide(approvals.find(shown[0]["approval_id"], "job"), Decision(approved=True, by=BOB.key))
         await world.job_server.end(trio.current_time() + 5)
         await caller.until(lambda: caller.messages)
         assert caller.messages[0]["payload"]["reason_code"] == "shutting_down"

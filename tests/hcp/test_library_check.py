@@ -16,7 +16,7 @@ def configured(tmp_path):
     capabilities.mkdir()
     (capabilities / "blink.toml").write_text(PLAN, encoding="utf-8")
 
-    def write(*, hcp="", policy="hcp = { approve = true }"):
+    def write(*, hcp="", policy='rights = ["approve"]'):
         file = tmp_path / "hearth.toml"
         file.write_text(
             f'[audit]\npath = "{tmp_path}/audit.log"\n'
@@ -63,7 +63,7 @@ def test_check_points_out_a_pattern_that_fits_no_capability_and_a_person_who_is_
     *warnings, _ = check(configured(policy='hcp = { capabilities = ["bench-*"] }'), capfd)
     assert [line.removeprefix("hearthd: warning: ") for line in warnings] == [
         "policy 'all': hcp.capabilities: 'bench-*' fits no capability; `hearth hcp capabilities` lists them",
-        "capability line-blink: a person must allow its jobs; set hcp.approve in a [[policy]] entry, as none has it",
+        "capability line-blink: a person must allow its jobs, and no [[policy]] entry has approve in its rights",
     ]
 
 
@@ -128,6 +128,6 @@ def test_the_configuration_is_printed_with_all_of_hcp(configured, capfd):
 def test_the_parts_of_a_runtime_have_the_capabilities_the_policy_and_a_place_beside_the_audit_log(configured, tmp_path):
     parts = build_parts(load_config(configured()), default_policy=())
     assert list(parts.capabilities) == ["line-blink"]
-    assert parts.policy[0].hcp.approve
+    assert parts.policy[0].rights == {"approve"}
     assert parts.hcp.max_jobs == 16
     assert parts.hcp_directory == tmp_path / "audit.log.hcp"

@@ -161,7 +161,7 @@ async def test_what_the_gate_refuses_has_never_had_a_place(tmp_path, inputs, cod
 @pytest.mark.slow
 async def test_a_job_that_waits_for_a_person_has_a_place_until_it_is_decided(tmp_path):
     entries = (
-        PolicyEntry(name="approver", match=Match(uid=BOB.uid), hcp={"approve": True}),
+        PolicyEntry(name="approver", match=Match(uid=BOB.uid), rights=["approve"]),
         OPEN,
     )
     one = capability(function=scripted(), safety={"requires_human_approval": True}, concurrent_limit=9)

@@ -20,7 +20,7 @@ from hearth.hcp.codec import (
     write_payload,
 )
 from hearth.hcp.messages import MessageError, read_duration
-from hearth.policy.rules import JobRules, Match, PolicyEntry
+from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.jsonrpc import load
 from hearth.schema import Validator, check_schema
 
@@ -150,7 +150,7 @@ def analysis():
     )
 
 
-ENTRY = PolicyEntry(name="bench", match=Match(any=True), max_risk=2, hcp=JobRules(approve=True))
+ENTRY = PolicyEntry(name="bench", match=Match(any=True), max_risk=2, rights=["approve"])
 
 
 async def test_the_pages_simple_task_is_done_as_it_stands_there(tmp_path) -> None:

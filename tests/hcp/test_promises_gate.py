@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from attrs import evolve
 from support.hcp import capability, failing, gated, hcp_world, open_policy, reading, scripted, step
 from support.world import ALICE, BOB, NOON, BenchWorld
 
@@ -99,7 +100,7 @@ async def test_no_task_passes_the_gate_that_the_page_would_not_let_pass(place) -
 )
 @pytest.mark.spec(FLOW, "is", "No / Approved: Issue SessionToken, Return TaskAccepted")
 async def test_a_person_is_asked_where_one_is_required_and_then_it_is_accepted(place) -> None:
-    rules = (*open_policy(approve=True),)
+    rules = tuple(evolve(entry, rights=["approve"]) for entry in open_policy())
     offered = capability(safety={"requires_human_approval": True})
     async with hcp_world(place, offered, policy=rules) as world:
         caller, person = world.caller(), world.caller(BOB)

@@ -73,12 +73,13 @@ def test_the_entries_about_approvals_say_what_they_seem_to(tmp_path):
 def test_the_entries_about_whole_jobs_say_what_they_seem_to(tmp_path):
     from hearth.config.model import load_config
 
-    planner, lab = (PolicyEntry(**table).hcp for table in tomllib.loads(blocks()[3])["policy"])
+    entry, lab = (PolicyEntry(**table) for table in tomllib.loads(blocks()[3])["policy"])
+    planner = entry.hcp
     assert [planner.allows("bench-climate-survey"), planner.allows("gpio-self-test")] == [True, False]
     assert [planner.allows_caller("planner-7"), planner.allows_caller("arm")] == [True, False]
-    assert (planner.max_risk, planner.approve, lab.approve) == ("R3", False, True)
+    assert (planner.max_risk, entry.rights, lab.rights) == ("R3", frozenset(), {"approve"})
     (tmp_path / "hearth.toml").write_text(blocks()[3], encoding="utf-8")
-    assert load_config(tmp_path / "hearth.toml").policy[1].hcp.approve
+    assert load_config(tmp_path / "hearth.toml").policy[1].rights == ("approve",)
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="sha256sum is not installed")

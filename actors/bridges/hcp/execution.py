@@ -43,9 +43,9 @@ import orjson
 import trio
 from attrs import asdict, define, evolve, field, frozen
 
-from hearth.actors.bridges.hcp.approvals import Question
 from hearth.actors.bridges.hcp.steps import StepsEnded
 from hearth.actors.bridges.hcp.store import JobStoreError
+from hearth.actors.safety.approvals import Question
 from hearth.hcp.durable import (
     ANNOUNCED,
     CANCELLED,
@@ -58,12 +58,12 @@ from hearth.hcp.durable import (
     results_of,
 )
 from hearth.hcp.messages import Rejection, write_instant
+from hearth.hcp.safety import ANOTHER_PERSON
 from hearth.hcp.token import TokenError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 
-    from hearth.actors.bridges.hcp.approvals import Approvals
     from hearth.actors.bridges.hcp.event_stream import Entry, EventWriter
     from hearth.actors.bridges.hcp.services import Services
     from hearth.actors.bridges.hcp.steps import Steps
@@ -147,7 +147,6 @@ class Execution:
     """The operations of one job."""
 
     services: Services
-    approvals: Approvals
     capability: Capability
     submit: TaskSubmit
     session_id: str
@@ -390,6 +389,7 @@ class Execution:
 
         async def live(_operation: Operation) -> Outcome:
             about = {
+                "message_id": "",
                 "capability": self.capability.name,
                 "capability_version": self.capability.version,
                 "caller_id": self.submit.caller_id,
@@ -397,7 +397,7 @@ class Execution:
                 "question": question,
                 "session_id": self.session_id,
             }
-            asked = Question(principal=self.principal, message_id="", about=about, session_id=self.session_id)
+            asked = Question("job", self.principal, ANOTHER_PERSON, about, session_id=self.session_id)
             if self.events.state == "RUNNING":
                 await self.events.move("PAUSED", f"asks a person: {question}"[:200])
             try:
@@ -411,7 +411,7 @@ class Execution:
 
     async def _answer(self, question: Question) -> Answer:
         try:
-            decision = await self.approvals.ask(question, self.services.clock())
+            decision = await self.services.ask(question)
         except Rejection as rejection:
             if rejection.reason_code != "approval_timeout":
                 # The daemon is ending, and will cancel this job in a moment.

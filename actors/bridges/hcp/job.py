@@ -39,7 +39,6 @@ from hearth.hcp.token import TokenError, verify
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.actors.bridges.hcp.approvals import Approvals
     from hearth.actors.bridges.hcp.event_stream import EventWriter
     from hearth.actors.bridges.hcp.services import Services
     from hearth.actors.bridges.hcp.store.queries import SessionRow
@@ -104,7 +103,6 @@ class RunningJob:
     """One job. A `Submission` creates it, runs it within its HACP session, and finishes it when that has closed."""
 
     services: Services
-    approvals: Approvals
     approval: Approval
     submit: TaskSubmit
     row: SessionRow
@@ -212,7 +210,6 @@ class RunningJob:
         watch = LimitWatch(f"capability {capability.name} ({capability.place})", self._note_held)
         execution = self.execution = Execution(
             services=self.services,
-            approvals=self.approvals,
             capability=capability,
             submit=self.submit,
             session_id=self.row.session_id,

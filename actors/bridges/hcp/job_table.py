@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from hearth.actors.bridges.hcp.approvals import Approvals
 from hearth.actors.bridges.hcp.event_stream import MessageLog
 from hearth.hcp.messages import Rejection
 from hearth.policy.rules import Buckets, too_often
@@ -89,7 +88,6 @@ class JobTable:
     def __init__(self, services: Services) -> None:
         self.services = services
         settings = services.settings
-        self.approvals = Approvals(settings.approval_timeout_s)
         self.quota = JobQuota(settings.max_jobs, settings.max_jobs_per_principal, services.rate)
         self.running: dict[str, RunningJob] = {}
         """The jobs that run or are being ended, by session id."""

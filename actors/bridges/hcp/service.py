@@ -25,6 +25,7 @@ from hearth.actors.bridges.hcp.services import Services, record
 from hearth.actors.bridges.hcp.store import JobStore, JobStoreError
 from hearth.actors.bridges.hcp.store.queries import parse_uri
 from hearth.actors.bridges.hcp.submission import Submission
+from hearth.actors.safety.approvals import Decision
 from hearth.actors.supervisor import contain
 from hearth.audit.record import digest as digest_of
 from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.actors.messages import HcpRequest, MessageSink, Request
     from hearth.actors.runtime import Runtime, RuntimeParts
+    from hearth.actors.safety.approvals import Question
     from hearth.hcp.capability import Capability
     from hearth.hcp.messages import Message, ReasonCode
     from hearth.hcp.safety import Allowance
@@ -121,6 +123,7 @@ async def serve_jobs(
         port_name=parts.board.port_name,
         clock=parts.clock,
         idle_ttl_s=parts.limits.idle_ttl_s,
+        approvals=runtime.approvals,
         memory=runtime.memory,
         refusals=runtime.refusals,
         halt_flag=runtime.halt.flag,
@@ -313,7 +316,7 @@ class HcpJobServer:
         if self.jobs.closing:
             until = min(until, trio.current_time() + END_TIMEOUT)
         self.jobs.closing = True
-        self.jobs.approvals.close()
+        self.services.approvals.close()
         for job in list(self.jobs.running.values()):
             job.stop(StopRequest(message="the daemon is ending", until=until, aborts=False))
         with trio.move_on_at(until):
@@ -398,8 +401,9 @@ class Methods:
 
     async def _sessions(self, principal: Principal) -> dict[str, Any]:
         rows = await self._jobs.services.job_store.sessions(principal.key, MOST_SESSIONS)
-        waiting = self._jobs.approvals.waiting(principal.key)
-        return {"sessions": [*waiting, *(entry_of(row) for row in rows)]}
+        questions = reversed(self._questions())
+        waiting = [one for one in questions if one.session_id is None and one.principal == principal.key]
+        return {"sessions": [*map(_waiting_entry, waiting), *map(entry_of, rows)]}
 
     async def _attach(self, principal: Principal, request: Request, params: HcpAttach, sink: MessageSink) -> None:
         row = await self._jobs.services.job_store.session(params.session_id)
@@ -463,11 +467,21 @@ class Methods:
 
     def _pending(self, principal: Principal, allowed: Allowance) -> dict[str, Any]:
         _check_approver(allowed)
-        return {"approvals": self._jobs.approvals.pending(principal.key)}
+        may_decide = [one for one in self._questions() if one.rule.right in allowed.rights]
+        return {"approvals": [_question_entry(one, principal.key) for one in may_decide]}
+
+    def _questions(self) -> list[Question]:
+        return [question for question in self._jobs.services.approvals if question.kind == "job"]
 
     def _decide(self, principal: Principal, allowed: Allowance, params: HcpDecide) -> dict[str, Any]:
         _check_approver(allowed)
-        self._jobs.approvals.decide(params.approval_id, approved=params.approve, by=principal.key, reason=params.reason)
+        approvals = self._jobs.services.approvals
+        question = approvals.find(params.approval_id, "job")
+        if question is None or question.rule.right not in allowed.rights:
+            why = "no such approval is open: it was decided, timed out, or never asked for"
+            raise InvalidParams(data={"path": "/approval_id", "reason": why})
+        approvals.check(question, principal.key, approves=params.approve)
+        approvals.decide(question, Decision(params.approve, principal.key, params.reason))
         return {"approval_id": params.approval_id, "approved": params.approve}
 
 
@@ -493,14 +507,45 @@ def entry_of(row: SessionRow) -> dict[str, Any]:
     return entry
 
 
+def _waiting_entry(question: Question) -> dict[str, Any]:
+    """Return the entry of a job without a session, with the same members as one that has a session."""
+    about, since = question.about, write_instant(question.asked_at)
+    names = ("capability", "capability_version", "caller_id", "intent", "risk_level", "data_classification")
+    return {
+        "session_id": None,
+        "message_id": about["message_id"],
+        "state": "PENDING",
+        **{name: about[name] for name in names},
+        "created_at": since,
+        "updated_at": since,
+        "last_sequence": 0,
+        "checkpoints": 0,
+        "waits_for": "approval",
+        "approval_id": question.question_id,
+        "expires_at": write_instant(question.expires_at),
+    }
+
+
+def _question_entry(question: Question, by: str) -> dict[str, Any]:
+    """Return the entry of an open question; `own` marks one that `by` asked."""
+    return {
+        "approval_id": question.question_id,
+        "principal": question.principal,
+        **question.about,
+        "submitted_at": write_instant(question.asked_at),
+        "expires_at": write_instant(question.expires_at),
+        "own": question.principal == by,
+    }
+
+
 def _declared(capability: Capability) -> dict[str, Any]:
     envelope = capability.envelope.to_wire()
     return {**capability.declaration(), **({"safety_envelope": envelope} if envelope else {})}
 
 
 def _check_approver(allowed: Allowance) -> None:
-    if not allowed.rules.approve:
-        reason = f"policy {allowed.policy!r} does not allow approving jobs: hcp.approve = false"
+    if "approve" not in allowed.rights:
+        reason = f"policy {allowed.policy!r} does not allow approving jobs: its rights have no \"approve\""
         raise PermissionDenied(data={"reason": reason, "policy": allowed.policy})
 
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
+from hearth.hcp.messages import Rejection
+from hearth.hcp.safety import shutting_down
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from hearth.actors.bus.queue import HaltFlag
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
+    from hearth.actors.safety.approvals import Approvals, Decision, Question
     from hearth.api import Session
     from hearth.config.model import HcpConfig
     from hearth.hcp.capability import Capability
@@ -62,6 +66,8 @@ class Services:
     """Epoch seconds."""
     idle_ttl_s: float
     """Seconds after which a HACP session without requests ends."""
+    approvals: Approvals
+    """The questions to persons, of plans and jobs alike."""
     memory: MemoryBudget
     """The memory budget, per principal."""
     refusals: Refusals
@@ -75,6 +81,20 @@ class Services:
     def abort_timeout(self) -> timedelta:
         """Return the longest time in state ABORTING, as task_accepted announces it."""
         return timedelta(seconds=self.settings.abort_timeout_s)
+
+    async def ask(self, question: Question) -> Decision:
+        """Wait for a person's decision. Raises Rejection: approval_timeout, or shutting_down."""
+        timeout_s = self.settings.approval_timeout_s
+        question.asked_at = self.clock()
+        question.expires_at = question.asked_at + timeout_s
+        decision = await self.approvals.ask(question, timeout_s)
+        if decision is not None:
+            return decision
+        if self.approvals.closed:
+            raise shutting_down()
+        reason = f"no person approved it within {timeout_s:g} s"
+        cure = "make sure that a person who may approve jobs is there, then submit it again under a new message_id"
+        raise Rejection("approval_timeout", reason, suggestion=cure)
 
     def audit(self, event: str, **members: Any) -> None:
         """Post an audit record without waiting for it; members that are None are left out."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from attrs import define, field
 
-from hearth.actors.bridges.hcp.approvals import question_of
 from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
 from hearth.actors.bridges.hcp.finish import JobFinisher
 from hearth.actors.bridges.hcp.job import RunningJob
@@ -20,6 +19,7 @@ from hearth.actors.bridges.hcp.recovery import Resumption, resumption
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.bridges.hcp.store.queries import SessionRow
+from hearth.actors.safety.approvals import Question
 from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.errors import AuditUnavailable, RpcError
@@ -29,7 +29,6 @@ from hearth.hcp.safety import assess, crashed, no_hacp_session, reused, shutting
 from hearth.hcp.token import issue
 
 if TYPE_CHECKING:
-    from hearth.actors.bridges.hcp.approvals import Decision
     from hearth.actors.bridges.hcp.job_table import JobTable
     from hearth.actors.messages import HcpRequest
     from hearth.api import Session
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from hearth.hcp.safety import Allowance, Approval
     from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
+    from hearth.policy.rules import ApprovalRule
 
 PASSING: Final = frozenset(("resource_unavailable", "shutting_down", "internal_error"))
 """Reasons that may not hold later: such a rejection is not stored, so that the message can be sent again."""
@@ -147,9 +147,9 @@ class Submission:
             quota.check(approval.capability)
             self._audit("hcp.submit", payload_hash=self.digest)
             self._on_record = True
-            if approval.needs_approval:
+            if approval.rule is not None:
                 with self._waiting:
-                    await self._have_approved(approval)
+                    await self._have_approved(approval, approval.rule)
             # `withdraw` may have come after the decision: it counts until `_starting` is set.
             if self._taken_back:
                 raise withdrawn(self._why, approval.risk)
@@ -157,10 +157,10 @@ class Submission:
             with quota.for_capability(approval.capability):
                 await self._start(approval, resumed)
 
-    async def _have_approved(self, approval: Approval) -> None:
-        jobs, capability = self.jobs, approval.capability
-        question = question_of(approval, self.submit, self.principal.key, self.message_id)
-        decision: Decision = await jobs.approvals.ask(question, jobs.services.clock())
+    async def _have_approved(self, approval: Approval, rule: ApprovalRule) -> None:
+        capability = approval.capability
+        question = Question("job", self.principal.key, rule, _about(approval, self.submit, self.message_id))
+        decision = await self.jobs.services.ask(question)
         self._audit(
             "hcp.approve" if decision.approved else "hcp.deny",
             by=decision.by,
@@ -252,7 +252,7 @@ class Submission:
         message_log = MessageLog((line,), metrics=services.journal.metrics, account=self.memory)
         events = EventWriter(row.session_id, services.job_store, message_log, services.clock)
         replayed = () if resumed is None else resumed.steps
-        job = RunningJob(services, self.jobs.approvals, approval, submit, row, token, events, replayed)
+        job = RunningJob(services, approval, submit, row, token, events, replayed)
         self.jobs.running[row.session_id] = job
         self._follow(message_log)
         return job
@@ -318,6 +318,24 @@ class Submission:
             **({"capability": self.submit.capability[:100]} | members),
             hcp_session=self.session_id,
         )
+
+
+def _about(approval: Approval, submit: TaskSubmit, message_id: str) -> dict[str, Any]:
+    """Return what a person must know of a job that has passed the gate."""
+    capability = approval.capability
+    about: dict[str, Any] = {
+        "message_id": message_id,
+        "capability": capability.name,
+        "capability_version": capability.version,
+        "caller_id": submit.caller_id,
+        "intent": submit.intent,
+        "inputs": approval.inputs,
+        "risk_level": approval.risk,
+        "data_classification": approval.classification,
+    }
+    if capability.safety.hazard_categories:
+        about["hazard_categories"] = list(capability.safety.hazard_categories)
+    return about
 
 
 def _approved(approval: Approval) -> dict[str, Any]:
