@@ -27,7 +27,7 @@ from hearth.audit.files import real
 from hearth.audit.log import AuditSettings
 from hearth.config.model import CARDS, Config, HcpConfig, default_state_dir
 from hearth.drivers.boards import Board, load_profile, open_board, profile_file
-from hearth.drivers.boards.profile import SENSORS_BUS
+from hearth.drivers.boards.devices import SENSORS_BUS
 from hearth.drivers.files import FileDriver
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.programs import ProgramDriver

@@ -26,7 +26,7 @@ from hearth.errors import LimitViolated
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from hearth.drivers.boards.profile import DeviceSpec
+    from hearth.drivers.boards.devices import DeviceSpec
     from hearth.drivers.gpio import LineSpec
     from hearth.drivers.i2c import Message, Register
     from hearth.tools import Drive

@@ -34,7 +34,7 @@ import trio
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT
 from hearth.actors.bus.queue import Requester, Ticket, WentSafe
 from hearth.drivers.base import Wakeup
-from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS
+from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS
 from hearth.errors import InterlockOpen, RpcError
 
 if TYPE_CHECKING:

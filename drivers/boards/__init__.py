@@ -6,9 +6,9 @@ from hearth.drivers.boards.board import (
     BoardDriver as BoardDriver,
     open_board as open_board,
 )
+from hearth.drivers.boards.devices import Sensor as Sensor
 from hearth.drivers.boards.profile import (
     Profile as Profile,
-    Sensor as Sensor,
     Undriven as Undriven,
     load_profile as load_profile,
     profile_file as profile_file,

@@ -17,15 +17,16 @@ from attrs import asdict, evolve, field, frozen
 
 from hearth._util.text import suggestions
 from hearth.drivers.base import BaseDriver, Driver, Style
-from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS, Sensor
+from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS, Sensor
 from hearth.errors import ConfigError, InvalidParams, PermissionDenied
 from hearth.tools import Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hearth.drivers.boards.devices import ChipSpec, DeviceSpec, I2cSpec, UartSpec
     from hearth.drivers.boards.discover import Machine
-    from hearth.drivers.boards.profile import BusKind, ChipSpec, DeviceSpec, I2cSpec, Profile, UartSpec, Undriven
+    from hearth.drivers.boards.profile import BusKind, Profile, Undriven
     from hearth.drivers.gpio import LineSpec
     from hearth.drivers.uart import UartSettings
 

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hearth.config.model import Config
+    from hearth.drivers.boards.devices import ChipSpec, I2cSpec, UartSpec
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundDevices, FoundPort, Machine
-    from hearth.drivers.boards.profile import BusKind, ChipSpec, I2cSpec, Profile, UartSpec
+    from hearth.drivers.boards.profile import BusKind, Profile
     from hearth.drivers.gpio import LineSpec
     from hearth.drivers.linux.device_users import Holder, Holders
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
+from hearth.drivers.boards.devices import MAX_OFFSET, ChipSpec, I2cSpec, UartSpec
 from hearth.drivers.boards.discover import KERNEL
-from hearth.drivers.boards.profile import MAX_OFFSET, ChipSpec, I2cSpec, Profile, UartSpec, Undriven, load_profile
+from hearth.drivers.boards.profile import Profile, Undriven, load_profile
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.linux.device_users import NO_HOLDERS, group_name, lets_group_in, user_name
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hearth._util.text import suggestions
 from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
-from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS
+from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS
 from hearth.drivers.tools import schemas
 from hearth.errors import InvalidParams
 from hearth.tools import Args, Run, StepContext, Tool, Use, i2c_use

@@ -21,7 +21,7 @@ from hearth.actors.runtime import RuntimeParts
 from hearth.actors.safety import interlocks
 from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
-from hearth.drivers.boards import open_board, profile
+from hearth.drivers.boards import devices, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
 from hearth.errors import DeviceError, InterlockOpen, from_wire
@@ -337,7 +337,7 @@ async def test_a_sensor_that_fails_counts_as_an_open_interlock(autojump_clock, w
 
 async def test_a_reading_that_is_no_number_counts_as_open(autojump_clock, monkeypatch):
     cell = Cell(lock({"sensor": "tank", "max": 90}))
-    monkeypatch.setattr(profile.Sensor, "value", lambda _self, _raw: float("nan"))
+    monkeypatch.setattr(devices.Sensor, "value", lambda _self, _raw: float("nan"))
     async with session_of(cell) as session:
         with pytest.raises(InterlockOpen, match=r"tank counts as open .it reads no number"):
             await session.run("gpio.set", line="PUMP", value=1)

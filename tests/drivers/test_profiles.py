@@ -10,7 +10,8 @@ import pytest
 
 import hearth.drivers.boards
 from hearth.drivers.boards import generic, load_profile, shipped_profiles
-from hearth.drivers.boards.profile import I2cSpec, parse_profile
+from hearth.drivers.boards.devices import I2cSpec
+from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.uart import Rs485, UartSettings
 from hearth.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hearth.drivers.boards.profile import SENSOR_KINDS, Sensor
+from hearth.drivers.boards.devices import SENSOR_KINDS, Sensor
 from hearth.errors import DeviceError
 
 EXAMPLES = [

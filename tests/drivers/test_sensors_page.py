@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hearth.drivers.boards import load_profile
-from hearth.drivers.boards.profile import SENSOR_KINDS
+from hearth.drivers.boards.devices import SENSOR_KINDS
 from hearth.drivers.linux.sensors import CLASSES, sysfs
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/sensors.md").read_text("utf-8")

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.drivers.boards.profile import decode_tmp102
+from hearth.drivers.boards.devices import decode_tmp102
 from hearth.drivers.sim.i2c import Eeprom, Mcp3221, SlowTemperature, Tmp102, encode_tmp102
 
 

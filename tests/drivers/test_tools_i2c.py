@@ -6,7 +6,7 @@ import pytest
 import trio
 from support.mcp2221_chip import Memory
 
-from hearth.drivers.boards.profile import decode_tmp102
+from hearth.drivers.boards.devices import decode_tmp102
 from hearth.drivers.i2c import Read, Write, limit_ms
 from hearth.errors import DeviceError, InvalidParams
 from hearth.schema import Validator, authority

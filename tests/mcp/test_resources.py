@@ -19,7 +19,7 @@ from hearth.actors.bridges.mcp.provider import Provider
 from hearth.actors.bridges.mcp.resources import Resources, watchable
 from hearth.config.model import AuditConfig, Config, PolicyConfig
 from hearth.drivers.boards import load_profile, open_board
-from hearth.drivers.boards.profile import SENSORS_BUS
+from hearth.drivers.boards.devices import SENSORS_BUS
 from hearth.drivers.linux.sensors import KernelSensors
 
 OLD, NEW = VERSIONS
