@@ -53,7 +53,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
     assert "✗" not in answer.out
     assert answer.err == ""
     titles = re.findall(r"^\d+\. ", answer.out, re.MULTILINE)
-    assert len(titles) == 11
+    assert len(titles) == 12
     for said in (
         "i2c.read  SUCCESS",
         "°C",
@@ -64,6 +64,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
         "the daemon switches the heater off by itself",
         "the daemon stops the pump without a request",
         "the button is released, and the daemon is still halted",
+        "it runs once: a second time is refused",
         "unbroken from the first record to the last",
         "of a copy is found",
         "a shell script with nothing but sha256sum comes to the same result",
@@ -152,6 +153,16 @@ def test_a_board_without_one_of_its_rules_ends_the_demo_with_1(cli, monkeypatch,
     answer = cli("demo", "--fast")
     assert answer.code == 1
     assert f"✗ {claim}" in answer.out
+
+
+@pytest.mark.slow
+def test_a_policy_that_asks_for_no_approval_ends_the_demo_with_1(cli, monkeypatch):
+    whole = DemoFolder.config
+    rule = "approval = [{ from_risk = 3 }]"
+    monkeypatch.setattr(DemoFolder, "config", lambda place: whole(place).replace(rule, ""))
+    answer = cli("demo", "--fast")
+    assert answer.code == 1
+    assert "✗ without an approval it is refused" in answer.out
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from hearth.cli.demo.scenes import (
     a_halt,
     a_limit,
     a_task,
+    an_approval,
     an_interlock,
     the_guards,
     the_machine,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 LONG_IDS = ("session_id", "task_id")
 SCENES = (
     what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller, a_limit,
-    an_interlock, a_halt,
+    an_interlock, a_halt, an_approval,
 )  # fmt: skip
 SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "verify-audit.sh"
 """The path of the script in a source tree; an installed package does not have it."""
@@ -148,11 +149,11 @@ async def _the_record(stage: Stage, place: DemoFolder, daemon: DaemonProcess) ->
         "so is the death of the controller, with the line that was made safe",
         len(deaths) == 1 and [entry.get("line") for entry in deaths[0].get("safe", ())] == [SAFE_LINE],
     )
-    by_itself = ("limit.max_on", "interlock.open", "halt.reset")
+    safety = ("limit.max_on", "interlock.open", "halt.reset", "plan.approve")
     stage.claim(
-        "so are the heater that was on for too long, the door that opened, and the reset",
-        [_count(records, event) for event in by_itself] == [1, 1, 1],
-        ", ".join(by_itself),
+        "so are the heater that was on for too long, the door that opened, the reset and the approval",
+        [_count(records, event) for event in safety] == [1, 1, 1, 1],
+        ", ".join(safety),
     )
     report = verify(place.log, place.public_key)
     stage.claim(

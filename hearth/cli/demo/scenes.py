@@ -20,12 +20,22 @@ from hearth._util.python import python_module
 from hearth.api import TaskResult, step
 from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, DemoFolder, Stage
 from hearth.cli.tasks import event_line
-from hearth.errors import Halted, InterlockOpen, LimitViolated, PermissionDenied, ResourceBusy, RpcError
+from hearth.client.connection import connect
+from hearth.errors import (
+    ApprovalRequired,
+    Halted,
+    InterlockOpen,
+    LimitViolated,
+    PermissionDenied,
+    PlanStale,
+    ResourceBusy,
+    RpcError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from hearth.api import Step, TaskEvent
+    from hearth.api import Plan, Step, TaskEvent
     from hearth.client.connection import Client
     from hearth.client.session import ClientSession, ClientTask
 
@@ -374,7 +384,7 @@ async def _controller(place: DemoFolder) -> AsyncIterator[trio.Process]:
                 await process.wait()
 
 
-# --- physical safety: a limit, an interlock, a halt -------------------------------------------------------------------
+# --- physical safety: a limit, an interlock, a halt, an approval ------------------------------------------------------
 #
 # A person opens and closes the contacts of the simulated board through its panel.
 
@@ -486,3 +496,49 @@ async def a_halt(stage: Stage, client: Client, place: DemoFolder) -> None:
             "a person with the right to do so resets the halt, and nothing starts by itself",
             not state.halted and not place.latch.exists() and await level(session, PUMP) == 0,
         )
+
+
+async def an_approval(stage: Stage, client: Client, place: DemoFolder) -> None:
+    """Prepare a plan of risk 3, approve it from another connection, and execute it once."""
+    stage.scene("A person approves exactly what runs")
+    await stage.say(
+        "The policy wants a person's approval from risk 3 on. An agent prepares a plan: switch a line on, and delete a "
+        "file. A person sees it in another client, with what it changes, and approves it (the same user here; "
+        "`other = true` asks for another one):"
+    )
+    victim = place.shared / "note.txt"
+    steps = [step("gpio.set", line=SAFE_LINE, value=1), step("file.delete", path=str(victim))]
+    async with (
+        client.open_session(client_name="hearth demo") as agent,
+        connect(place.socket) as other,
+        other.open_session(client_name="a person") as person,
+    ):
+        plan = await agent.prepare("tidy up", steps, max_risk_level=3)
+        for each in plan.steps:
+            changes = f"before: {each.before}, after: {each.after}" if each.before else "no state to show"
+            stage.happened(f"{each.tool.ljust(11)} {changes}")
+        early = await _not_executed(agent, plan, ApprovalRequired)
+        stage.claim(
+            "without an approval it is refused, and nothing has changed",
+            early is not None and victim.exists() and await level(person, WIRED_TO) == 0,
+            _cut(_refusal_text(early)),
+        )
+        (seen,) = [one for one in await person.plans() if one.state == "waiting"]
+        stage.claim("the person sees the plan of the agent, by its hash", seen.hash == plan.hash, plan.hash[:23] + "…")
+        await person.approve(seen)
+        task = await agent.execute(plan)
+        done = await task.wait()
+        stage.claim(
+            "approved, it runs: the line is on, and the file is gone",
+            done.status == "SUCCESS" and not victim.exists() and await level(person, WIRED_TO) == 1,
+        )
+        again = await _not_executed(agent, plan, PlanStale)
+        stage.claim("it runs once: a second time is refused", again is not None, _cut(_refusal_text(again)))
+
+
+async def _not_executed(session: ClientSession, plan: Plan, expected: type[RpcError]) -> RpcError | None:
+    try:
+        await session.execute(plan)
+    except expected as error:
+        return error
+    return None

@@ -340,6 +340,8 @@ class DemoFolder:
             f"[board]\nprofile = {board}\n"
             f"[audit]\npath = {quoted['log']}\ncheckpoint_every = {CHECKPOINT_EVERY}\n"
             f"[files]\nread = [{shared}]\nwrite = [{shared}]\n"
+            f'[[policy]]\nname = "demo"\nmatch = {{ uid = {os.geteuid()} }}\nmax_risk = 2\nmax_risk_ceiling = 3\n'
+            'rights = ["approve", "reset_halt"]\napproval = [{ from_risk = 3 }]\n'
         )
 
 
