@@ -46,7 +46,7 @@ from hearth.cli.demo.stage import (
     run_daemon,
 )
 from hearth.client.connection import connect
-from hearth.errors import Halted, HearthError, LimitViolated, PermissionDenied, ResourceBusy
+from hearth.errors import Halted, HearthError, InterlockOpen, LimitViolated, PermissionDenied, ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -141,9 +141,11 @@ async def _the_record(stage: Stage, place: DemoFolder, daemon: DaemonProcess) ->
         f"{starts} steps",
     )
     refused = sorted(record["error_code"] for record in records if record["event"] == "task.reject")
-    others = [ResourceBusy.code, LimitViolated.code, Halted.code]
+    others = [ResourceBusy.code, LimitViolated.code, InterlockOpen.code, Halted.code]
     expected = sorted([PermissionDenied.code] * REFUSALS + others)
-    stage.claim(f"so are the {REFUSALS} refusals, the busy bus, the limit and the halt", refused == expected)
+    stage.claim(
+        f"so are the {REFUSALS} refusals, the busy bus, the limit, the open door and the halt", refused == expected
+    )
     deaths = [record for record in records if record.get("reason") == "its client disconnected"]
     stage.claim(
         "so is the death of the controller, with the line that was made safe",
