@@ -382,6 +382,8 @@ class Bus:
             self._driven.give_back(output, back)
             op = partial(give_back_or_make_safe, op, back.instead, output)
         else:
+            # No session has ended just now, so there is time to wait for what a limit asks for.
+            self.guard.check_rest(output)
             # The output is this session's until it is safe: if that fails now, the end of the session tries again.
             self._driven.claim(output, ticket.requester, insist=True)
             op = partial(make_safe_instead, op, back.instead, output)
@@ -419,7 +421,7 @@ class Bus:
             # It may have gone off while the ticket waited.
             if not lines.is_due(line, now()):
                 return None
-            return WentSafe([self.guard.force_safe(line)], None, line, "limit.max_on", fields)
+            return WentSafe(self.guard.force_safe(line), None, line, "limit.max_on", fields)
 
         ticket = Ticket(op, Requester("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
         ticket.asked_at = trio.current_time()

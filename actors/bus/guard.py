@@ -11,8 +11,7 @@ Order of one operation, all of it inside one transaction, so nothing comes in be
          |                        |
          +-- raises, effect none  +-- raises: `failed` notes that the level may be there
 
-Bringing outputs to their safe state (`make_safe`, `halt`, `force_safe`) is never checked, only noted: safety comes
-first.
+Bringing outputs to their safe state (`make_safe`, `halt`) is never checked, only noted: safety comes first.
 
 To plug in: set `Guard.halt` to a callable `(output, level) -> None`, or `Guard.interlocks` to an `InterlockChecks`,
 that raises (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the
@@ -28,7 +27,7 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
@@ -137,15 +136,20 @@ class Guard:
         """True if `foresee` could refuse something."""
         return self._limits is not None
 
-    def force_safe(self, line: int) -> dict[str, Any]:
+    def check_rest(self, output: Hashable) -> None:
+        """Refuse to bring an output to its safe state before its limits permit it: where that is not urgent.
+
+        Raises LimitViolated.
+        """
+        if self._limits is not None:
+            self._limits.check(output, self.safe.get(output), self._clock())
+
+    def force_safe(self, line: int) -> list[dict[str, Any]]:
         """Bring a GPIO line to its safe state, also one with `hold = "keep"`; a part of a transaction.
 
-        Returns the report, as `make_safe` has it. Raises DeviceError.
+        Returns the driver's reports, one of which has an `error` if that failed.
         """
-        state = cast("LineState", self.safe[line])
-        self._driver.set(line, state)
-        self.note(line, state)
-        return {"line": line, "safe": state}
+        return self.face.make_safe([line]) or self.face.halt([line])  # type: ignore[no-any-return]
 
     def opened(self) -> None:
         """Note that the bus has been opened, in Trio: what its outputs did before is not known."""

@@ -147,7 +147,7 @@ async def test_a_line_goes_to_its_safe_state_after_its_longest_time_on_and_the_r
         (record,) = world.records("limit.max_on")
         assert record["bus"] == "gpio:sim"
         assert record["outputs"] == [PUMP]
-        assert record["safe"] == [{"line": PUMP, "safe": 0}]
+        assert record["safe"] == [{"line": PUMP, "name": "PUMP", "safe": 0}]
         assert record["reason"] == "it was on for max_on_ms = 300"
         assert record["session_id"] == session.session_id
         # It is free again, and the next time on is counted from its own begin.
@@ -198,6 +198,26 @@ async def test_a_rollback_waits_until_the_limit_permits_it(autojump_clock, face)
         assert result.steps[0].rolled_back is True
         assert world.gpio.state(PUMP) == "input"
         assert watched.lengths == [(1, pytest.approx(0.5, abs=0.01))]
+
+
+async def test_a_rollback_to_a_level_that_has_no_holder_waits_for_the_limit_too(autojump_clock):
+    async with a_world(profile(PUMP={"min_on_ms": 500, "max_on_ms": 600})) as world, embedded(world) as other:
+        watched = Watched(world, PUMP)
+        await other.run("gpio.set", line="PUMP", value=0)
+        async with embedded(world) as session:
+            steps = [
+                step("gpio.set", line="PUMP", value=1),
+                step("gpio.watch", line="FREE", timeout_ms=800),
+                step("gpio.set", line="PUMP", value=0),
+            ]
+            task = await session.submit("comes to nothing", steps, rollback_on_failure=True)
+            await trio.sleep(0.7)
+            # The longest time on has taken the line from its holders: the level before has none to go back to.
+            await session.run("gpio.set", line="PUMP", value=1)
+            result = await task.wait()
+            assert result.steps[2].error_code == LimitViolated.code
+            assert result.steps[0].rolled_back is True
+            assert watched.lengths == [(1, 0.6), (0, pytest.approx(0.1, abs=0.01)), (1, pytest.approx(0.5, abs=0.01))]
 
 
 async def test_an_end_of_the_session_makes_safe_at_once_whatever_the_limits_say(autojump_clock, face):

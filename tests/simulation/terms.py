@@ -29,6 +29,9 @@ INTERLOCKS = [
 ]
 """The interlocks of the board. An output is safe `bound_s` after the check that finds the door open."""
 
+TIMES = [{"bus": "gpio:sim", "line": 4, "min_off_s": 0.06, "max_on_s": 0.4, "bound_s": 0.05}]
+"""The limits of the board's lines: on is 1, off is anything else. A line is off `bound_s` after its longest time on."""
+
 PRINCIPALS = {
     "uid:1001": {"max_risk": 2, "ceiling": 3, "tools": ["*"], "rates": {}},
     "uid:1002": {"max_risk": 2, "ceiling": 2, "tools": ["*"], "rates": {"gpio.set": [4, 1], "i2c.write": [6, 2]}},
@@ -137,6 +140,7 @@ def make_terms(rng):
             for bus in (*BUSES, "board")
         },
         "interlocks": INTERLOCKS,
+        "times": TIMES,
         "tools": {
             name: {
                 "risk": risk,

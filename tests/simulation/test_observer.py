@@ -860,6 +860,25 @@ def guarded(how):
     return s.done()
 
 
+TIMES = {"bus": "gpio", "line": 1, "min_off_s": 0.1, "max_on_s": 0.5, "bound_s": 0.05}
+
+
+@case("a line is on no longer, and off no shorter, than its limit says", "on too long", "on too soon", "left on")
+def times(how):
+    s = Scribe(times=[TIMES])
+    s.whole("gpio", line=1, value=1, levels=[(1, 1)])
+    s.now = 0.7 if how == "on too long" else 0.5
+    s.whole("gpio", line=1, value=0, levels=[(1, 0)])
+    s.now += 0.05 if how == "on too soon" else 0.1
+    s.whole("gpio", line=1, value=1, levels=[(1, 1)])
+    if how != "left on":
+        s.now += 0.5
+        s.whole("gpio", "safe", lines=[1], levels=[(1, 0)])
+    s.now = 3.0
+    s.whole("gpio", "get", line=1)
+    return s.done()
+
+
 @case("the daemon always ends on SIGTERM, in time and well", "too late", "never", "with an error")
 def ends(how):
     s = Scribe()

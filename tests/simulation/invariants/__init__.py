@@ -37,6 +37,7 @@ ALL = (
     limits.risk,
     limits.sessions,
     limits.connections,
+    limits.times,
     sessions.principal,
     sessions.closed,
     sessions.silence,

@@ -1,8 +1,9 @@
-"""What must hold at every instant of what a client may use: rates, room, steps, risk, sessions, connections."""
+"""What must hold at every instant of what a client may use: rates, room, steps, risk, sessions, connections, lines."""
 
 from __future__ import annotations
 
 from .base import SLACK, Broken, invariant
+from .sessions import _troubled
 
 CLOSED = "closed by the client"
 SHUTDOWN = "shutting down"
@@ -170,3 +171,40 @@ def connections(reading, judged):
         if len(served) > most + (FOR_OTHERS if alone or client not in served else 0):
             numbers = tuple(other.opened for other in served)
             yield Broken(numbers, f"at most {most} connections are served", f"{len(served)}")
+
+
+@invariant("a line is on no longer, and off no shorter, than its limit says")
+def times(reading, judged):
+    """Judged at the device: the moments at which the level of a line has changed."""
+    for limit in reading.terms.get("times") or ():
+        off, on = None, None
+        for entry in reading.levels:
+            if (entry.what["bus"], entry.what["line"]) != (limit["bus"], limit["line"]):
+                continue
+            if entry.what["value"] != 1:
+                if on is not None:
+                    yield from _too_long(reading, limit, on, entry.at, judged)
+                    off, on = entry, None
+            elif on is None:
+                on = entry
+                judged()
+                if off is not None and entry.at - off.at < limit["min_off_s"] - SLACK:
+                    expected = f"line {limit['line']} of {limit['bus']} off for {limit['min_off_s']} s"
+                    yield Broken(
+                        (off.number, entry.number), expected, f"it is on again after {entry.at - off.at:.3f} s"
+                    )
+        if on is not None:
+            yield from _too_long(reading, limit, on, reading.ends_at, judged)
+
+
+def _too_long(reading, limit, on, until, judged):
+    """The line was on until then: that must be no longer than it may, unless there was no daemon, or no device."""
+    due = on.at + limit["max_on_s"] + limit["bound_s"] + SLACK
+    life = reading.life_of(on.number)
+    ended = None if life is None else life.ended_at if life.told_at is None else life.told_at
+    if life is None or (ended is not None and ended <= due) or _troubled(reading, limit["bus"], on.at, due):
+        return
+    judged()
+    if until > due:
+        expected = f"line {limit['line']} of {limit['bus']} on for {limit['max_on_s']} s at most"
+        yield Broken((on.number,), expected, f"it was on for {until - on.at:.3f} s")
