@@ -234,6 +234,8 @@ class Plan:
     approved_by: Sequence[str] = ()
     state: str = "ready"
     """waiting (for approvals), ready, executed or rejected."""
+    may_approve: bool = False
+    """True if this principal's approval would count now."""
     principal: str = ""
     own: bool = True
     task_id: str | None = None

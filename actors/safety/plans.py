@@ -123,7 +123,18 @@ class PreparedPlan:
         assert isinstance(submit, TaskSubmit)
         return submit
 
-    def to_wire(self, by: str) -> dict[str, Any]:
+    def may_approve(self, by: str, grant: Grant) -> bool:
+        """Return True if this principal's approval of it would count now."""
+        rule = self.rule
+        return (
+            rule is not None
+            and self.state == "waiting"
+            and rule.right in grant.rights
+            and rule.counts(by, self.principal)
+            and by not in self.approved_by
+        )
+
+    def to_wire(self, by: str, grant: Grant) -> dict[str, Any]:
         """Return it as the principal `by` sees it; its `hash` is over `intent`, `constraints` and `steps`."""
         wire = {
             "plan_id": self.plan_id,
@@ -133,6 +144,7 @@ class PreparedPlan:
             "needs": None if self.rule is None else self.rule.to_wire(),
             "approved_by": list(self.approved_by),
             "state": self.state,
+            "may_approve": self.may_approve(by, grant),
             "principal": self.principal,
             "own": self.principal == by,
             "created_at": timestamp(self.created_at),
@@ -242,7 +254,7 @@ class Plans:
     def listed(self, principal: str, grant: Grant) -> list[dict[str, Any]]:
         """Return one's own plans, and those of others that wait for somebody with these rights; the oldest first."""
         return [
-            plan.to_wire(principal)
+            plan.to_wire(principal, grant)
             for plan in self._plans.values()
             if plan.principal == principal
             or (plan.state == "waiting" and plan.rule is not None and plan.rule.right in grant.rights)
@@ -395,7 +407,7 @@ class PlanRequests:
 
             def kept() -> None:
                 self._plans.keep(plan)
-                request.result(plan.to_wire(self._principal))
+                request.result(plan.to_wire(self._principal, self._grant))
 
             self._recorded(request, record, kept)
 

@@ -14,6 +14,7 @@ import orjson
 from attrs import frozen
 
 from hearth.errors import (
+    ApprovalRequired,
     AuditUnavailable,
     CarrierError,
     DeviceError,
@@ -489,6 +490,7 @@ def _bounded(data: Mapping[str, Any]) -> str:
 
 _ADVICE: tuple[tuple[type[RpcError], Callable[[Mapping[str, Any]], str]], ...] = (
     (Halted, lambda _: "Do not try it again: tell the person, who has to look at the machine. You can still read."),
+    (ApprovalRequired, lambda _: "Tell the person. Once it is approved, make this very call again."),
     (ResourceBusy, _busy),
     (RateLimited, _rate),
     (PermissionDenied, _permission),

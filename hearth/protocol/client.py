@@ -324,6 +324,7 @@ def read_plan(value: Any) -> Plan:
         state=plan.text("state"),
         principal=plan.text("principal"),
         own=plan.members.get("own") is True,
+        may_approve=plan.members.get("may_approve") is True,
         task_id=plan.optional("task_id", str, "a string"),
         rejected_by=plan.optional("rejected_by", str, "a string"),
         reason=plan.optional("reason", str, "a string"),

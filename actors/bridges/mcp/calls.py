@@ -29,12 +29,16 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from hearth.actors.bridges.mcp.provider import ANSWER_TIMEOUT, Provider, Refused
+from hearth.api import Step
+from hearth.audit.record import canonical
 from hearth.errors import (
+    ApprovalRequired,
     CarrierError,
     HearthError,
     InvalidParams,
     ParseError,
     PermissionDenied,
+    PlanStale,
     RpcError,
     SessionInvalid,
 )
@@ -49,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from hearth.actors.bridges.mcp.provider import Client, McpRequest, Outcome
-    from hearth.api import Session, Step, Task, TaskEvent, TaskResult
+    from hearth.api import Plan, Session, Task, TaskEvent, TaskResult
     from hearth.mcp.arguments import Arguments
 
 # --- consent requests -------------------------------------------------------------------------------------------------
@@ -151,10 +155,12 @@ async def consent(
     params: types.CallToolRequestParams,
     job: ConsentRequest,
     dry_run: Callable[[], Awaitable[object]],
+    plan: Plan | None = None,
 ) -> types.InputRequiredResult | str | None:
     """Return None if a person allows the call, a question to put to them, or the reason of a refusal, as a sentence.
 
-    `dry_run` raises for a call that could not run anyway; then no person is asked.
+    `dry_run` raises for a call that could not run anyway; then no person is asked. With the `plan` that the call was
+    prepared as, the person sees what it changes, and the answer is about exactly this plan.
     """
     if not request.can_elicit:
         return (
@@ -162,18 +168,19 @@ async def consent(
             "Do without it, or ask the person who operates the machine to do it"
         )
     answer = (params.input_responses or {}).get(KEY)
-    about = _digest(job)
-    if isinstance(answer, types.ElicitResult) and request.client.questions.settle(params.request_state, about):
+    about = _digest(job) if plan is None else plan.hash.encode()
+    questions = request.client.questions if plan is None else request.client.plan_questions
+    if isinstance(answer, types.ElicitResult) and questions.settle(params.request_state, about):
         return _verdict(answer)
     # Anything that is not an answer to this very question is ignored: the person is asked, or asked again.
     await dry_run()
-    question = _question(job, await request.client.board())
+    question = _question(job, await request.client.board(), plan)
     if question is None:
         return "A person has to allow such a call, and it is too long to be shown to one: make it smaller"
     if not request.modern:
         return await _asked(request, question)
     form = types.ElicitRequest(params=types.ElicitRequestFormParams(message=question, requested_schema=FORM))
-    return types.InputRequiredResult(input_requests={KEY: form}, request_state=request.client.questions.ask(about))
+    return types.InputRequiredResult(input_requests={KEY: form}, request_state=questions.ask(about))
 
 
 async def _asked(request: McpRequest, question: str) -> str | None:
@@ -212,13 +219,16 @@ def _what(job: ConsentRequest) -> str:
     return f"The plan with {named} ({risk})" if job.plan else f"{named} ({risk})"
 
 
-def _question(job: ConsentRequest, board: str | None) -> str | None:
-    """Return the question to the person, with the arguments of dangerous steps in full; None if that is too long."""
+def _question(job: ConsentRequest, board: str | None, plan: Plan | None = None) -> str | None:
+    """Return the question to the person, with the arguments of dangerous steps in full; None if that is too long.
+
+    Of a plan all arguments are shown in full, with what each step changes.
+    """
     lines = []
     for number, (step, entry) in enumerate(zip(job.steps, job.entries, strict=True), 1):
         risk = entry["risk_level"]
         args = json.dumps(step.args, ensure_ascii=False)
-        if risk < CONSENT_RISK and len(args) > MOST_HARMLESS:
+        if risk < CONSENT_RISK and plan is None and len(args) > MOST_HARMLESS:
             args = f"{_clean(args[:MOST_HARMLESS])} … ({len(args)} characters)"
         elif len(args) > MOST_QUESTION:
             return None
@@ -227,6 +237,9 @@ def _question(job: ConsentRequest, board: str | None) -> str | None:
         back = "can be rolled back" if entry["supports_rollback"] else "cannot be rolled back"
         if step.expect is not None:
             args += f" and look for {_clean(json.dumps(step.expect.to_wire(), ensure_ascii=False))}"
+        if plan is not None and plan.steps[number - 1].before is not None:
+            shown = plan.steps[number - 1]
+            args += f" changes {_clean(json.dumps(shown.before))} to {_clean(json.dumps(shown.after))}"
         what = f"{step.tool} {args}  [risk {risk}, {RISK_NAMES[risk]}; {back}]"
         lines.append(f"{number}. {what}" if job.plan else what)
     where = f" on board {_clean(board[:100])}" if board else ""
@@ -396,6 +409,16 @@ async def perform(
                 return answer
             job = _raised(job)
         running = await submit(client, job)
+    except ApprovalRequired:
+        try:
+            found = await _by_plan(request, params, job)
+        except HearthError as error:
+            return with_note(client, of_error(error, plan=job.plan, corrected=_corrected(error, job)))
+        if isinstance(found, types.InputRequiredResult):
+            return found
+        if isinstance(found, dict):
+            return with_note(client, found)
+        running = found
     except HearthError as error:
         return with_note(client, of_error(error, plan=job.plan, corrected=_corrected(error, job)))
     try:
@@ -409,6 +432,75 @@ async def perform(
         await running.cancel()
         raise
     return with_note(client, of_result(result, plan=job.plan))
+
+
+# --- calls that need an approval --------------------------------------------------------------------------------------
+#
+# Such a call is prepared as a plan. The person at the client is asked if the policy lets this principal approve it;
+# otherwise the model is told the plan's id. The same call again finds its plan, and executes it once it is approved.
+
+
+async def _by_plan(
+    request: McpRequest, params: types.CallToolRequestParams, job: ConsentRequest
+) -> Running | types.InputRequiredResult | dict[str, Any]:
+    """Return the running plan of a call that needs approval, a question to put, or the result of one that waits."""
+    client = request.client
+    session = await client.session()
+    plan = await _plan_of(session, job) or await _prepare(session, job)
+    if plan.state == "waiting" and plan.may_approve and request.can_elicit:
+        answer = await consent(request, params, job, trio.lowlevel.checkpoint, plan)
+        if isinstance(answer, str):
+            return refused(job, answer)
+        if answer is not None:
+            return answer
+        if await session.approve(plan, reason="a person at the MCP client accepted it"):
+            raise _waits(plan)
+    elif plan.state == "waiting":
+        raise _waits(plan)
+    elif plan.state == "rejected":
+        why = f": {plan.reason}" if plan.reason else ""
+        return refused(job, f"{plan.rejected_by} has rejected it{why}. Do not try again, and not by another way either")
+    try:
+        return Running(client, session, job, await session.execute(plan))
+    except PlanStale as error:
+        # It was approved for a state that is no more: what is there now needs an approval of its own.
+        raise _waits(await _prepare(session, job), f"{error.message}; ") from None
+
+
+async def _plan_of(session: Session, job: ConsentRequest) -> Plan | None:
+    """Return the newest plan that was prepared for exactly this call and has not been executed."""
+    wanted = canonical([job.intent, [step.to_wire() for step in job.steps]])
+    for plan in reversed(await session.plans()):
+        steps = [Step(step.tool, step.args).to_wire() | _expected(step.expect) for step in plan.steps]
+        if plan.own and plan.state != "executed" and canonical([plan.intent, steps]) == wanted:
+            return plan
+    return None
+
+
+def _expected(expect: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if expect is None else {"expect": expect}
+
+
+async def _prepare(session: Session, job: ConsentRequest) -> Plan:
+    try:
+        return await session.prepare(job.intent, job.steps, **job.constraints)
+    except PermissionDenied:
+        if job.risk < CONSENT_RISK:
+            raise
+        # Refused for its risk only: a person who approves it allows that, up to the policy's ceiling.
+        return await session.prepare(job.intent, job.steps, **_raised(job).constraints)
+
+
+def _waits(plan: Plan, before: str = "") -> ApprovalRequired:
+    needs = plan.needs or {}
+    missing = needs.get("persons", 1) - len(plan.approved_by)
+    other = ", other than the one you act for," if needs.get("other") else ""
+    text = (
+        f"{before}it is prepared as plan {plan.plan_id} and waits for {missing} person{'s' * (missing > 1)}{other} "
+        f"to run: hearth plan approve {plan.plan_id}"
+    )
+    data = {"plan_id": plan.plan_id, "hash": plan.hash, "needs": plan.needs, "expires_at": plan.expires_at}
+    return ApprovalRequired(f"Approval required: {text}", data={**data, "reason": text, "effect": "none"})
 
 
 def _corrected(error: HearthError, job: ConsentRequest) -> Call | None:

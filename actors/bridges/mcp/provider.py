@@ -144,6 +144,8 @@ class Client:
         self.nursery = nursery
         """The nursery for work that outlives a request; it ends with the server."""
         self.questions = Questions()
+        self.plan_questions = Questions()
+        """The questions about calls that need an approval, by their plans' hashes."""
         self._session_factory = session_factory
         self._name = name
         self._version = version

@@ -1,0 +1,134 @@
+"""A call that needs an approval: it is prepared as a plan, and runs only as that plan once a person has approved it."""
+
+from __future__ import annotations
+
+import mcp_types as types
+import pytest
+from support.mcp import ERAS, mcp_client, text_of
+from support.world import ALICE, BOB, BenchWorld, running
+
+from hearth.mcp.names import META_ERROR, PLAN
+from hearth.policy.principal import Principal
+from hearth.policy.rules import ApprovalRule, Match, PolicyEntry
+
+both_eras = pytest.mark.parametrize("mode", ERAS)
+CAROL = Principal(kind="unix", uid=1003, gid=1003)
+CALL = ("bench_set", {"line": 1, "value": 1})
+
+
+class Person:
+    def __init__(self, action="accept"):
+        self.asked = []
+        self._action = action
+
+    async def __call__(self, _context, params):
+        self.asked.append(params.message)
+        return types.ElicitResult(action=self._action)
+
+
+def world(**rule):
+    own = {"rights": ["approve"]} if rule.pop("own", True) else {}
+    rule = ApprovalRule(from_risk=2, **rule)
+    return running(
+        BenchWorld(
+            policy=(
+                PolicyEntry(name="agents", match=Match(uid=ALICE.uid), max_risk_ceiling=3, approval=[rule], **own),
+                PolicyEntry(name="persons", match=Match(any=True), rights=["approve"]),
+            )
+        )
+    )
+
+
+def ran(w):
+    return [label for label in w.observer.labels("begin") if label != "level"]
+
+
+def waiting(result):
+    """The error of a call that waits for an approval."""
+    assert result.is_error
+    return result.meta[META_ERROR]
+
+
+@both_eras
+@pytest.mark.parametrize("call", [CALL, ("bench_danger", {"tag": "set"})], ids=["risk 2", "risk 3"])
+async def test_the_person_at_the_client_is_asked_once_with_what_changes_and_the_plan_runs(autojump_clock, mode, call):
+    person = Person()
+    async with world() as w, mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
+        result = await client.call_tool(*call)
+        assert not result.is_error, text_of(result)
+        assert ran(w) == ["set"]
+        assert len(person.asked) == 1
+        if call is CALL:
+            assert 'changes {"value": null} to {"value": 1}' in person.asked[0]
+        events = [record["event"] for record in w.journal.records if record["event"].startswith("plan.")]
+        assert events == ["plan.prepare", "plan.approve", "plan.execute"]
+
+
+@both_eras
+async def test_a_person_who_declines_leaves_the_plan_where_it_is_and_nothing_runs(autojump_clock, mode):
+    async with world() as w, mcp_client(w.sessions(), mode, elicitation_callback=Person("decline")) as client:
+        result = await client.call_tool(*CALL)
+        assert "does not allow it" in text_of(result)
+        assert ran(w) == []
+
+
+@both_eras
+@pytest.mark.parametrize("rule", [{"own": False}, {"other": True}, {"persons": 2}], ids=["no right", "other", "two"])
+async def test_where_this_user_may_not_approve_the_model_is_told_the_plan_and_no_person_is_asked(
+    autojump_clock, mode, rule
+):
+    person = Person()
+    approvals = rule.get("persons", 1)
+    async with world(**rule) as w, mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
+        first = waiting(await client.call_tool(*CALL))
+        assert first["code"] == -32016
+        plan_id = first["data"]["plan_id"]
+        again = await client.call_tool(*CALL)
+        assert waiting(again)["data"]["plan_id"] == plan_id, "the same call finds its plan"
+        assert f"hearth plan approve {plan_id}" in text_of(again)
+        assert "make this very call again" in text_of(again)
+        assert waiting(await client.call_tool("bench_set", {"line": 1, "value": 0}))["data"]["plan_id"] != plan_id
+        for number in range(approvals):
+            assert ran(w) == []
+            async with w.sessions(BOB if number == 0 else CAROL).open_session() as session:
+                (plan,) = [one for one in await session.plans() if one.plan_id == plan_id]
+                await session.approve(plan)
+        assert not (await client.call_tool(*CALL)).is_error
+        assert ran(w) == ["set"]
+        assert person.asked == []
+        assert waiting(await client.call_tool(*CALL))["data"]["plan_id"] != plan_id, "one approval, one run"
+
+
+@both_eras
+async def test_a_rejected_call_is_told_by_whom_and_why(autojump_clock, mode):
+    async with world(other=True) as w, mcp_client(w.sessions(), mode) as client:
+        plan_id = waiting(await client.call_tool(*CALL))["data"]["plan_id"]
+        async with w.sessions(BOB).open_session() as session:
+            await session.reject(plan_id, reason="the door is open")
+        told = text_of(await client.call_tool(*CALL))
+        assert f"{BOB.key} has rejected it: the door is open" in told
+        assert ran(w) == []
+
+
+@both_eras
+async def test_an_approved_call_whose_state_has_changed_is_prepared_again_and_waits_again(autojump_clock, mode):
+    async with world(other=True) as w, mcp_client(w.sessions(), mode) as client:
+        plan_id = waiting(await client.call_tool(*CALL))["data"]["plan_id"]
+        async with w.sessions(BOB).open_session() as session:
+            await session.approve((await session.plans())[0])
+        w.driver.levels[1] = 1
+        told = waiting(await client.call_tool(*CALL))
+        assert told["data"]["plan_id"] != plan_id
+        assert "not as it was when the plan was prepared" in told["message"]
+        assert ran(w) == []
+
+
+@both_eras
+async def test_a_plan_of_several_steps_is_approved_as_a_whole(autojump_clock, mode):
+    person = Person()
+    steps = [{"tool": "bench_read", "args": {}}, {"tool": CALL[0], "args": CALL[1]}]
+    async with world() as w, mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
+        result = await client.call_tool(PLAN, {"intent": "look, then set", "steps": steps})
+        assert not result.is_error, text_of(result)
+        assert ran(w) == ["read", "set"]
+        assert len(person.asked) == 1
