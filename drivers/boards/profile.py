@@ -164,6 +164,9 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
     if top.ok:
         resolved = [_resolve(table, named, profile) for table, named in interlocks]
         profile = evolve(profile, interlocks=tuple(filter(None, resolved)), halt=parse_halt(halt, profile))
+    if top.ok:
+        for (table, _), lock in zip(interlocks, profile.interlocks, strict=True):
+            _check_halt(table, lock, profile.halt)
     if faults:
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
     return profile
@@ -342,6 +345,18 @@ def _resolve(table: Table, values: Mapping[str, Any], profile: Profile) -> Inter
         requires.append(condition)
     timing = {key: values[key] for key in ("max_age_ms", "check_ms") if key in values}
     return InterlockSpec(values["drives"], bus, spec.offset, values["value"], tuple(requires), **timing)
+
+
+def _check_halt(table: Table, lock: InterlockSpec, halt: HaltSpec) -> None:
+    """Refuse outputs that the halt drives without asking anything: an interlock could not hold for them."""
+    if halt.heartbeat is not None and (halt.heartbeat.bus, halt.heartbeat.offset) == (lock.bus, lock.line):
+        table.fault(
+            "drives", f"line {show(lock.name)} is the heartbeat of [halt], which asks no interlock; name another"
+        )
+    for index, entry in enumerate(halt.sequence):
+        if (entry.bus, entry.offset, entry.value) == (lock.bus, lock.line, lock.value):
+            why = f"halt.sequence[{index}] drives line {show(lock.name)} to it, and a stop asks no interlock"
+            table.fault("value", f"{why}; drop that entry, or this interlock")
 
 
 def _resolve_condition(entry: Table, named: Mapping[str, Any], profile: Profile) -> Condition | None:
