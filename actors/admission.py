@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
+    from hearth.actors.bus.interlocks import Interlock, Interlocks
     from hearth.actors.messages import Request, Verdicts
-    from hearth.actors.safety.interlocks import Interlock, Interlocks
     from hearth.actors.step import TaskServices
     from hearth.actors.task_registry import TaskRegistry
     from hearth.api import Expect

@@ -19,10 +19,10 @@ from attrs import asdict, evolve
 
 from hearth._util.text import suggest
 from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
+from hearth.actors.bus.halt import Latch
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
-from hearth.actors.safety.halt import Latch
 from hearth.audit.files import real
 from hearth.audit.log import AuditSettings
 from hearth.config.model import CARDS, Config, HcpConfig, default_state_dir

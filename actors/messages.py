@@ -14,8 +14,8 @@ from attrs import frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from hearth.actors.bus.interlocks import Interlock
     from hearth.actors.events import EventLog, History
-    from hearth.actors.safety.interlocks import Interlock
     from hearth.errors import RpcError
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params

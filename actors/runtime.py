@@ -20,17 +20,17 @@ from attrs import field, frozen
 
 from hearth._version import __version__
 from hearth.actors.admission import DRY_RUN_RATE, Checks
+from hearth.actors.approval.approvals import Approvals
+from hearth.actors.approval.plans import Plans
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT, Bus
 from hearth.actors.bus.guard import guard_of
+from hearth.actors.bus.halt import Halt, Latch
+from hearth.actors.bus.interlocks import Interlocks
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
 from hearth.actors.messages import TIMER_FIRED, CloseSession, Request, StopTasks
 from hearth.actors.refusals import Refusals
-from hearth.actors.safety.approvals import Approvals
-from hearth.actors.safety.halt import Halt, Latch
-from hearth.actors.safety.interlocks import Interlocks
-from hearth.actors.safety.plans import Plans
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open

@@ -40,6 +40,7 @@ from attrs import field, frozen
 
 from hearth._util.ids import new_id
 from hearth.actors.admission import Admission, Unchecked, check_paths_blocking
+from hearth.actors.approval.plans import PlanRequests
 from hearth.actors.bus.actor import make_safe
 from hearth.actors.mailbox import Mailbox
 from hearth.actors.messages import (
@@ -52,7 +53,6 @@ from hearth.actors.messages import (
     Verdicts,
     refuse,
 )
-from hearth.actors.safety.plans import PlanRequests
 from hearth.actors.task_registry import TaskRegistry
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
@@ -63,8 +63,8 @@ from hearth.protocol.methods import (
     EventsSubscribe,
     EventsUnsubscribe,
     HaltNow,
+    HaltQuery,
     HaltReset,
-    HaltStatus,
     McpInfo,
     McpTools,
     McpUse,
@@ -80,11 +80,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from hearth.actors.admission import Checks
+    from hearth.actors.approval.plans import Plans
+    from hearth.actors.bus.halt import Halt
     from hearth.actors.catalogue import ToolCatalogue
     from hearth.actors.events import EventLog, History
     from hearth.actors.messages import EventSink, Message, Notice, Request
-    from hearth.actors.safety.halt import Halt
-    from hearth.actors.safety.plans import Plans
     from hearth.actors.step import StepRun, TaskServices
     from hearth.actors.task import TaskActor
     from hearth.actors.task_registry import IdempotencyEntry
@@ -374,7 +374,7 @@ class Session:
             assert self._nursery is not None
             record = self._admission.permit(params.tool, trio.current_time())
             self._nursery.start_soon(self._permit, request, record)
-        elif isinstance(params, (HaltNow, HaltReset, HaltStatus)):
+        elif isinstance(params, (HaltNow, HaltReset, HaltQuery)):
             self._halt(request, params)
         elif isinstance(params, PlanParams):
             self._plan_requests.handle(request, params, verdicts)
@@ -486,7 +486,7 @@ class Session:
             else:
                 request.error(answer)
 
-    def _halt(self, request: Request, params: HaltNow | HaltReset | HaltStatus) -> None:
+    def _halt(self, request: Request, params: HaltNow | HaltReset | HaltQuery) -> None:
         """Execute halt, halt.reset or halt.status. Raises PermissionDenied."""
         assert self._nursery is not None
         halt = self._services.halt

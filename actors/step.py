@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
+    from hearth.actors.bus.interlocks import Interlock, Interlocks
     from hearth.actors.bus.queue import HaltFlag
     from hearth.actors.events import EventLog
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
-    from hearth.actors.safety.interlocks import Interlock, Interlocks
     from hearth.api import Expect, Status
     from hearth.errors import Effect
     from hearth.policy.rules import Buckets, Scope

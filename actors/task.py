@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
+    from hearth.actors.bus.interlocks import Interlock
     from hearth.actors.journal import Receipt
-    from hearth.actors.safety.interlocks import Interlock
     from hearth.actors.step import Expectation, StepRun, TaskServices
     from hearth.api import Status
     from hearth.policy.memory import Account

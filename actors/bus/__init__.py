@@ -1,1 +1,1 @@
-"""One hardware bus: the actor that owns its driver, its ticket queue, its workers, and its record of driven outputs."""
+"""One hardware bus: the actor that owns its driver, its queue and driven outputs, and what stands before the driver."""

@@ -39,7 +39,7 @@ from hearth.errors import LimitViolated, RpcError, effect_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 
-    from hearth.actors.bus.limits import Limits, RegisterWrite
+    from hearth.actors.bus.limits import BusLimits, RegisterWrite
     from hearth.actors.bus.queue import Ticket
     from hearth.drivers.base import Driver
     from hearth.drivers.boards import Board
@@ -81,7 +81,7 @@ class Guard:
         self.lines = lines
         """The limits of a chip's lines; the bus keeps their longest time on."""
         self.registers = registers
-        self._limits: Limits | None = lines or registers
+        self._limits: BusLimits | None = lines or registers
         self._driver: Any = driver
         # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
         self._clock: Callable[[], float] = time.monotonic
@@ -193,7 +193,7 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> Guard:
     return Guard(bus_id, driver)
 
 
-class _Face:
+class _GuardedDriver:
     """A driver behind its guard: the operations that are not overridden are the driver's own."""
 
     def __init__(self, driver: Any, guard: Guard) -> None:
@@ -204,7 +204,7 @@ class _Face:
         return getattr(self._driver, name)
 
 
-class _GuardedGpio(_Face):
+class _GuardedGpio(_GuardedDriver):
     _driver: GpioDriver
 
     def set(self, line: int, state: LineState) -> LineState:
@@ -231,7 +231,7 @@ class _GuardedGpio(_Face):
         return reports
 
 
-class _GuardedI2c(_Face):
+class _GuardedI2c(_GuardedDriver):
     _driver: I2cDriver
 
     def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> Outcome[bytes]:
@@ -293,7 +293,7 @@ def _writes(messages: Sequence[Message]) -> bool:
     return not (selects(messages) or all(isinstance(message, Read) for message in messages))
 
 
-class _GuardedUart(_Face):
+class _GuardedUart(_GuardedDriver):
     _driver: UartDriver
 
     def write(self, data: bytes, **more: Any) -> Coroutine[Any, Any, Any]:
@@ -310,7 +310,7 @@ class _GuardedUart(_Face):
         return self._driver.control(**levels)
 
 
-_FACES: Final[Mapping[str, Callable[[Any, Guard], _Face]]] = {
+_FACES: Final[Mapping[str, Callable[[Any, Guard], _GuardedDriver]]] = {
     "gpio": _GuardedGpio,
     "i2c": _GuardedI2c,
     "uart": _GuardedUart,

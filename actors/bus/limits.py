@@ -36,7 +36,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds between two attempts to bring a line to its safe state."""
 
 
-class Limits(Protocol):
+class BusLimits(Protocol):
     """The limits of the outputs of one bus."""
 
     def check(self, output: Hashable, level: Any, now: float) -> Any:
@@ -56,7 +56,7 @@ class Limits(Protocol):
 
 
 @define(eq=False)
-class _Line:
+class _TimedLine:
     """A limited line; times are seconds."""
 
     spec: LineSpec
@@ -86,7 +86,7 @@ class LineLimits:
         self._opened = False
 
     def check(self, output: Hashable, level: Any, now: float) -> Any:
-        """See Limits: a line that does not switch is never refused."""
+        """See BusLimits: a line that does not switch is never refused."""
         line = self._lines.get(output)  # type: ignore[call-overload]
         if line is None:
             return level
@@ -104,7 +104,7 @@ class LineLimits:
         return level
 
     def note(self, output: Hashable, level: Any, now: float) -> None:
-        """See Limits."""
+        """See BusLimits."""
         line = self._lines.get(output)  # type: ignore[call-overload]
         if line is None:
             return
@@ -161,12 +161,12 @@ class LineLimits:
         line.pause = min(2 * line.pause, LONGEST_PAUSE)
 
     def failed(self, output: Hashable, level: Any, now: float) -> None:
-        """See Limits: a line that may be on counts as on, and one that may be off does not count as off."""
+        """See BusLimits: a line that may be on counts as on, and one that may be off does not count as off."""
         if level == 1:
             self.note(output, level, now)
 
     def foresee(self, drive: Drive) -> None:
-        """See Limits: a pulse that is too short or too long."""
+        """See BusLimits: a pulse that is too short or too long."""
         line = self._lines.get(drive.output)  # type: ignore[call-overload]
         if line is None or drive.duration_ms is None:
             return
@@ -180,7 +180,7 @@ class LineLimits:
             short = "long" if limit == "max_on_ms" else "short"
             raise self._refused(line, f"a pulse of {drive.duration_ms:g} ms is too {short}", limit)
 
-    def _refused(self, line: _Line, what: str, limit: str, wait: float | None = None) -> LimitViolated:
+    def _refused(self, line: _TimedLine, what: str, limit: str, wait: float | None = None) -> LimitViolated:
         value = getattr(line.spec.limit, limit)
         bus, spec = f"gpio:{self._chip}", line.spec
         data = {"bus": bus, "line": spec.offset, "name": spec.name, "limit": limit, "allowed": value}
@@ -193,10 +193,10 @@ class LineLimits:
         )
 
 
-def _timed(spec: LineSpec) -> _Line:
+def _timed(spec: LineSpec) -> _TimedLine:
     limit = spec.limit
     assert limit is not None
-    return _Line(
+    return _TimedLine(
         spec,
         min_on=(limit.min_on_ms or 0) / 1000,
         min_off=(limit.min_off_ms or 0) / 1000,
@@ -221,7 +221,7 @@ class RegisterWrite:
 
 
 @define(eq=False)
-class _Register:
+class _BoundedRegister:
     spec: Register
     least: int
     most: int
@@ -329,7 +329,7 @@ class RegisterLimits:
                     yield (addr, spec.reg), int.from_bytes(answer[: spec.size], spec.order, signed=spec.signed)
 
     def check(self, output: Hashable, level: Any, now: float) -> Any:
-        """See Limits; the level of a register is its number."""
+        """See BusLimits; the level of a register is its number."""
         place = cast("tuple[int, int]", output)
         register = self._registers.get(place)
         if register is None:
@@ -362,18 +362,18 @@ class RegisterLimits:
         raise self._beyond(place, register.spec, level, limit, wait)
 
     def note(self, output: Hashable, level: Any, now: float) -> None:
-        """See Limits."""
+        """See BusLimits."""
         register = self._registers.get(output)  # type: ignore[call-overload]
         if register is not None and register.raw != level:
             register.raw, register.since = level, now
 
     def failed(self, output: Hashable, level: Any, now: float) -> None:
-        """See Limits: its value is not known any more."""
+        """See BusLimits: its value is not known any more."""
         del level
         self.note(output, None, now)
 
     def foresee(self, drive: Drive) -> None:
-        """See Limits: registers that are not written, and values beyond `min` and `max`."""
+        """See BusLimits: registers that are not written, and values beyond `min` and `max`."""
         addr = cast("int", drive.output)
         if not self.lists(addr, ten_bit=False):
             return
@@ -407,8 +407,8 @@ class RegisterLimits:
         return LimitViolated(f"Limit violated: {text}; nothing was written", data=data)
 
 
-def _bounded(spec: Register) -> _Register:
-    return _Register(
+def _bounded(spec: Register) -> _BoundedRegister:
+    return _BoundedRegister(
         spec,
         *spec.raw_bounds,
         step=inf if spec.max_step is None else floor(spec.max_step / spec.scale + ROUNDING),

@@ -357,7 +357,7 @@ class HaltNow:
 
 
 @frozen(eq=False)
-class HaltStatus:
+class HaltQuery:
     """halt.status."""
 
 
@@ -380,7 +380,7 @@ Params: TypeAlias = (
     | McpTools
     | McpUse
     | HaltNow
-    | HaltStatus
+    | HaltQuery
     | HaltReset
     | HcpParams
 )
@@ -547,7 +547,7 @@ _CLOSE = SessionClose()
 _LIST = ToolList()
 _MCP_INFO = McpInfo()
 _MCP_TOOLS = McpTools()
-_HALT_STATUS = HaltStatus()
+_HALT_STATUS = HaltQuery()
 _HALT_RESET = HaltReset()
 
 METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {

@@ -16,9 +16,9 @@ from support.waiting import passes, until
 from support.world import ALICE, BOB, OPEN, BenchWorld, World, running
 
 from hearth.actors.build import build_parts
+from hearth.actors.bus.halt import RETRY_S, Latch
 from hearth.actors.bus.queue import Requester, Ticket, give_back_or_make_safe
 from hearth.actors.embedded import EMBEDDED_POLICY
-from hearth.actors.safety.halt import RETRY_S, Latch
 from hearth.api import step
 from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style

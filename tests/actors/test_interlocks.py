@@ -16,9 +16,9 @@ from support.waiting import passes
 from support.world import NOON, OPEN, World, running
 
 from hearth import step
+from hearth.actors.bus import interlocks
 from hearth.actors.bus.outputs import FoundOutputs, OutputsFile
 from hearth.actors.runtime import RuntimeParts
-from hearth.actors.safety import interlocks
 from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
 from hearth.drivers.boards import devices, open_board
@@ -837,6 +837,6 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 async def test_the_observer_sees_what_a_broken_interlock_lets_through(autojump_clock, monkeypatch, what):
     name, instead = BROKEN[what]
-    monkeypatch.setattr(f"hearth.actors.safety.interlocks.{name}", instead)
+    monkeypatch.setattr(f"hearth.actors.bus.interlocks.{name}", instead)
     witness = await watched_storm(1, 1_000)
     assert witness.violations

@@ -12,12 +12,12 @@ from support.hcp import LOOK_TWICE, Caller, capability, hcp_world, offering, rea
 from support.world import ALICE, BOB
 
 from hearth import open_runtime
+from hearth.actors.approval.approvals import Decision
 from hearth.actors.bridges.hcp.lazy import open_job_storage
 from hearth.actors.bridges.hcp.steps import Steps
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.build import build_parts
 from hearth.actors.embedded import job_sessions
-from hearth.actors.safety.approvals import Decision
 from hearth.api import Step
 from hearth.errors import MethodNotFound
 from hearth.policy.rules import Match, PolicyEntry

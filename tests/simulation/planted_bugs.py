@@ -241,7 +241,7 @@ BUGS = (
     Bug(
         "interlock-not-watched",
         "an output stays driven when its interlock opens",
-        "hearth.actors.safety.interlocks",
+        "hearth.actors.bus.interlocks",
         "            if lock.driven:\n                await self._enforce(lock)\n",
         "",
         "an output is driven only while what its interlock requires holds",

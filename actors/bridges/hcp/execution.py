@@ -43,9 +43,9 @@ import orjson
 import trio
 from attrs import asdict, define, evolve, field, frozen
 
+from hearth.actors.approval.approvals import Question
 from hearth.actors.bridges.hcp.steps import StepsEnded
 from hearth.actors.bridges.hcp.store import JobStoreError
-from hearth.actors.safety.approvals import Question
 from hearth.hcp.durable import (
     ANNOUNCED,
     CANCELLED,

@@ -17,6 +17,7 @@ import orjson
 import trio
 from attrs import frozen
 
+from hearth.actors.approval.approvals import Decision
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore, NoSuchArtifact, StoreError
 from hearth.actors.bridges.hcp.job import StopRequest
 from hearth.actors.bridges.hcp.job_table import JobTable
@@ -25,7 +26,6 @@ from hearth.actors.bridges.hcp.services import Services, record
 from hearth.actors.bridges.hcp.store import JobStore, JobStoreError
 from hearth.actors.bridges.hcp.store.queries import parse_uri
 from hearth.actors.bridges.hcp.submission import Submission
-from hearth.actors.safety.approvals import Decision
 from hearth.actors.supervisor import contain
 from hearth.audit.record import digest as digest_of
 from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from hearth.actors.approval.approvals import Question
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.actors.messages import HcpRequest, MessageSink, Request
     from hearth.actors.runtime import Runtime, RuntimeParts
-    from hearth.actors.safety.approvals import Question
     from hearth.hcp.capability import Capability
     from hearth.hcp.messages import Message, ReasonCode
     from hearth.hcp.safety import Allowance

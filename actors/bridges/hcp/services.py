@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from hearth.actors.approval.approvals import Approvals, Decision, Question
     from hearth.actors.bridges.hcp.artifacts import ArtifactStore
     from hearth.actors.bridges.hcp.store import JobStore
     from hearth.actors.bus.queue import HaltFlag
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
-    from hearth.actors.safety.approvals import Approvals, Decision, Question
     from hearth.api import Session
     from hearth.config.model import HcpConfig
     from hearth.hcp.capability import Capability

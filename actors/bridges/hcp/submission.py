@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from attrs import define, field
 
+from hearth.actors.approval.approvals import Question
 from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
 from hearth.actors.bridges.hcp.finish import JobFinisher
 from hearth.actors.bridges.hcp.job import RunningJob
@@ -19,7 +20,6 @@ from hearth.actors.bridges.hcp.recovery import Resumption, resumption
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.bridges.hcp.store.queries import SessionRow
-from hearth.actors.safety.approvals import Question
 from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.errors import AuditUnavailable, RpcError

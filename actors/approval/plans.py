@@ -34,7 +34,7 @@ import trio
 from attrs import asdict, define, field
 
 from hearth._util.ids import new_id
-from hearth.actors.safety.approvals import Decision, Question
+from hearth.actors.approval.approvals import Decision, Question
 from hearth.audit.record import canonical, timestamp
 from hearth.errors import (
     ApprovalRequired,
@@ -60,10 +60,12 @@ from hearth.protocol.methods import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+    from hearth.actors.approval.approvals import Approvals
     from hearth.actors.bus.queue import HaltFlag
     from hearth.actors.journal import Journal
     from hearth.actors.messages import EventSink, Request, Verdicts
-    from hearth.actors.safety.approvals import Approvals
+    from hearth.actors.step import StepRun
+    from hearth.actors.task import TaskActor
     from hearth.config.model import LimitsConfig
     from hearth.policy.memory import Account
     from hearth.policy.rules import ApprovalRule, Grant
@@ -273,52 +275,10 @@ def stale(reason: str, **data: Any) -> PlanStale:
 # --- the requests of a session ----------------------------------------------------------------------------------------
 
 
-class CheckedStep(Protocol):
-    """A step of a plan that has passed the checks."""
-
-    @property
-    def tool(self) -> Tool:
-        """Its tool."""
-        ...
-
-    @property
-    def risk(self) -> int:
-        """Its effective risk."""
-        ...
-
-
-class EndedStep(Protocol):
-    """A step of a task that has ended."""
-
-    @property
-    def result(self) -> bytes | None:
-        """Its result, as JSON; None if it did not succeed."""
-        ...
-
-    @property
-    def error(self) -> RpcError | None:
-        """The error of a failed step."""
-        ...
-
-
-class StartedTask(Protocol):
-    """A task that was started for a plan."""
-
-    @property
-    def task_id(self) -> str:
-        """Its id."""
-        ...
-
-    @property
-    def steps(self) -> Sequence[EndedStep]:
-        """Its steps."""
-        ...
-
-
 class Host(Protocol):
     """The session, as its plans need it."""
 
-    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[CheckedStep]:
+    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[StepRun]:
         """Check a task in every way but for its approval. Raises RpcError, Unchecked."""
         ...
 
@@ -328,10 +288,10 @@ class Host(Protocol):
         verdicts: Verdicts,
         request: Request,
         *,
-        on_end: Callable[[StartedTask], None] | None = None,
+        on_end: Callable[[TaskActor], None] | None = None,
         approved_by: Collection[str] = (),
         first: Mapping[str, Any] | None = None,
-    ) -> StartedTask:
+    ) -> TaskActor:
         """Admit a task and start it; `first` is a record to write before its own. Raises RpcError, Unchecked."""
         ...
 
@@ -442,7 +402,7 @@ class PlanRequests:
             then({})
             return
 
-        def read(task: StartedTask) -> None:
+        def read(task: TaskActor) -> None:
             results = [(step.result, step.error) for step in task.steps]
             error = next((error for _, error in results if error is not None), None)
             readings = {

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
-    from hearth.actors.messages import Verdicts
     from hearth.drivers.boards import Board
     from hearth.drivers.boards.profile import Condition, InterlockSpec
     from hearth.drivers.gpio import GpioDriver
@@ -322,7 +321,7 @@ class Interlocks:
             if lock.spec.value == drive.level
         ]
 
-    async def verdicts(self, locks: Sequence[Interlock]) -> Verdicts:
+    async def verdicts(self, locks: Sequence[Interlock]) -> Mapping[Any, RpcError | None]:
         """Return the refusal of each interlock that is open now, or None; waits for at most `PATIENCE`."""
         await self._take({source for lock in locks for _, source in lock.conditions}, PATIENCE)
         now = self.now()
