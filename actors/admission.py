@@ -446,14 +446,14 @@ class Admission:
         def acknowledge(error: RpcError | None) -> None:
             if error is not None:
                 request.error(error)
-                self._task_registry.settle_key(submit, error)
+                self._task_registry.settle_key(requester.task_id, error)
                 return
             follower = request.follower if submit.subscribe else None
             accepted = {"task_id": requester.task_id, "status": "QUEUED"}
             request.result(accepted if follower is None else {**accepted, "subscribed": True})
             if follower is not None:
                 follower.follow(task.log, 1)
-            self._task_registry.settle_key(submit, None)
+            self._task_registry.settle_key(requester.task_id, None)
 
         task = TaskActor(
             requester,
@@ -465,9 +465,10 @@ class Admission:
             now=now,
             acknowledge=acknowledge,
             on_end=on_end,
+            kept=self._task_registry.enter_key(requester.task_id, submit),
         )
         self.name_ignored(request, submit)
-        self._task_registry.enter(task, submit)
+        self._task_registry.enter(task)
         if submit.constraints.dry_run:
             # A dry run passes the same checks as the task itself, but does nothing that a tool's rate bounds.
             self._rates.put_back(tokens, now)

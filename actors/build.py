@@ -21,6 +21,7 @@ from hearth._util.text import suggest
 from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
 from hearth.actors.bus.halt import Latch
 from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.idempotency import KeysFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
 from hearth.audit.files import real
@@ -117,6 +118,8 @@ def build_parts(
         journal=journal,
         audit_head=lambda: journal.head,
         outputs_file=OutputsFile(Path(f"{real(audit.path)}.outputs")),
+        keys_file=KeysFile(Path(f"{real(audit.path)}.idempotency"), sync=audit.durability == "fsync"),
+        tasks=config.tasks,
         halt=board.profile.halt,
         latch=Latch(Path(f"{real(audit.path)}.halt")),
         launcher=launcher,

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.audit.record import Head
+    from hearth.audit.recovery import Recovery
     from hearth.audit.writer import Disk
 
 RETRY_S: Final = 1.0
@@ -129,6 +130,8 @@ class Journal:
         self._underway = 0
         """Records that are in the mailbox, or in the running commit."""
         self._backlog = Backlog()
+        self.found: Recovery | None = None
+        """The state in which the last run left the log; None before `open`."""
         self._failure: str | None = None
         self._failed_at = 0.0
         self._full = False
@@ -148,7 +151,7 @@ class Journal:
 
         Blocking; call it before `run`. Returns the findings for a person, one line each. Raises ConfigError.
         """
-        found = self._log.open(self._clock())
+        found = self.found = self._log.open(self._clock())
         record = found.record()
         if record is not None:
             self.post(record)

@@ -29,12 +29,13 @@ from hearth.actors.bus.interlocks import Interlocks
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
+from hearth.actors.idempotency import KeyBook, KeysFile
 from hearth.actors.messages import TIMER_FIRED, CloseSession, Request, StopTasks
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
-from hearth.config.model import HcpConfig
+from hearth.config.model import HcpConfig, TasksConfig
 from hearth.drivers.gpio import HaltSpec
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.hcp.capability import CapabilitySet
@@ -140,6 +141,9 @@ class RuntimeParts:
     clock: Callable[[], float] = time.time
     outputs_file: OutputsFile = field(factory=OutputsFile)
     """The driven outputs; already opened if it has a file."""
+    keys_file: KeysFile = field(factory=KeysFile)
+    """The file of the idempotency keys; without a path they are kept in memory."""
+    tasks: TasksConfig = field(factory=TasksConfig)
     halt: HaltSpec = field(factory=HaltSpec)
     """The section [halt] of the board's profile."""
     latch: Latch = field(factory=Latch)
@@ -179,6 +183,7 @@ class RuntimeParts:
         """
         notes = self.journal.open()
         now = self.clock()
+        notes += self.keys_file.open(self.journal.found)
         return [*notes, *self.latch.open(now), *self.outputs_file.open(now), *self.open_card(now)]
 
 
@@ -211,6 +216,14 @@ class Runtime:
         self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
         """The memory charged to each principal."""
         halt_flag = HaltFlag()
+        self.keys = KeyBook(
+            parts.keys_file,
+            days=parts.tasks.idempotency_days,
+            most=parts.tasks.max_idempotency_keys,
+            clock=parts.clock,
+            head=lambda: 0 if parts.audit_head is None else parts.audit_head()[0],
+            account_of=self.memory.for_principal,
+        )
         self.approvals = Approvals()
         self.plans = Plans(self.approvals, limits, parts.clock, self._timers.set)
         self.buses = {
@@ -272,6 +285,7 @@ class Runtime:
             ),
             halt=self.halt,
             plans=self.plans,
+            keys=self.keys,
             wake_at=self._timers.set,
             forget=self._forget,
         )
@@ -456,6 +470,7 @@ class Runtime:
             with trio.CancelScope() as serving:
                 async with trio.open_nursery() as outer:
                     await outer.start(journal.run)
+                    await outer.start(self.keys.run)
                     disown_outputs(self.parts.outputs_file, self.buses, self.parts.board.name, self.audit)
                     await start_buses(self.buses, outer, self.audit)
                     if self.interlocks is not None:

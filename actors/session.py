@@ -84,10 +84,10 @@ if TYPE_CHECKING:
     from hearth.actors.bus.halt import Halt
     from hearth.actors.catalogue import ToolCatalogue
     from hearth.actors.events import EventLog, History
+    from hearth.actors.idempotency import IdempotencyEntry, KeyBook
     from hearth.actors.messages import EventSink, Message, Notice, Request
     from hearth.actors.step import StepRun, TaskServices
     from hearth.actors.task import TaskActor
-    from hearth.actors.task_registry import IdempotencyEntry
     from hearth.policy.memory import Account
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen
@@ -118,6 +118,7 @@ class SessionServices:
     manifests: ToolCatalogue
     halt: Halt
     plans: Plans
+    keys: KeyBook
     wake_at: Callable[[str, float], None]
     """Asks for a TIMER_FIRED at a time of Trio's clock."""
     forget: Callable[[Session], None]
@@ -172,7 +173,9 @@ class Session:
         self._opener: EventSink | None = None
         self._services = services
         self._inbox: Mailbox[Message] = Mailbox()
-        self._task_registry = TaskRegistry(services.limits.max_tasks, services.limits.history, account)
+        self._task_registry = TaskRegistry(
+            principal, services.limits.max_tasks, services.limits.history, account, services.keys
+        )
         self._admission = Admission(
             self.session_id,
             principal,
@@ -463,8 +466,9 @@ class Session:
 
     def _repeat(self, request: Request, submit: TaskSubmit, first: IdempotencyEntry, error: RpcError | None) -> None:
         """Answer a submission that repeats the first one of its key."""
-        if error is not None:
-            request.error(error)
+        if error is not None or self.reason is not None:
+            # The first submission may be of another session; this one may have ended before it was on record.
+            request.error(error or SessionInvalid())
             return
         self._admission.name_ignored(request, submit)
         request.result(self._task_registry.repeated(first))

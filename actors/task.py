@@ -9,7 +9,8 @@ Theory of operation. The states of a task:
        |                            ^
        +----------------------------+     its submission is not recorded, a lease is refused, dry run, or cancelled
 
-1. *Submission.* The session makes the task and starts `run`. The `task.submit` record is written first. Only then is
+1. *Submission.* The session makes the task and starts `run`. The `task.submit` record is written first, and its
+   idempotency key. Only then is
    `acknowledge` called, exactly once: with None, or with the error that ends the task before its first step.
 2. *Steps*, in order. For each: record `task.step.start`, publish `start`, run the tool, record and publish `finish`.
    A guarded step does not run unless its start is on record. With `exclusive` all buses are leased before the first.
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from hearth.actors.bus.actor import Bus
     from hearth.actors.bus.interlocks import Interlock
     from hearth.actors.journal import Receipt
+    from hearth.actors.mailbox import Slot
     from hearth.actors.step import Expectation, StepRun, TaskServices
     from hearth.api import Status
     from hearth.policy.memory import Account
@@ -103,7 +105,8 @@ def cost_of(intent: str, steps: Sequence[StepRun]) -> tuple[int, int]:
 class TaskActor:
     """One accepted task.
 
-    `acknowledge` is called once: with None when the submission is on record, or with the error that prevents it.
+    `acknowledge` is called once: with None when the submission is on record, or with the error that prevents it. `kept`
+    is filled when its idempotency key is kept; the task begins only then.
     `on_end` is called once, last, with `status` and `snapshot` set.
     """
 
@@ -114,6 +117,7 @@ class TaskActor:
         "_current",
         "_error",
         "_events",
+        "_kept",
         "_leases",
         "_mark",
         "_minor",
@@ -149,6 +153,7 @@ class TaskActor:
         now: float,
         acknowledge: Callable[[RpcError | None], None],
         on_end: Callable[[TaskActor], None],
+        kept: Slot[None] | None = None,
     ) -> None:
         self.requester = requester
         self.task_id = requester.task_id
@@ -168,6 +173,7 @@ class TaskActor:
         self._services = services
         self._acknowledge: Callable[[RpcError | None], None] | None = acknowledge
         self._on_end = on_end
+        self._kept = kept
         self._scope = trio.CancelScope()
         self._reason: CancelReason | None = None
         self._error: RpcError | None = None
@@ -439,10 +445,16 @@ class TaskActor:
         if self._acknowledge is not None:
             # Before the events: the client must know the task before it hears of it. Cleared first, so it is called
             # only once.
+            refused = unrecorded if not self._minor else None
+            if self._kept is not None:
+                try:
+                    await self._kept.get()
+                except AuditUnavailable as error:
+                    refused = refused or error
             acknowledge, self._acknowledge = self._acknowledge, None
-            if unrecorded is not None and not self._minor:
-                acknowledge(unrecorded)
-                raise _CannotStart(unrecorded)
+            if refused is not None:
+                acknowledge(refused)
+                raise _CannotStart(refused)
             acknowledge(None)
         if self._events:
             self._publish()

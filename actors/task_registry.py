@@ -1,36 +1,35 @@
-"""The task registry of a session: its live tasks, its ended tasks, and their idempotency keys.
+"""The task registry of a session: its live tasks, its ended tasks, and those that it has adopted.
 
 It belongs to one session and runs in the Trio thread only. An ended task is kept as the bytes of its last state, up to
-`max_history` tasks; older ones are dropped first, and earlier if their principal needs the memory. Keys are never
-dropped while the session lives, because a dropped key could move the hardware twice. Everything here is charged to the
-principal's account; a task's whole cost is charged before it is accepted.
+`max_history` tasks; older ones are dropped first, and earlier if their principal needs the memory. Everything here is
+charged to the principal's account; a task's whole cost is charged before it is accepted.
+
+A submission that repeats an idempotency key (`idempotency`) may mean a task of another session of the principal: it is
+adopted. While that session has the task, requests about it are passed on; after that only its status is known.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
-from attrs import define, field
+from attrs import define
 
-from hearth.errors import InvalidParams, QueueFull, TaskNotFound
-from hearth.policy.memory import ENDED_BYTES, KEY_BYTES, text_bytes
+from hearth.actors.events import EventLog
+from hearth.audit.record import timestamp
+from hearth.errors import QueueFull, TaskNotFound
+from hearth.policy.memory import ENDED_BYTES, EVENT_BYTES, KEY_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from hearth.actors.events import EventLog
+    from hearth.actors.idempotency import IdempotencyEntry, KeyBook
+    from hearth.actors.mailbox import Slot
     from hearth.actors.task import TaskActor
     from hearth.errors import RpcError
     from hearth.policy.memory import Account
     from hearth.protocol.methods import TaskSubmit
-
-Settled: TypeAlias = "Callable[[RpcError | None], None]"
-"""A callback: called with None when a submission is on record, or with the error that prevents it."""
-
-MAX_KEYS = 10_000
-"""Idempotency keys that a session may use."""
 
 
 @define(slots=True, eq=False)
@@ -48,32 +47,33 @@ class Finished:
         self.task_registry.forget(self.task_id)
 
 
-@define(slots=True, eq=False)
-class IdempotencyEntry:
-    """The first submission with an idempotency key."""
-
-    task_id: str
-    digest: bytes
-    status: str
-    """QUEUED, or the terminal status once the task has ended."""
-    waiting: list[Settled] | None = field(factory=list)
-    """Callbacks of repeats that came before the submission was on record; None once it is."""
-
-
 class TaskRegistry:
     """One session's tasks."""
 
-    __slots__ = ("_account", "_history", "_keyed", "_keys", "_live", "_max_history", "_max_live")
+    __slots__ = (
+        "_account",
+        "_adopted",
+        "_history",
+        "_keyed",
+        "_keys",
+        "_live",
+        "_max_history",
+        "_max_live",
+        "_principal",
+    )
 
-    def __init__(self, max_live: int, max_history: int, account: Account) -> None:
+    def __init__(self, principal: str, max_live: int, max_history: int, account: Account, keys: KeyBook) -> None:
+        self._principal = principal
         self._account = account
         self._max_live = max_live
         self._max_history = max_history
         self._live: dict[str, TaskActor] = {}
         self._history: dict[str, Finished] = {}
-        self._keys: dict[str, IdempotencyEntry] = {}
+        self._keys = keys
         self._keyed: dict[str, IdempotencyEntry] = {}
         """The entries of live tasks that have a key, by task id."""
+        self._adopted: dict[str, IdempotencyEntry] = {}
+        """The entries of tasks of other sessions, by task id."""
 
     # --- adding and removing ------------------------------------------------------------------------------------
 
@@ -84,29 +84,36 @@ class TaskRegistry:
                 f"Queue full: the session has {len(self._live)} live tasks",
                 data={"max_tasks_per_session": self._max_live},
             )
-        if submit.idempotency_key is not None and len(self._keys) >= MAX_KEYS:
-            raise QueueFull("Queue full: the session has used up its idempotency keys", data={"max_keys": MAX_KEYS})
-        self._account.require(cost + _key_bytes(submit.idempotency_key))
+        if submit.idempotency_key is not None:
+            self._keys.check_room(self._principal)
+            cost += KEY_BYTES
+        self._account.require(cost)
 
-    def enter(self, task: TaskActor, submit: TaskSubmit) -> None:
+    def enter_key(self, task_id: str, submit: TaskSubmit) -> Slot[None] | None:
+        """Enter the key of an accepted submission; return the receipt that its task waits for. None without a key."""
+        if submit.idempotency_key is None:
+            return None
+        entry, receipt = self._keys.enter(
+            self._principal, submit.idempotency_key, digest(submit), task_id, self, self._account
+        )
+        self._keyed[task_id] = entry
+        return receipt
+
+    def enter(self, task: TaskActor) -> None:
         """Add an accepted task, whose cost has been charged."""
         self._live[task.task_id] = task
-        self._account.add(_key_bytes(submit.idempotency_key))
-        if submit.idempotency_key is not None:
-            entry = IdempotencyEntry(task.task_id, digest(submit), "QUEUED")
-            self._keys[submit.idempotency_key] = self._keyed[task.task_id] = entry
 
-    def settle_key(self, submit: TaskSubmit, error: RpcError | None) -> None:
+    def settle_key(self, task_id: str, error: RpcError | None) -> None:
         """Note that a submission is on record, or, with `error`, that it failed: its key is then free again.
 
         The repeats that came in between are answered, in their order.
         """
-        if submit.idempotency_key is None:
+        known = self._keyed.get(task_id)
+        if known is None:
             return
-        known = self._keys[submit.idempotency_key]
         if error is not None:
-            del self._keys[submit.idempotency_key]
-            self._account.release(_key_bytes(submit.idempotency_key))
+            del self._keyed[task_id]
+            self._keys.free(known)
         waiting, known.waiting = known.waiting, None
         for settled in waiting or ():
             settled(error)
@@ -116,13 +123,15 @@ class TaskRegistry:
         assert task.snapshot is not None
         del self._live[task.task_id]
         self._account.release(task.charged)
-        finished = Finished(task.task_id, task.status, task.snapshot, task.log, self)
-        self._history[task.task_id] = finished
-        self._account.offer(finished)
-        self._account.add(_ended_bytes(finished))
+        self._keep(Finished(task.task_id, task.status, task.snapshot, task.log, self))
         entry = self._keyed.pop(task.task_id, None)
         if entry is not None:
-            entry.status = task.status
+            self._keys.ended(entry, task.status)
+
+    def _keep(self, finished: Finished) -> None:
+        self._history[finished.task_id] = finished
+        self._account.offer(finished)
+        self._account.add(_ended_bytes(finished))
         while len(self._history) > self._max_history:
             self.forget(next(iter(self._history)))
 
@@ -140,10 +149,9 @@ class TaskRegistry:
         for task in self._live.values():
             self._account.release(task.charged)
             task.log.let_go()
-        self._account.release(sum(map(_key_bytes, self._keys)))
         self._live.clear()
-        self._keys.clear()
         self._keyed.clear()
+        self._adopted.clear()
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -153,37 +161,49 @@ class TaskRegistry:
         Raises InvalidParams if the key was used for another task.
         """
         key = submit.idempotency_key
-        known = None if key is None else self._keys.get(key)
-        if known is None:
-            return None
-        if known.digest != digest(submit):
-            reason = f"idempotency_key {key!r} was used in this session for another task"
-            raise InvalidParams(
-                f"Invalid params: {reason}",
-                data={"path": "/task/idempotency_key", "reason": reason, "task_id": known.task_id},
-            )
-        return known
+        return None if key is None else self._keys.find(self._principal, key, digest(submit))
 
     def repeated(self, known: IdempotencyEntry) -> dict[str, Any]:
-        """Return the answer to a submission that repeats this one."""
-        live = self._live.get(known.task_id)
+        """Return the answer to a submission that repeats this one, whose task is then known here too."""
+        if not self.has(known.task_id):
+            self._adopted[known.task_id] = known
+        live = self._home(known.task_id)._live.get(known.task_id)
         status = known.status if live is None else live.status
         return {"task_id": known.task_id, "status": status, "repeated": True}
 
+    def _home(self, task_id: str) -> TaskRegistry:
+        """Return the registry that has a task: this one, or for an adopted task that of its session."""
+        entry = self._adopted.get(task_id)
+        if entry is None:
+            return self
+        if entry.home is not None and entry.home.holds(task_id):
+            return cast("TaskRegistry", entry.home)
+        # Its session has ended, or has forgotten it: what is left is its status.
+        del self._adopted[task_id]
+        reason = {} if entry.reason is None else {"error": entry.reason, "error_data": {"effect": "unknown"}}
+        snapshot = orjson.dumps({"task_id": task_id, "status": entry.status, "intent": "", "steps": [], **reason})
+        log = EventLog(task_id, None, self._account, EVENT_BYTES)
+        self._account.add(EVENT_BYTES)
+        log.publish("task_finish", timestamp(entry.at), {"status": entry.status, **reason})
+        self._keep(Finished(task_id, entry.status, snapshot, log, self))
+        return self
+
     def get(self, task_id: str) -> Any:
         """Return the result of task.get. Raises TaskNotFound."""
-        finished = self._history.get(task_id)
-        return self.live(task_id).describe() if finished is None else orjson.Fragment(finished.snapshot)
+        home = self._home(task_id)
+        finished = home._history.get(task_id)
+        return home.live(task_id).describe() if finished is None else orjson.Fragment(finished.snapshot)
 
     def cancel(self, task_id: str) -> dict[str, Any]:
         """Cancel a task; return the result of task.cancel, with the status of a task that has ended.
 
         Raises TaskNotFound.
         """
-        finished = self._history.get(task_id)
+        home = self._home(task_id)
+        finished = home._history.get(task_id)
         if finished is not None:
             return {"task_id": task_id, "status": finished.status}
-        task = self.live(task_id)
+        task = home.live(task_id)
         if task.verdict is not None:
             return {"task_id": task_id, "status": task.verdict}
         task.cancel("cancelled")
@@ -198,11 +218,16 @@ class TaskRegistry:
 
     def log_of(self, task_id: str) -> EventLog:
         """Return a task's event history. Raises TaskNotFound."""
-        finished = self._history.get(task_id)
-        return self.live(task_id).log if finished is None else finished.log
+        home = self._home(task_id)
+        finished = home._history.get(task_id)
+        return home.live(task_id).log if finished is None else finished.log
 
     def has(self, task_id: str) -> bool:
-        """Return True while the task lives or is kept as ended."""
+        """Return True while the task lives, is kept as ended, or is adopted."""
+        return self.holds(task_id) or task_id in self._adopted
+
+    def holds(self, task_id: str) -> bool:
+        """See `idempotency.Home`: this session's own tasks."""
         return task_id in self._live or task_id in self._history
 
     def logs(self) -> Iterator[EventLog]:
@@ -217,7 +242,7 @@ class TaskRegistry:
         return list(self._live.values())
 
 
-def digest(submit: TaskSubmit) -> bytes:
+def digest(submit: TaskSubmit) -> str:
     """Return a digest that two submissions share if intent, constraints and steps, with their args, are the same.
 
     The order of members and white space do not count, but 1 and 1.0 differ (docs/decisions/0096).
@@ -227,11 +252,7 @@ def digest(submit: TaskSubmit) -> bytes:
         for step in submit.steps
     ]
     parts = (submit.intent, repr(submit.constraints), steps)
-    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).digest()
-
-
-def _key_bytes(key: str | None) -> int:
-    return 0 if key is None else KEY_BYTES + text_bytes(key)
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def _ended_bytes(finished: Finished) -> int:

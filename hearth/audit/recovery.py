@@ -19,7 +19,7 @@ from hearth.audit.writer import sync_directory
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 WINDOW = 128 * 1024 * 1024
@@ -55,6 +55,10 @@ class Recovery:
     in_flight: tuple[Record, ...] = ()
     unclean: bool = False
     complete: bool = True
+    finished: Mapping[str, str] = field(factory=dict)
+    """The terminal status of each task that ended in the last run, by task id."""
+    began: int = 0
+    """The number of the record with which the last run began."""
 
     def record(self) -> Record | None:
         """The `daemon.recover` record, or None if the last run ended as it should."""
@@ -121,6 +125,8 @@ def recover(path: Path, fd: int, now: float) -> Recovery:
         in_flight=tuple(unfinished.tasks()),
         unclean=unfinished.unclean,
         complete=unfinished.complete,
+        finished=unfinished.finished,
+        began=unfinished.began,
     )
 
 
@@ -222,7 +228,8 @@ class _Unfinished:
 
     unclean: bool = False
     complete: bool = True
-    _finished: set[str] = field(factory=set)
+    began: int = 0
+    finished: dict[str, str] = field(factory=dict)
     _finished_steps: set[tuple[str, int | None]] = field(factory=set)
     _open: dict[str, dict[str, Any]] = field(factory=dict)
 
@@ -241,7 +248,7 @@ class _Unfinished:
     def tasks(self) -> Iterator[Record]:
         """Yield the tasks in flight; the one without a record for the longest time first."""
         for task in reversed(self._open.values()):
-            if task["task_id"] not in self._finished:
+            if task["task_id"] not in self.finished:
                 yield {**task, "steps": task["steps"][::-1]}
 
     def _take(self, record: Record) -> bool:
@@ -250,6 +257,7 @@ class _Unfinished:
         if event == "daemon.start":
             self.unclean = True
         if event in RUN_EVENTS:
+            self.began = record["seq"]
             return True
         if not isinstance(task_id, str):
             return False
@@ -258,10 +266,10 @@ class _Unfinished:
         # write.
         step = (task_id, index if isinstance(index, int) else None)
         if event == "task.finish":
-            self._finished.add(task_id)
+            self.finished.setdefault(task_id, str(record.get("status")))
         elif event == "task.step.finish":
             self._finished_steps.add(step)
-        elif event in ("task.submit", "task.step.start") and task_id not in self._finished:
+        elif event in ("task.submit", "task.step.start") and task_id not in self.finished:
             task = self._open.setdefault(
                 task_id, {"session_id": record.get("session_id"), "task_id": task_id, "steps": []}
             )

@@ -321,6 +321,16 @@ class ToolsConfig:
 
 
 @frozen(field_transformer=checked)
+class TasksConfig:
+    """[tasks]: how long the idempotency keys of task.submit are kept."""
+
+    idempotency_days: Annotated[float, Number(gt=0)] = 7
+    """Days for which a repeated submission is recognised, in all sessions of its principal and across restarts."""
+    max_idempotency_keys: Annotated[int, Integer(1, 1_000_000)] = 50_000
+    """Keys that one principal may have; a submission with another new key is refused."""
+
+
+@frozen(field_transformer=checked)
 class SandboxConfig:
     """[sandbox]: by default everything that this kernel can enforce, and the user that started the daemon.
 
@@ -438,6 +448,7 @@ class Config:
     audit: AuditConfig = AuditConfig()
     files: FilesConfig = FilesConfig()
     tools: ToolsConfig = field(factory=ToolsConfig)
+    tasks: TasksConfig = TasksConfig()
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     limits: LimitsConfig = LimitsConfig()
     policy: tuple[PolicyConfig, ...] = ()

@@ -94,6 +94,8 @@ META_TASK = f"{META}/task"
 """The HACP task that a result comes from."""
 META_EXPECT = "hearth/expect"
 """The key in a call's `_meta` of the effect that it must have: the member `expect` of a step (task.submit)."""
+META_KEY = "hearth/idempotency_key"
+"""The key in a call's `_meta` of its idempotency key: a repeated call returns the first one's result."""
 META_ERROR = f"{META}/error"
 """The HACP error of a failure: code, symbol, message and data, as in docs/reference/errors.md."""
 

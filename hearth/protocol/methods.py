@@ -174,6 +174,8 @@ HCP_METHODS: Mapping[str, Callable[[Mapping[str, Any]], HcpParams]] = {
 Priority: TypeAlias = Literal["low", "normal", "high", "urgent"]
 PRIORITIES: Mapping[str, int] = {"low": 0, "normal": 1, "high": 2, "urgent": 3}
 
+MOST_KEY = 256
+"""Characters of an idempotency key."""
 SUPPORTED_MAJOR = 0
 SUPPORTED = "0.1.0"
 MOST_STEPS = 4096
@@ -497,7 +499,7 @@ def _read_task(params: Mapping[str, Any], *, subscribe: bool = False) -> TaskSub
         raise wrong("/task/steps", "at least one step", None)
     if len(steps) > MOST_STEPS:
         raise wrong("/task/steps", f"at most {MOST_STEPS} steps", None)
-    key = read_optional_text(task, "idempotency_key", "/task")
+    key = read_optional_text(task, "idempotency_key", "/task", most=MOST_KEY)
     if key == "":
         # A client that fills in every member would otherwise get the first task's answer for all its tasks.
         raise wrong("/task/idempotency_key", "at least one character", None)

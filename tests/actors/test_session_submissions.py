@@ -327,11 +327,39 @@ async def test_a_repeat_is_told_by_what_was_written_without_hashing_each_steps_a
             assert refused.value.data["task_id"] == first
 
 
-async def test_a_key_belongs_to_its_session(world):
+async def test_a_key_belongs_to_its_principal_and_not_to_its_session(world):
     with trio.fail_after(60):
         client = world.connect()
         one, other = await client.open(), await client.open()
-        assert await one.start(("read", {}), key="k") != await other.start(("read", {}), key="k")
+        stranger = await world.connect(BOB).open()
+        first = await one.start(("read", {}), key="k")
+        assert await other.start(("read", {}), key="k") == first
+        assert await stranger.start(("read", {}), key="k") != first
+
+
+async def test_a_repeat_in_another_session_can_follow_and_cancel_the_first_sessions_task(world):
+    with trio.fail_after(60):
+        one = await world.connect().open()
+        other = await world.connect().open()
+        task_id = await one.start(("wait", {"tag": "x"}), key="k")
+        await other.submit(("wait", {"tag": "x"}), key="k", subscribe=True)
+        assert (await other.get(task_id))["status"] in ("QUEUED", "RUNNING")
+        assert await other.cancel(task_id) == "CANCELLING"
+        assert [event["phase"] for event in await other.client.finished(task_id)][-1] == "task_finish"
+        assert (await other.get(task_id))["status"] == "CANCELLED"
+
+
+async def test_a_repeat_after_the_end_of_the_first_session_has_the_status_of_its_task(world):
+    with trio.fail_after(60):
+        one = await world.connect().open()
+        task_id = await one.start(("read", {"tag": "once"}), key="k")
+        await one.wait(task_id)
+        await one.close()
+        other = await world.connect().open()
+        again = await other.submit(("read", {"tag": "once"}), key="k")
+        assert again == {"task_id": task_id, "status": "SUCCESS", "repeated": True}
+        assert await other.wait(task_id) == {"task_id": task_id, "status": "SUCCESS", "intent": "", "steps": []}
+    assert world.observer.labels("begin").count("once") == 1
 
 
 async def test_the_key_of_a_refused_submission_stands_for_nothing(make_world):
@@ -413,8 +441,12 @@ async def test_a_repeat_of_a_submission_that_could_not_be_recorded_is_refused_wi
         assert (await session.run(("read", {}), key="k"))["status"] == "SUCCESS"
 
 
-async def test_a_session_that_uses_up_its_keys_is_told_and_none_is_forgotten(world, monkeypatch):
-    monkeypatch.setattr("hearth.actors.task_registry.MAX_KEYS", 2)
+async def test_a_principal_that_uses_up_its_keys_is_told_and_none_is_forgotten(make_world):
+    async with make_world(max_keys=2) as world:
+        await _uses_up_its_keys(world)
+
+
+async def _uses_up_its_keys(world):
     with trio.fail_after(60):
         session = await world.connect().open()
         first = await session.start(("read", {}), key="a")

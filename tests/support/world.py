@@ -39,7 +39,7 @@ from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.transport import PeerGone
 from hearth.client.connection import Client
-from hearth.config.model import AuditConfig, Config, LimitsConfig
+from hearth.config.model import AuditConfig, Config, LimitsConfig, TasksConfig
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
@@ -309,7 +309,18 @@ class World:
 class BenchWorld(World):
     """A world over bench drivers, without threads and files."""
 
-    def __init__(self, *, buses=None, widths=None, policy=(OPEN,), durability="os", keep=(), extra_tools=(), **limits):
+    def __init__(
+        self,
+        *,
+        buses=None,
+        widths=None,
+        policy=(OPEN,),
+        durability="os",
+        keep=(),
+        extra_tools=(),
+        max_keys=1000,
+        **limits,
+    ):
         self.observer = Observer()
         self.drivers = {
             name: BenchDriver(name, self.observer, style=style, width=(widths or {}).get(name, 1), keep=keep)
@@ -332,6 +343,7 @@ class BenchWorld(World):
                 paths=self.paths,
                 journal=MemoryJournal(self.observer, durability=durability),
                 limits=evolve(LimitsConfig(), **limits),
+                tasks=TasksConfig(max_idempotency_keys=max_keys),
                 clock=lambda: NOON + trio.current_time(),
             )
         )

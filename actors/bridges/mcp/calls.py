@@ -43,7 +43,7 @@ from hearth.errors import (
     SessionInvalid,
 )
 from hearth.mcp.arguments import Fault, closest, usage
-from hearth.mcp.names import LONGEST_SHOWN, META_TASK
+from hearth.mcp.names import LONGEST_SHOWN, META_KEY, META_TASK
 from hearth.mcp.results import WORLD, Call, of_error, of_step, of_task, wrong_arguments
 from hearth.protocol.client import read_task
 from hearth.protocol.jsonrpc import require_depth
@@ -118,6 +118,8 @@ class ConsentRequest:
     constraints: Mapping[str, Any] = field(factory=dict)
     plan: bool = False
     """True if the result reports every step, and not only a single one."""
+    key: str | None = None
+    """The idempotency key; not for a dry run."""
 
     @property
     def risk(self) -> int:
@@ -382,9 +384,9 @@ async def _submit(client: Client, job: ConsentRequest) -> Running:
     # Reading and checking used one turn of the event loop; submitting takes another.
     await trio.lowlevel.checkpoint()
     try:
-        return Running(
-            client, session, job, await session.submit(job.intent, job.steps, follow=True, **job.constraints)
-        )
+        key = None if job.constraints.get("dry_run") else job.key
+        task = await session.submit(job.intent, job.steps, idempotency_key=key, follow=True, **job.constraints)
+        return Running(client, session, job, task)
     except (SessionInvalid, CarrierError) as error:
         client.forget(session, error)
         raise
@@ -579,9 +581,23 @@ def _raised(job: ConsentRequest) -> ConsentRequest:
 
 def of_result(result: TaskResult, *, plan: bool) -> dict[str, Any]:
     """Return a finished task as a CallToolResult."""
-    if plan or not result.steps:
+    if not result.steps:
+        return _known_by_its_key(result)
+    if plan:
         return of_task(result)
     return of_step(result.steps[0], task_id=result.task_id)
+
+
+def _known_by_its_key(result: TaskResult) -> dict[str, Any]:
+    """Return the result for a call that was made before, in a session or a run of the daemon that has ended."""
+    effect = "done" if result.status == "SUCCESS" else "unknown"
+    why = f": {result.error}" if result.error else ""
+    text = (
+        f"A call with this {META_KEY} was made before, as task {result.task_id}, and ended {result.status}{why}. Its "
+        f"result is not kept any more. {WORLD[effect]}"
+    )
+    meta = {META_TASK: {"task_id": result.task_id, "status": result.status}}
+    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": meta}
 
 
 def with_note(client: Client, outcome: dict[str, Any]) -> dict[str, Any]:

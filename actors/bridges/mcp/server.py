@@ -47,11 +47,11 @@ from hearth.api import Step
 from hearth.config.model import CARDS
 from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, MethodNotFound, RpcError
 from hearth.mcp.arguments import MOST_FAULTS, Arguments, Fault, same, usage
-from hearth.mcp.names import HALT, LONGEST_SHOWN, META_EXPECT, PLAN, icon, mcp_name
+from hearth.mcp.names import HALT, LONGEST_SHOWN, META_EXPECT, META_KEY, PLAN, icon, mcp_name
 from hearth.mcp.results import Call, of_error, of_halt, unknown_tool, wrong_arguments
 from hearth.mcp.tools import CONSTRAINTS, HALT_DEFINITION, HALT_INPUT, PLAN_DEFINITION, PLAN_INPUT, near_tools
 from hearth.policy.memory import unlimited
-from hearth.protocol.methods import read_expect
+from hearth.protocol.methods import MOST_KEY, read_expect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -443,7 +443,17 @@ class HacpTools(TaskProvider):
         expect, faults = _expected(view, (params.meta or {}).get(META_EXPECT), "")
         if faults:
             raise Refused(wrong_arguments(mcp_name(name), faults, f"Correct {META_EXPECT} in _meta."))
-        return ConsentRequest(mcp_name(name), f"tools/call {name}", (Step(name, args, expect),), (entry,))
+        steps = (Step(name, args, expect),)
+        return ConsentRequest(mcp_name(name), f"tools/call {name}", steps, (entry,), key=_key(params))
+
+
+def _key(params: types.CallToolRequestParams) -> str | None:
+    """Return the idempotency key of a call, or None. Raises Refused."""
+    key = (params.meta or {}).get(META_KEY)
+    if key is None or (isinstance(key, str) and 1 <= len(key) <= MOST_KEY):
+        return key
+    fault = Fault(f"/_meta/{META_KEY.replace('/', '~1')}", f"expected a string of 1 to {MOST_KEY} characters")
+    raise Refused(wrong_arguments(params.name[:LONGEST_SHOWN], (fault,), f"Correct {META_KEY} in _meta."))
 
 
 def _expected(view: ToolView, value: Any, at: str) -> tuple[Expect | None, list[Fault]]:
@@ -514,7 +524,7 @@ class PlanTool(TaskProvider):
         constraints = {name: value for name, value in plan.items() if name not in ("intent", "steps")}
         steps = [Step(step.entry["name"], step.args, step.expect) for step in read]
         entries = [step.entry for step in read]
-        return ConsentRequest(PLAN, plan["intent"], steps, entries, constraints, plan=True)
+        return ConsentRequest(PLAN, plan["intent"], steps, entries, constraints, plan=True, key=_key(params))
 
 
 @frozen
