@@ -22,6 +22,7 @@ from hearth.config.model import (
     PolicyConfig,
     SandboxConfig,
     ServerConfig,
+    TasksConfig,
     ToolsConfig,
     load_config,
 )
@@ -43,6 +44,7 @@ TABLES = {
     "[audit]": AuditConfig,
     "[files]": FilesConfig,
     "[tools]": ToolsConfig,
+    "[tasks]": TasksConfig,
     "[tools.exec.NAME]": ExecTemplate,
     "[tools.exec.NAME.params.PARAM]": ExecParam,
     "[sandbox]": SandboxConfig,

@@ -25,6 +25,7 @@ from hearth.config.model import (
     LimitsConfig,
     PolicyConfig,
     ServerConfig,
+    TasksConfig,
     ToolsConfig,
     default_socket,
     default_state_dir,
@@ -202,6 +203,7 @@ def configs(draw):
         audit=draw(sections(AuditConfig)),
         files=draw(sections(FilesConfig)),
         tools=draw(sections(ToolsConfig, exec=exec_templates, disable=st.just(()))),
+        tasks=draw(sections(TasksConfig)),
         limits=draw(sections(LimitsConfig)),
         policy=tuple(entries),
     )
