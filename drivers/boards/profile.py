@@ -457,6 +457,9 @@ def parse_halt(table: Table, profile: Profile) -> HaltSpec:
         if line is not None:
             used.update({(one.chip, one.offset): "a line of [[halt.sequence]]" for one in sequence})
             _check_halt_line(entry, line, used, driven=True)
+            if line[3].limit is not None:
+                why = f"{show(line[2])} has a limit, which the heartbeat does not ask"
+                entry.fault("line", f"{why}; take the limit out, or name another line")
             heartbeat = Heartbeat(*line[:3], hz)
         entry.done()
     table.done()

@@ -626,8 +626,8 @@ WARM = {"sensor": "temperature", "min": 5, "max": 40.5}
 
 def interlocked(*requires, content=SIM, **more):
     lock = {"drives": "RELAY", "value": 1, "requires": list(requires) or [DOOR], **more}
-    # Without [halt], whose lines are outputs and inputs too: an edit of a line would be a mistake there as well.
-    content = {key: value for key, value in content.items() if key != "halt"}
+    # Without the board's own [halt], whose lines are outputs and inputs too: an edit of one would be a mistake there.
+    content = {key: value for key, value in content.items() if key != "halt" or value != SIM["halt"]}
     return {**content, "interlock": [{key: value for key, value in lock.items() if value is not None}]}
 
 
@@ -799,9 +799,13 @@ BAD_LIMITS = {
         limited(safe=1, limit={"max_on_ms": 500}),
         f"{LINE}.limit.max_on_ms: after it the line goes to its safe state, which is on (safe = 1); give the line safe",
     ),
+    "the heartbeat": (
+        {**limited("GPIO9", limit={"max_on_ms": 500}), "halt": {"heartbeat": {"line": "GPIO9", "hz": 1}}},
+        'halt.heartbeat.line: "GPIO9" has a limit, which the heartbeat does not ask; take the limit out',
+    ),
     "an input": (
-        limited(direction="input", limit={"max_on_ms": 500}),
-        f'{LINE}.limit: a line with direction = "input" is never driven, so it has no limit',
+        limited("GPIO9", direction="input", limit={"max_on_ms": 500}),
+        'gpio[0].lines.GPIO9.limit: a line with direction = "input" is never driven, so it has no limit',
     ),
     "a line that clamps": (
         limited(limit={"max_on_ms": 500}, on_limit="clamp"),
