@@ -719,11 +719,11 @@ BAD_INTERLOCKS = {
     "a line of two chips": (interlocked(content=two_chips()), '"BUTTON" is a line of sim, other; add chip = "..."'),
     "an unknown sensor": (interlocked({"sensor": "level", "min": 1}), 'no sensor is named "level"; [sensors] has temp'),
     "the heartbeat as output": (
-        interlocked(content={**SIM, "halt": {"heartbeat": {"line": "RELAY", "hz": 1}}}),
+        interlocked() | {"halt": {"heartbeat": {"line": "RELAY", "hz": 1}}},
         'drives: line "RELAY" is the heartbeat of [halt], which asks no interlock; name another',
     ),
     "a level of the stop sequence": (
-        interlocked(content={**SIM, "halt": {"sequence": [{"line": name, "value": 1} for name in ("LED", "GPIO5")]}}),
+        interlocked() | {"halt": {"sequence": [{"line": name, "value": 1} for name in ("LED", "GPIO5")]}},
         'value: halt.sequence[1] drives line "RELAY" to it, and a stop asks no interlock; drop that entry',
     ),
     "no level": (interlocked({"line": "BUTTON"}), "requires[0].value: missing; it takes 0 or 1, the level that"),

@@ -545,7 +545,7 @@ def _declared(capability: Capability) -> dict[str, Any]:
 
 def _check_approver(allowed: Allowance) -> None:
     if "approve" not in allowed.rights:
-        reason = f"policy {allowed.policy!r} does not allow approving jobs: its rights have no \"approve\""
+        reason = f'policy {allowed.policy!r} does not allow approving jobs: its rights have no "approve"'
         raise PermissionDenied(data={"reason": reason, "policy": allowed.policy})
 
 
