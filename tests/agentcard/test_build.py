@@ -130,7 +130,7 @@ def test_a_card_tells_nothing_of_people_nor_of_the_host(tools):
     text = json.dumps({**card, "capabilities": [{**c, "input_schema": 0, "output_schema": 0}
                                                 for c in card["capabilities"]]})  # fmt: skip
     for secret in ("Ada", "Lovelace", "lamp"):
-        assert secret not in json.dumps(card)
+        assert not re.search(rf"\b{secret}\b", json.dumps(card))
     for word in (platform.node(), getpass.getuser(), "/home"):
         assert not re.search(rf"\b{re.escape(word)}\b", text)
     assert "input_schema" not in by_id(card)["tool.proc.exec"], "the operator wrote into it what there is to run"
