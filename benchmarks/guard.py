@@ -17,7 +17,7 @@ from attrs import frozen
 from benchmarks.report import Row
 from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.guard import guard_of
-from hearth.actors.safety.interlocks import Interlocks
+from hearth.actors.bus.interlocks import Interlocks
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
