@@ -63,7 +63,8 @@ lines, bus = sys.argv[1:-1], int(sys.argv[-1])
 from smbus2 import SMBus
 files = [open(path, "rb", buffering=0) for path in lines]
 spans = [[] for _ in lines]
-state = [(0, None, None)] * len(lines)  # level, last sample before it, first sample within it
+state = [(0, None, None)] * len(lines)  # level, latest time before it, earliest time within it
+last = [0.0] * len(lines)
 samples, values = 0, set()
 levels = [0] * len(lines)
 print("ready", flush=True)
@@ -71,18 +72,18 @@ with SMBus(bus) as wire:
     os.set_blocking(0, False)
     while True:
         for number, file in enumerate(files):
+            # Between two readings of the clock: the kernel may run another process at any point.
+            early = time.monotonic()
             file.seek(0)
             level = int(file.read())
-            now = time.monotonic()
+            late = time.monotonic()
             if level != levels[number]:
                 old, before, first = state[number]
                 if before is not None:
-                    spans[number].append((old, last_of[number] - first, now - before))
-                state[number] = (level, last_of[number] if samples else None, now)
+                    spans[number].append((old, last[number] - first, late - before))
+                state[number] = (level, last[number] if samples else None, late)
                 levels[number] = level
-            if samples == 0:
-                last_of = [now] * len(lines)
-            last_of[number] = now
+            last[number] = early
         samples += 1
         if samples % 4 == 0:
             values.add(wire.read_byte_data(0x48, 0x10))
@@ -160,13 +161,16 @@ async def storm(session, dice, bus, left):
             await trio.sleep(dice.random() * 0.05)
             await task.cancel()
         await task.wait()
+        if dice.random() < 0.3:
+            # Else the time between two switchings would all be spent on refusals.
+            await trio.sleep(dice.random() * 0.1)
 
 
-@pytest.mark.parametrize("count", [1_000, pytest.param(WRITES, marks=pytest.mark.proof)], ids=["some", "many"])
+@pytest.mark.parametrize("count", [2_000, pytest.param(WRITES, marks=pytest.mark.proof)], ids=["some", "many"])
 async def test_an_observer_of_the_kernels_lines_sees_no_level_outside_the_limits(outside, profile, count):
     cell, bus = outside
     dice, left = random.Random(count), [count]
-    with trio.fail_after(60 + count / 100):
+    with trio.fail_after(120 + count / 50):
         async with (
             hearth.open_runtime(board=profile, config=Config(policy=(UNHURRIED,))) as runtime,
             runtime.open_session() as one,
@@ -183,9 +187,9 @@ async def test_an_observer_of_the_kernels_lines_sees_no_level_outside_the_limits
     print(len(heater), len(motor), seen["samples"], seen["values"][:1], seen["values"][-1:])
     late = 0.15
     """Seconds by which a busy machine's timer may be late."""
-    assert all(most >= 0.06 for level, _, most in heater)
-    assert all(least <= 0.4 + late for level, least, _ in heater if level)
-    assert all(least <= 0.2 + late for level, least, _ in motor if level)
-    assert all(most >= 0.04 for level, _, most in motor if not level)
+    assert [span for span in heater if span[2] < 0.06] == []
+    assert [span for span in heater if span[0] and span[1] > 0.4 + late] == []
+    assert [span for span in motor if span[0] and span[1] > 0.2 + late] == []
+    assert [span for span in motor if not span[0] and span[2] < 0.04] == []
     assert 10 <= seen["values"][0] <= seen["values"][-1] <= 200
     assert min(len(heater), len(motor), len(seen["values"])) > 5
