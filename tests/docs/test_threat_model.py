@@ -12,6 +12,7 @@ from hearth._util.text import LONGEST_COMPARED, MOST_COMPARED
 from hearth.actors import admission, connection, refusals, send_queue
 from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
+from hearth.actors.safety import plans
 from hearth.audit import backlog
 from hearth.config.model import Config
 from hearth.policy.rules import Rate
@@ -81,6 +82,10 @@ def bound(row: str) -> list[float]:
             ],
         ),
         ("Sessions", [LIMITS.max_sessions_per_principal, LIMITS.idle_ttl_s]),
+        (
+            "Plans",
+            [LIMITS.max_plans_per_principal, plans.MOST_PLANS, plans.MOST_PLAN_BYTES / KIB, LIMITS.plan_ttl_s],
+        ),
         ("Tasks", [LIMITS.max_tasks_per_session, LIMITS.max_steps, LIMITS.task_history]),
         ("Memory kept for clients", [LIMITS.max_retained_bytes / MIB, LIMITS.max_retained_total_bytes / MIB]),
         ("A bus's queue", [LIMITS.bus_queue]),
@@ -100,7 +105,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 31
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 32
 
 
 def test_what_is_said_of_messages_is_so() -> None:
