@@ -39,16 +39,12 @@ from hearth.errors import (
 from hearth.mcp.names import PLAN
 
 POLICY = """
-[tools]
-enable = ["proc.exec"]
-[tools.exec]
-notify = ["/bin/echo", "hello"]
 [[policy]]
 name = "agent"
 match = { any = true }
 max_risk = 2
 max_risk_ceiling = 3
-tools = ["gpio.*", "i2c.*", "uart.*", "hw.*", "sys.*", "file.*", "proc.exec"]
+tools = ["gpio.*", "i2c.*", "uart.*", "hw.*", "sys.*", "file.*", "proc.*"]
 rate = { "gpio.pulse" = "2/m", "gpio.set" = "200/s" }
 lines = ["LED", "PUMP", "DOOR", "RELAY", "GPIO27", "GPIO3?"]
 i2c = ["1:0x48", "1:0x50", "1:0x4d", "1:0x51"]
@@ -267,7 +263,7 @@ REQUESTS = [
         "Amazon Q extension, 2025",
         "a prompt that wipes the machine",
         [step("proc.exec", template="notify")],
-        PERSON,
+        NONE,
         RISKY,
     ),
     Unsafe("Claude Code, rm -rf, 2025", "a home directory deleted", [step("file.delete", path="{data}/db")], SCOPE),
@@ -281,7 +277,7 @@ REQUESTS = [
     Unsafe(
         "Knight Capital, 2012",
         "old code runs beside the new",
-        [step("file.delete", path="{data}/db"), step("proc.exec", template="notify")],
+        [step("file.delete", path="{data}/db"), step("sys.uptime")],
         PERSON,
         {**RISKY, "abort_on_step_failure": False},
     ),
@@ -289,7 +285,7 @@ REQUESTS = [
         "CurXecute, CVE-2025-54135",
         "a message in a chat runs a program",
         [step("proc.exec", template="notify")],
-        SCOPE,
+        NONE,
         {"priority": "urgent"},
     ),
     # Words and numbers that are no requests at all.
@@ -305,7 +301,7 @@ REQUESTS = [
         "CVE-2025-6514, mcp-remote",
         "a shell in an address",
         [step("proc.exec", template="notify; rm -rf /")],
-        BAD,
+        NONE,
         RISKY,
     ),
     Unsafe("Ariane 501, 1996", "a number that does not fit", [write(0x10, 1, reg_width=8, ten_bit="yes")], BAD),

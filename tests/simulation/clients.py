@@ -15,7 +15,7 @@ from hearth.policy.principal import Principal
 
 from . import orders
 from .carriers import Pipe, line_of
-from .terms import PRINCIPALS, UNLISTED
+from .terms import APPROVER, PRINCIPALS, UNLISTED
 
 ACTIONS = {
     "submit": 30,
@@ -51,7 +51,10 @@ def plan(seed, number):
     actions = [(rng.random() * pace, kind) for kind in kinds]
     # By a chance of its own, so that the rest of the plan is the same with it and without.
     last = random.Random(f"{seed}/last/c{number}")
-    return [*actions, (last.random() * pace, "share")] if last.random() < 0.2 else actions
+    if last.random() < 0.2:
+        actions.append((last.random() * pace, "share"))
+    asks = random.Random(f"{seed}/plans/c{number}")
+    return [*actions, (asks.random() * pace, "planned")] if asks.random() < 0.15 else actions
 
 
 class Connection:
@@ -139,6 +142,7 @@ class Client:
         self.sessions: list[str] = []
         self.tasks: list[tuple[str, str]] = []
         self.keys: list[dict] = []
+        self.plans: list[dict] = []
         self._ids = 0
         self.rng = rng
 
@@ -152,6 +156,8 @@ class Client:
             self.scenario.known.append(result["session_id"])
         elif what == "task":
             self.tasks.append((learn[1], result["task_id"]))
+        elif what == "plan":
+            self.plans.append(result)
         elif what == "closed" and learn[1] in self.sessions:
             self.sessions.remove(learn[1])
 
@@ -452,6 +458,45 @@ class Client:
         self.send(self.request("session.close", {"session_id": one}, ("closed", one)))
         self.sessions = [other]
         await trio.sleep(rng.choice([1, 5]))
+
+    async def planned(self) -> None:
+        """Ask for what needs an approval, at once and as a plan; have that approved, or not; execute it twice."""
+        rng, session = self.rng, self.session()
+        steps = [{"tool": "file.delete", "args": {"mark": f"{self.name}.0", "path": rng.choice(orders.PATHS)}}]
+        task = {"intent": self.name, "steps": steps, "constraints": {"max_risk_level": 3}}
+        if rng.random() < 0.5:
+            # With a mark of its own: what is refused touches nothing, and the plan is another request.
+            direct = [{**steps[0], "args": {**steps[0]["args"], "mark": f"{self.name}.1"}}]
+            params = {"session_id": session, "task": {**task, "steps": direct}}
+            self.send(self.request("task.submit", params, ("task", session)))
+        self.send(self.request("plan.prepare", {"session_id": session, "task": task}, ("plan", session)))
+        await self.hear(2)
+        if not self.plans:
+            return
+        plan = self.plans.pop()
+        if rng.random() < 0.8:
+            await self.have_approved(plan)
+        for _ in range(2):
+            if self.connection is not None and not self.connection.over:
+                params = {"session_id": session, "plan_id": plan["plan_id"]}
+                self.send(self.request("plan.execute", params, ("task", session)))
+                await trio.sleep(rng.choice([0.0, 2.0]))
+
+    async def have_approved(self, plan) -> None:
+        """Let another principal approve a plan, on a connection of its own."""
+        other = Client(self.scenario, self.number)
+        uid = int(APPROVER.partition(":")[2])
+        other.principal = Principal(kind="unix", uid=uid, gid=uid)
+        other.name, other.nursery, other.ears = f"{self.name}.approver", self.nursery, "good"
+        if not await other.connect():
+            return
+        other.open_session()
+        await other.hear(1)
+        if other.sessions and other.connection is not None and not other.connection.over:
+            params = {"session_id": other.sessions[0], "plan_id": plan["plan_id"], "hash": plan["hash"]}
+            other.send(other.request("plan.approve", params, ("got", other.sessions[0])))
+            await other.hear(1)
+        other.go("close")
 
     async def break_session(self) -> None:
         """Use a tool that has a bug in what the session itself asks it."""

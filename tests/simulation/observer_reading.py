@@ -222,7 +222,7 @@ class Reading:
         submissions: dict[tuple[Any, ...], Request] = {}
         for client in self.clients.values():
             for request in (*client.requests, *client.notifications):
-                if request.method != "task.submit":
+                if request.method not in ("task.submit", "plan.prepare"):
                     continue
                 hashes = []
                 for args in _args_of(request.params):

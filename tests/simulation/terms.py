@@ -6,7 +6,7 @@ Owns the shape (see `scenario` for its words) and its translation into a hearth 
 from __future__ import annotations
 
 from hearth.actors.daemon import FLUSH_TIMEOUT
-from hearth.config.model import PolicyConfig
+from hearth.config.model import ApprovalConfig, PolicyConfig
 
 BUSES = ("gpio:sim", "i2c:1", "i2c:2", "uart:uart0", "files", "system")
 """Buses with devices of the world's own; "board" is there beside them."""
@@ -33,7 +33,13 @@ TIMES = [{"bus": "gpio:sim", "line": 4, "min_off_s": 0.06, "max_on_s": 0.4, "bou
 """The limits of the board's lines: on is 1, off is anything else. A line is off `bound_s` after its longest time on."""
 
 PRINCIPALS = {
-    "uid:1001": {"max_risk": 2, "ceiling": 3, "tools": ["*"], "rates": {}},
+    "uid:1001": {
+        "max_risk": 2,
+        "ceiling": 3,
+        "tools": ["*"],
+        "rates": {},
+        "approval": {"from_risk": 3, "persons": 1, "other": True},
+    },
     "uid:1002": {"max_risk": 2, "ceiling": 2, "tools": ["*"], "rates": {"gpio.set": [4, 1], "i2c.write": [6, 2]}},
     "uid:1003": {"max_risk": 1, "ceiling": 2, "tools": ["*"], "rates": {"file.write": [3, 1], "world.nap": [2, 1]}},
     "uid:1004": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.*", "i2c.read", "world.*"], "rates": {"gpio.*": [5, 1]}},
@@ -42,6 +48,8 @@ PRINCIPALS = {
 BY_RISK = {0: [1000, 1], 1: [200, 1], 2: [200, 1], 3: [1, 1]}
 OWN_RATES = {"i2c.scan": [5, 1]}
 UNLISTED = "uid:1005"
+APPROVER = "uid:1002"
+"""Who may approve the plans of others."""
 
 
 def policy_of(terms):
@@ -54,6 +62,8 @@ def policy_of(terms):
             max_risk_ceiling=entry["ceiling"],
             tools=tuple(entry["patterns"]),
             rate={pattern: f"{count}/{period}s" for pattern, (count, period) in entry["patterns_rates"].items()},
+            rights=("approve",) if key == APPROVER else (),
+            approval=(ApprovalConfig(**entry["approval"]),) if entry["approval"] else (),
         )
         for key, entry in terms["policy"].items()
     )
@@ -111,6 +121,7 @@ def make_terms(rng):
         "shutdown_grace_s": rng.choice([1, 4]),
         "send_timeout_s": rng.choice([1, 5]),
         "close_grace_s": rng.choice([0.2, 1]),
+        "plan_ttl_s": 10,
     }
     policy = {}
     for key, entry in PRINCIPALS.items():
@@ -128,6 +139,7 @@ def make_terms(rng):
             "max_sessions": limits["max_sessions_per_principal"],
             "patterns": entry["tools"],
             "patterns_rates": entry["rates"],
+            "approval": entry.get("approval"),
         }
     widths = {"files": 4, "system": 2}
     return {

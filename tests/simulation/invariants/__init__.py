@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import audit, buses, ends, events, interlocks, limits, sessions, tasks, wire
+from . import audit, buses, ends, events, interlocks, limits, plans, sessions, tasks, wire
 
 ALL = (
     buses.overlap,
@@ -44,6 +44,7 @@ ALL = (
     sessions.safe,
     sessions.owned,
     interlocks.guarded,
+    plans.approved,
     ends.ends,
     ends.leaks,
 )
