@@ -21,8 +21,10 @@ whole, has not begun, because a step begins only after its record: its key is fr
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -111,7 +113,6 @@ class KeysFile:
         self.found: dict[bytes, IdempotencyEntry] = {}
         """The entries of earlier runs, oldest first."""
         self._sync = sync
-        self._fd = -1
         self._size = 0
 
     def open(self, recovery: Recovery | None) -> list[str]:
@@ -156,22 +157,28 @@ class KeysFile:
         """Add lines. Raises OSError; then none of them counts."""
         if self.path is None:
             return
-        if self._fd < 0:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(self.path, flags, 0o600)
-            if self._sync:
-                sync_directory(self.path.parent)
-        # What a write that failed, or a crash, has left behind the last whole line.
-        if os.fstat(self._fd).st_size != self._size:
-            os.ftruncate(self._fd, self._size)
         packed = [orjson.dumps(line) + b"\n" for line in ([] if self._size else [{"version": VERSION}])]
         packed += [orjson.dumps(line) + b"\n" for line in lines]
         data = b"".join(packed)
-        written = 0
-        while written < len(data):
-            written += os.write(self._fd, data[written:])
-        if self._sync:
-            os.fdatasync(self._fd)
+        fresh = not self._size
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            there = os.fstat(fd).st_size
+            if there < self._size:
+                self.lines = sys.maxsize  # the next write makes the file anew
+                raise OSError(errno.ESTALE, "it was removed or cut while it was in use")
+            if there > self._size:
+                # What a write that failed, or a crash, has left behind the last whole line.
+                os.ftruncate(fd, self._size)
+            written = 0
+            while written < len(data):
+                written += os.write(fd, data[written:])
+            if self._sync:
+                os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        if self._sync and fresh:
+            sync_directory(self.path.parent)
         self._size += len(data)
         self.lines += len(packed)
 
@@ -182,14 +189,7 @@ class KeysFile:
         content = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         replace_file(self.path, content, 0o600, sync=True)
         sync_directory(self.path.parent)
-        self.close()
         self._size, self.lines = len(content), len(lines)
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 def _learn(entry: IdempotencyEntry, recovery: Recovery | None) -> bool:
@@ -337,12 +337,12 @@ class KeyBook:
             while True:
                 await self._write(await self._mailbox.batch())
         finally:
-            with trio.move_on_after(FLUSH_LIMIT_S, shield=True) as flushing:
+            with trio.move_on_after(FLUSH_LIMIT_S, shield=True):
                 await self._write(self._mailbox.drain())
-            if not flushing.cancelled_caught:
-                self._file.close()
 
     async def _write(self, changes: list[_Change]) -> None:
+        if not changes:
+            return
         crowded = self._file.lines > 3 * len(self._entries) + _SPARE
         entries = [*self._entries.values()] if crowded else None
         work = partial(self._append, [change.line for change in changes], entries)

@@ -261,9 +261,11 @@ class TaskActor:
             await self._commit()
             self._dry_run()
             return
-        if self._constraints.exclusive:
+        if self._constraints.exclusive or self._kept is not None:
             # Before the leases: a task that waits for a bus must be acknowledged, or its client could not cancel it.
+            # Before the start of a step: its record must not be there while the task still waits for its key.
             await self._commit()
+        if self._constraints.exclusive:
             await self._take_leases()
         for index in range(len(self.steps)):
             if not await self._step(index):

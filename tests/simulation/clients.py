@@ -299,6 +299,9 @@ class Client:
             if not await self.connect():
                 return None
         params = self.rng.choice(self.keys)
+        if self.sessions and params["session_id"] not in self.sessions:
+            # Its session has ended, perhaps with the daemon: keys belong to the principal.
+            params = {**params, "session_id": self.sessions[-1]}
         if self.rng.random() < 0.1:
             params = {**params, "task": {**params["task"], "intent": "something else"}}
         self.send(self.request("task.submit", params, ("task", params["session_id"])))

@@ -268,8 +268,8 @@ BUGS = (
     Bug(
         "key-forgotten",
         "an idempotency key is not remembered",
-        "hearth.actors.task_registry",
-        "known = None if key is None else self._keys.get(key)",
+        "hearth.actors.idempotency",
+        "known = self._entries.get(_name(principal, key))",
         "known = None",
         "one idempotency key, one task, done once",
         seed=5,

@@ -36,6 +36,7 @@ from .tools import BOARD, board_of_the_process, marking, own_tools
 
 LOG = machine.PLACE / "log/audit.log"
 OUTPUTS = Path("log/audit.log.outputs")
+KEYS = Path("log/audit.log.idempotency")
 FILES = machine.PLACE / "files"
 KEY = machine.PLACE / "log/audit.key"
 KEY_PEM = f"""-----BEGIN PRIVATE KEY-----
@@ -66,7 +67,7 @@ class World:
         self.signals: MemorySignals | None = None
         self.up = trio.Event()
         self.killed = trio.CancelScope()
-        self.snapshot: bytes | None = None
+        self.snapshot: dict[Path, bytes | None] = {}
         self.pipes: list[tuple[Pipe, Pipe]] = []
         self._descriptors = len(os.listdir("/proc/self/fd"))
         FILES.mkdir()
@@ -201,7 +202,7 @@ class World:
         for wire in self.wires.values():
             wire.dead = True
             wire.open = False
-        self.snapshot = OUTPUTS.read_bytes() if OUTPUTS.exists() else None
+        self.snapshot = {file: file.read_bytes() if file.exists() else None for file in (OUTPUTS, KEYS)}
         for pipes in self.pipes:
             for pipe in pipes:
                 pipe.end()
@@ -214,10 +215,11 @@ class World:
 
     def _restore(self) -> None:
         """What the dying process wrote after it was dead was never written."""
-        if self.snapshot is None:
-            OUTPUTS.unlink(missing_ok=True)
-        else:
-            OUTPUTS.write_bytes(self.snapshot)
+        for file, content in self.snapshot.items():
+            if content is None:
+                file.unlink(missing_ok=True)
+            else:
+                file.write_bytes(content)
 
     # --- what leaks
 

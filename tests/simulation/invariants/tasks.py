@@ -91,8 +91,8 @@ def idempotent(reading, judged):
         for request in client.requests:
             spec = request.params.get("task")
             if request.method == "task.submit" and type(spec) is dict and type(spec.get("idempotency_key")) is str:
-                keys.setdefault((request.params.get("session_id"), spec["idempotency_key"]), []).append(request)
-    for (session, key), requests in keys.items():
+                keys.setdefault((client.principal, spec["idempotency_key"]), []).append(request)
+    for (_, key), requests in keys.items():
         answered = [request for request in requests if (request.result or {}).get("task_id")]
         answered.sort(key=lambda request: request.answer.number)
         if len(requests) > 1:
@@ -107,7 +107,7 @@ def idempotent(reading, judged):
                 )
         for marks in {tuple(_marks(request)) for request in requests}:
             for mark in marks:
-                steps = [step for step in reading.steps_by_mark.get(mark, ()) if step.task.session == session]
+                steps = reading.steps_by_mark.get(mark, ())
                 done = {step.task.id: step for step in steps if _begun(step)}
                 if len(done) > 1:
                     numbers = tuple(sorted(step.start.number for step in done.values()))
