@@ -12,7 +12,7 @@ from hearth._util.text import LONGEST_COMPARED, MOST_COMPARED
 from hearth.actors import admission, connection, refusals, send_queue
 from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
-from hearth.actors.safety import plans
+from hearth.actors.approval import plans
 from hearth.audit import backlog
 from hearth.config.model import Config
 from hearth.policy.rules import Rate

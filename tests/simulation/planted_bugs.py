@@ -275,6 +275,15 @@ BUGS = (
         seed=5,
     ),
     Bug(
+        "keys-lost-at-restart",
+        "the idempotency keys of earlier runs are not read",
+        "hearth.actors.idempotency",
+        "        lines, notes = self._read()\n",
+        "        lines, notes = list[dict[str, Any]](), list[str]()\n",
+        "one idempotency key, one task, done once",
+        seed=56,
+    ),
+    Bug(
         "undone-forwards",
         "a task is rolled back from its first step to its last",
         "hearth.actors.task",
@@ -313,7 +322,7 @@ BUGS = (
     Bug(
         "plan-runs-again",
         "a plan that was executed can be executed again",
-        "hearth.actors.safety.plans",
+        "hearth.actors.approval.plans",
         "        if plan.task_id is not None:\n            raise stale(",
         "        if plan.task_id == 0:\n            raise stale(",
         "what needs an approval runs only as a plan that another has approved, once, and as it was shown",
