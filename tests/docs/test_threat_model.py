@@ -10,9 +10,9 @@ from docs.test_promises import names_of_tests
 
 from hearth._util.text import LONGEST_COMPARED, MOST_COMPARED
 from hearth.actors import admission, connection, refusals, send_queue
+from hearth.actors.approval import plans
 from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
-from hearth.actors.approval import plans
 from hearth.audit import backlog
 from hearth.config.model import Config
 from hearth.policy.rules import Rate
