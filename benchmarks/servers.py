@@ -48,6 +48,7 @@ match = {{ uid = {uid} }}
 max_risk = 2
 tools = ["hw.*", "gpio.*", "i2c.*", "uart.*", "sys.*"]
 rate = {{ "hw.board" = "1/h", "*" = "999999/s" }}
+rights = ["reset_halt"]
 """
 """Everything that guards a real daemon is on; only the numbers are out of the way of thousands of clients."""
 
@@ -149,15 +150,17 @@ class Servers:
         websocket: bool = False,
         http: bool = False,
         limits: str = "",
+        more: str = "",
         uid: int | None = None,
     ) -> Server:
         """A daemon on the simulated board; the same `name` is the same daemon.
 
-        `limits`: lines more of that section; `uid`: whom alone its policy lets in, by default us.
+        `limits`: lines more of that section; `more`: more sections; `uid`: whom alone its policy lets in, by default
+        us.
         """
         known = self._kept.get(name)
         if known is None:
-            config = self.config(name, durability, websocket=websocket, http=http, limits=limits, uid=uid)
+            config = self.config(name, durability, websocket=websocket, http=http, limits=limits, more=more, uid=uid)
             if style is not None:
                 options = ["--style", style, *options]
             command = [sys.executable, "-m", "benchmarks.hearthd", *options] if options else hearthd_command()
@@ -173,6 +176,7 @@ class Servers:
         websocket: bool = False,
         http: bool = False,
         limits: str = "",
+        more: str = "",
         uid: int | None = None,
     ) -> Path:
         """Write a configuration file for a daemon called `name`."""
@@ -186,7 +190,7 @@ class Servers:
             uid=os.geteuid() if uid is None else uid,
             limits=limits,
         )
-        config.write_text(text + (WEBSOCKET if websocket else "") + (HTTP if http else ""))
+        config.write_text(text + (WEBSOCKET if websocket else "") + (HTTP if http else "") + more)
         return config
 
     def folder(self, name: str) -> Path:
