@@ -396,7 +396,7 @@ class Bus:
         if has_error(outcome.reports):
             text = f"bus {self.bus_id}: output {output} is not safe: {outcome.reports}"
             raise DeviceError(text, effect="unknown", data={"bus": self.bus_id})
-        self._driven.is_safe([output])
+        self._driven.is_safe([output], outcome.reports)
         if outcome.reports:
             self._audit(outcome.event, bus=self.bus_id, outputs=[output], safe=outcome.reports, **outcome.fields)
         return outcome.value

@@ -301,8 +301,9 @@ class Halt:
         with trio.move_on_after(END_LIMIT_S):
             if self.flag.halted and not self._latched:
                 await self.latched()
-        if self._nursery is not None:
-            self._nursery.cancel_scope.cancel()
+        nursery, self._nursery = self._nursery, None
+        if nursery is not None:
+            nursery.cancel_scope.cancel()
         if self._spec.heartbeat is not None:
             self._buses[self._spec.heartbeat.bus].make_safe(HEARTBEAT, unattended=True)
 

@@ -61,7 +61,7 @@ class DrivenOutputs:
     `audit(event, **fields)` records an outcome for which no task waits.
     """
 
-    __slots__ = ("_audit", "_bus", "_ended", "_holders", "_outputs_file", "pending")
+    __slots__ = ("_audit", "_bus", "_ended", "_holders", "_kept", "_outputs_file", "pending")
 
     def __init__(self, bus: str, outputs_file: OutputsFile, audit: Callable[..., None]) -> None:
         self._audit = audit
@@ -73,6 +73,8 @@ class DrivenOutputs:
         self._holders: dict[Hashable, list[Requester]] = {
             output: [earlier] for output in outputs_file.found.outputs.get(bus, ())
         }
+        self._kept: set[Hashable] = set()
+        """Outputs that the profile keeps at the level at which a session has left them."""
         self.pending: set[str] = {EARLIER_RUN} if self._holders else set()
         """Ids of sessions that have ended, and whose outputs are to be made safe when the bus can do it."""
         self._ended: set[str] = {*self.pending}
@@ -143,8 +145,9 @@ class DrivenOutputs:
     def halt(self, also: Iterable[Hashable]) -> bool:
         """Take all outputs, and those of `also`, from the sessions that hold them; return True if there are any."""
         requester = Requester(HALT, "", "")
-        for output in also:
+        for output in (*also, *self._kept):
             self.claim(output, requester, insist=True)
+        self._kept.clear()
         for holders in self._holders.values():
             holders[:] = [requester]
         if self._holders:
@@ -183,8 +186,13 @@ class DrivenOutputs:
         """Return the outputs that go to their safe state when a session ends."""
         return [output for output, holders in self._holders.items() if _answers_for(session_id, holders)]
 
-    def is_safe(self, outputs: list[Hashable]) -> None:
-        """Forget outputs that have reached their safe state, or are kept as they are by the profile."""
+    def is_safe(self, outputs: list[Hashable], reports: Any) -> None:
+        """Forget outputs that have reached their safe state, or are kept as they are by the profile.
+
+        A kept output has no report of the driver. Only a halt brings it to its safe state, so it is noted for that.
+        """
+        named = {report.get("line") for report in reports or () if isinstance(report, Mapping)}
+        self._kept.update(output for output in outputs if output in self._holders and output not in named)
         known = [output for output in outputs if self._holders.pop(output, None) is not None]
         self._outputs_file.strike(self._bus, known)
 
@@ -199,7 +207,7 @@ class DrivenOutputs:
         if error is None and not has_error(reports):
             # Only what the session still holds: an output that another session has set by now is no longer its to
             # forget.
-            self.is_safe([output for output in outputs if _holds(session_id, self._holders.get(output, ()))])
+            self.is_safe([output for output in outputs if _holds(session_id, self._holders.get(output, ()))], reports)
             self._clear(session_id)
         elif isinstance(error, InternalError):
             # A bug in the driver: a retry at each opening would crash the bus for ever. The next run tries again.

@@ -714,3 +714,13 @@ def test_a_halt_that_cannot_be_is_refused_with_place_and_cure(halt, fault):
         parse_profile({**BENCH, "halt": halt}, "x")
     assert str(refused.value).startswith(f"x: {fault}")
     assert "\n" not in str(refused.value)
+
+
+async def test_a_halt_also_makes_safe_what_a_session_left_driven_because_the_profile_keeps_it(autojump_clock):
+    async with a_world() as world:
+        async with world.sessions().open_session() as session:
+            await session.gpio.set("LAMP", 1)
+            await session.gpio.set("MOTOR", 1)
+        assert (world.a.state(MOTOR), world.a.state(LAMP)) == (0, 1)
+        world.runtime.halt.halt("smoke", "a test")
+        await passes(lambda: world.a.state(LAMP) == 0)

@@ -407,5 +407,5 @@ def test_the_outputs_file_is_written_when_an_output_is_first_held_and_when_it_is
     before = (tmp_path / "outputs").stat()
     assert driven.claim(1, A, insist=False) == "b"
     assert (tmp_path / "outputs").stat().st_ino == before.st_ino
-    driven.is_safe([1])
+    driven.is_safe([1], [{"line": 1}])
     assert not (tmp_path / "outputs").exists()

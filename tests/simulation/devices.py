@@ -211,6 +211,10 @@ class Gpio(_OnWire, SimGpio):
         lines = list(outputs)
         return self.wire.call("safe", {"lines": list(lines)}, lambda: super(Gpio, self).make_safe(lines))
 
+    def halt(self, outputs):
+        lines = list(outputs)
+        return self.wire.call("safe", {"lines": list(lines)}, lambda: super(Gpio, self).halt(lines))
+
 
 class I2c(_OnWire, SimI2c):
     """The shipped simulated adapter, in virtual time."""

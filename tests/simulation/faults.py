@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import errno
 import random
+from contextlib import suppress
 
 import trio
+
+from hearth.errors import RpcError
 
 from .terms import BUSES, HOT, INTERLOCKS
 
@@ -121,6 +124,29 @@ async def _doors(world, rng) -> None:
                 await trio.sleep(rng.choice([0.01, 0.3, 1.5]) * rng.random())
 
 
+async def _halts(world, rng) -> None:
+    """Halt the daemon, and reset the halt after a while; in some worlds, and not one of the faults that are counted."""
+    if rng.random() > 0.25:
+        return
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        await trio.sleep(rng.random() * rng.choice([0.05, 0.5, 4]))
+        daemon = world.daemon
+        if daemon is None or world.mute or not world.up.is_set():
+            continue
+        halt = daemon.runtime().halt
+        world.tell("fault", what="halt")
+        halt.halt("the world", "the world")
+        with trio.move_on_after(rng.choice([0.1, 30])):
+            await halt.latched()
+            if halt.flag.halted and halt.status()["latched"]:
+                world.tell("fault", what="latched")
+        await trio.sleep(rng.choice([0.0, 0.02, 0.5, 3]))
+        if daemon is world.daemon and rng.random() < 0.8:
+            with trio.move_on_after(30), suppress(RpcError):
+                await halt.reset("the world", halt.flag.count)
+                world.tell("fault", what="reset")
+
+
 FAULTS = {
     _nack: 3,
     _timeout: 2,
@@ -149,6 +175,7 @@ async def run(world, trims) -> None:
     """Do the faults of the plan, but for what is trimmed."""
     start = trio.current_time()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(_halts, world, random.Random(f"{world.seed}/halts"))
         nursery.start_soon(_doors, world, random.Random(f"{world.seed}/doors"))
         for at, (when, fault) in enumerate(plan(world.seed)):
             name = f"f{at}"

@@ -266,6 +266,15 @@ BUGS = (
         seed=58,
     ),
     Bug(
+        "pulse-ends-after-halt",
+        "a pulse that a halt has ended takes its effect back all the same",
+        "hearth.actors.bus.actor",
+        "            return partial(left_to_halt, back.instead)\n",
+        "            return op\n",
+        "nothing acts from a halt on, and nothing of before it ever",
+        seed=122,
+    ),
+    Bug(
         "key-forgotten",
         "an idempotency key is not remembered",
         "hearth.actors.idempotency",

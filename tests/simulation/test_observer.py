@@ -879,6 +879,53 @@ def times(how):
     return s.done()
 
 
+@case("nothing acts from a halt on, and nothing of before it ever", "acts", "acts after the reset", "another level")
+def halted(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    s.run(task, levels=[(1, 1)], line=1, value=1)
+    s.finish(task)
+    before = s.task("t2", "gpio.set")
+    s.tell("fault", what="halt")
+    s.whole("gpio", "safe", levels=[(1, 1 if how == "another level" else 0)])
+    s.tell("fault", what="latched")
+    if how == "acts":
+        s.run(before, line=1, value=0)
+    s.tell("fault", what="reset")
+    if how == "acts after the reset":
+        s.run(before, line=1, value=0)
+    if how is None:
+        after = s.task("t3", "gpio.set")
+        s.run(after, levels=[(1, 1)], line=1, value=1)
+        s.finish(after)
+        s.whole("gpio", "safe", levels=[(1, 0)])
+    s.finish(before, "CANCELLED")
+    s.close()
+    s.now = 5.0
+    s.tell("daemon.told", signal="SIGTERM")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+@case("outputs are safe after a halt", "left", "too late")
+def stopped(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    s.run(task, levels=[(1, 1)], line=1, value=1)
+    s.finish(task)
+    s.tell("fault", what="halt")
+    if how is None:
+        s.whole("gpio", "safe", levels=[(1, 0)])
+    s.now = 2.0
+    if how == "too late":
+        s.whole("gpio", "safe", levels=[(1, 0)])
+    s.close()
+    s.now = 5.0
+    s.tell("daemon.told", signal="SIGTERM")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
 @case("the daemon always ends on SIGTERM, in time and well", "too late", "never", "with an error")
 def ends(how):
     s = Scribe()

@@ -37,6 +37,7 @@ from .tools import BOARD, board_of_the_process, marking, own_tools
 LOG = machine.PLACE / "log/audit.log"
 OUTPUTS = Path("log/audit.log.outputs")
 KEYS = Path("log/audit.log.idempotency")
+LATCH = Path("log/audit.log.halt")
 FILES = machine.PLACE / "files"
 KEY = machine.PLACE / "log/audit.key"
 KEY_PEM = f"""-----BEGIN PRIVATE KEY-----
@@ -68,6 +69,7 @@ class World:
         self.up = trio.Event()
         self.killed = trio.CancelScope()
         self.snapshot: dict[Path, bytes | None] = {}
+        """Files as they were when the machine went off."""
         self.pipes: list[tuple[Pipe, Pipe]] = []
         self._descriptors = len(os.listdir("/proc/self/fd"))
         FILES.mkdir()
@@ -202,7 +204,7 @@ class World:
         for wire in self.wires.values():
             wire.dead = True
             wire.open = False
-        self.snapshot = {file: file.read_bytes() if file.exists() else None for file in (OUTPUTS, KEYS)}
+        self.snapshot = {file: file.read_bytes() if file.exists() else None for file in (OUTPUTS, KEYS, LATCH)}
         for pipes in self.pipes:
             for pipe in pipes:
                 pipe.end()
@@ -220,6 +222,11 @@ class World:
                 file.unlink(missing_ok=True)
             else:
                 file.write_bytes(content)
+        for path, content in self.snapshot.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_bytes(content)
 
     # --- what leaks
 

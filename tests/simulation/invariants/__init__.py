@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import audit, buses, ends, events, interlocks, limits, plans, sessions, tasks, wire
+from . import audit, buses, ends, events, halts, interlocks, limits, plans, sessions, tasks, wire
 
 ALL = (
     buses.overlap,
@@ -45,6 +45,8 @@ ALL = (
     sessions.owned,
     interlocks.guarded,
     plans.approved,
+    halts.halted,
+    halts.safe,
     ends.ends,
     ends.leaks,
 )
