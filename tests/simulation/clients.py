@@ -483,7 +483,7 @@ class Client:
             if self.connection is not None and not self.connection.over:
                 params = {"session_id": session, "plan_id": plan["plan_id"]}
                 self.send(self.request("plan.execute", params, ("task", session)))
-                await trio.sleep(rng.choice([0.0, 2.0]))
+                await trio.sleep(rng.choice([1.1, 2.0]))
 
     async def have_approved(self, plan) -> None:
         """Let another principal approve a plan, on a connection of its own."""

@@ -860,6 +860,37 @@ def guarded(how):
     return s.done()
 
 
+ASKS = {
+    **TERMS["policy"],
+    "alice": {**TERMS["policy"]["alice"], "approval": {"from_risk": 3, "persons": 1, "other": True}},
+}
+
+
+@case(
+    "what needs an approval runs only as a plan that another has approved, once, and as it was shown",
+    "no plan", "not approved", "approved by its author", "another hash", "twice", "other args",
+)  # fmt: skip
+def planned(how):
+    s = begun(policy=ASKS)
+    spec = s.spec("file.delete", max_risk_level=3)
+    plan = {"plan_id": "p1", "hash": "sha256:1", "steps": spec["steps"]}
+    s.call("plan.prepare", plan, session_id="s1", task=spec)
+    named = {"session_id": "s1", "plan_id": "p1", "hash": "sha256:2" if how == "another hash" else "sha256:1"}
+    if how != "not approved":
+        s.record("plan.approve", **named, principal="alice" if how == "approved by its author" else "bob")
+    ran = s.spec("file.delete")["steps"] if how == "other args" else spec["steps"]
+    named["hash"] = "sha256:1"
+    for name in ("t1", "t2") if how == "twice" else ("t1",):
+        task = {"id": name, "session": "s1", "steps": ran, "spec": spec}
+        if how != "no plan":
+            s.record("plan.execute", **named, principal="alice", task_id=name)
+        steps = [{"tool": step["tool"], "args_hash": args_hash(step["args"])} for step in ran]
+        s.record("task.submit", session_id="s1", principal="alice", task_id=name, steps=steps)
+        s.run(task, what="delete")
+        s.finish(task)
+    return s.done()
+
+
 TIMES = {"bus": "gpio", "line": 1, "min_off_s": 0.1, "max_on_s": 0.5, "bound_s": 0.05}
 
 
