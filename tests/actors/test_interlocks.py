@@ -815,12 +815,12 @@ async def test_an_observer_sees_no_driven_level_while_a_required_condition_is_op
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("seed", range(100, 140))
+@pytest.mark.parametrize("seed", range(100, 200))
 async def test_an_observer_of_a_million_writes_sees_none_either(autojump_clock, seed):
-    witness = await watched_storm(seed, 25_000)
+    witness = await watched_storm(seed, 10_000)
     assert witness.violations == []
-    assert witness.switched_on > 500
-    assert witness.cut > 100
+    assert witness.switched_on > 200
+    assert witness.cut > 40
 
 
 async def _nothing(_self, _lock):
