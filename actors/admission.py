@@ -101,8 +101,10 @@ def check(
         reason = f"a task has at most {checks.max_steps} steps, this one has {len(specs)}"
         raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task/steps", "reason": reason})
     registry = checks.registry
-    calls = [Call(index, spec) for index, spec in enumerate(specs)]
-    calls += [Call(index, spec.expect, "/expect") for index, spec in enumerate(specs) if spec.expect is not None]
+    calls = [RequestedCall(index, spec) for index, spec in enumerate(specs)]
+    calls += [
+        RequestedCall(index, spec.expect, "/expect") for index, spec in enumerate(specs) if spec.expect is not None
+    ]
     for call in calls:
         if call.tool not in registry:
             raise _not_found(call, grant)
@@ -123,7 +125,7 @@ def check(
 
 
 @frozen(eq=False)
-class Call:
+class RequestedCall:
     """The call of a tool that a submission asks for: a step, or the read that looks for a step's effect."""
 
     index: int
@@ -147,7 +149,7 @@ class Call:
         return self.at and "/args"
 
 
-def _expectation(call: Call, run: StepRun) -> Expectation:
+def _expectation(call: RequestedCall, run: StepRun) -> Expectation:
     """Return what is expected of a step. Raises InvalidParams for conditions that no result can fulfil."""
     expect, tool = cast("Expect", call.spec), run.tool
     if run.risk:
@@ -174,7 +176,7 @@ def _known(name: str, members: Mapping[str, Any]) -> str:
     return suggest(name, members) or f"it has {', '.join(members) or 'none that its schema names'}"
 
 
-def _invalid(call: Call, pointer: str, reason: str) -> InvalidParams:
+def _invalid(call: RequestedCall, pointer: str, reason: str) -> InvalidParams:
     path = call.at + pointer
     return InvalidParams(
         f"Invalid params: step {call.index} ({call.tool}): {path or 'args'}: {reason}",
@@ -182,7 +184,7 @@ def _invalid(call: Call, pointer: str, reason: str) -> InvalidParams:
     )
 
 
-def _foresee(call: Call, step: StepRun, buses: Mapping[str, Bus]) -> None:
+def _foresee(call: RequestedCall, step: StepRun, buses: Mapping[str, Bus]) -> None:
     """Refuse a step that drives what no limit of the board profile would let pass. Raises LimitViolated or Halted."""
     if step.risk and step.bus.guard.foresees:
         for drive in step.tool.drives(call.args):
@@ -197,7 +199,7 @@ LONGEST_INSTANT_MS: Final = 5_000
 
 
 def _check_interlocks(
-    calls: Sequence[Call], steps: Sequence[StepRun], interlocks: Interlocks, verdicts: Verdicts
+    calls: Sequence[RequestedCall], steps: Sequence[StepRun], interlocks: Interlocks, verdicts: Verdicts
 ) -> None:
     """Refuse a step whose output may not be driven now. Raises InterlockOpen or Unchecked.
 
@@ -221,7 +223,7 @@ def _check_interlocks(
         raise Unchecked(verdicts, locks=unread)
 
 
-def _check_scope(calls: Sequence[Call], runs: Sequence[StepRun], grant: Grant) -> None:
+def _check_scope(calls: Sequence[RequestedCall], runs: Sequence[StepRun], grant: Grant) -> None:
     """Raise PermissionDenied for a call that uses hardware outside of the policy entry's scope."""
     for call, run in zip(calls, runs, strict=True):
         run.scope = grant.scope
@@ -236,7 +238,7 @@ def _check_scope(calls: Sequence[Call], runs: Sequence[StepRun], grant: Grant) -
 
 def _check_risks(
     submit: TaskSubmit,
-    calls: Sequence[Call],
+    calls: Sequence[RequestedCall],
     runs: Sequence[StepRun],
     grant: Grant,
     missing: Callable[[ApprovalRule], int],
@@ -259,7 +261,7 @@ def _check_risks(
         raise _at_step(rule.refusal(reason, cure), call)
 
 
-def _check_paths(calls: Sequence[Call], runs: Sequence[StepRun], paths: PathGuard, verdicts: Verdicts) -> None:
+def _check_paths(calls: Sequence[RequestedCall], runs: Sequence[StepRun], paths: PathGuard, verdicts: Verdicts) -> None:
     """Check paths with the guard, without waiting for a disk. Raises PermissionDenied or Unchecked."""
     uses = [run.tool.paths(call.args) for call, run in zip(calls, runs, strict=True)]
     for call, use in ((call, use) for call, each in zip(calls, uses, strict=True) for use in each):
@@ -300,7 +302,7 @@ def _unknown_members(spec: StepSpec | Expect, checks: Checks, at: str) -> list[U
     return [] if known is None else known.unknown_members(spec.args, at)
 
 
-def _resolve(call: Call, checks: Checks, *, strict: bool) -> StepRun:
+def _resolve(call: RequestedCall, checks: Checks, *, strict: bool) -> StepRun:
     """Check args against the tool's schema, and find the bus they name."""
     # A misspelt arg of a read would look for the effect at another place, so there none is ignored.
     if (strict or call.at) and (unknown_members := _unknown_members(call.spec, checks, call.at + call.inside)):
@@ -333,7 +335,7 @@ def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[st
     return counts
 
 
-def _not_found(call: Call, grant: Grant) -> ToolNotFound:
+def _not_found(call: RequestedCall, grant: Grant) -> ToolNotFound:
     """Return the refusal of an unknown tool; it suggests only tools that the session may use."""
     shown = call.tool[:100]
     cure, near = suggestions(call.tool, sorted(grant.allowed))
@@ -341,12 +343,12 @@ def _not_found(call: Call, grant: Grant) -> ToolNotFound:
     return _at_step(error, call)
 
 
-def _denied(call: Call, reason: str) -> PermissionDenied:
+def _denied(call: RequestedCall, reason: str) -> PermissionDenied:
     denied = PermissionDenied(f"Permission denied: step {call.index} ({call.tool}): {reason}", data={"reason": reason})
     return _at_step(denied, call)
 
 
-def _too_risky(call: Call, run: StepRun, cap: int) -> PermissionDenied:
+def _too_risky(call: RequestedCall, run: StepRun, cap: int) -> PermissionDenied:
     """Return the refusal with the draft's reason, and a cure if other args of this tool would be within the cap."""
     denied = _denied(call, f"max_risk_level={cap} < tool={run.risk}")
     least = run.tool.least_risk
@@ -356,7 +358,7 @@ def _too_risky(call: Call, run: StepRun, cap: int) -> PermissionDenied:
     return denied
 
 
-def _at_step(error: RpcErrorT, call: Call) -> RpcErrorT:
+def _at_step(error: RpcErrorT, call: RequestedCall) -> RpcErrorT:
     """Return the error with the step in its data, and with the place in the step if that is not the step itself."""
     place = {"path": f"{call.at}/tool"} if call.at else {}
     error.data = {"step_index": call.index, "tool": call.tool, **place, **(error.data or {})}
@@ -530,7 +532,7 @@ class Admission:
         if self._services.halt_flag.halted:
             for index, step in enumerate(steps):
                 if step.risk:
-                    raise _at_step(self._services.halt_flag.error(), Call(index, submit.steps[index]))
+                    raise _at_step(self._services.halt_flag.error(), RequestedCall(index, submit.steps[index]))
 
     def _require_dry_run_rate(self, now: float) -> None:
         """Raise RateLimited for a dry run that comes too soon: it takes no tokens of a tool, but two audit records."""

@@ -1,6 +1,6 @@
 """Idempotency keys: the first task of each key of each principal, kept beyond its session and beyond the process.
 
-`KeyBook` owns the keys of one runtime in memory, where a session looks them up without waiting. Its actor appends each
+`IdempotencyKeys` owns the keys of one runtime in memory, where a session looks them up without waiting. Its actor appends each
 change to `<audit log>.idempotency`, in a thread; changes that come during a write share the next one. The process that
 holds the audit log's lock owns the file. Without a file the keys are kept in memory only.
 
@@ -225,7 +225,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return value if sound else None
 
 
-class KeyBook:
+class IdempotencyKeys:
     """The keys of a runtime, those of earlier runs among them; `file` is open. Only `run` waits.
 
     `head` returns the number of the newest audit record.

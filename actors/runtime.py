@@ -29,7 +29,7 @@ from hearth.actors.bus.interlocks import Interlocks
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
-from hearth.actors.idempotency import KeyBook, KeysFile
+from hearth.actors.idempotency import IdempotencyKeys, KeysFile
 from hearth.actors.messages import TIMER_FIRED, CloseSession, Request, StopTasks
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
@@ -216,7 +216,7 @@ class Runtime:
         self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
         """The memory charged to each principal."""
         halt_flag = HaltFlag()
-        self.keys = KeyBook(
+        self.keys = IdempotencyKeys(
             parts.keys_file,
             days=parts.tasks.idempotency_days,
             most=parts.tasks.max_idempotency_keys,

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from hearth.actors.bus.halt import Halt
     from hearth.actors.catalogue import ToolCatalogue
     from hearth.actors.events import EventLog, History
-    from hearth.actors.idempotency import IdempotencyEntry, KeyBook
+    from hearth.actors.idempotency import IdempotencyEntry, IdempotencyKeys
     from hearth.actors.messages import EventSink, Message, Notice, Request
     from hearth.actors.step import StepRun, TaskServices
     from hearth.actors.task import TaskActor
@@ -118,7 +118,7 @@ class SessionServices:
     manifests: ToolCatalogue
     halt: Halt
     plans: Plans
-    keys: KeyBook
+    keys: IdempotencyKeys
     wake_at: Callable[[str, float], None]
     """Asks for a TIMER_FIRED at a time of Trio's clock."""
     forget: Callable[[Session], None]

@@ -24,7 +24,7 @@ from hearth.policy.memory import ENDED_BYTES, EVENT_BYTES, KEY_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hearth.actors.idempotency import IdempotencyEntry, KeyBook
+    from hearth.actors.idempotency import IdempotencyEntry, IdempotencyKeys
     from hearth.actors.mailbox import Slot
     from hearth.actors.task import TaskActor
     from hearth.errors import RpcError
@@ -62,7 +62,7 @@ class TaskRegistry:
         "_principal",
     )
 
-    def __init__(self, principal: str, max_live: int, max_history: int, account: Account, keys: KeyBook) -> None:
+    def __init__(self, principal: str, max_live: int, max_history: int, account: Account, keys: IdempotencyKeys) -> None:
         self._principal = principal
         self._account = account
         self._max_live = max_live
