@@ -1,8 +1,8 @@
 """Idempotency keys: the first task of each key of each principal, kept beyond its session and beyond the process.
 
-`IdempotencyKeys` owns the keys of one runtime in memory, where a session looks them up without waiting. Its actor appends each
-change to `<audit log>.idempotency`, in a thread; changes that come during a write share the next one. The process that
-holds the audit log's lock owns the file. Without a file the keys are kept in memory only.
+`IdempotencyKeys` owns the keys of one runtime in memory, where a session looks them up without waiting. Its actor
+appends each change to `<audit log>.idempotency`, in a thread; changes that come during a write share the next one. The
+process that holds the audit log's lock owns the file. Without a file the keys are kept in memory only.
 
 Theory of operation. Life of a key:
 

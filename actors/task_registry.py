@@ -62,7 +62,9 @@ class TaskRegistry:
         "_principal",
     )
 
-    def __init__(self, principal: str, max_live: int, max_history: int, account: Account, keys: IdempotencyKeys) -> None:
+    def __init__(
+        self, principal: str, max_live: int, max_history: int, account: Account, keys: IdempotencyKeys
+    ) -> None:
         self._principal = principal
         self._account = account
         self._max_live = max_live
