@@ -266,6 +266,15 @@ BUGS = (
         seed=58,
     ),
     Bug(
+        "halt-leaves-outputs",
+        "a halt does not bring outputs to their safe states",
+        "hearth.actors.bus.halt",
+        "            bus.halt(frozenset(apart.get(bus_id, ())), self._initial.get(bus_id, ()))\n",
+        "            del bus_id, bus\n",
+        "outputs are safe after a halt",
+        seed=11,
+    ),
+    Bug(
         "pulse-ends-after-halt",
         "a pulse that a halt has ended takes its effect back all the same",
         "hearth.actors.bus.actor",
