@@ -185,7 +185,7 @@ async def test_an_observer_of_the_kernels_lines_sees_no_level_outside_the_limits
                 seen = json.loads(await trio.to_thread.run_sync(observer.stdout.read))
     heater, motor = ([(level, least, most) for level, least, most in spans] for spans in seen["spans"])
     print(len(heater), len(motor), seen["samples"], seen["values"][:1], seen["values"][-1:])
-    late = 0.15
+    late = 1.0
     """Seconds by which a busy machine's timer may be late."""
     assert [span for span in heater if span[2] < 0.06] == []
     assert [span for span in heater if span[0] and span[1] > 0.4 + late] == []
