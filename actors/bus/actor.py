@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from hearth._util.exceptions import sole
-from hearth.actors.bus.guard import Guard, keep_lines, retry_after
+from hearth.actors.bus.guard import BusGuard, keep_lines, retry_after
 from hearth.actors.bus.outputs import HALT, DrivenOutputs, OutputsFile, has_error
 from hearth.actors.bus.queue import (
     GiveBack,
@@ -91,12 +91,12 @@ class Bus:
         queue_bound: int = 128,
         audit: Callable[..., None] = lambda _event, **_fields: None,
         outputs_file: OutputsFile | None = None,
-        guard: Guard | None = None,
+        guard: BusGuard | None = None,
         halt_flag: HaltFlag | None = None,
     ) -> None:
         self.bus_id = bus_id
         self.driver = driver
-        self.guard = guard or Guard(bus_id, driver)
+        self.guard = guard or BusGuard(bus_id, driver)
         # What transactions get instead of the driver.
         self._face = self.guard.face
         self.state: BusState = "opening"

@@ -1,8 +1,8 @@
 """The guarded driver of a bus: the one place before the hardware that asks limits, interlocks and the halt.
 
-`Bus` gives every transaction the guarded driver (`Guard.face`) and never the driver itself: steps over HACP, MCP and
+`Bus` gives every transaction the guarded driver (`BusGuard.face`) and never the driver itself: steps over HACP, MCP and
 HCP, the end of a pulse, rollback, and the tools of vendors. A face has all operations of its driver. Those that change
-the hardware call `Guard.check` first and `Guard.note` afterwards; all others are the driver's own. A driver of an
+the hardware call `BusGuard.check` first and `BusGuard.note` afterwards; all others are the driver's own. A driver of an
 unknown kind is passed as it is: for it the checks of its tickets hold.
 
 Order of one operation, all of it inside one transaction, so nothing comes in between:
@@ -13,7 +13,7 @@ Order of one operation, all of it inside one transaction, so nothing comes in be
 
 Bringing outputs to their safe state (`make_safe`, `halt`) is never checked, only noted: safety comes first.
 
-To plug in: set `Guard.halt` to a callable `(output, level) -> None`, or `Guard.interlocks` to an `InterlockChecks`,
+To plug in: set `BusGuard.halt` to a callable `(output, level) -> None`, or `BusGuard.interlocks` to an `InterlockChecks`,
 that raises (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the
 transaction, in the bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is
 not asked for a level that is the output's safe state. The limits of the board profile (`limits`) are built in. An
@@ -61,7 +61,7 @@ class InterlockChecks(Protocol):
         """Note that an output is at a level; without `certain` it may still be at its former one."""
 
 
-class Guard:
+class BusGuard:
     """The checks of one bus, and the guarded driver that makes them.
 
     `safe` maps each output to its safe state. `face` is the guarded driver.
@@ -159,7 +159,7 @@ class Guard:
             self.lines.opened(self._clock(), driven=not getattr(self._driver, "halted", False))
 
 
-async def keep_lines(guard: Guard, lines: LineLimits, bring_safe: Callable[[int], Ticket]) -> None:
+async def keep_lines(guard: BusGuard, lines: LineLimits, bring_safe: Callable[[int], Ticket]) -> None:
     """Bring each line that was on for its longest time to its safe state; runs beside the transactions of its bus."""
     while True:
         due = lines.due
@@ -179,24 +179,24 @@ def retry_after(error: RpcError) -> float | None:
     return None if wait is None else wait / 1000
 
 
-def guard_of(bus_id: str, driver: Driver, board: Board) -> Guard:
+def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
     """Return the guard of a board's bus, with what the profile says about its outputs."""
     kind, _, name = bus_id.partition(":")
     if kind == "gpio" and name in board.chips:
         specs = board.chips[name].lines
         limited = any(line.limit is not None for line in specs)
         safe: dict[Hashable, object] = {line.offset: line.safe for line in specs}
-        return Guard(bus_id, driver, safe=safe, lines=LineLimits(name, specs) if limited else None)
+        return BusGuard(bus_id, driver, safe=safe, lines=LineLimits(name, specs) if limited else None)
     for spec in board.profile.i2c if kind == "i2c" else ():
         if str(spec.bus) == name and any(device.registers for device in spec.devices):
-            return Guard(bus_id, driver, registers=RegisterLimits(spec.bus, spec.devices))
-    return Guard(bus_id, driver)
+            return BusGuard(bus_id, driver, registers=RegisterLimits(spec.bus, spec.devices))
+    return BusGuard(bus_id, driver)
 
 
 class _GuardedDriver:
     """A driver behind its guard: the operations that are not overridden are the driver's own."""
 
-    def __init__(self, driver: Any, guard: Guard) -> None:
+    def __init__(self, driver: Any, guard: BusGuard) -> None:
         self._driver = driver
         self._guard = guard
 
@@ -310,7 +310,7 @@ class _GuardedUart(_GuardedDriver):
         return self._driver.control(**levels)
 
 
-_FACES: Final[Mapping[str, Callable[[Any, Guard], _GuardedDriver]]] = {
+_FACES: Final[Mapping[str, Callable[[Any, BusGuard], _GuardedDriver]]] = {
     "gpio": _GuardedGpio,
     "i2c": _GuardedI2c,
     "uart": _GuardedUart,

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.bus.actor import Bus
-    from hearth.drivers.gpio import GpioDriver, HaltInput, HaltSpec, Heartbeat, Level, StopEntry, Watch
+    from hearth.drivers.gpio import Edge, GpioDriver, HaltInput, HaltSpec, Heartbeat, Level, StopEntry, Watch
 
 log = logging.getLogger("hearth.halt")
 
@@ -189,7 +189,7 @@ class Halt:
         self.flag.since, self.flag.reason = record.since, record.reason
 
     def _check_on_bus_of_heartbeat(self, output: Hashable, level: object) -> None:
-        """Refuse, for `Guard.halt`, to drive the heartbeat output: only `_beat` does, and it passes no guard."""
+        """Refuse, for `BusGuard.halt`, to drive the heartbeat output: only `_beat` does, and it passes no guard."""
         line = self._spec.heartbeat
         if line is not None and output == line.offset:
             why = f"gpio line {line.offset} ({line.name}) is the heartbeat output: hearth itself drives it"
@@ -430,9 +430,10 @@ class Halt:
         """Take edges until the watch ends. Raises DeviceError."""
         limit = float("inf") if line.timeout_ms is None else line.timeout_ms / 1000
         while True:
-            with trio.move_on_after(limit) as waiting:
+            edge: Edge | None = None
+            with trio.move_on_after(limit):
                 edge = await watch.receive()
-            if waiting.cancelled_caught:
+            if edge is None:
                 self._see(line, f"no edge for {line.timeout_ms} ms")
             elif watch.dropped:
                 await self._transact(line, lambda driver: driver.unwatch(watch))

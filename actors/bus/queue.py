@@ -112,7 +112,7 @@ class HaltFlag:
         return None if self.since is None and requester.halts == self.count else self.error()
 
     def check(self, _output: Hashable, _level: object) -> None:
-        """Refuse to drive an output to a level that is not its safe state, for `Guard.halt`. Raises Halted."""
+        """Refuse to drive an output to a level that is not its safe state, for `BusGuard.halt`. Raises Halted."""
         if self.since is not None:
             raise self.error()
 

@@ -8,7 +8,7 @@ import pytest
 from support.world import running, simulated
 
 from hearth import step
-from hearth.actors.bus.guard import Guard
+from hearth.actors.bus.guard import BusGuard
 from hearth.drivers.base import BaseDriver
 from hearth.errors import Halted
 
@@ -127,4 +127,4 @@ async def test_the_safe_level_is_permitted_while_halted_and_still_asked_of_the_i
 
 def test_a_driver_of_an_unknown_kind_is_passed_as_it_is():
     driver = BaseDriver()
-    assert Guard("com.acme.leds", driver).face is driver
+    assert BusGuard("com.acme.leds", driver).face is driver
