@@ -13,7 +13,7 @@ Order of one operation, all of it inside one transaction, so nothing comes in be
 
 Bringing outputs to their safe state (`make_safe`, `halt`) is never checked, only noted: safety comes first.
 
-To plug in: set `BusGuard.halt` to a callable `(output, level) -> None`, or `BusGuard.interlocks` to an `InterlockChecks`,
+To plug in: set `BusGuard.halt` to a callable `(output, level) -> None`, or its `interlocks` to an `InterlockChecks`,
 that raises (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the
 transaction, in the bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is
 not asked for a level that is the output's safe state. The limits of the board profile (`limits`) are built in. An
