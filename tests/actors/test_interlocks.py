@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -30,6 +31,8 @@ from hearth.tools import ToolRegistry
 
 PUMP, DOOR, LID, LAMP = 0, 1, 2, 3
 CLOSED, OPENED = 0, 1
+WRITES = int(os.environ.get("HEARTH_WRITES", "100000"))
+
 RULES = {"drives": "PUMP", "value": 1, "max_age_ms": 500, "check_ms": 100}
 DOOR_CLOSED = {"line": "DOOR", "value": CLOSED}
 LID_CLOSED = {"line": "LID", "value": CLOSED}
@@ -815,8 +818,8 @@ async def test_an_observer_sees_no_driven_level_while_a_required_condition_is_op
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("seed", range(100, 200))
-async def test_an_observer_of_a_million_writes_sees_none_either(autojump_clock, seed):
+@pytest.mark.parametrize("seed", range(100, 100 + WRITES // 10_000))
+async def test_an_observer_of_many_more_writes_sees_none_either(autojump_clock, seed):
     witness = await watched_storm(seed, 10_000)
     assert witness.violations == []
     assert witness.switched_on > 200

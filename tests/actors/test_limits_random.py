@@ -18,7 +18,7 @@ from support.world import BoardWorld, running
 from hearth import step
 from hearth.errors import RpcError
 
-WRITES = int(os.environ.get("HEARTH_LIMIT_WRITES", "1000000"))
+WRITES = int(os.environ.get("HEARTH_WRITES", "100000"))
 SLACK = 1e-3
 """Seconds between the moment of a switching and the one at which a bus counts it."""
 
@@ -257,7 +257,7 @@ async def test_whatever_is_asked_on_every_path_no_line_and_no_register_leaves_it
 
 
 @pytest.mark.proof
-async def test_the_same_a_million_times(autojump_clock):
+async def test_the_same_many_more_times(autojump_clock):
     with within_real_seconds(3_600):
         for seed in range(max(1, WRITES // 50_000)):
             await play(seed, min(WRITES, 50_000))

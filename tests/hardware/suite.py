@@ -65,7 +65,7 @@ def parts() -> list[Part]:
     files = [path for path in sorted(tests.glob("hardware/test_*.py")) if not path.name.startswith("test_host_")]
     daemons = [path for path in files if path.name.removeprefix("test_").startswith(_DAEMONS)]
     others = [path for path in files if path not in daemons] + sorted(tests.glob("drivers/test_contract_*.py"))
-    ordinary = ["-q", "-m", "not virtual_time and not unmeasured"]
+    ordinary = ["-q", "-m", "not virtual_time and not unmeasured and not proof"]
 
     def names(paths: Sequence[Path]) -> list[str]:
         return [str(path.relative_to(kernel.PROJECT)) for path in paths]

@@ -8,7 +8,6 @@ after: only what no sampling could explain is a violation.
 """
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from hearth.errors import LimitViolated, RpcError
 
 pytestmark = pytest.mark.slow
 
-WRITES = int(os.environ.get("HEARTH_LIMIT_WRITES", "100000"))
+WRITES = 100_000
 
 PROFILE = """
 name = "cell"
