@@ -178,7 +178,7 @@ def _rows(value: Any) -> list[Mapping[str, Any]] | None:
 
 
 def scalar(value: Any) -> str:
-    """Return a value as one line: strings bare, None as "-", lists joined by commas, objects as JSON."""
+    """Return a value as one line: strings bare, None as "-", lists and flat objects joined by commas, else JSON."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -187,6 +187,8 @@ def scalar(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list) and not any(isinstance(item, (list, Mapping)) for item in value):
         return ", ".join(scalar(item) for item in value) or "-"
+    if isinstance(value, Mapping) and not any(isinstance(item, (list, Mapping)) for item in value.values()):
+        return ", ".join(f"{name} {scalar(item)}" for name, item in value.items()) or "-"
     return compact(value)
 
 

@@ -19,6 +19,7 @@ from hearth.actors.build import build_parts
 from hearth.actors.bus.halt import RETRY_S, Latch
 from hearth.actors.bus.queue import Requester, Ticket, give_back_or_make_safe
 from hearth.actors.embedded import EMBEDDED_POLICY
+from hearth.actors.session import Session
 from hearth.api import step
 from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
@@ -27,6 +28,7 @@ from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.gpio import WATCH_CAPACITY
 from hearth.drivers.tools.gpio import gpio_tools
 from hearth.errors import AuditUnavailable, ConfigError, Halted, PermissionDenied
+from hearth.protocol.methods import HaltReset
 from hearth.tools import Tool, ToolRegistry
 
 PATIENCE = 60
@@ -326,23 +328,21 @@ async def test_a_halt_that_comes_while_a_reset_removes_the_latch_wins_and_is_on_
         assert world.latch.kept is None
 
 
-async def test_a_reset_that_waits_in_a_sessions_mailbox_when_a_halt_comes_does_not_end_that_halt(autojump_clock):
-    async with a_world() as world, world.sessions().open_session() as session:
-        outcome = []
+async def test_a_reset_that_waits_in_a_sessions_mailbox_when_a_halt_comes_does_not_end_that_halt(
+    autojump_clock, monkeypatch
+):
+    post = Session.post
 
-        async def reset():
-            try:
-                outcome.append(await session.reset_halt())
-            except Halted as error:
-                outcome.append(error)
-
-        await session.halt("first")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(reset)
-            # The request is in the mailbox once its task has run, and the session has not: both take one turn.
-            await until(lambda: world.runtime.find_session(session.session_id, ALICE.key)._resets)
+    def halted_as_soon_as_it_waits(self, message):
+        post(self, message)
+        if type(getattr(message, "params", None)) is HaltReset:
             world.runtime.halt.halt("second", "a test")
-        assert isinstance(outcome[0], Halted)
+
+    async with a_world() as world, world.sessions().open_session() as session:
+        await session.halt("first")
+        monkeypatch.setattr(Session, "post", halted_as_soon_as_it_waits)
+        with pytest.raises(Halted):
+            await session.reset_halt()
         assert (await session.halt_status()).halted
 
 

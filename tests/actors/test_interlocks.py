@@ -576,6 +576,7 @@ async def test_an_output_that_an_earlier_run_left_driven_is_watched_until_it_is_
         assert not cell.pumping
 
 
+@pytest.mark.proof
 async def test_with_drivers_in_threads_an_output_goes_to_its_safe_state_when_a_condition_opens():
     cell = Cell(lock(DOOR_CLOSED, LID_CLOSED, TANK_FULL), style=Style.THREAD)
     with trio.fail_after(60):

@@ -131,6 +131,7 @@ def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
     assert as_json.json["scenes"][-1]["claims"][-1]["holds"] is False
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "instead", "claim"),
@@ -155,6 +156,7 @@ def test_a_board_without_one_of_its_rules_ends_the_demo_with_1(cli, monkeypatch,
     assert f"✗ {claim}" in answer.out
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_policy_that_asks_for_no_approval_ends_the_demo_with_1(cli, monkeypatch):
     whole = DemoFolder.config
@@ -165,6 +167,7 @@ def test_a_policy_that_asks_for_no_approval_ends_the_demo_with_1(cli, monkeypatc
     assert "✗ without an approval it is refused" in answer.out
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_button_that_halts_nothing_ends_the_demo_with_1(cli, monkeypatch):
     monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace('inputs = ["ESTOP"]', ""))

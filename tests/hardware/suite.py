@@ -44,8 +44,11 @@ _STUCK = 150
 
 _MEMORY = 1024
 
-_DAEMONS = ("bench", "boards", "bus_contract_wire", "contention", "daemon", "life", "safe_states", "shared_adapter")
-"""How the names of the files go on whose tests start daemons: about half of the time goes there."""
+_DAEMONS = (
+    "bench", "boards", "bus_contract_wire", "contention", "daemon", "halt", "interlocks", "life", "limits",
+    "safe_states", "shared_adapter",
+)  # fmt: skip
+"""How the names of the files go on whose tests start daemons or watch for long: over half of the time goes there."""
 
 
 @frozen

@@ -114,6 +114,7 @@ def play(hearthd: Callable[..., Any], directory: Path, lives: int, audit: str = 
     assert cut_short <= lives, "only what was under way at the kill may have an unknown end"
 
 
+@pytest.mark.proof
 def test_whatever_answer_is_lost_and_whenever_the_daemon_is_killed_a_repeated_submission_acts_once(hearthd, tmp_path):
     play(hearthd, tmp_path, 5)
 
@@ -124,6 +125,7 @@ def test_a_thousand_lost_answers_act_once(hearthd, tmp_path, durability):
     play(hearthd, tmp_path, 50, f'durability = "{durability}"\n')
 
 
+@pytest.mark.proof
 def test_an_mcp_call_whose_answer_is_lost_acts_once_across_a_kill_of_the_daemon(hearthd, tmp_path):
     witness = tmp_path / "witness"
     witness.mkdir()
