@@ -42,7 +42,7 @@ from hearth.actors.bus.queue import HaltFlag, Requester, Ticket
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.audit.record import timestamp
 from hearth.audit.writer import sync_directory
-from hearth.errors import AuditUnavailable, DeviceError, Halted, PermissionDenied, RpcError
+from hearth.errors import AuditUnavailable, DeviceError, Halted, PermissionDenied, RpcError, ShuttingDown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -241,6 +241,9 @@ class Halt:
         """
         if not self.flag.halted:
             return
+        if self._nursery is None:
+            # Not started yet, or ended already: no input can be read, and so none is known to be clear.
+            raise ShuttingDown
         await self._read_all()
         blocking = {line.name: state for line, state in self._inputs.items() if state != "clear"}
         if blocking:
