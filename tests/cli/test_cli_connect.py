@@ -259,7 +259,6 @@ def websocket(own_daemon, cli):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_over_a_websocket_it_ends_when_everything_is_answered(websocket) -> None:
     batch = orjson.dumps([orjson.loads(request(id_)) for id_ in ("a", "b")]) + b"\n"
     notification = orjson.dumps({"jsonrpc": "2.0", "method": "tool.list"}) + b"\n"

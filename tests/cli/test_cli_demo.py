@@ -132,7 +132,6 @@ def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "instead", "claim"),
     [
@@ -157,7 +156,6 @@ def test_a_board_without_one_of_its_rules_ends_the_demo_with_1(cli, monkeypatch,
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_policy_that_asks_for_no_approval_ends_the_demo_with_1(cli, monkeypatch):
     whole = DemoFolder.config
     rule = "approval = [{ from_risk = 3 }]"
@@ -168,7 +166,6 @@ def test_a_policy_that_asks_for_no_approval_ends_the_demo_with_1(cli, monkeypatc
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_button_that_halts_nothing_ends_the_demo_with_1(cli, monkeypatch):
     monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace('inputs = ["ESTOP"]', ""))
     monkeypatch.setattr(scenes, "MOVES_MS", 3000)
