@@ -20,7 +20,7 @@ from attrs import field, frozen
 
 from hearth._version import __version__
 from hearth.actors.admission import DRY_RUN_RATE, Checks
-from hearth.actors.approval.approvals import Approvals
+from hearth.actors.approval import Approvals
 from hearth.actors.approval.plans import Plans
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT, Bus
 from hearth.actors.bus.guard import guard_of

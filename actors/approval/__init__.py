@@ -1,1 +1,142 @@
-"""What a person must approve before it runs: prepared plans, and the questions that wait for a decision."""
+"""Approvals: the questions that wait for a person, whatever asks them: a plan, or a whole job (HCP).
+
+It owns the open questions, counts the approvals of each, and refuses a decision by a principal that may not make it. It
+lives in the Trio thread and nothing in it waits but `changed` and `settled`. The questions are lost with the process:
+then nothing runs that has not been approved since.
+
+A question is open, then approved or rejected, once. It is approved when as many different principals have approved it
+as its rule asks for. Every change wakes those who wait for one, so an approval given in one client releases the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import trio
+from attrs import define, field, frozen
+
+from hearth._util.ids import new_id
+from hearth.errors import InvalidParams, PermissionDenied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hearth.policy.rules import ApprovalRule
+
+
+@frozen
+class Decision:
+    """A person's answer, and the person's principal (`by`)."""
+
+    approved: bool
+    by: str
+    reason: str | None = None
+
+
+@define(eq=False)
+class Question:
+    """A question to a person, with what is needed to decide. `principal` asks it."""
+
+    kind: Literal["plan", "job"]
+    principal: str
+    rule: ApprovalRule
+    about: Mapping[str, Any] = field(factory=dict)
+    """JSON: what would be done."""
+    question_id: str = field(factory=new_id)
+    approved_by: dict[str, str | None] = field(factory=dict)
+    """Principal -> reason, of the approvals so far."""
+    decision: Decision | None = None
+    asked_at: float = 0.0
+    """Epoch seconds, as `expires_at`."""
+    expires_at: float = 0.0
+    session_id: str | None = None
+    """The HCP session of a running job that asks; None for a question about starting one."""
+    settled: trio.Event = field(factory=trio.Event)
+    """Set once `decision` is, and when no decision can come any more."""
+
+
+class Approvals:
+    """The open questions of one runtime."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Question] = {}
+        self._closed = False
+        self.seq = 0
+        """The number of changes so far."""
+        self._changed = trio.Event()
+
+    def __iter__(self) -> Iterator[Question]:
+        """Yield the open questions, the oldest first."""
+        return iter(list(self._open.values()))
+
+    @property
+    def closed(self) -> bool:
+        """True when no question can be decided any more: the runtime is ending."""
+        return self._closed
+
+    def open(self, question: Question) -> None:
+        """Add a question; once the runtime is ending it is settled at once, without a decision."""
+        if self._closed:
+            question.settled.set()
+        else:
+            self._open[question.question_id] = question
+            self.note_change()
+
+    def withdraw(self, question: Question) -> None:
+        """Remove a question that no longer matters. Idempotent."""
+        if self._open.pop(question.question_id, None) is not None:
+            question.settled.set()
+            self.note_change()
+
+    async def ask(self, question: Question, timeout_s: float) -> Decision | None:
+        """Wait for the decision on a question; None if the time is over, or the runtime is ending."""
+        self.open(question)
+        try:
+            with trio.move_on_after(timeout_s):
+                await question.settled.wait()
+        finally:
+            self.withdraw(question)
+        return question.decision
+
+    def find(self, question_id: str, kind: str) -> Question | None:
+        """Return an open question of this kind, or None."""
+        question = self._open.get(question_id)
+        return question if question is not None and question.kind == kind else None
+
+    def check(self, question: Question, by: str, *, approves: bool) -> None:
+        """Raise PermissionDenied or InvalidParams if a principal that has the right may not decide so."""
+        if approves and not question.rule.counts(by, question.principal):
+            why = "another principal than the one that asked for it must approve this"
+            raise PermissionDenied(f"Permission denied: {why}", data={"reason": why})
+        if approves and by in question.approved_by:
+            why = "this principal has approved it already; another one must approve it too"
+            raise InvalidParams(f"Invalid params: {why}", data={"reason": why})
+
+    def decide(self, question: Question, decision: Decision) -> None:
+        """Count a decision that `check` has permitted; a question that was settled since stays as it is."""
+        if question.settled.is_set():
+            return
+        if decision.approved:
+            question.approved_by[decision.by] = decision.reason
+        if not decision.approved or not question.rule.missing(question.approved_by, question.principal):
+            question.decision = decision
+            self.withdraw(question)
+        else:
+            self.note_change()
+
+    def note_change(self) -> None:
+        """Wake all who wait for a change."""
+        self.seq += 1
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def changed(self) -> None:
+        """Wait for the next change."""
+        await self._changed.wait()
+
+    def close(self) -> None:
+        """End every wait: the runtime is ending."""
+        self._closed = True
+        for question in self:
+            question.settled.set()
+        self.note_change()

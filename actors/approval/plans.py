@@ -34,7 +34,7 @@ import trio
 from attrs import asdict, define, field
 
 from hearth._util.ids import new_id
-from hearth.actors.approval.approvals import Decision, Question
+from hearth.actors.approval import Decision, Question
 from hearth.audit.record import canonical, timestamp
 from hearth.errors import (
     ApprovalRequired,
@@ -60,7 +60,7 @@ from hearth.protocol.methods import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from hearth.actors.approval.approvals import Approvals
+    from hearth.actors.approval import Approvals
     from hearth.actors.bus.queue import HaltFlag
     from hearth.actors.journal import Journal
     from hearth.actors.messages import EventSink, Request, Verdicts

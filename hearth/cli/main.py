@@ -41,8 +41,8 @@ COMMANDS = {
     "card": ("hearth.cli.card:card", "Show, validate or fetch an AgentCard: what an agent can do, and where."),
     "audit": ("hearth.cli.audit:audit", "Verify the audit log, or read its end. Needs no daemon."),
     "doctor": ("hearth.cli.doctor:doctor", "Check socket, daemon, buses and audit log, and say what to do."),
-    "tls": ("hearth.cli.tls:tls", "Make and show certificates for a test bench."),
-    "token": ("hearth.cli.token:token", "Make a bearer token, and the policy line for it."),
+    "tls": ("hearth.cli.credentials:tls", "Make and show certificates for a test bench."),
+    "token": ("hearth.cli.credentials:token", "Make a bearer token, and the policy line for it."),
     "completion": ("hearth.cli.main:completion", "Print the completion script for bash, zsh or fish."),
 }
 """Name -> module and attribute of the click command, and its line in the help, which is shown without an import."""

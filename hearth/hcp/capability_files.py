@@ -389,7 +389,6 @@ def _tools(step: _PlanStep) -> tuple[str, ...]:
     return (step.tool,) if step.expect is None else (step.tool, step.expect["tool"])
 
 
-
 def _wrong(part: re.Match[str], inputs: Any) -> str | None:
     """Return the fault of a placeholder, or of a stray brace."""
     name = part[1]

@@ -8,7 +8,7 @@ import trio.testing
 from support.world import ALICE, BOB, NOON, BenchWorld, running
 
 from hearth.actors.admission import DRY_RUN_RATE
-from hearth.actors.bridges.hcp.job_table import JobQuota
+from hearth.actors.bridges.hcp.job import JobQuota
 from hearth.actors.refusals import INTERVAL_S, Refusals
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, RateLimited, ToolNotFound

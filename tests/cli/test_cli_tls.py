@@ -17,7 +17,7 @@ from cryptography import x509
 from support.pki import CLIENT, DAY, Bench, certify, name, needs_openssl
 from support.tls import echoed, opened
 
-from hearth.cli import tls
+from hearth.cli import credentials as tls
 from hearth.config.model import load_config
 from hearth.errors import ConfigError
 from hearth.transport.address import parse

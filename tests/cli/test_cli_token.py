@@ -13,7 +13,7 @@ import tomllib
 
 import pytest
 
-from hearth.cli import token as cli_token
+from hearth.cli import credentials as cli_token
 from hearth.config.model import load_config
 from hearth.policy.principal import MAX_TOKEN, Tokens
 from hearth.policy.rules import PolicyEntry, token_digests

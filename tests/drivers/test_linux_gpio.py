@@ -11,9 +11,8 @@ import trio.testing
 from hearth.drivers.base import Style
 from hearth.drivers.gpio import LineSpec, Watch
 from hearth.drivers.linux.device_users import shared_device
-from hearth.drivers.linux.gpio import LinuxGpio
+from hearth.drivers.linux.gpio import EdgePump, Edges, LinuxGpio
 from hearth.drivers.linux.gpio_chips import cannot_open, style_of, survey
-from hearth.drivers.linux.gpio_edges import EdgePump, Edges
 from hearth.errors import DeviceError
 
 # --- what a chip hangs on ---------------------------------------------------------------------------------------------

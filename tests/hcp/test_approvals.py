@@ -7,7 +7,7 @@ import trio
 from support.hcp import Caller, capability, hcp_world, reading, step
 from support.world import ALICE, BOB
 
-from hearth.actors.approval.approvals import Decision
+from hearth.actors.approval import Decision
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
 

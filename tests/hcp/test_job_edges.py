@@ -12,7 +12,7 @@ from support.hcp import LOOK_TWICE, Caller, capability, hcp_world, offering, rea
 from support.world import ALICE, BOB
 
 from hearth import open_runtime
-from hearth.actors.approval.approvals import Decision
+from hearth.actors.approval import Decision
 from hearth.actors.bridges.hcp.lazy import open_job_storage
 from hearth.actors.bridges.hcp.steps import Steps
 from hearth.actors.bridges.hcp.store import JobStoreError

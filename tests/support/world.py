@@ -32,7 +32,7 @@ from support.doubles import (
 from hearth._util.exceptions import unwrapped
 from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
-from hearth.actors.daemon.listen import open_listeners
+from hearth.actors.daemon import open_listeners
 from hearth.actors.embedded import EMBEDDED_POLICY, EmbeddedRuntime
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accept import ConnectionLimiter

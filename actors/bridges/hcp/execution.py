@@ -43,7 +43,7 @@ import orjson
 import trio
 from attrs import asdict, define, evolve, field, frozen
 
-from hearth.actors.approval.approvals import Question
+from hearth.actors.approval import Question
 from hearth.actors.bridges.hcp.steps import StepsEnded
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.hcp.durable import (

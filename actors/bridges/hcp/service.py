@@ -17,11 +17,10 @@ import orjson
 import trio
 from attrs import frozen
 
-from hearth.actors.approval.approvals import Decision
+from hearth.actors.approval import Decision
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore, NoSuchArtifact, StoreError
-from hearth.actors.bridges.hcp.job import StopRequest
-from hearth.actors.bridges.hcp.job_table import JobTable
-from hearth.actors.bridges.hcp.recovery import recover
+from hearth.actors.bridges.hcp.finish import recover
+from hearth.actors.bridges.hcp.job import JobTable, StopRequest
 from hearth.actors.bridges.hcp.services import Services, record
 from hearth.actors.bridges.hcp.store import JobStore, JobStoreError
 from hearth.actors.bridges.hcp.store.queries import parse_uri
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from hearth.actors.approval.approvals import Question
+    from hearth.actors.approval import Question
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.actors.messages import HcpRequest, MessageSink, Request

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.actors.approval.approvals import Approvals, Decision, Question
+    from hearth.actors.approval import Approvals, Decision, Question
     from hearth.actors.bridges.hcp.artifacts import ArtifactStore
     from hearth.actors.bridges.hcp.store import JobStore
     from hearth.actors.bus.queue import HaltFlag

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from attrs import define, field
 
-from hearth.actors.approval.approvals import Question
+from hearth.actors.approval import Question
 from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
-from hearth.actors.bridges.hcp.finish import JobFinisher
+from hearth.actors.bridges.hcp.finish import JobFinisher, Resumption, resumption
 from hearth.actors.bridges.hcp.job import RunningJob
-from hearth.actors.bridges.hcp.recovery import Resumption, resumption
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.bridges.hcp.store.queries import SessionRow
@@ -29,7 +28,7 @@ from hearth.hcp.safety import assess, crashed, no_hacp_session, reused, shutting
 from hearth.hcp.token import issue
 
 if TYPE_CHECKING:
-    from hearth.actors.bridges.hcp.job_table import JobTable
+    from hearth.actors.bridges.hcp.job import JobTable
     from hearth.actors.messages import HcpRequest
     from hearth.api import Session
     from hearth.hcp.messages import TaskSubmit
