@@ -24,6 +24,7 @@ from hearth.cli.main import COMMANDS, cli
 PAGE = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 MARK = "\x01end of command"
+OF_A_SLOW_MACHINE = {"note: no answer yet"}
 
 
 class Command(NamedTuple):
@@ -97,7 +98,7 @@ def played(daemon, unmeasured, tmp_path_factory):
 def test_the_command_on_the_page_does_what_the_page_says(played, number):
     command, (output, code) = COMMANDS_OF_PAGE[number], played[number]
     assert code == command.code, output
-    lines = [folded(line) for line in output.splitlines() if line.strip()]
+    lines = [folded(line) for line in output.splitlines() if line.strip() and line not in OF_A_SLOW_MACHINE]
     text = "".join(f"{line}\n" for line in lines)
     if command.expected:
         assert re.fullmatch(pattern(command.expected), text), f"{command.text} printed:\n{output}"
