@@ -101,7 +101,8 @@ def of_halt(status: Mapping[str, Any]) -> dict[str, Any]:
         f"Halted since {status['since']}: {status['reason']}. Nothing that acts begins any more, and outputs go to "
         f"their safe states. Reading goes on. Tell the person: only a person can end the halt.{latched}"
     )
-    return {"content": [_text(text)], "structuredContent": structured, "isError": False}
+    content = [_text(text), _text(orjson.dumps(structured).decode())]
+    return {"content": content, "structuredContent": structured, "isError": False}
 
 
 def of_error(error: HearthError, *, plan: bool = False, corrected: Call | None = None) -> dict[str, Any]:

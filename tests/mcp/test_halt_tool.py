@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import jsonschema
 import pytest
 from attrs import evolve
@@ -30,6 +32,8 @@ async def test_a_model_may_halt_whatever_its_policy_is_and_has_no_tool_for_a_res
         assert not result.is_error
         jsonschema.Draft202012Validator(tools[HALT].output_schema).validate(result.structured_content)
         assert result.structured_content["reason"] == "it smells of smoke"
+        # As the specification wants it for a client that does not read structured content.
+        assert json.loads(result.content[-1].text) == result.structured_content
         assert "only a person can end the halt" in text_of(result)
         assert not (await client.call_tool("bench_read", {"tag": "x"})).is_error
         assert (await client.call_tool(HALT, {})).is_error, "without a reason"

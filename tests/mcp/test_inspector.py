@@ -47,7 +47,10 @@ class Call:
 
 
 def calls(files: Path) -> dict[str, Call]:
-    """One call of every tool. Each is a session of its own: what one drives is in its safe state before the next."""
+    """One call of every tool. Each is a session of its own: what one drives is in its safe state before the next.
+
+    They are made in this order: the halt is the last, because nothing that acts is done after it.
+    """
     kept, written, gone = (str(files / name) for name in ("kept.txt", "written.txt", "gone.txt"))
     line = b64(b"hi\n")
     return {
@@ -90,6 +93,7 @@ def calls(files: Path) -> dict[str, Call]:
         "agentcard_resolve": Call({"query": EXAMPLE["agent_id"]}, {"candidates": []}),
         "agentcard_validate": Call({"card_json": json.dumps(EXAMPLE)}, {"valid": True, "findings": []}),
         "agentcard_list": Call({}, {"skipped": []}),
+        "hacp_halt": Call({"reason": "the inspector asks for it"}, {"halted": True, "latched": True}),
     }
 
 
