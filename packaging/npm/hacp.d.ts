@@ -100,6 +100,93 @@ export type TaskRequest = {
      */
     idempotency_key?: string;
 };
+export type HaltStatus = {
+    halted: boolean;
+    /**
+     * RFC 3339, UTC.
+     */
+    since?: string;
+    reason?: string;
+    /**
+     * The principal or the input behind it; left out if this session may not know.
+     */
+    by?: string;
+    /**
+     * Whether the halt outlives the daemon; if not, `problem` says why.
+     */
+    latched?: boolean;
+    problem?: string;
+    /**
+     * Whether the stop sequence still runs.
+     */
+    stopping?: boolean;
+    /**
+     * The outputs that are not in their safe state yet.
+     */
+    unsafe?: {
+        bus: string;
+        outputs: unknown[];
+    }[];
+    /**
+     * Halt input to "clear", or why it is not: a reset needs all of them clear.
+     */
+    inputs?: Record<string, string>;
+};
+export type PlanStep = {
+    tool: string;
+    args: Record<string, unknown>;
+    expect?: Record<string, unknown>;
+    /**
+     * As it was when the plan was prepared, or as an earlier step leaves it.
+     */
+    before: Record<string, unknown> | null;
+    /**
+     * As it is after the step.
+     */
+    after: Record<string, unknown> | null;
+};
+export type Plan = {
+    plan_id: string;
+    hash: string;
+    effective_risk: number;
+    intent: string;
+    constraints: Record<string, unknown>;
+    steps: PlanStep[];
+    /**
+     * The approval that the policy asks for.
+     */
+    needs: {
+        right: string;
+        persons: number;
+        other: boolean;
+    } | null;
+    approved_by: string[];
+    state: "waiting" | "ready" | "executed" | "rejected";
+    /**
+     * Whether the approval of this principal would count now.
+     */
+    may_approve: boolean;
+    principal: string;
+    own: boolean;
+    /**
+     * RFC 3339, UTC.
+     */
+    created_at: string;
+    expires_at: string;
+    /**
+     * The task that it became.
+     */
+    task_id?: string;
+    rejected_by?: string;
+    reason?: string;
+};
+export type PlanList = {
+    /**
+     * The number of changes so far, for the next `plans({ afterSeq: seq, waitMs })`.
+     */
+    seq: number;
+    plans: Plan[];
+};
 export type ClientOptions = {
     /**
      * A bearer token; it is sent in the handshake, as a subprotocol, never in an address.
@@ -123,7 +210,8 @@ export type ClientOptions = {
      */
     quietMs?: number;
     /**
-     * The longest time for that answer, before the link counts as lost. 10 000.
+     * The longest time for that answer, before the link counts as lost, beyond the time that a
+     * request is to wait (`waitMs`). 10 000.
      */
     answerMs?: number;
     /**
@@ -166,12 +254,54 @@ export type ClientOptions = {
  * @typedef {object} Step
  * @property {string} tool
  * @property {Record<string, unknown>} [args]
+ * @property {Record<string, unknown>} [expect] The effect that must be seen: see docs/reference/methods.md.
  *
  * @typedef {object} TaskRequest The `task` of task.submit.
  * @property {string} intent What the task is for, for people and for the audit log.
  * @property {Step[]} steps
  * @property {Record<string, unknown>} [constraints]
  * @property {string} [idempotency_key] One is made unless given.
+ *
+ * @typedef {object} HaltStatus The state of the halt. All but `halted` and `inputs` is left out while it is not halted.
+ * @property {boolean} halted
+ * @property {string} [since] RFC 3339, UTC.
+ * @property {string} [reason]
+ * @property {string} [by] The principal or the input behind it; left out if this session may not know.
+ * @property {boolean} [latched] Whether the halt outlives the daemon; if not, `problem` says why.
+ * @property {string} [problem]
+ * @property {boolean} [stopping] Whether the stop sequence still runs.
+ * @property {{bus: string, outputs: unknown[]}[]} [unsafe] The outputs that are not in their safe state yet.
+ * @property {Record<string, string>} [inputs] Halt input to "clear", or why it is not: a reset needs all of them clear.
+ *
+ * @typedef {object} PlanStep A step of a plan, with what it changes; null for a step that does not say.
+ * @property {string} tool
+ * @property {Record<string, unknown>} args
+ * @property {Record<string, unknown>} [expect]
+ * @property {Record<string, unknown> | null} before As it was when the plan was prepared, or as an earlier step leaves it.
+ * @property {Record<string, unknown> | null} after As it is after the step.
+ *
+ * @typedef {object} Plan A prepared task (docs/reference/methods.md#planprepare).
+ * @property {string} plan_id
+ * @property {string} hash
+ * @property {number} effective_risk
+ * @property {string} intent
+ * @property {Record<string, unknown>} constraints
+ * @property {PlanStep[]} steps
+ * @property {{right: string, persons: number, other: boolean} | null} needs The approval that the policy asks for.
+ * @property {string[]} approved_by
+ * @property {"waiting" | "ready" | "executed" | "rejected"} state
+ * @property {boolean} may_approve Whether the approval of this principal would count now.
+ * @property {string} principal
+ * @property {boolean} own
+ * @property {string} created_at RFC 3339, UTC.
+ * @property {string} expires_at
+ * @property {string} [task_id] The task that it became.
+ * @property {string} [rejected_by]
+ * @property {string} [reason]
+ *
+ * @typedef {object} PlanList
+ * @property {number} seq The number of changes so far, for the next `plans({ afterSeq: seq, waitMs })`.
+ * @property {Plan[]} plans
  *
  * @typedef {object} ClientOptions
  * @property {string} [token] A bearer token; it is sent in the handshake, as a subprotocol, never in an address.
@@ -180,7 +310,8 @@ export type ClientOptions = {
  * @property {number} [openingMs] The longest time that opening a link may take. 15 000.
  * @property {number} [quietMs] After so long without a message, while an answer or an event is awaited, the client asks
  *   the server for a sign of life: a link that drops silently shows in no other way. 15 000.
- * @property {number} [answerMs] The longest time for that answer, before the link counts as lost. 10 000.
+ * @property {number} [answerMs] The longest time for that answer, before the link counts as lost, beyond the time that a
+ *   request is to wait (`waitMs`). 10 000.
  * @property {typeof WebSocket} [WebSocket] The class that makes links, for a runtime without one of its own, such as
  *   Node before version 22: the `ws` package exports one. `globalThis.WebSocket`.
  */
@@ -398,6 +529,74 @@ export declare class HacpSession extends Emitter<{
     unfollow(): Promise<void>;
     /** List the tools that the session may use (tool.list). @returns {Promise<Record<string, any>[]>} */
     tools(): Promise<Record<string, any>[]>;
+    /**
+     * Halt the daemon (halt): no effect begins from now on, tasks with effects are cancelled, outputs go to safe states.
+     * Every session may. After a LinkError it is not known if the daemon has halted: call it again when there is a link.
+     *
+     * @param {string} [reason] For the audit log, and for those whose steps are refused.
+     * @returns {Promise<HaltStatus>} Resolved when the halt is on the disk, or cannot be written to it (`latched`).
+     */
+    halt(reason?: string): Promise<HaltStatus>;
+    /** The state of the halt (halt.status). @returns {Promise<HaltStatus>} */
+    haltStatus(): Promise<HaltStatus>;
+    /**
+     * End the halt (halt.reset); nothing that ran before it starts again.
+     *
+     * @returns {Promise<HaltStatus>}
+     * @throws {HacpError} RPC_PERMISSION_DENIED without the right `reset_halt`; HALTED if an input is not clear, the stop
+     *   sequence has not ended, or a halt has come since the call.
+     */
+    haltReset(): Promise<HaltStatus>;
+    /**
+     * Check a task as `submit` does, read what it would change, and run nothing (plan.prepare).
+     *
+     * @param {Omit<TaskRequest, "idempotency_key">} task
+     * @returns {Promise<Plan>}
+     */
+    prepare(task: Omit<TaskRequest, "idempotency_key">): Promise<Plan>;
+    /**
+     * Run a plan of one's own, at most once (plan.execute), and follow its task. A plan object runs exactly as it is here;
+     * a plan's id runs it as the daemon has it.
+     *
+     * If the link drops before the answer comes, the client asks again as soon as it has reconnected: a plan runs once.
+     *
+     * @param {Plan | string} plan
+     * @param {object} [options]
+     * @param {number} [options.waitMs] Wait so long for its approval; up to 60 000. 0.
+     * @returns {Promise<HacpTask>}
+     * @throws {HacpError} APPROVAL_REQUIRED: it is not approved in time. PLAN_STALE: it was executed, has expired, or is not
+     *   as it is here, or what it changes is not as it was. RPC_PERMISSION_DENIED: it was rejected. Or as for `submit`.
+     * @throws {LinkError} There was no link when it was called, or the client was closed.
+     */
+    execute(plan: Plan | string, { waitMs }?: {
+        waitMs?: number;
+    }): Promise<HacpTask>;
+    /**
+     * List one's own plans and, with the right to approve, those of others that wait for it (plan.list).
+     *
+     * @param {object} [options]
+     * @param {number} [options.afterSeq] With `waitMs`: the `seq` of an earlier answer; the next one comes at once if there
+     *   has been a change since.
+     * @param {number} [options.waitMs] Wait so long for a change; up to 60 000. 0.
+     * @returns {Promise<PlanList>}
+     */
+    plans({ afterSeq, waitMs }?: {
+        afterSeq?: number;
+        waitMs?: number;
+    }): Promise<PlanList>;
+    /**
+     * Approve a plan exactly as it is here (plan.approve): the client computes the hash from what this object shows.
+     *
+     * @param {Plan} plan
+     * @param {string} [reason] For the audit log.
+     * @returns {Promise<number>} How many approvals are still missing.
+     * @throws {HacpError} RPC_PERMISSION_DENIED: no right, or one's own plan that another must approve. PLAN_STALE: no such
+     *   plan waits, or it is not as it is here.
+     * @throws {TypeError} This page may not compute a hash, because it is not from https or from this machine.
+     */
+    approve(plan: Plan, reason?: string): Promise<number>;
+    /** Reject a plan, or withdraw one's own (plan.reject). @param {Plan | string} plan @param {string} [reason] */
+    reject(plan: Plan | string, reason?: string): Promise<void>;
     /** End it (session.close): its tasks are cancelled, its outputs go to their safe state. */
     close(): Promise<Record<string, any>>;
 }

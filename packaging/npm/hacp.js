@@ -64,6 +64,47 @@
  * @property {Record<string, unknown>} [constraints]
  * @property {string} [idempotency_key] One is made unless given.
  *
+ * @typedef {object} HaltStatus The state of the halt. All but `halted` and `inputs` is left out while it is not halted.
+ * @property {boolean} halted
+ * @property {string} [since] RFC 3339, UTC.
+ * @property {string} [reason]
+ * @property {string} [by] The principal or the input behind it; left out if this session may not know.
+ * @property {boolean} [latched] Whether the halt outlives the daemon; if not, `problem` says why.
+ * @property {string} [problem]
+ * @property {boolean} [stopping] Whether the stop sequence still runs.
+ * @property {{bus: string, outputs: unknown[]}[]} [unsafe] The outputs that are not in their safe state yet.
+ * @property {Record<string, string>} [inputs] Halt input to "clear", or why it is not: a reset needs all of them clear.
+ *
+ * @typedef {object} PlanStep A step of a plan, with what it changes; null for a step that does not say.
+ * @property {string} tool
+ * @property {Record<string, unknown>} args
+ * @property {Record<string, unknown>} [expect]
+ * @property {Record<string, unknown> | null} before As it was when the plan was prepared, or as an earlier step leaves it.
+ * @property {Record<string, unknown> | null} after As it is after the step.
+ *
+ * @typedef {object} Plan A prepared task (docs/reference/methods.md#planprepare).
+ * @property {string} plan_id
+ * @property {string} hash
+ * @property {number} effective_risk
+ * @property {string} intent
+ * @property {Record<string, unknown>} constraints
+ * @property {PlanStep[]} steps
+ * @property {{right: string, persons: number, other: boolean} | null} needs The approval that the policy asks for.
+ * @property {string[]} approved_by
+ * @property {"waiting" | "ready" | "executed" | "rejected"} state
+ * @property {boolean} may_approve Whether the approval of this principal would count now.
+ * @property {string} principal
+ * @property {boolean} own
+ * @property {string} created_at RFC 3339, UTC.
+ * @property {string} expires_at
+ * @property {string} [task_id] The task that it became.
+ * @property {string} [rejected_by]
+ * @property {string} [reason]
+ *
+ * @typedef {object} PlanList
+ * @property {number} seq The number of changes so far, for the next `plans({ afterSeq: seq, waitMs })`.
+ * @property {Plan[]} plans
+ *
  * @typedef {object} ClientOptions
  * @property {string} [token] A bearer token; it is sent in the handshake, as a subprotocol, never in an address.
  * @property {number} [firstPauseMs] Before the first new attempt; doubled before each further one. 250.
@@ -71,7 +112,8 @@
  * @property {number} [openingMs] The longest time that opening a link may take. 15 000.
  * @property {number} [quietMs] After so long without a message, while an answer or an event is awaited, the client asks
  *   the server for a sign of life: a link that drops silently shows in no other way. 15 000.
- * @property {number} [answerMs] The longest time for that answer, before the link counts as lost. 10 000.
+ * @property {number} [answerMs] The longest time for that answer, before the link counts as lost, beyond the time that a
+ *   request is to wait (`waitMs`). 10 000.
  * @property {typeof WebSocket} [WebSocket] The class that makes links, for a runtime without one of its own, such as
  *   Node before version 22: the `ws` package exports one. `globalThis.WebSocket`.
  */
@@ -105,6 +147,7 @@ export const SYMBOLS = Object.freeze({
 
 const SESSION_INVALID = -32000;
 const TASK_NOT_FOUND = -32001;
+const PLAN_STALE = -32017;
 const MAX_BATCH = 64;
 const SUBPROTOCOL_TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/; // RFC 9110 "token": all that a subprotocol may consist of
 const NO_TASK = "0"; // no task has this id: asking for it asks only if the session exists
@@ -506,14 +549,29 @@ export class HacpSession extends Emitter {
    */
   async submit(task) {
     const params = { task: { idempotency_key: newKey(), ...task }, subscribe: !this.#following };
-    if (this.#client.state !== "open") throw new LinkError("task.submit: there is no link to the daemon");
-    for (;;) {
+    return this.#begun("task.submit", params);
+  }
+
+  /**
+   * Make a request that begins a task, at most once however often it is made, until it is answered.
+   *
+   * @param {"task.submit" | "plan.execute"} method
+   * @param {Record<string, unknown>} params
+   * @returns {Promise<HacpTask>} The task, followed.
+   */
+  async #begun(method, params) {
+    if (this.#client.state !== "open") throw new LinkError(`${method}: there is no link to the daemon`);
+    for (let again = false; ; again = true) {
       try {
-        const { task_id } = await this.call("task.submit", params);
-        const submitted = this.task(task_id);
-        submitted._followed = true;
-        return submitted;
+        const { task_id } = await this.call(method, params);
+        const begun = this.task(task_id);
+        begun._followed = true;
+        return begun;
       } catch (error) {
+        if (again && error instanceof HacpError && error.code === PLAN_STALE && error.data.task_id) {
+          // The lost answer was this task. The refusal has subscribed to nothing.
+          return this.#following ? this.task(String(error.data.task_id)) : this.subscribe(String(error.data.task_id));
+        }
         if (!(error instanceof LinkError)) throw error;
         await this.#client.whenOpen();
         if (this.#ended) throw new HacpError(SESSION_INVALID, `the session is gone, and ${error.message}`);
@@ -612,6 +670,95 @@ export class HacpSession extends Emitter {
   /** List the tools that the session may use (tool.list). @returns {Promise<Record<string, any>[]>} */
   async tools() {
     return (await this.call("tool.list")).tools;
+  }
+
+  /**
+   * Halt the daemon (halt): no effect begins from now on, tasks with effects are cancelled, outputs go to safe states.
+   * Every session may. After a LinkError it is not known if the daemon has halted: call it again when there is a link.
+   *
+   * @param {string} [reason] For the audit log, and for those whose steps are refused.
+   * @returns {Promise<HaltStatus>} Resolved when the halt is on the disk, or cannot be written to it (`latched`).
+   */
+  async halt(reason) {
+    return /** @type {HaltStatus} */ (await this.call("halt", { reason }));
+  }
+
+  /** The state of the halt (halt.status). @returns {Promise<HaltStatus>} */
+  async haltStatus() {
+    return /** @type {HaltStatus} */ (await this.call("halt.status"));
+  }
+
+  /**
+   * End the halt (halt.reset); nothing that ran before it starts again.
+   *
+   * @returns {Promise<HaltStatus>}
+   * @throws {HacpError} RPC_PERMISSION_DENIED without the right `reset_halt`; HALTED if an input is not clear, the stop
+   *   sequence has not ended, or a halt has come since the call.
+   */
+  async haltReset() {
+    return /** @type {HaltStatus} */ (await this.call("halt.reset"));
+  }
+
+  /**
+   * Check a task as `submit` does, read what it would change, and run nothing (plan.prepare).
+   *
+   * @param {Omit<TaskRequest, "idempotency_key">} task
+   * @returns {Promise<Plan>}
+   */
+  async prepare(task) {
+    return /** @type {Plan} */ (await this.call("plan.prepare", { task }));
+  }
+
+  /**
+   * Run a plan of one's own, at most once (plan.execute), and follow its task. A plan object runs exactly as it is here;
+   * a plan's id runs it as the daemon has it.
+   *
+   * If the link drops before the answer comes, the client asks again as soon as it has reconnected: a plan runs once.
+   *
+   * @param {Plan | string} plan
+   * @param {object} [options]
+   * @param {number} [options.waitMs] Wait so long for its approval; up to 60 000. 0.
+   * @returns {Promise<HacpTask>}
+   * @throws {HacpError} APPROVAL_REQUIRED: it is not approved in time. PLAN_STALE: it was executed, has expired, or is not
+   *   as it is here, or what it changes is not as it was. RPC_PERMISSION_DENIED: it was rejected. Or as for `submit`.
+   * @throws {LinkError} There was no link when it was called, or the client was closed.
+   */
+  async execute(plan, { waitMs } = {}) {
+    const named = typeof plan === "string" ? { plan_id: plan } : { plan_id: plan.plan_id, hash: await hashOf(plan) };
+    return this.#begun("plan.execute", { ...named, wait_ms: waitMs, subscribe: !this.#following });
+  }
+
+  /**
+   * List one's own plans and, with the right to approve, those of others that wait for it (plan.list).
+   *
+   * @param {object} [options]
+   * @param {number} [options.afterSeq] With `waitMs`: the `seq` of an earlier answer; the next one comes at once if there
+   *   has been a change since.
+   * @param {number} [options.waitMs] Wait so long for a change; up to 60 000. 0.
+   * @returns {Promise<PlanList>}
+   */
+  async plans({ afterSeq, waitMs } = {}) {
+    return /** @type {PlanList} */ (await this.call("plan.list", { after_seq: afterSeq, wait_ms: waitMs }));
+  }
+
+  /**
+   * Approve a plan exactly as it is here (plan.approve): the client computes the hash from what this object shows.
+   *
+   * @param {Plan} plan
+   * @param {string} [reason] For the audit log.
+   * @returns {Promise<number>} How many approvals are still missing.
+   * @throws {HacpError} RPC_PERMISSION_DENIED: no right, or one's own plan that another must approve. PLAN_STALE: no such
+   *   plan waits, or it is not as it is here.
+   * @throws {TypeError} This page may not compute a hash, because it is not from https or from this machine.
+   */
+  async approve(plan, reason) {
+    const params = { plan_id: plan.plan_id, hash: await hashOf(plan), reason };
+    return (await this.call("plan.approve", params)).missing;
+  }
+
+  /** Reject a plan, or withdraw one's own (plan.reject). @param {Plan | string} plan @param {string} [reason] */
+  async reject(plan, reason) {
+    await this.call("plan.reject", { plan_id: typeof plan === "string" ? plan : plan.plan_id, reason });
   }
 
   /** End it (session.close): its tasks are cancelled, its outputs go to their safe state. */
@@ -798,7 +945,7 @@ class Link {
    * @property {(error: Error) => void} reject
    * @property {string} method
    * @property {Record<string, unknown>} params
-   * @property {number} at When it was sent, by `performance.now()`.
+   * @property {number} dueAt When it was sent, and the time that it is to wait (`wait_ms`), by `performance.now()`.
    *
    * @type {Map<number, Pending>}
    */
@@ -887,7 +1034,7 @@ class Link {
     const id = this.#hooks.nextId();
     const answer = new Promise((resolve, reject) => {
       if (this.#over) reject(new LinkError(`${method}: the link is lost`));
-      else this.#pending.set(id, { resolve, reject, method, params, at: performance.now() });
+      else this.#pending.set(id, { resolve, reject, method, params, dueAt: performance.now() + waitOf(params) });
     });
     return { request: { jsonrpc: "2.0", id, method, params }, answer };
   }
@@ -955,10 +1102,10 @@ class Link {
   #look() {
     const now = performance.now();
     const quiet = now - this.#heardAt;
-    const oldest = Math.min(...[...this.#pending.values()].map(({ at }) => at)); // Infinity where nothing is pending
-    if (now - oldest > this.#options.answerMs && quiet > this.#options.answerMs) {
+    const dueAt = Math.min(...[...this.#pending.values()].map((one) => one.dueAt)); // Infinity where nothing is pending
+    if (now - dueAt > this.#options.answerMs && quiet > this.#options.answerMs) {
       this.#fail("the daemon has not answered for too long");
-    } else if (quiet > this.#options.quietMs && !this.#pending.size) {
+    } else if (quiet > this.#options.quietMs && dueAt > now) {
       this.#hooks.quiet();
     }
   }
@@ -971,7 +1118,34 @@ class Link {
   }
 }
 
+/** Milliseconds for which the daemon may hold the answer back. @param {Record<string, unknown>} params */
+function waitOf(params) {
+  return typeof params.wait_ms === "number" ? params.wait_ms : 0;
+}
+
 /** Return 128 random bits in hex. (`crypto.randomUUID` exists only for pages from https or from this machine.) */
 function newKey() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return hex(crypto.getRandomValues(new Uint8Array(16)));
+}
+
+/** Return the hash of what a plan shows. @param {Plan} plan */
+async function hashOf({ intent, constraints, steps }) {
+  if (!crypto.subtle) {
+    throw new TypeError("a browser computes the hash of a plan only for a page from https or from this machine");
+  }
+  const shown = new TextEncoder().encode(canonical({ intent, constraints, steps }));
+  return `sha256:${hex(new Uint8Array(await crypto.subtle.digest("SHA-256", shown)))}`;
+}
+
+/** Return the RFC 8785 form of a JSON value. @param {any} value @returns {string} */
+function canonical(value) {
+  if (Array.isArray(value)) return `[${value.map(canonical).join()}]`;
+  if (value === null || typeof value !== "object") return JSON.stringify(value);
+  const members = Object.keys(value).sort(); // by UTF-16 code units, as the RFC has it
+  return `{${members.map((name) => `${JSON.stringify(name)}:${canonical(value[name])}`).join()}}`;
+}
+
+/** @param {Uint8Array} bytes */
+function hex(bytes) {
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -5,6 +5,7 @@ The browser runs the same file in test_watch.py and test_watch_client.py: exampl
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from support.hearthd import Hearthd
 from support.judges import PROGRAMS, ROOT, environment, needs_judges
 from support.watching import BOUND, WATCH, Relay, serving
 
@@ -163,6 +165,99 @@ async def test_in_node_a_lost_link_costs_no_event_and_a_lost_daemon_is_reported(
         nursery.cancel_scope.cancel()
 
 
+PLANS_AND_HALT = """
+import { HacpClient } from "hacp-client";
+const open = async (token) => {
+  const client = new HacpClient(process.env.URL, { token });
+  await client.connect();
+  return [client, await client.openSession({ clientName: "node" })];
+};
+const [one, agent] = await open("agent");
+const [other, operator] = await open("operator");
+const refused = async (promise) => promise.then(() => "nothing", (error) => error.symbol);
+const say = (...words) => console.log(words.join(" "));
+
+const task = {
+  intent: "lumière 💡 10 €",
+  steps: [{ tool: "gpio.set", args: { line: "LED", value: 1 } }, { tool: "gpio.get", args: { line: "LED" } }],
+  constraints: { max_duration_ms: 1500.25, rollback_on_failure: true },
+};
+const plan = await agent.prepare(task);
+const [{ before, after }] = plan.steps;
+say("prepared", plan.state, before.value, after.value);
+say("unapproved", await refused(agent.execute(plan)));
+const { seq, plans: [shown] } = await operator.plans();
+say("shown", shown.plan_id === plan.plan_id, shown.may_approve);
+const [step] = shown.steps;
+const changed = { ...shown, steps: [{ ...step, args: { ...step.args, line: "BUZZER" } }] };
+say("changed", await refused(operator.approve(changed)), await refused(agent.execute({ ...changed, steps: [] })));
+const running = agent.execute(plan, { waitMs: 30_000 });
+const change = operator.plans({ afterSeq: seq, waitMs: 30_000 });
+say("missing", await operator.approve(shown, "I am beside it"));
+say("changes", (await change).seq > seq);
+say("ran", (await (await running).wait()).status);
+say("again", await refused(agent.execute(plan.plan_id)));
+const second = await agent.prepare(task);
+await operator.reject(second, "not today");
+say("rejected", await refused(agent.execute(second)));
+const third = await agent.prepare(task);
+await agent.reject(third.plan_id);
+say("withdrawn", (await agent.plans()).plans.map((one) => one.state).join());
+
+const status = await agent.haltStatus();
+say("before", status.halted, Object.values(status.inputs));
+const { halted, reason, latched } = await agent.halt("smoke");
+say("halt", halted, reason, latched);
+say("while", await refused(operator.submit({ intent: "light", steps: task.steps })));
+while ((await operator.haltStatus()).stopping);
+say("model", await refused(agent.haltReset()));
+say("reset", (await operator.haltReset()).halted, (await agent.haltStatus()).halted);
+
+Object.defineProperty(crypto, "subtle", { value: undefined });
+await operator.approve(shown).catch((error) => say(error.name, error.message));
+one.close();
+other.close();
+"""
+
+
+async def test_in_node_a_plan_runs_as_approved_and_a_halt_holds_until_its_reset(project: Path, tmp_path: Path) -> None:
+    entry = '[[policy]]\nname = "{0}"\nmatch = {{ token_sha256 = "{1}" }}\nmax_risk = 2\n{2}\n'
+    entries = [
+        entry.format(name, hashlib.sha256(name.encode()).hexdigest(), more)
+        for name, more in (
+            ("agent", "approval = [{ from_risk = 2 }]"),
+            ("operator", 'rights = ["approve", "reset_halt"]'),
+        )
+    ]
+    daemon = Hearthd(tmp_path, '[websocket]\nlisten = "127.0.0.1:0"\n' + "\n".join(entries))
+    try:
+        daemon.start()
+        async with node(project, PLANS_AND_HALT, URL=daemon.listening["ws"]) as program:
+            with trio.fail_after(BOUND):
+                assert await program.process.wait() == 0
+            told = "a browser computes the hash of a plan only for a page from https or from this machine"
+            await program.prints(f"TypeError {told}")
+            assert program.lines[:-1] == [
+                "prepared waiting 0 1",
+                "unapproved APPROVAL_REQUIRED",
+                "shown true true",
+                "changed PLAN_STALE PLAN_STALE",
+                "missing 0",
+                "changes true",
+                "ran SUCCESS",
+                "again PLAN_STALE",
+                "rejected RPC_PERMISSION_DENIED",
+                "withdrawn executed,rejected,rejected",
+                "before false clear",
+                "halt true smoke true",
+                "while HALTED",
+                "model RPC_PERMISSION_DENIED",
+                "reset false false",
+            ]
+    finally:
+        daemon.end()
+
+
 async def test_what_the_packages_readme_shows_runs(project: Path) -> None:
     example = (NPM / "README.md").read_text().partition("```js\n")[2].partition("```")[0]
     async with serving() as site:
@@ -203,6 +298,9 @@ session.addEventListener("event", (event) => { const { seq }: TaskEvent = event.
 const task = await session.submit({ intent: "look", steps: [{ tool: "gpio.get", args: { line: "LED" } }] });
 const last: TaskEvent = await task.wait();
 console.log(last.status, new HacpError(-32004, "busy").symbol);
+const { seq, plans } = await session.plans({ waitMs: 0 });
+for (const { steps } of plans) console.log(seq, steps[0].before?.value);
+console.log((await session.halt("smoke")).latched);
 """
 
 
@@ -215,8 +313,10 @@ console.log(last.status, new HacpError(-32004, "busy").symbol);
         ("event.detail;", "event.details;"),
         ("steps: [", "step: ["),
         ("clientName", "client_name"),
+        ("before?.value", "before.value"),
+        (").latched", ").latch"),
     ],
-    ids=["right", "method", "event", "detail", "field", "option"],
+    ids=["right", "method", "event", "detail", "field", "option", "unknown state", "status"],
 )
 def test_a_misspelt_name_is_a_type_error(project: Path, right: str, wrong: str) -> None:
     (project / "program.ts").write_text(RIGHT.replace(right, wrong))

@@ -297,6 +297,51 @@ async def test_who_begins_to_follow_while_the_link_drops_follows_as_soon_as_ther
     assert (await tab.evaluate("outcomes"))[2][2] == "RPC_TASK_NOT_FOUND"
 
 
+async def test_a_plan_whose_execution_lost_its_answer_is_executed_once_and_its_task_found(
+    tab: Tab, server: Server
+) -> None:
+    peer = await start(tab, server)
+    await with_session(tab, peer)
+    stale = {"code": -32017, "message": "Plan stale", "data": {"task_id": "t1"}}
+    # Executed earlier, and not by this call.
+    await tab.evaluate("note('earlier', session.execute('p0'))")
+    await peer.serve("plan.execute", error=stale)
+    await tab.until("outcomes.length === 1")
+    await tab.evaluate("note('execute', session.execute('p1').then((t) => (globalThis.task = t).id))")
+    params = {"session_id": "s1", "plan_id": "p1", "subscribe": True}
+    assert (await peer.hear())["params"] == params
+    peer.drop()
+    peer = await server.peer()
+    await peer.serve("task.get", error={"code": -32001, "message": "No such task"})  # is the session still there?
+    assert await peer.serve("plan.execute", error=stale) == params
+    assert await peer.serve("task.events.subscribe") == {"session_id": "s1", "task_id": "t1", "from_seq": 1}
+    await peer.event("t1", 1, "task_finish", status="SUCCESS")
+    await tab.until("outcomes.length === 2")
+    await tab.evaluate("note('wait', task.wait().then((event) => event.status))")
+    await tab.until("outcomes.length === 3")
+    assert await tab.evaluate("outcomes") == [
+        ["earlier", "HacpError", "PLAN_STALE", {"task_id": "t1"}],
+        ["execute", "t1"],
+        ["wait", "SUCCESS"],
+    ]
+
+
+async def test_a_halt_is_not_repeated_by_itself(tab: Tab, server: Server) -> None:
+    peer = await start(tab, server)
+    await with_session(tab, peer)
+    await tab.evaluate("note('halt', session.halt('smoke'))")
+    assert (await peer.hear())["params"] == {"session_id": "s1", "reason": "smoke"}
+    peer.drop()
+    peer = await server.peer()
+    await peer.serve("task.get", error={"code": -32001, "message": "No such task"})
+    await tab.until("client.state === 'open'")
+    assert (await tab.evaluate("outcomes"))[0][:2] == ["halt", "LinkError"]
+    for method, does in (("halt", "halt()"), ("halt.status", "haltStatus()"), ("halt.reset", "haltReset()")):
+        await tab.evaluate(f"note('{method}', session.{does})")
+        assert await peer.serve(method, {"halted": True}) == {"session_id": "s1"}
+    await tab.until("outcomes.length === 4")
+
+
 async def test_a_session_that_is_gone_is_told_once_and_fails_what_waits(tab: Tab, server: Server) -> None:
     peer = await start(tab, server)
     await with_session(tab, peer)
@@ -340,6 +385,23 @@ async def test_a_link_that_drops_silently_is_noticed_while_events_are_awaited(ta
     assert lost["reason"] == "the daemon has not answered for too long"
     assert lost["wasOpen"] is True
     await server.peer()
+
+
+async def test_a_link_on_which_a_request_waits_for_a_change_is_not_taken_for_lost(tab: Tab, server: Server) -> None:
+    peer = await start(tab, server, "firstPauseMs: 20, quietMs: 100, answerMs: 300")
+    await with_session(tab, peer)
+    await tab.evaluate("note('follow', session.follow())")
+    await peer.serve("task.events.subscribe")
+    await tab.evaluate("note('plans', session.plans({ afterSeq: 3, waitMs: 60000 }))")
+    waits = await peer.hear()
+    assert waits["params"] == {"session_id": "s1", "after_seq": 3, "wait_ms": 60000}
+    # It is asked for signs of life for longer than an answer may take.
+    for _ in range(6):
+        await peer.serve("task.get", error={"code": -32001, "message": "No such task"})
+    await peer.answer(waits, {"seq": 4, "plans": []})
+    await tab.until("outcomes.length === 2")
+    assert await tab.evaluate("outcomes[1]") == ["plans", {"seq": 4, "plans": []}]
+    assert not await tab.evaluate("states.some(({ state }) => state === 'waiting')")
 
 
 async def test_pauses_grow_up_to_a_bound_and_never_end_by_themselves(tab: Tab, server: Server) -> None:
