@@ -5,7 +5,8 @@ It belongs to one session and runs in the Trio thread only. An ended task is kep
 charged to the principal's account; a task's whole cost is charged before it is accepted.
 
 A submission that repeats an idempotency key (`idempotency`) may mean a task of another session of the principal: it is
-adopted. While that session has the task, requests about it are passed on; after that only its status is known.
+adopted. While that session has the task, requests about it are passed on; after that only its status is known. It stays
+a task of its first session: a subscription to all tasks of a session leaves out those that it has adopted.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Finished:
     snapshot: bytes
     log: EventLog
     task_registry: TaskRegistry
+    adopted: bool = False
+    """True for a task of another session."""
 
     def drop(self) -> None:
         """See Droppable."""
@@ -187,7 +190,7 @@ class TaskRegistry:
         log = EventLog(task_id, None, self._account, EVENT_BYTES)
         self._account.add(EVENT_BYTES)
         log.publish("task_finish", timestamp(entry.at), {"status": entry.status, **reason})
-        self._keep(Finished(task_id, entry.status, snapshot, log, self))
+        self._keep(Finished(task_id, entry.status, snapshot, log, self, adopted=entry.home is not self))
         return self
 
     def get(self, task_id: str) -> Any:
@@ -233,9 +236,10 @@ class TaskRegistry:
         return task_id in self._live or task_id in self._history
 
     def logs(self) -> Iterator[EventLog]:
-        """Yield the event histories of all tasks, oldest first."""
+        """Yield the event histories of the session's own tasks, oldest first."""
         for finished in self._history.values():
-            yield finished.log
+            if not finished.adopted:
+                yield finished.log
         for task in self._live.values():
             yield task.log
 

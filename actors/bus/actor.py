@@ -113,7 +113,7 @@ class Bus:
         self._inline = driver.style is Style.INLINE
         # Set by a transaction that ran in place: the bus crashes on it in its own turn, not in the requester's.
         self._crash: Exception | None = None
-        self._driven = DrivenOutputs(bus_id, outputs_file or OutputsFile(), audit)
+        self._driven = DrivenOutputs(bus_id, outputs_file or OutputsFile(), audit, self.guard.kept)
         self.transactions = 0
         """The number of transactions that have begun."""
         self.waited = 0.0

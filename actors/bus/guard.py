@@ -37,7 +37,7 @@ from hearth.drivers.i2c import Read, selects
 from hearth.errors import LimitViolated, RpcError, effect_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.limits import BusLimits, RegisterWrite
     from hearth.actors.bus.queue import Ticket
@@ -64,7 +64,8 @@ class InterlockChecks(Protocol):
 class BusGuard:
     """The checks of one bus, and the guarded driver that makes them.
 
-    `safe` maps each output to its safe state. `face` is the guarded driver.
+    `safe` maps each output to its safe state. `kept` has the outputs that are left as they are when a session ends.
+    `face` is the guarded driver.
     """
 
     def __init__(
@@ -73,11 +74,13 @@ class BusGuard:
         driver: Driver,
         *,
         safe: Mapping[Hashable, object] | None = None,
+        kept: Collection[Hashable] = (),
         lines: LineLimits | None = None,
         registers: RegisterLimits | None = None,
     ) -> None:
         self.bus_id = bus_id
         self.safe: Mapping[Hashable, object] = safe or {}
+        self.kept = kept
         self.lines = lines
         """The limits of a chip's lines; the bus keeps their longest time on."""
         self.registers = registers
@@ -186,7 +189,8 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
         specs = board.chips[name].lines
         limited = any(line.limit is not None for line in specs)
         safe: dict[Hashable, object] = {line.offset: line.safe for line in specs}
-        return BusGuard(bus_id, driver, safe=safe, lines=LineLimits(name, specs) if limited else None)
+        kept = [line.offset for line in specs if line.hold == "keep"]
+        return BusGuard(bus_id, driver, safe=safe, kept=kept, lines=LineLimits(name, specs) if limited else None)
     for spec in board.profile.i2c if kind == "i2c" else ():
         if str(spec.bus) == name and any(device.registers for device in spec.devices):
             return BusGuard(bus_id, driver, registers=RegisterLimits(spec.bus, spec.devices))

@@ -58,12 +58,14 @@ HALT: Final = "a halt"
 class DrivenOutputs:
     """The driven outputs of one bus: the holders of each, and the sessions whose safe state is still pending.
 
-    `audit(event, **fields)` records an outcome for which no task waits.
+    `audit(event, **fields)` records an outcome for which no task waits. `kept` has the outputs that the profile keeps.
     """
 
     __slots__ = ("_audit", "_bus", "_ended", "_holders", "_kept", "_outputs_file", "pending")
 
-    def __init__(self, bus: str, outputs_file: OutputsFile, audit: Callable[..., None]) -> None:
+    def __init__(
+        self, bus: str, outputs_file: OutputsFile, audit: Callable[..., None], kept: Iterable[Hashable] = ()
+    ) -> None:
         self._audit = audit
         self._bus = bus
         self._outputs_file = outputs_file
@@ -73,8 +75,9 @@ class DrivenOutputs:
         self._holders: dict[Hashable, list[Requester]] = {
             output: [earlier] for output in outputs_file.found.outputs.get(bus, ())
         }
-        self._kept: set[Hashable] = set()
-        """Outputs that the profile keeps at the level at which a session has left them."""
+        # An earlier run may have left any of them driven: no file lists those.
+        self._kept: set[Hashable] = set(kept)
+        """Outputs that may be at the level at which a session has left them, because the profile keeps them."""
         self.pending: set[str] = {EARLIER_RUN} if self._holders else set()
         """Ids of sessions that have ended, and whose outputs are to be made safe when the bus can do it."""
         self._ended: set[str] = {*self.pending}

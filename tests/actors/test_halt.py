@@ -16,7 +16,7 @@ from support.waiting import passes, until
 from support.world import ALICE, BOB, OPEN, BenchWorld, World, running
 
 from hearth.actors.build import build_parts
-from hearth.actors.bus.halt import RETRY_S, Latch
+from hearth.actors.bus.halt import RETRY_S, HaltRecord, Latch
 from hearth.actors.bus.queue import Requester, Ticket, give_back_or_make_safe
 from hearth.actors.embedded import EMBEDDED_POLICY
 from hearth.actors.session import Session
@@ -108,13 +108,14 @@ class MemoryLatch(Latch):
 
 
 @asynccontextmanager
-async def a_world(*, style=Style.ASYNC, prepare=lambda _chip: None, policy=MAY_RESET, tools=(), **halt):
+async def a_world(*, style=Style.ASYNC, prepare=lambda _chip: None, policy=MAY_RESET, tools=(), found=None, **halt):
     """A world over the bench in memory, for virtual time; `a` and `b` are its chips from outside."""
     board = open_board(parse_profile({**BENCH, "halt": halt}, "bench"), style=style)
     a, b = board.drivers["gpio:a"], board.drivers["gpio:b"]
     prepare(a)
     world = BenchWorld(policy=policy)
     world.latch = MemoryLatch()
+    world.latch.found = found
     world.parts = evolve(
         world.parts,
         board=board,
@@ -450,7 +451,7 @@ async def test_outputs_that_cannot_be_made_safe_are_tried_again_and_named_until_
     async with a_world() as world, world.sessions().open_session() as session:
         await session.gpio.set("MOTOR", 1)
         world.a.fail()
-        assert (await session.halt()).unsafe == ({"bus": "gpio:a", "outputs": [MOTOR]},)
+        assert (await session.halt()).unsafe == ({"bus": "gpio:a", "outputs": [MOTOR, LAMP]},)
         (record,) = of(world, "outputs.safe")
         assert "injected fault" in record["safe"][0]["error"]
         with pytest.raises(Halted, match="outputs are not in their safe states"):
@@ -531,7 +532,7 @@ async def test_lines_of_the_sequence_follow_in_their_order_and_all_others_are_sa
 async def test_an_entry_that_fails_or_whose_bus_is_not_there_does_not_hold_up_the_next(autojump_clock):
     async with a_world(sequence=SEQUENCE) as world, world.sessions().open_session() as session:
         await session.gpio.set("MOTOR", 1)
-        world.a.fail()
+        world.a.fail(2)  # the output that the profile keeps, and the first entry
         await session.halt()
         await trio.sleep(0.3)
         assert world.a.state(MOTOR) == "input"
@@ -723,4 +724,20 @@ async def test_a_halt_also_makes_safe_what_a_session_left_driven_because_the_pro
             await session.gpio.set("MOTOR", 1)
         assert (world.a.state(MOTOR), world.a.state(LAMP)) == (0, 1)
         world.runtime.halt.halt("smoke", "a test")
+        await passes(lambda: world.a.state(LAMP) == 0)
+
+
+@pytest.mark.parametrize("latched", [False, True], ids=["halted later", "halted at the start"])
+async def test_a_halt_also_makes_safe_what_an_earlier_run_left_driven_because_the_profile_keeps_it(
+    autojump_clock, latched
+):
+    def left_driven(chip):
+        chip.open()
+        chip.set(LAMP, 1)
+        chip.close()
+
+    async with a_world(prepare=left_driven, found=HaltRecord("then", "smoke", "a test") if latched else None) as world:
+        if not latched:
+            assert world.a.state(LAMP) == 1
+            world.runtime.halt.halt("smoke", "a test")
         await passes(lambda: world.a.state(LAMP) == 0)

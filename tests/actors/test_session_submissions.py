@@ -362,6 +362,24 @@ async def test_a_repeat_after_the_end_of_the_first_session_has_the_status_of_its
     assert world.observer.labels("begin").count("once") == 1
 
 
+@pytest.mark.parametrize("ended", [False, True], ids=["the first session lives", "the first session has ended"])
+async def test_a_subscription_to_all_tasks_of_a_session_leaves_out_those_of_other_sessions(world, ended):
+    with trio.fail_after(60):
+        one, other = await world.connect().open(), await world.connect().open()
+        task_id = await one.start(("read", {}), key="k")
+        await one.wait(task_id)
+        if ended:
+            await one.close()
+        assert (await other.submit(("read", {}), key="k"))["task_id"] == task_id
+        await other.subscribe()
+        own = await other.start(("read", {"tag": "own"}))
+        await other.client.finished(own)
+        assert {event["task_id"] for event in other.client.events} == {own}
+        # It is known all the same, to a subscription that names it.
+        await other.subscribe(task_id)
+        assert (await other.client.finished(task_id))[-1]["status"] == "SUCCESS"
+
+
 async def test_the_key_of_a_refused_submission_stands_for_nothing(make_world):
     with trio.fail_after(60):
         async with make_world() as world:
