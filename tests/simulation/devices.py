@@ -72,6 +72,9 @@ class Wire:
         """An exchange begins; returns its number."""
         number = self.number()
         mark, role = MARK.get()
+        if role is not None and what == "get":
+            # No tool reads a line while it takes an effect back: the bus asks what an interlock requires.
+            mark = role = None
         if mark is not None:
             args["mark"] = mark
         if not self.open:

@@ -171,7 +171,8 @@ class Reading:
             elif event == "task.submit":
                 task = self._task(fields["task_id"])
                 task.submits.append(record)
-                task.session = task.session or fields.get("session_id")
+                # Not that of a repeat by its key, which may be the first that is answered.
+                task.session = fields.get("session_id") or task.session
                 for index, step in enumerate(fields.get("steps") or ()):
                     if index not in task.steps:
                         task.steps[index] = Step(task, index, step.get("tool"), {})

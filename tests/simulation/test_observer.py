@@ -453,7 +453,7 @@ def acknowledged(how):
     return s.done()
 
 
-@case("nothing is told before it is on record", "a start", "the end")
+@case("nothing is told before it is on record", "a start", "the end", "the end, which no recovery has found")
 def told(how):
     s = begun()
     task = s.task("t1", "gpio.set", subscribe=True)
@@ -468,6 +468,18 @@ def told(how):
     s.finish(task)
     if how != "the end":
         s.event(task, 3, "task_finish", status="SUCCESS")
+    lost = s.task("t2", "gpio.set", key="k")
+    s.step(lost, 0, "start")
+    s.tell("daemon.told", signal="SIGKILL")
+    s.tell("daemon.ends", error="killed")
+    s.tell("daemon.starts")
+    if how != "the end, which no recovery has found":
+        s.record("daemon.recover", in_flight=[{"session_id": "s1", "task_id": "t2"}], complete=True)
+    s.client(2)
+    s.session("s2", client=2)
+    repeat = {"task_id": "t2", "status": "FAILED", "repeated": True}
+    s.call("task.submit", repeat, client=2, session_id="s2", task=lost["spec"], subscribe=True)
+    s.event(lost, 1, "task_finish", client=2, status="FAILED")
     return s.done()
 
 
@@ -574,11 +586,12 @@ def deadline(how):
 
 
 @case(
-    "events come only after the answer that promised them, and to nobody else", "before", "to another", "after the end"
-)
+    "events come only after the answer that promised them, and to nobody else",
+    "before", "to another", "after the end", "a task of another session",
+)  # fmt: skip
 def promised(how):
     s = begun()
-    task = s.task("t1", "gpio.set")
+    task = s.task("t1", "gpio.set", key="k")
     s.run(task)
     s.finish(task)
     ids = {"session_id": "s1", "task_id": "t1"}
@@ -596,6 +609,14 @@ def promised(how):
     s.call("task.events.unsubscribe", {"ok": True}, **ids)
     if how == "after the end":
         s.event(task, 1, "start", step_index=0)
+    s.session("s2")
+    repeat = {"task_id": "t1", "status": "SUCCESS", "repeated": True}
+    s.call("task.submit", repeat, session_id="s2", task=task["spec"], subscribe=how is None)
+    if how is None:
+        s.event(task, 1, "task_finish", status="SUCCESS")
+    s.call("task.events.subscribe", {"ok": True}, session_id="s2")
+    if how == "a task of another session":
+        s.event(task, 1, "task_finish", status="SUCCESS")
     return s.done()
 
 

@@ -170,7 +170,8 @@ def told(reading, judged):
             if task is None:
                 continue
             if event.phase == "task_finish":
-                record = task.finishes[0] if task.finishes else None
+                # Of a task that was in flight, a later run tells a repeat by its key what its recovery has found.
+                record = next(iter((*task.finishes, *task.recovered)), None)
             elif event.phase in ("start", "finish"):
                 step = task.steps.get(event.params.get("step_index"))
                 record = None if step is None else step.start if event.phase == "start" else step.finish
