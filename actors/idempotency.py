@@ -12,7 +12,8 @@ Theory of operation. Life of a key:
 
 A task is acknowledged, and begins, only when its audit record and its key are as durable as configured, so a repeat
 finds the key at every moment at which something may have moved. A key is dropped only when its time is over: a dropped
-key could move the hardware twice. When a principal has too many, a submission with a new key is refused.
+key could move the hardware twice. So keys are bounded by refusing new ones: a principal may have so many, and the keys
+may take half of its memory quota, and half of all principals' together. The other half is left for work without keys.
 
 The end of a task is written later than it happens. So `open` asks the audit log about tasks whose end the file lacks.
 A task that was in flight is FAILED and never runs again. One that the log does not know, although its run's log is
@@ -36,7 +37,7 @@ from hearth._util.files import replace_file
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.audit.writer import sync_directory
 from hearth.errors import AuditUnavailable, ConfigError, InvalidParams, QueueFull
-from hearth.policy.memory import KEY_BYTES
+from hearth.policy.memory import KEY_BYTES, KEY_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from hearth.audit.recovery import Recovery
     from hearth.errors import RpcError
-    from hearth.policy.memory import Account
+    from hearth.policy.memory import Account, MemoryBudget
 
 Settled: TypeAlias = "Callable[[RpcError | None], None]"
 """A callback: called with None when a submission is on record, or with the error that prevents it."""
@@ -239,19 +240,20 @@ class IdempotencyKeys:
         most: int,
         clock: Callable[[], float],
         head: Callable[[], int],
-        account_of: Callable[[str], Account],
+        memory: MemoryBudget,
     ) -> None:
         self._file = file
         self._days = days
         self._most = most
         self._clock = clock
         self._head = head
+        self._memory = memory
         self._entries: dict[bytes, IdempotencyEntry] = file.found
         self._counts: dict[str, int] = {}
         """Keys by principal."""
         for entry in self._entries.values():
             self._counts[entry.principal] = self._counts.get(entry.principal, 0) + 1
-            entry.account = account_of(entry.principal)
+            entry.account = memory.for_principal(entry.principal)
             entry.account.add(KEY_BYTES)
         self._mailbox: Mailbox[_Change] = Mailbox()
         self._limiter = trio.CapacityLimiter(1)
@@ -275,12 +277,22 @@ class IdempotencyKeys:
 
     def check_room(self, principal: str) -> None:
         """Raise QueueFull if a principal may not use another key."""
-        if self._counts.get(principal, 0) >= self._most:
-            raise QueueFull(
-                f"Queue full: {self._most} idempotency keys are kept for this principal, each for {self._days:g} days; "
-                "submit without a key, or change [tasks] max_idempotency_keys or idempotency_days",
-                data={"max_keys": self._most},
-            )
+        self._expire()
+        kept, quota = self._counts.get(principal, 0), self._memory
+        self._require(kept < self._most, kept, "this principal", "tasks", "max_idempotency_keys", self._most)
+        self._require(kept < _share(quota.each), kept, "this principal", "limits", "max_retained_bytes", quota.each)
+        kept = len(self._entries)
+        self._require(
+            kept < _share(quota.total), kept, "all principals", "limits", "max_retained_total_bytes", quota.total
+        )
+
+    def _require(self, fits: bool, kept: int, whose: str, section: str, limit: str, value: float) -> None:
+        if fits:
+            return
+        reason = f"{kept} idempotency keys are kept for {whose}, each for {self._days:g} days"
+        cure = f"submit without a key, or change [{section}] {limit} or [tasks] idempotency_days"
+        data = {"reason": reason, "cure": cure, "max_keys": kept, "limit": limit, limit: value}
+        raise QueueFull(f"Queue full: {reason}; {cure}", data=data)
 
     def enter(
         self, principal: str, key: str, digest: str, task_id: str, home: Home, account: Account
@@ -369,6 +381,11 @@ class IdempotencyKeys:
         if crowded is not None:
             self._file.rewrite(crowded)
         self._file.append(lines)
+
+
+def _share(quota: float) -> float:
+    """Return the number of keys that a memory quota in bytes has room for."""
+    return quota * KEY_SHARE // KEY_BYTES
 
 
 def _name(principal: str, key: str) -> bytes:

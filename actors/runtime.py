@@ -210,6 +210,7 @@ class Runtime:
         self._nursery: trio.Nursery | None = None
         self._running = 0
         self._one_ended = trio.Event()
+        self._started = trio.Event()
         self._over = trio.Event()
         self._timers = Timers(self._notify_timer)
         limits = parts.limits
@@ -222,7 +223,7 @@ class Runtime:
             most=parts.tasks.max_idempotency_keys,
             clock=parts.clock,
             head=lambda: 0 if parts.audit_head is None else parts.audit_head()[0],
-            account_of=self.memory.for_principal,
+            memory=self.memory,
         )
         self.approvals = Approvals()
         self.plans = Plans(self.approvals, limits, parts.clock, self._timers.set)
@@ -452,8 +453,9 @@ class Runtime:
         """
         try:
             async with trio.open_nursery() as nursery:
-                await nursery.start(self._serve_actors)
+                nursery.start_soon(self._serve_actors)
                 try:
+                    await self._started.wait()
                     yield self
                 finally:
                     with trio.CancelScope(shield=True):
@@ -463,7 +465,7 @@ class Runtime:
             self.closing = True
             self.parts.paths.close()
 
-    async def _serve_actors(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _serve_actors(self) -> None:
         """Run all actors until `_over`: journal, buses and timers in the outer nursery, sessions in the inner one."""
         journal = self.parts.journal
         try:
@@ -475,6 +477,10 @@ class Runtime:
                     await start_buses(self.buses, outer, self.audit)
                     if self.interlocks is not None:
                         outer.start_soon(self.interlocks.run)
+                    # From here on only `_over` ends the actors: a cancellation from outside would skip the safe states.
+                    # One that has come already may have reached some of the actors, so it still ends them all.
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    serving.shield = True
                     confined = {} if self.parts.sandbox is None else {"sandbox": self.parts.sandbox}
                     self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses), **confined)
                     journal.checkpoint()
@@ -483,11 +489,9 @@ class Runtime:
                     outer.start_soon(self.refusals.run)
                     if self.parts.energy is not None:
                         outer.start_soon(self.parts.energy.run)
-                    # From here on only `_over` ends the actors: a cancellation from outside would skip the safe states.
-                    serving.shield = True
                     async with trio.open_nursery() as sessions:
                         self._nursery = sessions
-                        task_status.started()
+                        self._started.set()
                         await self._over.wait()
                     self._nursery = None
                     await self.halt.end()

@@ -50,7 +50,9 @@ SMALL_RESULT: Final = 256
 ENDED_BYTES: Final = 1024
 """An ended task beside its snapshot and its events."""
 KEY_BYTES: Final = 512
-"""An idempotency key beside its text."""
+"""An idempotency key, of which a digest is kept."""
+KEY_SHARE: Final = 0.5
+"""The share of a quota that idempotency keys may take, because they stay for days and nothing else frees them."""
 FEED_BYTES: Final = 400
 """A subscription to one task: a cursor, and its entries in the history and in the send queue."""
 JOB_BYTES: Final = 32 << 10

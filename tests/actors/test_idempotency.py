@@ -20,6 +20,7 @@ from hearth.audit.recovery import Recovery
 from hearth.config.model import TasksConfig
 from hearth.errors import AuditUnavailable, ConfigError, InvalidParams, QueueFull
 from hearth.mcp.names import META_ERROR, META_KEY, META_TASK
+from hearth.policy.memory import KEY_BYTES
 
 LIGHT = step("gpio.set", line="LED", value=1)
 
@@ -90,6 +91,20 @@ async def test_a_principal_with_too_many_keys_is_refused_also_after_a_restart_an
             await lit(session, "another")
         assert world.level(17) == 0
         assert await session.submit("no key", [LIGHT])
+
+
+@pytest.mark.parametrize("limit", ["max_retained_bytes", "max_retained_total_bytes"])
+async def test_keys_take_half_of_a_memory_quota_and_leave_the_other_half_to_work_without_keys(tmp_path, limit):
+    quota = 1 << 20
+    async with a_run(tmp_path, limits={limit: quota}) as (world, session):
+        for number in range(quota // 2 // KEY_BYTES):
+            await lit(session, f"k{number}", step("hw.board"))
+        with pytest.raises(QueueFull, match=rf"submit without a key, or change \[limits\] {limit}") as refused:
+            await lit(session, "another")
+        assert refused.value.data[limit] == quota
+        assert world.level(17) == 0
+        assert (await lit(session, "k0", step("hw.board"))).task_id
+        assert (await finished(await session.submit("no key", [LIGHT]))).status == "SUCCESS"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])

@@ -15,12 +15,13 @@ from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
 from hearth.audit import backlog
 from hearth.config.model import Config
+from hearth.policy import memory
 from hearth.policy.rules import Rate
 from hearth.protocol.known import LONGEST_NAME, MOST_NAMED
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
-LIMITS, WEBSOCKET, HCP = Config().limits, Config().websocket, Config().hcp
+LIMITS, TASKS, WEBSOCKET, HCP = Config().limits, Config().tasks, Config().websocket, Config().hcp
 SESSIONS = Rate.parse(LIMITS.session_rate)
 MIB, KIB = 1 << 20, 1 << 10
 
@@ -87,6 +88,7 @@ def bound(row: str) -> list[float]:
             [LIMITS.max_plans_per_principal, plans.MOST_PLANS, plans.MOST_PLAN_BYTES / KIB, LIMITS.plan_ttl_s],
         ),
         ("Tasks", [LIMITS.max_tasks_per_session, LIMITS.max_steps, LIMITS.task_history]),
+        ("Idempotency keys", [TASKS.max_idempotency_keys, TASKS.idempotency_days, memory.KEY_BYTES]),
         ("Memory kept for clients", [LIMITS.max_retained_bytes / MIB, LIMITS.max_retained_total_bytes / MIB]),
         ("A bus's queue", [LIMITS.bus_queue]),
         ("Records that cannot be written", [backlog.MOST_KEPT, backlog.MOST_KEPT_BYTES / MIB]),
@@ -105,7 +107,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 32
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 33
 
 
 def test_what_is_said_of_messages_is_so() -> None:
