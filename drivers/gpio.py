@@ -7,13 +7,14 @@ the one rule that all chips share, bringing lines to their safe state; it does n
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 import trio
 from attrs import asdict, frozen
 
 from hearth.drivers.base import Driver, Wakeup
 from hearth.errors import DeviceError, RpcError
+from hearth.fields import STRINGS, Integer, Number
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
@@ -28,6 +29,9 @@ Pull: TypeAlias = Literal["as-is", "none", "up", "down"]
 """`as-is` leaves the bias as the kernel found it; `none` switches it off."""
 Drive: TypeAlias = Literal["push-pull", "open-drain", "open-source"]
 
+Duration: TypeAlias = Annotated[float, Number(gt=0, le=86_400_000)]
+"""Milliseconds, at most a day."""
+
 WATCH_CAPACITY = 1024
 """Edges that wait for a slow watcher before the oldest are dropped: over 10 ms of a 100 kHz square wave."""
 
@@ -41,10 +45,10 @@ class LineLimit:
     no limit.
     """
 
-    min_on_ms: float | None = None
-    max_on_ms: float | None = None
-    min_off_ms: float | None = None
-    max_rate_hz: float | None = None
+    min_on_ms: Duration | None = None
+    max_on_ms: Duration | None = None
+    min_off_ms: Duration | None = None
+    max_rate_hz: Annotated[float, Number(gt=0, le=1_000_000)] | None = None
 
     def to_json(self) -> dict[str, float]:
         """Return the limits that there are, for hw.gpio.list."""
@@ -71,9 +75,10 @@ class LineSpec:
     note: str | None = None
     active_low: bool = False
     drive: Drive = "push-pull"
-    debounce_us: int = 0
+    debounce_us: Annotated[int, Integer(0, 1_000_000)] = 0
+    """At most a second: a longer bounce is no contact's."""
     initial: Level | None = None
-    functions: tuple[str, ...] = ()
+    functions: Annotated[tuple[str, ...], STRINGS] = ()
     limit: LineLimit | None = None
 
 
@@ -96,7 +101,7 @@ class HaltInput(HaltLine):
     """An input that halts: at the level `stop`, or, with `timeout_ms`, after so many milliseconds without an edge."""
 
     stop: Level = 1
-    timeout_ms: int | None = None
+    timeout_ms: Annotated[int, Integer(20, 3_600_000)] | None = None
 
 
 @frozen

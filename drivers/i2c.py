@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from math import ceil, floor
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from attrs import asdict, field, frozen
 
 from hearth.drivers.base import Driver
 from hearth.errors import DeviceError, Effect, PermissionDenied, ResourceBusy
+from hearth.fields import ANY_NUMBER, Number
 
 Scope: TypeAlias = Literal["any", "declared"]
 RegWidth: TypeAlias = Literal[8, 16]
@@ -29,6 +30,9 @@ Increment: TypeAlias = Literal["none", "byte", "register"]
 "byte": by one for each byte, so a register of 16 bits has two numbers; "register": by one for each register; "none": a
 write that is longer than its register is refused.
 """
+
+Quantity: TypeAlias = Annotated[float, ANY_NUMBER]
+Positive: TypeAlias = Annotated[float, Number(gt=0)]
 
 LAST_SEVEN_BIT = 0x7F
 """Above it an address has ten bits, also without the caller's `ten_bit`."""
@@ -89,15 +93,15 @@ class Register:
     reg: int
     width: Literal[8, 16, 24, 32] = 8
     access: Access = "rw"
-    min: float | None = None
-    max: float | None = None
-    max_step: float | None = None
-    slew_per_s: float | None = None
+    min: Quantity | None = None
+    max: Quantity | None = None
+    max_step: Positive | None = None
+    slew_per_s: Positive | None = None
     unit: str | None = None
     name: str | None = None
     signed: bool = False
     order: Literal["big", "little"] = "big"
-    scale: float = 1
+    scale: Positive = 1
     on_limit: OnLimit = "refuse"
 
     @property

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 import trio
 from attrs import define, field, frozen, validators
 
 from hearth.drivers.base import Driver, Wakeup
 from hearth.errors import DeviceError
+from hearth.fields import Choice, Integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +50,8 @@ class Rs485:
     """The level of RTS while sending; the other level is driven while receiving."""
     loopback: bool = False
     """True if the port receives its own transmissions."""
-    before_ms: int = field(default=0, validator=_between(0, 1000))
-    after_ms: int = field(default=0, validator=_between(0, 1000))
+    before_ms: Annotated[int, Integer(0, 1000)] = field(default=0, validator=_between(0, 1000))
+    after_ms: Annotated[int, Integer(0, 1000)] = field(default=0, validator=_between(0, 1000))
 
 
 def _rs485(value: Rs485 | bool | None) -> Rs485 | None:
@@ -79,13 +80,15 @@ class UartSettings:
     closed (also by a crash); without it they stay as they are.
     """
 
-    baud: int = field(default=115_200, validator=_between(50, 20_000_000))
-    bits: int = field(default=8, validator=validators.in_((5, 6, 7, 8)))
+    baud: Annotated[int, Integer(50, 20_000_000)] = field(default=115_200, validator=_between(50, 20_000_000))
+    bits: Literal[5, 6, 7, 8] = field(default=8, validator=validators.in_((5, 6, 7, 8)))
     parity: Parity = field(default="none", validator=validators.in_(("none", "even", "odd", "mark", "space")))
-    stop_bits: float = field(default=1.0, validator=_stop_bits_fit)
+    stop_bits: Annotated[float, Choice(1, 1.5, 2)] = field(default=1.0, validator=_stop_bits_fit)
     flow: Flow = field(default="none", validator=validators.in_(("none", "rtscts", "xonxoff")))
     rs485: Rs485 | None = field(default=None, converter=_rs485, validator=_rts_is_free)
-    inbox_bytes: int = field(default=INBOX_CAPACITY, validator=_between(4096, 16_777_216))
+    inbox_bytes: Annotated[int, Integer(4096, 16_777_216)] = field(
+        default=INBOX_CAPACITY, validator=_between(4096, 16_777_216)
+    )
     rts: bool = True
     dtr: bool = True
     hangup: bool = True

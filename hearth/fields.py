@@ -7,7 +7,8 @@ the value. Three front ends put them into the words of their readers:
 - the configuration: a type is attached to an attribute as `Annotated[float, Number(gt=0)]`. The loader
   (`hearth.config.file`) and the attrs classes (`checked`) both take it from there, so that a Config built in Python
   keeps the rules of one from a file;
-- capability declarations and board profiles: `Table` reads one TOML table key by key into a list of `Fault`;
+- capability declarations and board profiles: `Table` reads one TOML table key by key into a list of `Fault`, the
+  attributes of an attrs class by their annotations (`kinds_of`);
 - HCP messages: `hearth.hcp.codec` turns the first fault into a MessageError, with a JSON pointer and the type's `cure`.
 """
 
@@ -16,12 +17,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from attrs import evolve, frozen
+from attrs import NOTHING, evolve, fields, frozen
 
 from hearth._util.text import nearest, suggest
 from hearth._util.toml import dump_key, show
@@ -549,6 +551,27 @@ def near(name: str, there: Iterable[str]) -> str:
 REQUIRED: Final = object()
 
 
+@cache
+def kinds_of(cls: type) -> Mapping[str, FieldType]:
+    """Return the field types of an attrs class's optional attributes, as their annotations have them.
+
+    A Literal is a choice, a bool a flag, a str a non-empty string, each perhaps None; `Annotated` carries any other
+    type. An attribute of a further type is left out: other code reads it.
+    """
+    annotations = get_type_hints(cls, include_extras=True)
+    found = {one.name: _kind_of(annotations[one.name]) for one in fields(cls) if one.default is not NOTHING}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _kind_of(annotation: Any) -> FieldType | None:
+    options = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return Choice(*options)
+    if options and options[-1] is NoneType:
+        return _kind_of(options[0])
+    return kind_of(annotation) or {bool: Flag(), str: Text()}.get(annotation)
+
+
 class Table:
     """One table and its path. A getter that fails adds to the list of faults and returns None.
 
@@ -586,8 +609,13 @@ class Table:
             return None
         return default
 
-    def given(self, kinds: Mapping[str, FieldType]) -> dict[str, Any]:
-        """Return the values of those keys that are present, each read by its type; None where one is wrong."""
+    def given(self, kinds: Mapping[str, FieldType] | type) -> dict[str, Any]:
+        """Return the values of those keys that are present, each read by its type; None where one is wrong.
+
+        `kinds` may be an attrs class, for its optional attributes.
+        """
+        if isinstance(kinds, type):
+            kinds = kinds_of(kinds)
         self._known += kinds
         return {key: self._read(key, kind) for key, kind in kinds.items() if key in self.content}
 
@@ -609,14 +637,13 @@ class Table:
             yield name, Table(content, join(self.at(key), name), self.faults)
 
     def tables(self, key: str) -> Iterator[Table]:
-        """Yield each table of an array of them, which may be left out."""
+        """Yield each table of an array of them, which may be left out; each is opened when it is reached."""
         self._known.append(key)
         given = self.content.get(key, [])
         if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
             self.fault(key, f"expected an array of tables, written as [[{self.at(key)}]]; got {show(given)}")
-            return
-        for index, one in enumerate(given):
-            yield Table(one, f"{self.at(key)}[{index}]", self.faults)
+            given = []
+        return (Table(one, f"{self.at(key)}[{index}]", self.faults) for index, one in enumerate(given))
 
     def done(self) -> None:
         """Add a fault for each unknown key."""
@@ -626,3 +653,6 @@ class Table:
 
 
 _TABLES: Final = MapOf(AnyMap())
+STRING: Final = Text("a string", "(?s:.*)")
+"""A string, perhaps empty."""
+STRINGS: Final = ListOf(STRING)

@@ -8,7 +8,7 @@ number with a unit. A sensor keeps no state and needs no second transaction.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from attrs import field, frozen
 
@@ -32,7 +32,8 @@ from hearth.drivers.i2c import (
 from hearth.drivers.uart import Rs485, UartSettings
 from hearth.errors import DeviceError
 from hearth.fields import (
-    ANY_NUMBER,
+    STRING,
+    STRINGS,
     Choice,
     Fault,
     FieldType,
@@ -44,6 +45,7 @@ from hearth.fields import (
     Table,
     Text,
     join,
+    kinds_of,
 )
 
 if TYPE_CHECKING:
@@ -51,8 +53,6 @@ if TYPE_CHECKING:
 
 _FLAG: Final = Flag()
 _TEXT: Final = Text()
-_STRING: Final = Text("a string", "(?s:.*)")
-_STRINGS: Final = ListOf(_STRING)
 
 SENSORS_BUS = "sensors"
 """The bus of the sensors that the kernel drives itself, on boards whose profile offers them."""
@@ -167,7 +167,7 @@ class SensorSpec:
 def parse_sensor(name: str, table: Table) -> SensorSpec:
     """Read one table of `[sensors]`; only where the table is `ok` is every value of its type."""
     values = {"kind": table.take("kind", _SENSOR_KIND), "bus": table.take("bus", _BUS), "addr": _addr(table)}
-    values |= table.given({"description": _TEXT})
+    values |= table.given(SensorSpec)
     table.done()
     return SensorSpec(name, **values)
 
@@ -183,41 +183,10 @@ _ADDRESS: Final = Integer(FIRST_ADDR, LAST_TEN_BIT)
 _SIM_ADDRESS: Final = Integer(FIRST_ADDR, LAST_ADDR)
 _SIM_KIND: Final = Choice(*SIM_DEVICES)
 _I2C_DRIVER: Final = Choice("sim", "i2c-dev")
-_REAL_ADAPTER: Final[Mapping[str, FieldType]] = {
-    "adapter": _TEXT,
-    "timeout_ms": Integer(10, 60_000),
-    "retries": Integer(0, 10),
-}
-_ADAPTER: Final[Mapping[str, FieldType]] = {
-    "speed_hz": Integer(1_000, 3_400_000),
-    "scope": Choice("any", "declared"),
-    "reserved": ListOf(_ADDRESS),
-}
-_DEVICE: Final[Mapping[str, FieldType]] = {
-    "note": _TEXT,
-    "write_cycle_ms": Number(ge=0, le=1000),
-    "reg_width": Choice(8, 16),
-    "increment": Choice("none", "byte", "register"),
-}
-_ABOVE_0: Final = Number(gt=0)
+_OF_REAL_ADAPTERS: Final = {"adapter", "timeout_ms", "retries"}
 _ON_LIMIT: Final = Choice("refuse", "clamp")
-_REGISTER: Final[Mapping[str, FieldType]] = {
-    "width": Choice(8, 16, 24, 32),
-    "access": Choice("r", "w", "rw"),
-    "min": ANY_NUMBER,
-    "max": ANY_NUMBER,
-    "max_step": _ABOVE_0,
-    "slew_per_s": _ABOVE_0,
-    "unit": _TEXT,
-    "name": _TEXT,
-    "signed": _FLAG,
-    "order": Choice("big", "little"),
-    "scale": _ABOVE_0,
-    "on_limit": _ON_LIMIT,
-}
 _REG: Final = Integer(0, 0xFFFF)
-_PERCENT: Final = Number(ge=0, le=100)
-_TANK: Final[Mapping[str, FieldType]] = {"start": _PERCENT, "fill": _PERCENT, "drain": _PERCENT}
+Percent: TypeAlias = Annotated[float, Number(ge=0, le=100)]
 
 
 @frozen
@@ -228,9 +197,9 @@ class TankSpec:
     """
 
     pump: str
-    start: float = 50.0
-    fill: float = 5.0
-    drain: float = 0.5
+    start: Percent = 50.0
+    fill: Percent = 5.0
+    drain: Percent = 0.5
 
 
 @frozen
@@ -244,7 +213,7 @@ class DeviceSpec:
     addr: int
     kind: str
     note: str | None = None
-    write_cycle_ms: float = 0.0
+    write_cycle_ms: Annotated[float, Number(ge=0, le=1000)] = 0.0
     reg_width: RegWidth | None = None
     tank: TankSpec | None = None
     registers: tuple[Register, ...] = ()
@@ -261,13 +230,13 @@ class I2cSpec:
 
     bus: int
     driver: str
-    speed_hz: int = 100_000
-    devices: tuple[DeviceSpec, ...] = ()
-    adapter: str | None = None
-    timeout_ms: int = 1000
-    retries: int = 0
+    speed_hz: Annotated[int, Integer(1_000, 3_400_000)] = 100_000
     scope: Scope = "any"
-    reserved: tuple[int, ...] = ()
+    reserved: Annotated[tuple[int, ...], ListOf(_ADDRESS)] = ()
+    adapter: str | None = None
+    timeout_ms: Annotated[int, Integer(10, 60_000)] = 1000
+    retries: Annotated[int, Integer(0, 10)] = 0
+    devices: tuple[DeviceSpec, ...] = ()
 
     @property
     def addresses(self) -> Addresses:
@@ -279,9 +248,9 @@ class I2cSpec:
 def parse_adapter(table: Table) -> I2cSpec:
     """Read one `[[i2c]]`; only where the table is `ok` is every value of its type."""
     bus, driver = table.take("bus", _BUS), table.take("driver", _I2C_DRIVER)
-    values = table.given(_ADAPTER) | table.given(_REAL_ADAPTER)
+    values = table.given(I2cSpec)
     if driver == "sim":
-        for key in _REAL_ADAPTER.keys() & table.content:
+        for key in _OF_REAL_ADAPTERS & table.content.keys():
             table.fault(key, 'a simulated adapter has none; it is for driver = "i2c-dev"')
     reserved, taken, devices = values.get("reserved") or (), set[int](), []
     for entry in table.tables("device"):
@@ -302,7 +271,7 @@ def _device(entry: Table, *, simulated: bool) -> DeviceSpec:
         _addr(entry, _SIM_ADDRESS if simulated else _ADDRESS),
         entry.take("kind", _SIM_KIND if simulated else _TEXT),
     )
-    values = entry.given(_DEVICE)
+    values = entry.given(DeviceSpec)
     if simulated and entry.ok:
         width = SIM_DEVICES[kind]
         if values.setdefault("reg_width", width) != width:
@@ -324,7 +293,7 @@ def _device(entry: Table, *, simulated: bool) -> DeviceSpec:
 def _register_of(table: Table) -> Register:
     """Read one register, and refuse limits by which nothing could be written to it."""
     number = table.take("reg", _REG)
-    values = table.given(_REGISTER)
+    values = table.given(Register)
     table.done()
     register = Register(number, **values) if table.ok else Register(0)
     if not table.ok:
@@ -371,7 +340,7 @@ def _check_registers(entry: Table, device: DeviceSpec, tables: Sequence[Table]) 
 
 
 def _tank(table: Table) -> TankSpec:
-    pump, values = table.take("pump", _TEXT), table.given(_TANK)
+    pump, values = table.take("pump", _TEXT), table.given(TankSpec)
     table.done()
     return TankSpec(pump, **values)
 
@@ -391,25 +360,7 @@ def _addr(table: Table, kind: FieldType = _ADDRESS) -> int:
 # --- serial ports -----------------------------------------------------------------------------------------------------
 
 _UART_DRIVER: Final = Choice("sim", "serial")
-_PEER: Final[Mapping[str, FieldType]] = {"peer": Choice("echo", "none")}
-_SETTINGS: Final[Mapping[str, FieldType]] = {
-    "baud": Integer(50, 20_000_000),
-    "bits": Choice(5, 6, 7, 8),
-    "parity": Choice("none", "even", "odd", "mark", "space"),
-    "stop_bits": Choice(1, 1.5, 2),
-    "flow": Choice("none", "rtscts", "xonxoff"),
-    "inbox_bytes": Integer(4096, 16_777_216),
-    "rts": _FLAG,
-    "dtr": _FLAG,
-    "hangup": _FLAG,
-}
-_DELAY_MS: Final = Integer(0, 1000)
-_RS485: Final[Mapping[str, FieldType]] = {
-    "rts_on_send": _FLAG,
-    "loopback": _FLAG,
-    "before_ms": _DELAY_MS,
-    "after_ms": _DELAY_MS,
-}
+_PEER: Final = Choice("echo", "none")
 
 
 @frozen
@@ -432,13 +383,13 @@ def parse_port(table: Table) -> UartSpec:
     """Read one `[[uart]]`; only where the table is `ok` is every value of its type."""
     port, driver = table.take("port", _TEXT), table.take("driver", _UART_DRIVER)
     path = table.take("path", _TEXT) if driver == "serial" else table.take("path", _TEXT, None)
-    values = table.given(_PEER)
+    values = table.given({"peer": _PEER})
     if driver == "sim" and path is not None:
         table.fault("path", "a simulated port has none: the pseudo-terminal's is in hw.uart.list")
     if driver == "serial" and values:
         table.fault("peer", 'only a simulated port (driver = "sim") has one')
     # As callers read it in hw.uart.list: 1, not the 1.0 of UartSettings.
-    settings: dict[str, Any] = {"stop_bits": 1, **table.given(_SETTINGS), "rs485": _rs485(table)}
+    settings: dict[str, Any] = {"stop_bits": 1, **table.given(UartSettings), "rs485": _rs485(table)}
     table.done()
     if table.ok:
         try:
@@ -455,7 +406,7 @@ def _rs485(table: Table) -> Rs485 | None:
     if not isinstance(table.content.get("rs485"), dict):
         return Rs485() if table.take("rs485", _FLAG, False) else None
     details = table.table("rs485")
-    values = details.given(_RS485)
+    values = details.given(Rs485)
     details.done()
     return Rs485(**values) if details.ok else None
 
@@ -468,28 +419,7 @@ _GPIO_DRIVER: Final = Choice("sim", "gpiod")
 _REAL_CHIP: Final[Mapping[str, FieldType]] = {"path": _TEXT, "blocking": _FLAG}
 _ALIASES: Final = MapOf(_TEXT)
 _CONTACTS: Final = MapOf(Choice(0, 1))
-_WIRES: Final = ListOf(ListOf(_STRING, least=2, most=2, expected="a pair of line names"))
-_LINE: Final[Mapping[str, FieldType]] = {
-    "safe": Choice(0, 1, "input"),
-    "hold": Choice("release", "keep"),
-    "direction": Choice("any", "input", "output"),
-    "pull": Choice("as-is", "none", "up", "down"),
-    "reserved": _TEXT,
-    "note": _TEXT,
-    "active_low": _FLAG,
-    "drive": Choice("push-pull", "open-drain", "open-source"),
-    # At most a second: a longer bounce is no contact's.
-    "debounce_us": Integer(0, 1_000_000),
-    "initial": Choice(0, 1),
-    "functions": _STRINGS,
-}
-_DAY_MS: Final = Number(gt=0, le=86_400_000)
-_LIMIT: Final[Mapping[str, FieldType]] = {
-    "min_on_ms": _DAY_MS,
-    "max_on_ms": _DAY_MS,
-    "min_off_ms": _DAY_MS,
-    "max_rate_hz": Number(gt=0, le=1_000_000),
-}
+_WIRES: Final = ListOf(ListOf(STRING, least=2, most=2, expected="a pair of line names"))
 
 
 @frozen
@@ -509,6 +439,11 @@ class ChipSpec:
     panel: str | None = None
     path: str | None = None
     blocking: bool | None = None
+
+    @property
+    def bus(self) -> str:
+        """Return the id of its bus."""
+        return f"gpio:{self.label}"
 
 
 def parse_chip(table: Table) -> ChipSpec:
@@ -551,7 +486,7 @@ def parse_chip(table: Table) -> ChipSpec:
 
 def _offsets(table: Table) -> dict[str, int]:
     """Map line names to offsets, from `names`, where the index is the offset and "" leaves a line out; {} if wrong."""
-    names: Sequence[str] | None = table.take("names", _STRINGS)
+    names: Sequence[str] | None = table.take("names", STRINGS)
     offsets: dict[str, int] = {}
     for offset, name in enumerate(names or ()):
         if name in offsets:
@@ -580,7 +515,7 @@ def _check_names(
 
 
 def _line(offset: int, name: str, table: Table) -> LineSpec:
-    spec = LineSpec(offset, name, limit=_limit(table), **table.given(_LINE))
+    spec = LineSpec(offset, name, limit=_limit(table), **table.given(LineSpec))
     if table.take("on_limit", _ON_LIMIT, "refuse") == "clamp":
         table.fault("on_limit", 'a line has no value between on and off to clamp to; leave it out, or write "refuse"')
     table.done()
@@ -593,13 +528,13 @@ def _limit(table: Table) -> LineLimit | None:
     if "limit" not in table.content:
         return None
     details = table.table("limit")
-    values = details.given(_LIMIT)
+    values = details.given(LineLimit)
     details.done()
     if not details.ok:
         return None
     limit = LineLimit(**values)
     if not values:
-        details.fault("", f"no limit; give one of {', '.join(_LIMIT)}, or leave it out")
+        details.fault("", f"no limit; give one of {', '.join(kinds_of(LineLimit))}, or leave it out")
     elif limit.min_on_ms is not None and limit.max_on_ms is not None and limit.min_on_ms > limit.max_on_ms:
         details.fault("min_on_ms", f"{limit.min_on_ms:g} is longer than max_on_ms = {limit.max_on_ms:g}; exchange them")
     return limit

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from attrs import evolve, field, frozen
 
@@ -31,6 +31,7 @@ from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineSpec,
 from hearth.errors import ConfigError
 from hearth.fields import (
     ANY_NUMBER,
+    STRINGS,
     Anything,
     Choice,
     Fault,
@@ -53,8 +54,6 @@ BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "sensors"]
 _DISCOVERED: Final[tuple[BusKind, ...]] = get_args(BusKind)
 _FLAG: Final = Flag()
 _TEXT: Final = Text()
-_STRING: Final = Text("a string", "(?s:.*)")
-_STRINGS: Final = ListOf(_STRING)
 
 _SHIPPED = Path(__file__).parent
 
@@ -144,8 +143,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
     faults: list[Fault] = []
     top = Table(content, "", faults)
     tools, discover = top.table("tools", required=False), top.table("discover", required=False)
-    interlocks = [(table, _interlock(table)) for table in top.tables("interlock")]
-    halt = top.table("halt", required=False)
+    interlocks, halt_table = top.tables("interlock"), top.table("halt", required=False)
     profile = Profile(
         name=top.take("name", _TEXT),
         description=top.take("description", _TEXT),
@@ -154,22 +152,22 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         i2c=tuple([parse_adapter(table) for table in top.tables("i2c")]),
         uarts=tuple([parse_port(table) for table in top.tables("uart")]),
         sensors=tuple([parse_sensor(name, table) for name, table in top.named("sensors")]),
-        tools=tools.take("allow", _STRINGS, ("*",)),
+        tools=tools.take("allow", STRINGS, ("*",)),
         discover={kind: patterns for kind in _DISCOVERED if (patterns := _patterns(discover, kind))},
     )
-    for table in (tools, discover, top):
+    for table in (tools, discover):
         table.done()
     if top.ok:
         _check_profile(top, profile)
-    if top.ok:
-        resolved = [_resolve(table, named, profile) for table, named in interlocks]
-        profile = evolve(profile, interlocks=tuple(filter(None, resolved)), halt=parse_halt(halt, profile))
-    if top.ok:
-        for (table, _), lock in zip(interlocks, profile.interlocks, strict=True):
-            _check_halt(table, lock, profile.halt)
+    whole = profile if top.ok else None
+    locks = [(table, lock) for table in interlocks if (lock := _parse_interlock(table, whole)) is not None]
+    halt = parse_halt(halt_table, whole)
+    for table, lock in locks:
+        _check_halt(table, lock, halt)
+    top.done()
     if faults:
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
-    return profile
+    return evolve(profile, interlocks=tuple(lock for _, lock in locks), halt=halt)
 
 
 def _check_profile(top: Table, profile: Profile) -> None:
@@ -201,18 +199,13 @@ def _check_unique(top: Table, key: str, what: str, values: Sequence[str | int]) 
 def _patterns(table: Table, kind: str) -> tuple[str, ...]:
     """Read `true` for everything, or a list of patterns. Sensors have no patterns, because reading one does no harm."""
     if kind != "sensors" and isinstance(table.content.get(kind), list):
-        return table.take(kind, _STRINGS) or ()
+        return table.take(kind, STRINGS) or ()
     return ("*",) if table.take(kind, _FLAG, False) else ()
 
 
 # --- interlocks -------------------------------------------------------------------------------------------------------
 
 _LEVEL: Final = Choice(0, 1)
-_INTERLOCK: Final[Mapping[str, FieldType]] = {
-    "chip": _TEXT,
-    "max_age_ms": Integer(1, 60_000),
-    "check_ms": Integer(10, 10_000),
-}
 _CONDITION: Final[Mapping[str, FieldType]] = {
     "line": _TEXT,
     "chip": _TEXT,
@@ -273,31 +266,72 @@ class InterlockSpec:
     line: int
     value: Level
     requires: tuple[Condition, ...]
-    max_age_ms: int = MAX_AGE_MS
-    check_ms: int = CHECK_MS
+    max_age_ms: Annotated[int, Integer(1, 60_000)] = MAX_AGE_MS
+    check_ms: Annotated[int, Integer(10, 10_000)] = CHECK_MS
 
 
-def _interlock(table: Table) -> dict[str, Any]:
-    """Read one `[[interlock]]`, its names as they are written; see `_resolve`."""
-    values = {"drives": table.take("drives", _TEXT), "value": table.take("value", _LEVEL), **table.given(_INTERLOCK)}
-    values["requires"] = [(entry, _condition(entry)) for entry in table.tables("requires")]
+def _parse_interlock(table: Table, profile: Profile | None) -> InterlockSpec | None:
+    """Read one `[[interlock]]`; None after a fault, and without a profile that is right by itself."""
+    found, value, values = _find_line(table, "drives", profile), table.take("value", _LEVEL), table.given(InterlockSpec)
+    requires = [(entry, _parse_condition(entry, profile)) for entry in table.tables("requires")]
     table.done()
     age, period = values.get("max_age_ms", MAX_AGE_MS), values.get("check_ms", CHECK_MS)
     if table.ok and age < 2 * period:
-        table.fault(
-            "max_age_ms", f"{age} is less than twice check_ms = {period}: readings would be stale between checks"
-        )
-    if table.ok and not values["requires"]:
+        why = f"{age} is less than twice check_ms = {period}: readings would be stale between checks"
+        table.fault("max_age_ms", why)
+    if table.ok and not requires:
         table.fault("requires", 'expected at least one condition, such as { line = "DOOR", value = 0 }')
-    return values
+    if found is None or value is None:
+        return None
+    chip, line = found
+    read = [(entry, condition) for entry, condition in requires if condition is not None]
+    conditions = tuple(condition for _, condition in read)
+    lock = InterlockSpec(table.content["drives"], chip.bus, line.offset, value, conditions, **values)
+    _check_interlock(table, lock, line, [entry for entry, _ in read])
+    return lock
 
 
-def _condition(entry: Table) -> dict[str, Any]:
-    """Read `{ line, value }`, `{ sensor, min }`, `{ sensor, max }` or `{ sensor, min, max }`."""
+def _check_interlock(table: Table, lock: InterlockSpec, line: LineSpec, entries: Sequence[Table]) -> None:
+    """Refuse an interlock that could not hold, and one that could never be met."""
+    if line.reserved is not None or line.direction == "input":
+        reason = f"reserved: {line.reserved}" if line.reserved else 'direction = "input"'
+        table.fault("drives", f"line {show(line.name)} may not be driven ({reason}); name an output")
+    if line.safe == lock.value:
+        table.fault("value", f"{line.safe} is also the line's safe state, to which an open interlock must bring it")
+    if line.initial == lock.value:
+        table.fault("value", f"the line is driven to initial = {line.initial} before any condition is read; drop it")
+    if line.hold == "keep":
+        why = "its level would outlast the daemon, which could not take it back"
+        table.fault("drives", f'line {show(line.name)} has hold = "keep", so that {why}; use hold = "release"')
+    for index, (entry, condition) in enumerate(zip(entries, lock.requires, strict=True)):
+        if (condition.bus, condition.line) == (lock.bus, lock.line):
+            entry.fault("line", "this is the driven line itself; require another one")
+        for other in lock.requires[:index]:
+            if _contradict(condition, other):
+                entry.fault("", f"contradicts the requirement {other}: the output could never be driven")
+
+
+def _parse_condition(entry: Table, profile: Profile | None) -> Condition | None:
+    """Read `{ line, value }`, `{ sensor, min }`, `{ sensor, max }` or `{ sensor, min, max }`; see _parse_interlock."""
     values = entry.given(_CONDITION)
     entry.done()
-    if not entry.ok:
-        return values
+    if entry.ok:
+        _check_condition(entry, values)
+    if profile is None or not entry.ok:
+        return None
+    if "line" not in values:
+        bus = _sensor_bus(entry, values["sensor"], profile)
+        return None if bus is None else Condition(values["sensor"], bus, min=values.get("min"), max=values.get("max"))
+    found = _find_line(entry, "line", profile)
+    if found is None:
+        return None
+    chip, line = found
+    if line.reserved is not None:
+        entry.fault("line", f"line {show(line.name)} may not be read (reserved: {line.reserved}); require another")
+    return Condition(values["line"], chip.bus, line.offset, values["value"])
+
+
+def _check_condition(entry: Table, values: Mapping[str, Any]) -> None:
     if ("line" in values) == ("sensor" in values):
         entry.fault("", "expected { line, value }, or { sensor, min, max } with at least one bound")
     elif "line" in values:
@@ -313,38 +347,19 @@ def _condition(entry: Table) -> dict[str, Any]:
     for key in ("chip", "value") if "line" not in values else ():
         if key in values:
             entry.fault(key, "a sensor has none; give min, max or both")
-    return values
 
 
-def _resolve(table: Table, values: Mapping[str, Any], profile: Profile) -> InterlockSpec | None:
-    """Return the interlock of a profile that is right by itself, with its names resolved; None after a fault."""
-    found = _find_line(table, "drives", values["drives"], values.get("chip"), profile)
-    if found is None:
-        return None
-    bus, spec = found
-    if spec.reserved is not None or spec.direction == "input":
-        reason = f"reserved: {spec.reserved}" if spec.reserved else 'direction = "input"'
-        table.fault("drives", f"line {show(spec.name)} may not be driven ({reason}); name an output")
-    if spec.safe == values["value"]:
-        table.fault("value", f"{spec.safe} is also the line's safe state, to which an open interlock must bring it")
-    if spec.initial == values["value"]:
-        table.fault("value", f"the line is driven to initial = {spec.initial} before any condition is read; drop it")
-    if spec.hold == "keep":
-        why = "its level would outlast the daemon, which could not take it back"
-        table.fault("drives", f'line {show(spec.name)} has hold = "keep", so that {why}; use hold = "release"')
-    requires: list[Condition] = []
-    for entry, named in values["requires"]:
-        condition = _resolve_condition(entry, named, profile)
-        if condition is None:
-            continue
-        if (condition.bus, condition.line) == (bus, spec.offset):
-            entry.fault("line", "this is the driven line itself; require another one")
-        for other in requires:
-            if _contradict(condition, other):
-                entry.fault("", f"contradicts the requirement {other}: the output could never be driven")
-        requires.append(condition)
-    timing = {key: values[key] for key in ("max_age_ms", "check_ms") if key in values}
-    return InterlockSpec(values["drives"], bus, spec.offset, values["value"], tuple(requires), **timing)
+def _sensor_bus(entry: Table, name: str, profile: Profile) -> str | None:
+    for sensor in profile.sensors:
+        if sensor.name == name:
+            return f"i2c:{sensor.bus}"
+    if "/" in name and "sensors" in profile.discover:
+        # The kernel's sensors come and go; one that is not there cannot be read, and leaves the interlock open.
+        return SENSORS_BUS
+    names = [sensor.name for sensor in profile.sensors]
+    has = near(name, names) or f"; [sensors] has {', '.join(names) or 'none'}"
+    entry.fault("sensor", f"no sensor is named {show(name)}{has}")
+    return None
 
 
 def _check_halt(table: Table, lock: InterlockSpec, halt: HaltSpec) -> None:
@@ -359,55 +374,36 @@ def _check_halt(table: Table, lock: InterlockSpec, halt: HaltSpec) -> None:
             table.fault("value", f"{why}; drop that entry, or this interlock")
 
 
-def _resolve_condition(entry: Table, named: Mapping[str, Any], profile: Profile) -> Condition | None:
-    if "line" in named:
-        found = _find_line(entry, "line", named["line"], named.get("chip"), profile)
-        if found is None:
-            return None
-        bus, spec = found
-        if spec.reserved is not None:
-            entry.fault("line", f"line {show(spec.name)} may not be read (reserved: {spec.reserved}); require another")
-        return Condition(named["line"], bus, spec.offset, named["value"])
-    name = named["sensor"]
-    bounds = {key: named[key] for key in ("min", "max") if key in named}
-    for sensor in profile.sensors:
-        if sensor.name == name:
-            return Condition(name, f"i2c:{sensor.bus}", **bounds)
-    if "/" in name and "sensors" in profile.discover:
-        # The kernel's sensors come and go; one that is not there cannot be read, and leaves the interlock open.
-        return Condition(name, SENSORS_BUS, **bounds)
-    names = [sensor.name for sensor in profile.sensors]
-    has = near(name, names) or f"; [sensors] has {', '.join(names) or 'none'}"
-    entry.fault("sensor", f"no sensor is named {show(name)}{has}")
-    return None
+def _find_line(table: Table, key: str, profile: Profile | None) -> tuple[ChipSpec, LineSpec] | None:
+    """Return the line whose name or alias is at `key`, on the chip that the table names, or on the only one with it.
 
-
-def _find_line(table: Table, key: str, name: str, chip: str | None, profile: Profile) -> tuple[str, LineSpec] | None:
-    """Return the bus and the line of a name or alias, on the chip of this label, or on the only chip that has it."""
-    chips = [spec for spec in profile.chips if chip in (None, spec.label)]
+    None after a fault, and without a profile that is right by itself.
+    """
+    name, label = table.take(key, _TEXT), table.take("chip", _TEXT, None)
+    if profile is None or name is None or (label is None and "chip" in table.content):
+        return None
+    chips = [spec for spec in profile.chips if label in (None, spec.label)]
     if not chips:
         labels = [spec.label for spec in profile.chips]
-        has = near(chip or "", labels) or f"; [[gpio]] has {', '.join(labels) or 'none'}"
-        table.fault(
-            key if chip is None else "chip", f"no chip{'' if chip is None else f' {show(chip)}'} is listed{has}"
-        )
+        has = near(label or "", labels) or f"; [[gpio]] has {', '.join(labels) or 'none'}"
+        key, which = (key, "") if label is None else ("chip", f" {show(label)}")
+        table.fault(key, f"no chip{which} is listed{has}")
         return None
     found = [
-        (f"gpio:{spec.label}", line)
+        (spec, line)
         for spec in chips
         for line in spec.lines
         if line.name == name or spec.aliases.get(name) == line.offset
     ]
-    if len(found) > 1:
-        table.fault(key, f'{show(name)} is a line of {", ".join(bus[5:] for bus, _ in found)}; add chip = "..."')
+    if len(found) == 1:
+        return found[0]
+    if found:
+        table.fault(key, f'{show(name)} is a line of {", ".join(spec.label for spec, _ in found)}; add chip = "..."')
         return None
-    if not found:
-        names = chain.from_iterable((*(line.name for line in spec.lines), *spec.aliases) for spec in chips)
-        table.fault(
-            key, f"no line is named {show(name)}{near(name, names) or '; list it under `names` of its [[gpio]]'}"
-        )
-        return None
-    return found[0]
+    names = chain.from_iterable((*(line.name for line in spec.lines), *spec.aliases) for spec in chips)
+    cure = near(name, names) or "; list it under `names` of its [[gpio]]"
+    table.fault(key, f"no line is named {show(name)}{cure}")
+    return None
 
 
 def _contradict(one: Condition, other: Condition) -> bool:
@@ -425,42 +421,37 @@ def _contradict(one: Condition, other: Condition) -> bool:
 # --- halt -------------------------------------------------------------------------------------------------------------
 
 _STATE: Final = Choice(0, 1, "input")
-_INPUT: Final[Mapping[str, FieldType]] = {"stop": _LEVEL, "timeout_ms": Integer(20, 3_600_000)}
 _AFTER_MS: Final = Integer(0, 60_000)
 _HZ: Final = Number(ge=0.1, le=100)
+_Used: TypeAlias = dict[tuple[str, int], str]
+"""The lines that `[halt]` names already, and what for."""
 
 
-def parse_halt(table: Table, profile: Profile) -> HaltSpec:
-    """Read `[halt]`, whose lines are those of a profile that is right by itself."""
-    inputs, sequence, used = [], [], dict[tuple[str, int], str]()
+def parse_halt(table: Table, profile: Profile | None) -> HaltSpec:
+    """Read `[halt]`; its lines only with a profile that is right by itself."""
+    inputs, sequence, used = [], [], _Used()
     for index, given in enumerate(table.take("inputs", ListOf(Anything()), ()) or ()):
         # A name stands for a table with nothing else.
         entry = _table_of({"line": given} if isinstance(given, str) else given, f"{table.at('inputs')}[{index}]", table)
-        line, values = _halt_line(entry, profile), entry.given(_INPUT)
+        line, values = _halt_line(entry, profile, used, driven=False), entry.given(HaltInput)
         if len(values) > 1:
             entry.fault("timeout_ms", "an input halts by its level (`stop`) or by its silence: leave one of them out")
         if line is not None:
-            _check_halt_line(entry, line, used, driven=False)
-            inputs.append(HaltInput(*line[:3], **values))
+            inputs.append(HaltInput(*line, **values))
         entry.done()
     for entry in table.tables("sequence"):
-        line, value = _halt_line(entry, profile), entry.take("value", _STATE)
+        line, value = _halt_line(entry, profile, {}, driven=True), entry.take("value", _STATE)
         after = entry.take("after_ms", _AFTER_MS, 0)
         if line is not None:
-            _check_halt_line(entry, line, {}, driven=True)
-            sequence.append(StopEntry(*line[:3], value, after))
+            sequence.append(StopEntry(*line, value, after))
         entry.done()
     heartbeat = None
     if "heartbeat" in table.content:
         entry = table.table("heartbeat")
-        line, hz = _halt_line(entry, profile), entry.take("hz", _HZ)
+        used.update({(one.chip, one.offset): "a line of [[halt.sequence]]" for one in sequence})
+        line, hz = _halt_line(entry, profile, used, driven=True, limited=False), entry.take("hz", _HZ)
         if line is not None:
-            used.update({(one.chip, one.offset): "a line of [[halt.sequence]]" for one in sequence})
-            _check_halt_line(entry, line, used, driven=True)
-            if line[3].limit is not None:
-                why = f"{show(line[2])} has a limit, which the heartbeat does not ask"
-                entry.fault("line", f"{why}; take the limit out, or name another line")
-            heartbeat = Heartbeat(*line[:3], hz)
+            heartbeat = Heartbeat(*line, hz)
         entry.done()
     table.done()
     return HaltSpec(tuple(inputs), tuple(sequence), heartbeat)
@@ -474,25 +465,25 @@ def _table_of(given: object, path: str, table: Table) -> Table:
     return Table({}, "", [])
 
 
-def _halt_line(entry: Table, profile: Profile) -> tuple[str, int, str, LineSpec] | None:
-    """Return chip, offset, name and spec of the line that a table of `[halt]` names, or None after a fault."""
-    chip, name = entry.take("chip", _TEXT, None), entry.take("line", _TEXT)
-    found = None if name is None else _find_line(entry, "line", name, chip, profile)
-    return None if found is None else (found[0].removeprefix("gpio:"), found[1].offset, found[1].name, found[1])
-
-
-def _check_halt_line(
-    entry: Table, line: tuple[str, int, str, LineSpec], used: dict[tuple[str, int], str], *, driven: bool
-) -> None:
-    chip, offset, name, spec = line
-    if spec.reserved is not None:
-        entry.fault("line", f"{show(name)} is reserved: {spec.reserved}")
-    elif driven and spec.direction == "input":
-        entry.fault("line", f'{show(name)} has direction = "input": it is never driven')
-    elif not driven and spec.direction != "input":
-        entry.fault(
-            "line", f'{show(name)} could be driven, and would then not report a stop; give it direction = "input"'
-        )
-    if (chip, offset) in used:
-        entry.fault("line", f"{show(name)} is {used[chip, offset]} already")
-    used[chip, offset] = "the heartbeat" if driven else "an input"
+def _halt_line(
+    entry: Table, profile: Profile | None, used: _Used, *, driven: bool, limited: bool = True
+) -> tuple[str, int, str] | None:
+    """Return chip, offset and name of the line that a table of `[halt]` names, or None; see _find_line."""
+    found = _find_line(entry, "line", profile)
+    if found is None:
+        return None
+    chip, line = found
+    name, place = show(line.name), (chip.label, line.offset)
+    if line.reserved is not None:
+        entry.fault("line", f"{name} is reserved: {line.reserved}")
+    elif driven and line.direction == "input":
+        entry.fault("line", f'{name} has direction = "input": it is never driven')
+    elif not driven and line.direction != "input":
+        entry.fault("line", f'{name} could be driven, and would then not report a stop; give it direction = "input"')
+    if place in used:
+        entry.fault("line", f"{name} is {used[place]} already")
+    if line.limit is not None and not limited:
+        why = f"{name} has a limit, which the heartbeat does not ask"
+        entry.fault("line", f"{why}; take the limit out, or name another line")
+    used[place] = "the heartbeat" if driven else "an input"
+    return *place, line.name
