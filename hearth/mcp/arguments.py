@@ -329,7 +329,7 @@ def _types(schema: Any) -> set[str]:
 def _taken(value: Any, schema: Any) -> Any:
     """Return a value in the type that its schema wants, where it has one meaning there; else as it is.
 
-    "17" is 17 and "true" is true where no string is wanted; true is 1 where 0 or 1 is; a string of JSON is the array
+    "17" is 17 and "true" is true where no string is wanted; true is 1 where only 0 and 1 are; a string of JSON is the array
     or object that it contains; an optional member that is null is left out.
     """
     if not isinstance(schema, dict) or _fits(value, schema):
@@ -349,7 +349,8 @@ def _taken(value: Any, schema: Any) -> Any:
 
 def _readings(value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
     """Yield other readings of a value of a wrong type."""
-    if value is True or value is False:
+    # A flag is a level, and never a line, an address or a time: nothing else than 0 and 1 may fit.
+    if isinstance(value, bool) and [_fits(number, schema) for number in (0, 1, 2)] == [True, True, False]:
         yield int(value)
     if not isinstance(value, str):
         return

@@ -163,6 +163,12 @@ def test_a_value_with_one_meaning_is_taken_in_the_type_that_is_wanted(schema, gi
         ({"type": "integer"}, 1.5),
         ({"type": "string"}, 17),
         (LEVEL, "high"),
+        # No line, address or time is meant by a flag; a client that writes one has mixed up its arguments.
+        ({"type": "integer"}, True),
+        ({"type": "integer", "minimum": 1, "maximum": 60_000}, True),
+        ({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1023}, {"type": "string"}]}, True),
+        ({"type": "number"}, False),
+        ({"enum": [1, 4]}, True),
         ({"type": "array"}, "[1"),
     ],
 )
