@@ -329,8 +329,8 @@ def _types(schema: Any) -> set[str]:
 def _taken(value: Any, schema: Any) -> Any:
     """Return a value in the type that its schema wants, where it has one meaning there; else as it is.
 
-    "17" is 17 and "true" is true where no string is wanted; true is 1 where only 0 and 1 are; a string of JSON is the array
-    or object that it contains; an optional member that is null is left out.
+    "17" is 17 and "true" is true where no string is wanted; true is 1 where only 0 and 1 are; a string of JSON is the
+    array or object that it contains; an optional member that is null is left out.
     """
     if not isinstance(schema, dict) or _fits(value, schema):
         return value
