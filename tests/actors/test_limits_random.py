@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
 from itertools import pairwise
 
 import pytest
 import trio
 from support.steps import within_real_seconds
 from support.world import BoardWorld, running
+from support.writers import WRITERS, no_threads, serving_jobs, with_jobs
 
 from hearth import step
 from hearth.errors import RpcError
@@ -180,36 +183,24 @@ NO_DEVICE = step("i2c.read", bus=1, addr=0x20, len=1)
 
 
 class Storm:
-    """Clients that ask at random until enough has been asked."""
+    """Writers on every surface that write at random until enough has been asked."""
 
     def __init__(self, seed, count):
         self._rng = random.Random(seed)
         self._left = count
-        self.ran = {"done": 0, "refused": 0}
+        self.ran = {surface: Counter() for surface in WRITERS}
 
-    async def client(self, session):
-        """One session's tasks: many steps, of which each is tried; some rolled back, some cancelled."""
-        rng = self._rng
+    async def write(self, surface, write):
+        """Many steps at a time, of which each is tried; some rolled back, some given up."""
+        rng, ran = self._rng, self.ran[surface]
         while self._left > 0:
             steps = [a_step(rng) for _ in range(rng.randint(1, 20))]
             self._left -= len(steps)
-            how = rng.random()
-            constraints = {"abort_on_step_failure": False}
-            if how < 0.2:
-                steps.append(NO_DEVICE)
-                constraints["rollback_on_failure"] = True
-            try:
-                task = await session.submit("storm", steps, **constraints)
-            except RpcError:
-                # One step that can never pass refuses the task.
-                self.ran["refused"] += len(steps)
-                continue
-            if how > 0.9:
-                await trio.sleep(rng.random() * 0.1)
-                await task.cancel()
-            result = await task.wait()
-            for one in result.steps:
-                self.ran["done" if one.status == "SUCCESS" else "refused"] += 1
+            rollback = rng.random() < 0.2
+            give_up_s = rng.random() * 0.1 if rng.random() > 0.9 else None
+            ran += await write([*steps, NO_DEVICE] if rollback else steps, rollback=rollback, give_up_s=give_up_s)
+            ran["rolled back"] += rollback
+            ran["pulses"] += sum(one.tool == "gpio.pulse" for one in steps)
             if rng.random() < 0.5:
                 await trio.sleep(rng.random() * 0.3)
 
@@ -218,46 +209,45 @@ class Storm:
         while self._left > 0:
             async with open_session() as session:
                 for value in (1, 0, 1):
-                    try:
+                    with suppress(RpcError):
                         await session.run("gpio.set", line="MOTOR", value=value)
-                    except RpcError:
-                        self.ran["refused"] += 1
                     await trio.sleep(self._rng.random() * 0.05)
 
 
-async def play(seed, count):
-    """Run a storm of that many steps; return what the observers have seen."""
-    async with running(BoardWorld(PROFILE, max_retained_bytes=1 << 26)) as world:
-        drivers = world.parts.drivers
-        heater, motor = (LineObserver(world.gpio, line) for line in (HEATER, MOTOR))
-        chip = drivers["i2c:1"].devices[CHIP] = DeviceObserver(drivers["i2c:1"].devices[CHIP])
-        storm = Storm(seed, count)
-        async with (
-            world.sessions().open_session() as one,
-            world.sessions().open_session() as other,
-            world.client() as client,
-            client.open_session() as remote,
-        ):
-            async with trio.open_nursery() as nursery:
-                for session in (one, other, remote):
-                    nursery.start_soon(storm.client, session)
-                nursery.start_soon(storm.bystander, world.sessions().open_session)
-            # The heater's sessions have not ended yet: no safe state has cut its time short.
-            judge_lines(heater, motor)
-            values = judge_registers(chip.written)
+async def play(seed, count, directory):
+    """Run a storm of that many steps; return what was done, by surface, and what the observers have seen."""
+    world = with_jobs(BoardWorld(PROFILE, max_retained_bytes=1 << 26), directory / f"jobs{seed}")
+    with no_threads():
+        async with running(world), serving_jobs(world):
+            drivers = world.parts.drivers
+            heater, motor = (LineObserver(world.gpio, line) for line in (HEATER, MOTOR))
+            chip = drivers["i2c:1"].devices[CHIP] = DeviceObserver(drivers["i2c:1"].devices[CHIP])
+            storm = Storm(seed, count)
+            async with AsyncExitStack() as opened:
+                writers = [(one, await opened.enter_async_context(WRITERS[one](world))) for one in WRITERS]
+                async with trio.open_nursery() as nursery:
+                    for surface, write in writers:
+                        nursery.start_soon(storm.write, surface, write)
+                    nursery.start_soon(storm.bystander, world.sessions().open_session)
+                # The heater's sessions have not ended yet: no safe state has cut its time short.
+                judge_lines(heater, motor)
+                values = judge_registers(chip.written)
     return storm.ran, len(heater.edges), len(motor.edges), values
 
 
 @pytest.mark.slow
-async def test_whatever_is_asked_on_every_path_no_line_and_no_register_leaves_its_limits(autojump_clock):
-    ran, *seen = await play(seed=1, count=3_000)
+async def test_whatever_is_asked_on_every_path_no_line_and_no_register_leaves_its_limits(autojump_clock, tmp_path):
+    ran, *seen = await play(1, 3_000, tmp_path)
     # It was no quiet day.
-    assert min(ran.values()) > 500
     assert min(seen) > 50
+    for surface, count in ran.items():
+        assert min(count["done"], count["refused"]) > 100, (surface, count)
+        assert min(count["rolled back"], count["pulses"]) > 5, (surface, count)
 
 
 @pytest.mark.proof
-async def test_the_same_many_more_times(autojump_clock):
+async def test_the_same_many_more_times(autojump_clock, tmp_path):
     with within_real_seconds(3_600):
         for seed in range(max(1, WRITES // 50_000)):
-            await play(seed, min(WRITES, 50_000))
+            ran, *seen = await play(seed, min(WRITES, 50_000), tmp_path)
+            print(f"seed {seed}: {ran}, {seen}")

@@ -339,6 +339,49 @@ async def test_the_first_failure_of_parts_cancels_the_others_and_is_raised_as_it
         assert "the device said no" in outputs["error"]
 
 
+async def test_a_job_may_stop_the_steps_of_its_parts_again_and_again(look):
+    async def function(job):
+        async def fails():
+            await job.run("bench.set", line=1, value=1)
+            raise CapabilityFailed("of its own")
+
+        for _ in range(2):
+            waits = [partial(job.run, "bench.wait", tag=name) for name in ("x", "y")]
+            with pytest.raises(CapabilityFailed, match="of its own"):
+                await job.gather(*waits, fails)
+        return {"fine": True}
+
+    async with look(function) as world:
+        caller = world.caller()
+        assert (await caller.outcome(await caller.accepted()))["outputs"] == {"fine": True}
+
+
+async def test_a_part_that_is_cancelled_while_its_step_is_put_on_record_does_not_begin_it(look, monkeypatch):
+    recording = trio.Event()
+
+    async def function(job):
+        async def fails():
+            await recording.wait()
+            raise CapabilityFailed("of its own")
+
+        with pytest.raises(CapabilityFailed, match="of its own"):
+            await job.gather(partial(job.run, "bench.set", line=1, value=1, tag="high"), fails)
+        return {"fine": True}
+
+    async with look(function) as world:
+        job_store = world.job_server.services.job_store
+        begin = job_store.begin
+
+        async def begins(*operation):
+            recording.set()
+            await begin(*operation)
+
+        monkeypatch.setattr(job_store, "begin", begins)
+        caller = world.caller()
+        assert (await caller.outcome(await caller.accepted()))["outputs"] == {"fine": True}
+        assert "high" not in world.observer.labels("begin")
+
+
 async def test_parts_within_parts_and_no_parts_at_all(look):
     async def function(job):
         async def inner(name):

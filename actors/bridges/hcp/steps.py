@@ -80,11 +80,13 @@ class Steps:
         self.begun = 0
         """Steps that were submitted."""
         self._was_throttled = False
-        self._wait_scope = trio.CancelScope()
+        self._waits: set[trio.CancelScope] = set()
+        """One for each task that is being stopped."""
 
     def end_by(self, until: float) -> None:
-        """Wait for a step that is being stopped no longer than until this time (Trio's clock)."""
-        self._wait_scope.deadline = min(self._wait_scope.deadline, until)
+        """Wait for the steps that are being stopped no longer than until this time (Trio's clock)."""
+        for wait in self._waits:
+            wait.deadline = min(wait.deadline, until)
 
     async def do(self, name: str, steps: Sequence[Step], **constraints: Any) -> Outcome:
         """Run steps as one task. Raises StepsEnded.
@@ -99,7 +101,7 @@ class Steps:
         except AuditUnavailable as error:
             raise StepsEnded(error.message, audit=True) from None
         except trio.Cancelled:
-            # It was waiting for its turn under a rate limit: nothing was submitted.
+            # Before its turn came, which a rate limit may have delayed: nothing was submitted.
             return self._failed("cancelled", None, _NO_EFFECT)
         except RpcError as error:
             self.begun += len(steps)
@@ -123,6 +125,8 @@ class Steps:
         """Submit the task; when a rate limit delays it, submit it again at the time the limit names."""
         while True:
             pause = 0.0
+            # A cancellation may have come while the beginning was put on record; then there is no time left either.
+            await trio.lowlevel.checkpoint_if_cancelled()
             remaining_ms = max(1.0, math.ceil((self._deadline() - trio.current_time()) * 1000))
             # Shielded: a submission that is not awaited could run without a record of it here.
             with trio.CancelScope(shield=True):
@@ -145,15 +149,16 @@ class Steps:
     async def _stop(self, task: Task) -> Outcome:
         """Ask the task to stop, wait for it, and return its outcome."""
         with trio.CancelScope(shield=True):
-            self.end_by(await self._stopping())
-        # Its deadline, which `end_by` sets, bounds the shielded wait.
-        self._wait_scope.shield = True
-        with self._wait_scope:
+            until = await self._stopping()
+        with trio.CancelScope(shield=True, deadline=until) as wait:
+            self._waits.add(wait)
             try:
                 await task.cancel()
                 done = await task.wait()
             except RpcError:
                 return Outcome(status="unknown", elapsed_s=self._elapsed())
+            finally:
+                self._waits.discard(wait)
             if not _began(done):
                 return self._failed("cancelled", None, _NO_EFFECT)
             return self._outcome(done)
