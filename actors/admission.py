@@ -13,7 +13,7 @@ from __future__ import annotations
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from hearth._util.ids import new_id
 from hearth._util.text import suggest, suggestions
@@ -371,43 +371,19 @@ DRY_RUN_RATE: Final = Rate(1000, 10)
 """The rate of dry runs (`dry_run`) for one principal."""
 
 
+@define(eq=False)
 class Admission:
     """The admission of one session's submissions: accepts them as tasks, or rejects and records them."""
 
-    __slots__ = (
-        "_account",
-        "_checks",
-        "_deadman",
-        "_grant",
-        "_principal",
-        "_rates",
-        "_services",
-        "_session_id",
-        "_task_registry",
-    )
-
-    def __init__(
-        self,
-        session_id: str,
-        principal: str,
-        grant: Grant,
-        rates: RateLimits,
-        task_registry: TaskRegistry,
-        services: TaskServices,
-        checks: Checks,
-        account: Account,
-        *,
-        deadman: bool,
-    ) -> None:
-        self._account = account
-        self._session_id = session_id
-        self._principal = principal
-        self._grant = grant
-        self._rates = rates
-        self._task_registry = task_registry
-        self._services = services
-        self._checks = checks
-        self._deadman = deadman
+    _session_id: str
+    _principal: str
+    _grant: Grant
+    _rates: RateLimits
+    _task_registry: TaskRegistry
+    _services: TaskServices
+    _checks: Checks
+    _account: Account
+    _deadman: bool = field(kw_only=True)
 
     def accept(
         self,

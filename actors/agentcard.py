@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import trio
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from hearth._util.files import replace_file
 from hearth._util.ids import new_id
@@ -309,22 +309,15 @@ MOST_FAILURES = 5
 """Failed readings in a row after which a meter is given up: it was unplugged, or its permission withdrawn."""
 
 
+@define(eq=False)
 class EnergyMeter:
     """The actor that reads the energy meters; without a driver or meters, `run` ends and `measured` stays None."""
 
-    def __init__(
-        self,
-        driver: KernelSensors | None,
-        invocations: Callable[[], int],
-        *,
-        clock: Callable[[], float] = trio.current_time,
-        pause: Callable[[float], Awaitable[None]] = trio.sleep,
-    ) -> None:
-        self._driver = driver
-        self._invocations = invocations
-        self._clock = clock
-        self._pause = pause
-        self._energy = EnergyPerInvocation(())
+    _driver: KernelSensors | None
+    _invocations: Callable[[], int]
+    _clock: Callable[[], float] = field(default=trio.current_time, kw_only=True)
+    _pause: Callable[[float], Awaitable[None]] = field(default=trio.sleep, kw_only=True)
+    _energy: EnergyPerInvocation = field(factory=lambda: EnergyPerInvocation(()), init=False)
 
     def measured(self) -> Measured | None:
         """Return the newest figure, or None."""

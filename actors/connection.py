@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 import trio
+from attrs import define
 
 from hearth.actors.messages import Disconnected, Request
 from hearth.actors.send_queue import HIGH_WATER, SendQueue
@@ -400,16 +401,14 @@ class ReplyPath(Protocol):
         """End a request that was in flight: release its `weight` in bytes, and send its answer, if it has one."""
 
 
+@define(eq=False)
 class ConnectionRequest:
     """A call and the connection to answer it on. Implements `messages.Request`."""
 
-    __slots__ = ("_call", "_connection", "ignored", "params")
-
-    def __init__(self, connection: ReplyPath, call: Call, params: Params, ignored: tuple[str, ...] = ()) -> None:
-        self._connection = connection
-        self._call = call
-        self.params = params
-        self.ignored = ignored
+    _connection: ReplyPath
+    _call: Call
+    params: Params
+    ignored: tuple[str, ...] = ()
 
     @property
     def follower(self) -> SendQueue:
@@ -425,15 +424,13 @@ class ConnectionRequest:
         self._connection.refuse(self._call, error)
 
 
+@define(eq=False)
 class ConnectionHcpRequest:
     """An HCP message and the connection it came on. Implements `messages.HcpRequest`."""
 
-    __slots__ = ("_connection", "_weight", "document")
-
-    def __init__(self, connection: ReplyPath, document: Mapping[str, Any], weight: int) -> None:
-        self._connection = connection
-        self._weight = weight
-        self.document = document
+    _connection: ReplyPath
+    document: Mapping[str, Any]
+    _weight: int
 
     def answer(self, line: bytes) -> None:
         """See HcpRequest."""

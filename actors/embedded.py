@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import trio
-from attrs import evolve
+from attrs import define, evolve, field
 
 from hearth._util.exceptions import unwrapped
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
@@ -344,18 +344,16 @@ async def serve_parts(parts: RuntimeParts, storage: JobStorage | None) -> AsyncI
 # --- requests and HCP messages of this process
 
 
+@define(eq=False)
 class LocalRequest:
     """A request of this process, answered through its slot. Implements `messages.Request`."""
 
-    __slots__ = ("abandoned", "follower", "ignored", "params", "slot")
-
-    def __init__(self, params: Params, follower: EventSink | None = None, ignored: tuple[str, ...] = ()) -> None:
-        self.params = params
-        self.follower = follower
-        self.ignored = ignored
-        self.slot: Slot[Any] = Slot()
-        self.abandoned: Callable[[Any], None] | None = None
-        """Set when the caller has gone: called with the result, to take it back."""
+    params: Params
+    follower: EventSink | None = None
+    ignored: tuple[str, ...] = ()
+    slot: Slot[Any] = field(factory=Slot, init=False)
+    abandoned: Callable[[Any], None] | None = field(default=None, init=False)
+    """Set when the caller has gone: called with the result, to take it back."""
 
     def result(self, value: Any) -> None:
         """See Request."""

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
-from attrs import Factory, define
+from attrs import Factory, define, field
 
 from hearth.audit.record import timestamp
 from hearth.policy.rules import MOST_NAMES, Buckets, Rate, TokenBucket
@@ -47,18 +47,18 @@ class _Count:
     codes: Counter[str] = Factory(Counter)
 
 
+@define(eq=False)
 class Refusals:
     """The refusals of one runtime. `rate` is for each principal and event; `clock` gives epoch seconds."""
 
-    def __init__(self, journal: Journal, rate: Rate, clock: Callable[[], float]) -> None:
-        self._journal = journal
-        self._rate = rate
-        self._clock = clock
-        self._buckets: dict[str, Buckets] = {}
-        self._addresses = Buckets(ADDRESS_RATE)
-        self._all_addresses = TokenBucket(TOTAL_RATE)
-        self._counts: dict[_Key, _Count] = {}
-        self._counted = trio.Event()
+    _journal: Journal
+    _rate: Rate
+    _clock: Callable[[], float]
+    _buckets: dict[str, Buckets] = field(factory=dict, init=False)
+    _addresses: Buckets = field(factory=lambda: Buckets(ADDRESS_RATE), init=False)
+    _all_addresses: TokenBucket = field(factory=lambda: TokenBucket(TOTAL_RATE), init=False)
+    _counts: dict[_Key, _Count] = field(factory=dict, init=False)
+    _counted: trio.Event = field(factory=trio.Event, init=False)
 
     def admit(self, event: str, principal: str, code: object) -> bool:
         """Return True if the caller is to record this refusal; otherwise count it. HOT: called in floods."""

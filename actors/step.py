@@ -154,29 +154,19 @@ class StepRun:
         return wire
 
 
+@define(eq=False)
 class StepScope:
     """The `StepContext` of one running step: its tool's only way to the hardware."""
 
-    __slots__ = ("_constraints", "_index", "_log", "_requester", "_services", "_step", "_transacted", "clamped")
-
-    def __init__(
-        self,
-        index: int,
-        step: StepRun,
-        requester: Requester,
-        constraints: Constraints,
-        log: EventLog,
-        services: TaskServices,
-    ) -> None:
-        self._index = index
-        self._step = step
-        self._requester = requester
-        self._constraints = constraints
-        self._log = log
-        self._services = services
-        self._transacted = False
-        self.clamped: Sequence[Mapping[str, Any]] = ()
-        """See StepContext."""
+    _index: int
+    _step: StepRun
+    _requester: Requester
+    _constraints: Constraints
+    _log: EventLog
+    _services: TaskServices
+    _transacted: bool = field(default=False, init=False)
+    clamped: Sequence[Mapping[str, Any]] = field(default=(), init=False)
+    """See StepContext."""
 
     @property
     def session_id(self) -> str:

@@ -165,21 +165,15 @@ class PreparedPlan:
 _SHOWN: Final = ("before", "after")
 
 
+@define(eq=False)
 class Plans:
     """The plans of all principals, from their preparation to their expiry."""
 
-    def __init__(
-        self,
-        approvals: Approvals,
-        limits: LimitsConfig,
-        clock: Callable[[], float],
-        wake_at: Callable[[str, float], None],
-    ) -> None:
-        self.approvals = approvals
-        self._limits = limits
-        self._clock = clock
-        self._wake_at = wake_at
-        self._plans: dict[str, PreparedPlan] = {}
+    approvals: Approvals
+    _limits: LimitsConfig
+    _clock: Callable[[], float]
+    _wake_at: Callable[[str, float], None]
+    _plans: dict[str, PreparedPlan] = field(factory=dict, init=False)
 
     def make(
         self, principal: str, document: bytes, risk: int, rule: ApprovalRule | None, account: Account, halts: int
@@ -302,42 +296,19 @@ class Host(Protocol):
         """Run `then` in the session's turn."""
 
 
+@define(eq=False)
 class PlanRequests:
     """The plan.* methods of one session."""
 
-    __slots__ = (
-        "_account",
-        "_grant",
-        "_halt_flag",
-        "_host",
-        "_journal",
-        "_plans",
-        "_principal",
-        "_registry",
-        "_session_id",
-    )
-
-    def __init__(
-        self,
-        host: Host,
-        session_id: str,
-        principal: str,
-        grant: Grant,
-        plans: Plans,
-        registry: Mapping[str, Tool],
-        journal: Journal,
-        halt_flag: HaltFlag,
-        account: Account,
-    ) -> None:
-        self._host = host
-        self._session_id = session_id
-        self._principal = principal
-        self._grant = grant
-        self._plans = plans
-        self._registry = registry
-        self._journal = journal
-        self._halt_flag = halt_flag
-        self._account = account
+    _host: Host
+    _session_id: str
+    _principal: str
+    _grant: Grant
+    _plans: Plans
+    _registry: Mapping[str, Tool]
+    _journal: Journal
+    _halt_flag: HaltFlag
+    _account: Account
 
     def handle(self, request: Request, params: PlanParams, verdicts: Verdicts) -> None:
         """Execute one request. Raises RpcError, Unchecked."""

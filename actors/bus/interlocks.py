@@ -30,6 +30,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import trio
+from attrs import define, field
 
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT
 from hearth.actors.bus.queue import Requester, Ticket, WentSafe
@@ -65,16 +66,16 @@ class LastReading(NamedTuple):
     at: float
 
 
+@define(eq=False)
 class RequiredSource:
     """A line or a sensor that interlocks require. `op` reads it in a transaction of its bus; `value` decodes that."""
 
-    def __init__(self, op: Callable[[Any], Any], value: Callable[[Any], float], limit: float) -> None:
-        self.op = op
-        self.value = value
-        self.limit = limit
-        self.reading = LastReading(None, "it has not been read yet", -math.inf)
-        self.done: trio.Event | None = None
-        """Set when the read that is under way has ended; None if none is."""
+    op: Callable[[Any], Any]
+    value: Callable[[Any], float]
+    limit: float
+    reading: LastReading = field(factory=lambda: LastReading(None, "it has not been read yet", -math.inf), init=False)
+    done: trio.Event | None = field(default=None, init=False)
+    """Set when the read that is under way has ended; None if none is."""
 
 
 class Interlock:

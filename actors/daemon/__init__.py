@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
-from attrs import evolve
+from attrs import define, evolve, field
 
 from hearth._version import __version__
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
@@ -86,25 +86,17 @@ FLUSH_TIMEOUT = 1.0
 """Seconds that connections have, after all sessions have ended, to send what is due."""
 
 
+@define(eq=False)
 class Daemon:
     """One hearthd with its listeners, the first of which is the Unix socket."""
 
-    def __init__(
-        self,
-        config: Config,
-        parts: RuntimeParts,
-        *,
-        signals: Signals,
-        log_handler: NonBlockingLogHandler,
-        notifier: Notifier,
-    ) -> None:
-        self._config = config
-        self._signals = signals
-        self._log_handler = log_handler
-        self._notifier = notifier
-        self._parts = parts
-        self._runtime: Runtime | None = None
-        self._connections: set[Connection] = set()
+    _config: Config
+    _parts: RuntimeParts
+    _signals: Signals = field(kw_only=True)
+    _log_handler: NonBlockingLogHandler = field(kw_only=True)
+    _notifier: Notifier = field(kw_only=True)
+    _runtime: Runtime | None = field(default=None, init=False)
+    _connections: set[Connection] = field(factory=set, init=False)
 
     def refused(self, carrier: str, peer: str, reason: str) -> None:
         """Record that a peer failed to authenticate; the listeners call it. See Runtime."""

@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import trio
+from attrs import define, field
 
 from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.transport import PeerGone, SocketTransport, StreamCarrier, reason_of
@@ -343,15 +344,15 @@ _REASONS = {
 """Reasons by OpenSSL's name."""
 
 
+@define(eq=False)
 class TlsHandshake:
     """Authenticates peers by a client certificate of the CA. Implements `accept.Handshake`; times in seconds."""
 
     scheme = "tls"
 
-    def __init__(self, certificates: Certificates, *, handshake_timeout: float, send_timeout: float) -> None:
-        self._certificates = certificates
-        self._handshake_timeout = handshake_timeout
-        self._send_timeout = send_timeout
+    _certificates: Certificates
+    _handshake_timeout: float = field(kw_only=True)
+    _send_timeout: float = field(kw_only=True)
 
     async def authenticate(self, connected: socket.socket, peer: str, handler: ConnectionHandler) -> None:
         """See Handshake."""

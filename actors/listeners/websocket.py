@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import h11
 import trio
 import wsproto.utilities
+from attrs import define
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
 from hearth.actors.listeners import accept
@@ -62,17 +63,15 @@ IN_SESSION: tuple[type[Exception], ...] = (
 IN_HANDSHAKE: tuple[type[Exception], ...] = (*IN_SESSION, *MALFORMED)
 
 
+@define(eq=False)
 class WebSocketCarrier:
     """A carrier over one WebSocket that has been accepted."""
 
-    __slots__ = ("_connection", "_max_document_bytes", "_wire")
-
     whole_documents = True
 
-    def __init__(self, connection: WebSocketConnection, wire: Wire, max_document_bytes: int) -> None:
-        self._connection = connection
-        self._wire = wire
-        self._max_document_bytes = max_document_bytes
+    _connection: WebSocketConnection
+    _wire: Wire
+    _max_document_bytes: int
 
     async def receive(self) -> bytes | None:
         """See Carrier. A message that has only white space is a document too, and an invalid one."""

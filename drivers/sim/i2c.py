@@ -393,16 +393,14 @@ def clock_for(style: Style) -> Clock:
     return trio.current_time if style is Style.ASYNC else time.monotonic
 
 
+@define(eq=False)
 class _Progress:
     """One transaction's pace and fault: `tick` is called before each byte."""
 
-    __slots__ = ("due", "fault", "messages", "moved")
-
-    def __init__(self, due: float, fault: SimFault | None, messages: Sequence[Message]) -> None:
-        self.due = due
-        self.fault = fault
-        self.messages = messages
-        self.moved = 0
+    due: float
+    fault: SimFault | None
+    messages: Sequence[Message]
+    moved: int = field(default=0, init=False)
 
 
 class SimI2c(BaseDriver):

@@ -14,7 +14,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, define, field, frozen
 
 from hearth.audit import keys
 from hearth.audit.files import real, rotated_files, rotated_name
@@ -35,21 +35,19 @@ if TYPE_CHECKING:
 # nothing else; it accepts all records again once the reserve has been refilled. Blocking; used by the log alone.
 
 
+@define(eq=False)
 class Reserve:
     """The file at `path`, of `size` bytes (0: there is none)."""
 
-    __slots__ = ("_disk", "held", "path", "problem", "size", "spent")
-
-    def __init__(self, path: Path, size: int, disk: Disk) -> None:
-        self.path = path
-        self.size = size
-        self.held = False
-        """True while the reserve holds its room."""
-        self.spent = False
-        """True from when its room was freed until it is held again."""
-        self.problem: str | None = None
-        """The reason for a missing reserve."""
-        self._disk = disk
+    path: Path
+    size: int
+    _disk: Disk
+    held: bool = field(default=False, init=False)
+    """True while the reserve holds its room."""
+    spent: bool = field(default=False, init=False)
+    """True from when its room was freed until it is held again."""
+    problem: str | None = field(default=None, init=False)
+    """The reason for a missing reserve."""
 
     def make(self) -> None:
         """Make the reserve, unless it is there. Raises OSError."""

@@ -28,6 +28,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import trio
+from attrs import define
 
 from hearth._util.text import suggest
 from hearth.api import Step, StepResult, TaskEvent, TaskResult
@@ -164,15 +165,15 @@ class SessionLink(ABC):
         """Return a subscription to a task: its events from `from_seq` on, of which `task_finish` is the last."""
 
 
+@define(eq=False, repr=False)
 class ClientTask:
     """An implementation of `hearth.api.Task`."""
 
-    def __init__(self, link: SessionLink, session_id: str, task_id: str, events: TaskEvents | None = None) -> None:
-        self._link = link
-        self._session_id = session_id
-        self.task_id = task_id
-        self._events = events
-        """The events that the submission subscribed to, until the first reader takes them."""
+    _link: SessionLink
+    _session_id: str
+    task_id: str
+    _events: TaskEvents | None = None
+    """The events that the submission subscribed to, until the first reader takes them."""
 
     def __repr__(self) -> str:
         return f"<task {self.task_id}>"

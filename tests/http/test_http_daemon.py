@@ -14,7 +14,7 @@ from support.http import BOTH, JSON, LISTEN, Raw, initialize, message
 from support.world import configured
 
 from hearth.actors import daemon
-from hearth.actors.daemon import listen as listening
+from hearth.actors import daemon as listening
 from hearth.actors.listeners import unix
 from hearth.config.listen import Endpoint, HttpConfig
 from hearth.errors import ConfigError

@@ -21,6 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
+from attrs import define, field
 
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.bridges.hcp.store.queries import sequence_of
@@ -142,29 +143,19 @@ def _size(lines: Sequence[bytes]) -> int:
 # --- its writer -------------------------------------------------------------------------------------------------------
 
 
+@define(eq=False)
 class EventWriter:
     """The writer of one session's messages; `message_log` has its first line already."""
 
-    def __init__(
-        self,
-        session_id: str,
-        job_store: JobStore,
-        message_log: MessageLog,
-        clock: Callable[[], float],
-        *,
-        state: State = "PENDING",
-        sequence: int = 0,
-        phase: str = "",
-    ) -> None:
-        self.session_id = session_id
-        self.message_log = message_log
-        self.state: State = state
-        self.phase = phase
-        """The job's phase, in its capability's own words; stored with the next entry."""
-        self._job_store = job_store
-        self._clock = clock
-        self._sequence = sequence
-        self._turn = trio.StrictFIFOLock()
+    session_id: str
+    _job_store: JobStore
+    message_log: MessageLog
+    _clock: Callable[[], float]
+    state: State = field(default="PENDING", kw_only=True)
+    _sequence: int = field(default=0, kw_only=True)
+    phase: str = field(default="", kw_only=True)
+    """The job's phase, in its capability's own words; stored with the next entry."""
+    _turn: trio.StrictFIFOLock = field(factory=trio.StrictFIFOLock, init=False)
 
     async def write(self, *entries: Entry) -> None:
         """Store and send messages. Raises JobStoreError; then none of them is sent."""

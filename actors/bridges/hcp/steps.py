@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import trio
-from attrs import evolve
+from attrs import define, evolve, field
 
 from hearth.errors import (
     AuditUnavailable,
@@ -51,37 +51,26 @@ class StepsEnded(HearthError):
         self.begun = begun
 
 
+@define(eq=False)
 class Steps:
     """The steps of one job.
 
     `stopping` is awaited before a step is stopped; it returns the time (Trio's clock) until which to wait for the step.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        *,
-        priority: Priority,
-        intent: str,
-        elapsed: Callable[[], float],
-        max_risk_level: int,
-        deadline: Callable[[], float],
-        stopping: Callable[[], Awaitable[float]],
-        throttled: Callable[[str], Awaitable[None]],
-    ) -> None:
-        self._session = session
-        self._priority: Priority = priority
-        self._intent = intent
-        self._elapsed = elapsed
-        self._max_risk_level = max_risk_level
-        self._deadline = deadline
-        self._stopping = stopping
-        self._throttled = throttled
-        self.begun = 0
-        """Steps that were submitted."""
-        self._was_throttled = False
-        self._waits: set[trio.CancelScope] = set()
-        """One for each task that is being stopped."""
+    _session: Session
+    _priority: Priority = field(kw_only=True)
+    _intent: str = field(kw_only=True)
+    _elapsed: Callable[[], float] = field(kw_only=True)
+    _max_risk_level: int = field(kw_only=True)
+    _deadline: Callable[[], float] = field(kw_only=True)
+    _stopping: Callable[[], Awaitable[float]] = field(kw_only=True)
+    _throttled: Callable[[str], Awaitable[None]] = field(kw_only=True)
+    begun: int = field(default=0, init=False)
+    """Steps that were submitted."""
+    _was_throttled: bool = field(default=False, init=False)
+    _waits: set[trio.CancelScope] = field(factory=set, init=False)
+    """One for each task that is being stopped."""
 
     def end_by(self, until: float) -> None:
         """Wait for the steps that are being stopped no longer than until this time (Trio's clock)."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import trio
+from attrs import define, field
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
@@ -284,15 +285,15 @@ WELL_KNOWN = "/.well-known/"
 READING = ("GET", "HEAD", "OPTIONS")
 
 
+@define(eq=False)
 class AccessControl:
     """The checks that every request passes; times in seconds. An ASGI application around another."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, callers: Callers, *, max_body: int, body_timeout: float) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._callers = callers
-        self._max_body = max_body
-        self._body_timeout = body_timeout
+    _app: ASGIApp
+    _hosts: Hosts
+    _callers: Callers
+    _max_body: int = field(kw_only=True)
+    _body_timeout: float = field(kw_only=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI; `scope["state"]` has its PeerConnection."""
@@ -397,21 +398,14 @@ CURES = {
 }
 
 
+@define(eq=False)
 class Callers:
     """The authentication of requests for `AccessControl`. `report` gets peer and reason of each failed one."""
 
-    def __init__(
-        self,
-        policy: Sequence[PolicyEntry],
-        tokens: Tokens,
-        report: Callable[[str, str], None],
-        *,
-        behind_proxy: bool,
-    ) -> None:
-        self._policy = policy
-        self._tokens = tokens
-        self._report = report
-        self._behind_proxy = behind_proxy
+    _policy: Sequence[PolicyEntry]
+    _tokens: Tokens
+    _report: Callable[[str, str], None]
+    _behind_proxy: bool = field(kw_only=True)
 
     def of(self, headers: Headers, connection: PeerConnection) -> Principal | Refused:
         """Return the principal of a request on this connection, or the reason why there is none."""

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
+from attrs import define, field
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -60,6 +61,7 @@ class _Known:
         self.used = trio.current_time()
 
 
+@define(eq=False)
 class HttpClients:
     """All clients of one listener. Implements `Clients`.
 
@@ -67,26 +69,16 @@ class HttpClients:
     seconds without a request. Each principal has at most `most` of these, each with a session.
     """
 
-    def __init__(
-        self,
-        session_factories: SessionFactories,
-        nursery: trio.Nursery,
-        accounts: Accounts,
-        *,
-        alive: Callable[[Principal, Session], bool],
-        idle_ttl: float,
-        most: int,
-    ) -> None:
-        self._accounts = accounts
-        self._session_factories = session_factories
-        self._nursery = nursery
-        self._alive = alive
-        self._idle_ttl = idle_ttl
-        self._most = most
-        self._by_session: dict[str, Client] = {}
-        self._by_name: dict[str, dict[str, _Known]] = {}
-        self.sessions: dict[str, Any] = {}
-        """The MCP sessions by id: a request may outlive its own."""
+    _session_factories: SessionFactories
+    _nursery: trio.Nursery
+    _accounts: Accounts
+    _alive: Callable[[Principal, Session], bool] = field(kw_only=True)
+    _idle_ttl: float = field(kw_only=True)
+    _most: int = field(kw_only=True)
+    _by_session: dict[str, Client] = field(factory=dict, init=False)
+    _by_name: dict[str, dict[str, _Known]] = field(factory=dict, init=False)
+    sessions: dict[str, Any] = field(factory=dict, init=False)
+    """The MCP sessions by id: a request may outlive its own."""
 
     def __len__(self) -> int:
         """Return the number of known clients."""
@@ -205,13 +197,13 @@ class Sessions(StreamableHTTPSessionManager):
             self._gone(session_id)
 
 
+@define(eq=False)
 class McpRoute:
     """The ASGI application at /mcp: names the principal to the SDK, so that a session serves only its owner."""
 
-    def __init__(self, sessions: Sessions, max_values: int, accounts: Accounts) -> None:
-        self._accounts = accounts
-        self._sessions = sessions
-        self._max_values = max_values
+    _sessions: Sessions
+    _max_values: int
+    _accounts: Accounts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI; `scope["state"]["principal"]` is not None here."""

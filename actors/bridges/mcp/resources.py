@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import mcp_types as types
 import orjson
 import trio
+from attrs import define, field
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
@@ -105,6 +106,7 @@ class _ClientSubscriptions:
         self.streams = 0
 
 
+@define(eq=False)
 class Changes:
     """All subscriptions of one server's clients.
 
@@ -112,11 +114,10 @@ class Changes:
     polls.
     """
 
-    def __init__(self, canonical: Callable[[str], str | None], look: Look, *, every: float = EVERY) -> None:
-        self._canonical = canonical
-        self._look = look
-        self._every = every
-        self._subscriptions: WeakKeyDictionary[Client, _ClientSubscriptions] = WeakKeyDictionary()
+    _canonical: Callable[[str], str | None]
+    _look: Look
+    _every: float = field(default=EVERY, kw_only=True)
+    _subscriptions: WeakKeyDictionary[Client, _ClientSubscriptions] = field(factory=WeakKeyDictionary, init=False)
 
     async def subscribe(self, request: McpRequest, uri: str) -> bool:
         """Report changes to this client until it unsubscribes or goes; False for a foreign URI.
