@@ -14,7 +14,6 @@ from support.http import BOTH, JSON, LISTEN, Raw, initialize, message
 from support.world import configured
 
 from hearth.actors import daemon
-from hearth.actors import daemon as listening
 from hearth.actors.listeners import unix
 from hearth.config.listen import Endpoint, HttpConfig
 from hearth.errors import ConfigError
@@ -59,20 +58,20 @@ def test_who_has_no_http_configured_loads_nothing_of_it(start) -> None:
 
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch) -> None:
     absent = set()
-    found = listening.find_spec
-    monkeypatch.setattr(listening, "find_spec", lambda name: None if name in absent else found(name))
+    found = daemon.find_spec
+    monkeypatch.setattr(daemon, "find_spec", lambda name: None if name in absent else found(name))
     plain = configured(tmp_path, http=HttpConfig(listen=LISTEN))
     asked = configured(tmp_path, http=HttpConfig(listen=LISTEN, mcp=True))
-    assert listening.serves_mcp(plain)
-    assert not listening.serves_mcp(configured(tmp_path, http=HttpConfig(listen=LISTEN, mcp=False)))
+    assert daemon.serves_mcp(plain)
+    assert not daemon.serves_mcp(configured(tmp_path, http=HttpConfig(listen=LISTEN, mcp=False)))
     absent.add("mcp")
-    assert not listening.serves_mcp(plain)
+    assert not daemon.serves_mcp(plain)
     with pytest.raises(ConfigError, match=r"\[http\] mcp: .* pip install 'hearthd\[mcp\]'"):
-        listening.serves_mcp(asked)
+        daemon.serves_mcp(asked)
     absent.add("hypercorn")
     with pytest.raises(ConfigError, match=r"\[http\] listen: .* pip install 'hearthd\[http\]'"):
-        listening.serves_mcp(plain)
-    assert not listening.serves_mcp(configured(tmp_path, http=HttpConfig()))
+        daemon.serves_mcp(plain)
+    assert not daemon.serves_mcp(configured(tmp_path, http=HttpConfig()))
 
 
 @pytest.mark.slow
@@ -83,7 +82,7 @@ def test_check_tells_what_the_daemon_would_be_told(tmp_path, monkeypatch, capfd)
     config.write_text(audit + HTTP + token)
     daemon.main(["--config", str(config), "--check"])
     assert "warning" not in capfd.readouterr().out
-    monkeypatch.setattr(listening, "find_spec", lambda _name: None)
+    monkeypatch.setattr(daemon, "find_spec", lambda _name: None)
     with pytest.raises(SystemExit) as ended:
         daemon.main(["--config", str(config), "--check"])
     assert ended.value.code == 2
