@@ -94,7 +94,7 @@ def test_an_address_that_is_taken_is_told_with_its_section(tmp_path) -> None:
         listen = Endpoint("127.0.0.1", taken.getsockname()[1])
         config, path = configured(tmp_path, http=HttpConfig(listen=listen)), tmp_path / "hearth.sock"
         with pytest.raises(ConfigError, match=rf"^\[http\] listen: cannot listen on {re.escape(str(listen))}: "):
-            listening.open_listeners(config, (), unix.bind(path), path, refuse_report, refuse_runtime)
+            daemon.open_listeners(config, (), unix.bind(path), path, refuse_report, refuse_runtime)
 
 
 def refuse_report(*_refusal):
@@ -179,5 +179,5 @@ def test_sighup_reads_the_certificates_again(start, bench, tmp_path) -> None:
 def test_a_certificate_that_expires_soon_is_told_of(bench, tmp_path) -> None:
     soon = bench.server("soon", end=dt.timedelta(days=3))
     config = configured(tmp_path, http=HttpConfig(listen=LISTEN, cert=soon[0], key=soon[1]))
-    (told,) = listening.read_certificates(config)["http"].warnings()
+    (told,) = daemon.read_certificates(config)["http"].warnings()
     assert told.startswith(f"[http] cert: {soon[0]}")
