@@ -187,8 +187,8 @@ def scalar(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list) and not any(isinstance(item, (list, Mapping)) for item in value):
         return ", ".join(scalar(item) for item in value) or "-"
-    if isinstance(value, Mapping) and not any(isinstance(item, (list, Mapping)) for item in value.values()):
-        return ", ".join(f"{name} {scalar(item)}" for name, item in value.items()) or "-"
+    if value and isinstance(value, Mapping) and not any(isinstance(item, (list, Mapping)) for item in value.values()):
+        return ", ".join(f"{name} {scalar(item)}" for name, item in value.items())
     return compact(value)
 
 

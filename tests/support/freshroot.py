@@ -126,6 +126,8 @@ class FreshRoot:
                 subprocess.run([*_TAR, "-C", path, "-xf", archive], check=True)
             else:
                 self._bootstrap(["debootstrap", *asked, suite or release, str(path), site], archive)
+        # An installed machine has it from its installer.
+        (path / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
 
     def _bootstrap(self, command: list[str], archive: Path) -> None:
         """Make the root, and keep it in the archive."""
