@@ -291,7 +291,7 @@ class IdempotencyKeys:
             return
         reason = f"{kept} idempotency keys are kept for {whose}, each for {self._days:g} days"
         cure = f"submit without a key, or change [{section}] {limit} or [tasks] idempotency_days"
-        data = {"reason": reason, "cure": cure, "max_keys": kept, "limit": limit, limit: value}
+        data = {"reason": reason, "cure": cure, "limit": limit, limit: value}
         raise QueueFull(f"Queue full: {reason}; {cure}", data=data)
 
     def enter(

@@ -41,10 +41,13 @@ if TYPE_CHECKING:
         ConfigError as ConfigError,
         DeviceError as DeviceError,
         EffectNotSeen as EffectNotSeen,
+        Halted as Halted,
         HearthError as HearthError,
+        InterlockOpen as InterlockOpen,
         InvalidParams as InvalidParams,
         JobFailed as JobFailed,
         JobRejected as JobRejected,
+        LimitViolated as LimitViolated,
         PermissionDenied as PermissionDenied,
         PlanStale as PlanStale,
         ResourceBusy as ResourceBusy,
@@ -62,7 +65,15 @@ if TYPE_CHECKING:
         StepFailed as StepFailed,
     )
     from hearth.hcp.inputs import I2cAddress as I2cAddress, InputRefused as InputRefused, Line as Line, Port as Port
-    from hearth.tools import Done as Done, Preview as Preview, StepContext as StepContext, Tool as Tool, Undo as Undo
+    from hearth.tools import (
+        Done as Done,
+        Drive as Drive,
+        Preview as Preview,
+        StepContext as StepContext,
+        Tool as Tool,
+        Undo as Undo,
+        Use as Use,
+    )
 
     Runtime: TypeAlias = _EmbeddedRuntime
 
@@ -77,13 +88,14 @@ _HOME = {
     "hearth.client.connection": "Client connect",
     "hearth.config.model": "Config load_config",
     "hearth.errors": (
-        "ApprovalRequired ArtifactDamaged CarrierError ConfigError DeviceError EffectNotSeen HearthError InvalidParams "
-        "JobFailed JobRejected PermissionDenied PlanStale ResourceBusy RpcError SessionInvalid TaskFailed TimedOut"
+        "ApprovalRequired ArtifactDamaged CarrierError ConfigError DeviceError EffectNotSeen Halted HearthError "
+        "InterlockOpen InvalidParams JobFailed JobRejected LimitViolated PermissionDenied PlanStale ResourceBusy "
+        "RpcError SessionInvalid TaskFailed TimedOut"
     ),
     "hearth.hcp.capability": "Escalation Limit capability",
     "hearth.hcp.durable": "CapabilityFailed OutcomeUnknown ReplayMismatch SafetyViolation StepFailed",
     "hearth.hcp.inputs": "I2cAddress InputRefused Line Port",
-    "hearth.tools": "Done Preview StepContext Tool Undo",
+    "hearth.tools": "Done Drive Preview StepContext Tool Undo Use",
 }
 """Module -> the public names that it defines, separated by spaces; NAME=PUBLIC for one that is public by another."""
 _FACES = ("aio", "sync")

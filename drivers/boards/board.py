@@ -279,8 +279,9 @@ class Board:
         known = _offset_of(spec, given) if isinstance(given, str) else given
         return next((line.name for line in spec.lines if known in (line.offset, line.name)), given)
 
-    def line_use(self, chip: str, offset: int) -> Use:
+    def line_use(self, chip: str | None, offset: int) -> Use:
         """Return a line with its spellings: its name, its aliases, its offset on the default chip, "CHIP:17"."""
+        chip = self.gpio_bus(chip).removeprefix("gpio:")
         spec = self.chips[chip]
         names = [line.name for line in spec.lines if line.offset == offset]
         names += [alias for alias, known in spec.aliases.items() if known == offset]

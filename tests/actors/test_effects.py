@@ -139,6 +139,7 @@ NOT_SEEN = {
 }
 
 
+@pytest.mark.spec("design 8: expect of a step")
 @pytest.mark.parametrize("case", NOT_SEEN)
 async def test_what_is_not_seen_is_a_failure_and_never_a_success(board, case):
     fault, told, expected, seen = NOT_SEEN[case]
@@ -239,6 +240,7 @@ async def waiting_effect(board, **constraints):
     yield task
 
 
+@pytest.mark.spec("design 8: expect of a step")
 @pytest.mark.parametrize("exclusive", [None, True])
 async def test_another_task_cannot_write_between_the_effect_and_its_reading(board, exclusive):
     bus = board.world.runtime.buses["gpio:sim"]
@@ -331,6 +333,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.spec("design 8: expect of a step")
 @pytest.mark.parametrize("case", REFUSED)
 async def test_an_expectation_that_cannot_be_looked_for_is_refused_before_anything_moves(board, case):
     members, error, path, reason = REFUSED[case]

@@ -156,6 +156,7 @@ def latch_file(directory):
     return directory / "audit.log.halt"
 
 
+@pytest.mark.spec("design 8: halt")
 @pytest.mark.parametrize("style", [Style.INLINE, Style.THREAD])
 async def test_a_halt_is_on_the_disk_before_it_is_acknowledged_and_outlives_the_daemon(tmp_path, style):
     async with a_bench(tmp_path, style=style) as world, world.sessions().open_session() as session:
@@ -179,6 +180,7 @@ async def test_a_halt_is_on_the_disk_before_it_is_acknowledged_and_outlives_the_
     assert (halted["reason"], halted["principal"]) == ("smoke", reset["principal"])
 
 
+@pytest.mark.spec("design 8: halt.reset")
 async def test_a_halt_input_halts_and_has_to_be_clear_before_a_reset(tmp_path):
     async with a_bench(tmp_path, inputs=["ESTOP"]) as world, world.sessions().open_session() as session:
         await session.gpio.set("MOTOR", 1)
@@ -209,6 +211,7 @@ async def test_the_profiles_on_the_page_are_good_ones():
 # --- the latch ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("design 8: halt")
 async def test_a_latch_that_cannot_be_written_is_a_halt_all_the_same_and_is_tried_again(autojump_clock):
     async with a_world() as world, world.sessions().open_session() as session:
         world.latch.fails = True
@@ -275,6 +278,7 @@ async def test_an_end_does_not_wait_for_ever_for_a_latch_on_a_disk_that_hangs(au
         world.runtime.halt.halt("smoke", "a test")
 
 
+@pytest.mark.spec("design 8: halt")
 async def test_a_repeated_halt_changes_nothing(autojump_clock):
     async with a_world() as world, world.sessions().open_session() as session:
         first = await session.halt("first")
@@ -286,6 +290,7 @@ async def test_a_repeated_halt_changes_nothing(autojump_clock):
 # --- the reset ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("design 8: halt.reset")
 async def test_a_reset_needs_the_right(autojump_clock):
     async with a_world(policy=(OPEN,)) as world, world.sessions().open_session() as session:
         await session.halt("smoke")
@@ -294,6 +299,7 @@ async def test_a_reset_needs_the_right(autojump_clock):
         assert (await session.halt_status()).halted
 
 
+@pytest.mark.spec("design 8: halt.status")
 async def test_who_halted_is_told_to_themselves_and_to_those_with_a_right_and_to_no_other(autojump_clock):
     for policy, seen in ((OPEN, None), (evolve(OPEN, rights=["observe"]), ALICE.key), (MAY_RESET[0], ALICE.key)):
         async with a_world(policy=(policy,)) as world, world.sessions(BOB).open_session() as other:
@@ -303,6 +309,7 @@ async def test_who_halted_is_told_to_themselves_and_to_those_with_a_right_and_to
             assert "by" not in world.runtime.health()["halt"]
 
 
+@pytest.mark.spec("design 8: halt.reset")
 async def test_a_halt_that_comes_while_a_reset_removes_the_latch_wins_and_is_on_the_disk_when_it_is_acknowledged(
     autojump_clock,
 ):
@@ -377,6 +384,7 @@ async def test_the_end_of_a_pulse_moves_nothing_even_if_the_halt_has_been_reset_
         assert world.a.state(LAMP) == 0
 
 
+@pytest.mark.spec("design 8: halt.reset")
 async def test_a_transaction_that_was_queued_does_not_begin_and_not_after_the_reset_either(autojump_clock):
     async with a_world() as world, world.sessions().open_session() as session:
         holds = await session.submit("x", [step("bench.read", gate="x", limit_ms=3_600_000)])
@@ -392,6 +400,7 @@ async def test_a_transaction_that_was_queued_does_not_begin_and_not_after_the_re
         assert world.driver.levels == {}
 
 
+@pytest.mark.spec("design 8: halt")
 async def test_a_step_of_a_task_that_was_accepted_before_a_halt_never_drives_anything(autojump_clock):
     """Also one that its session has not cancelled yet."""
     async with a_world() as world, world.sessions().open_session() as session:

@@ -45,6 +45,7 @@ async def lit(session, key="k", *steps, **more):
     return await session.submit("light", steps or [LIGHT], idempotency_key=key, **more)
 
 
+@pytest.mark.spec("design 8: idempotency_key")
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 async def test_a_repeat_after_a_restart_has_the_first_task_and_its_state_and_runs_nothing(tmp_path, durability):
     audit = {"durability": durability}
@@ -63,6 +64,7 @@ async def test_a_repeat_after_a_restart_has_the_first_task_and_its_state_and_run
         assert (await lit(session, "another")).task_id != first.task_id
 
 
+@pytest.mark.spec("design 8: idempotency_key")
 async def test_the_key_is_in_the_file_before_the_acknowledgement_and_its_owner_alone_can_read_it(tmp_path):
     async with a_run(tmp_path) as (_, session):
         task = await lit(session)
@@ -82,6 +84,7 @@ async def test_a_key_whose_time_is_over_is_free_again(tmp_path):
         assert (await lit(session)).task_id != first.task_id
 
 
+@pytest.mark.spec("design 8: idempotency_key")
 async def test_a_principal_with_too_many_keys_is_refused_also_after_a_restart_and_nothing_moves(tmp_path):
     tasks = TasksConfig(max_idempotency_keys=1)
     async with a_run(tmp_path, tasks=tasks) as (_, session):

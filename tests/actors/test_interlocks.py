@@ -160,6 +160,7 @@ async def test_an_output_is_not_driven_while_a_condition_is_open(autojump_clock,
         await session.run("gpio.set", line="LAMP", value=1)
 
 
+@pytest.mark.spec("design 8: interlocks")
 @pytest.mark.parametrize("what", REQUIRED)
 async def test_an_output_goes_to_its_safe_state_when_a_condition_opens(autojump_clock, what):
     condition, opens, _ = REQUIRED[what]
@@ -282,6 +283,7 @@ async def over_mcp(cell):
         yield drive
 
 
+@pytest.mark.spec("design 8: interlocks")
 @pytest.mark.parametrize("face", [in_process, over_hacp, over_mcp], ids=["in process", "HACP", "MCP"])
 async def test_an_interlock_holds_whichever_way_a_request_comes(autojump_clock, face):
     cell = Cell(lock(DOOR_CLOSED, LID_CLOSED))
@@ -321,6 +323,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.spec("design 8: interlocks")
 @pytest.mark.parametrize("what", FAILURES)
 async def test_a_sensor_that_fails_counts_as_an_open_interlock(autojump_clock, what):
     cell = Cell(lock(TANK_FULL))
@@ -810,6 +813,7 @@ def quiet_log():
         logging.disable(logging.NOTSET)
 
 
+@pytest.mark.spec("design 8: interlocks")
 @pytest.mark.parametrize("seed", range(4))
 async def test_an_observer_sees_no_driven_level_while_a_required_condition_is_open(autojump_clock, seed):
     witness = await watched_storm(seed, 2_500)

@@ -220,6 +220,7 @@ async def test_a_rollback_to_a_level_that_has_no_holder_waits_for_the_limit_too(
             assert watched.lengths == [(1, 0.6), (0, pytest.approx(0.1, abs=0.01)), (1, pytest.approx(0.5, abs=0.01))]
 
 
+@pytest.mark.spec("design 8: limits of outputs")
 async def test_an_end_of_the_session_makes_safe_at_once_whatever_the_limits_say(autojump_clock, face):
     async with a_world(profile(PUMP={"min_on_ms": 60_000})) as world:
         async with face(world) as session:
@@ -227,6 +228,7 @@ async def test_an_end_of_the_session_makes_safe_at_once_whatever_the_limits_say(
         assert world.gpio.state(PUMP) == 0
 
 
+@pytest.mark.spec("design 8: limits of outputs")
 @pytest.mark.parametrize(
     ("limit", "value", "duration", "named"),
     [
@@ -308,6 +310,7 @@ STATUS = {"reg": 0x30, "access": "r"}
 COMMAND = {"reg": 0x31, "access": "w"}
 
 
+@pytest.mark.spec("design 8: limits of outputs")
 @pytest.mark.parametrize(
     ("reg", "data", "why"),
     [

@@ -235,6 +235,7 @@ async def play(seed, count, directory):
     return storm.ran, len(heater.edges), len(motor.edges), values
 
 
+@pytest.mark.spec("design 8: limits of outputs")
 @pytest.mark.slow
 async def test_whatever_is_asked_on_every_path_no_line_and_no_register_leaves_its_limits(autojump_clock, tmp_path):
     ran, *seen = await play(1, 3_000, tmp_path)

@@ -121,6 +121,7 @@ async def unheard_of(world, alice):
     await alice.execute("01M808JH00KFNFV9TTJD188MQ9")
 
 
+@pytest.mark.spec("design 8: plan.execute")
 @pytest.mark.parametrize(
     "attempt",
     [
@@ -137,6 +138,7 @@ async def test_a_plan_that_is_not_what_it_was_when_it_was_shown_does_not_run(gov
     assert driven(governed) == []
 
 
+@pytest.mark.spec("design 8: plan.execute")
 async def test_the_plan_of_another_principal_is_no_different_from_one_that_does_not_exist(governed):
     async with governed.sessions(ALICE).open_session() as alice, governed.sessions(DAN).open_session() as dan:
         plan = await alice.prepare("arm", [ARM])
@@ -151,6 +153,7 @@ async def test_the_plan_of_another_principal_is_no_different_from_one_that_does_
         assert [one.state for one in await alice.plans()] == ["waiting"]
 
 
+@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
 async def test_only_the_right_approves_and_a_plan_of_ones_own_is_withdrawn_without_it(make_world):
     async with make_world(policy=policy(own=False)) as world, world.sessions(ALICE).open_session() as alice:
         plan = await alice.prepare("arm", [ARM])
@@ -162,6 +165,7 @@ async def test_only_the_right_approves_and_a_plan_of_ones_own_is_withdrawn_witho
         assert driven(world) == []
 
 
+@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
 @pytest.mark.parametrize("rule", [{"persons": 2}, {"other": True}], ids=["two persons", "another person"])
 async def test_a_plan_that_another_must_approve_cannot_be_approved_by_its_author(make_world, rule):
     async with make_world(policy=policy(**rule)) as world, world.sessions(ALICE).open_session() as alice:
@@ -184,6 +188,7 @@ async def test_a_plan_that_another_must_approve_cannot_be_approved_by_its_author
         assert executed["approved_by"] == [who.key for who in approvers]
 
 
+@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
 async def test_one_rejection_ends_a_plan_that_one_of_two_has_approved(make_world):
     async with make_world(policy=policy(persons=2)) as world, world.sessions(ALICE).open_session() as alice:
         plan = await alice.prepare("arm", [ARM])
@@ -199,6 +204,7 @@ async def test_one_rejection_ends_a_plan_that_one_of_two_has_approved(make_world
         assert driven(world) == []
 
 
+@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
 async def test_an_approval_in_one_client_releases_the_plan_of_another(governed):
     async with (
         governed.client(ALICE) as ours, ours.open_session() as alice,
@@ -243,6 +249,7 @@ async def test_a_plan_that_expires_while_its_execution_waits_is_stale(make_world
                 await alice.execute(plan, wait_ms=60_000)
 
 
+@pytest.mark.spec("design 8: plan.execute")
 async def test_of_two_that_execute_one_plan_at_once_one_does(governed):
     async with governed.sessions(ALICE).open_session() as one, governed.sessions(ALICE).open_session() as other:
         plan = await one.prepare("arm", [ARM])
@@ -282,6 +289,7 @@ async def test_a_session_that_ends_while_its_plan_waits_is_answered_and_the_plan
         assert (await (await keeps.execute(plan)).wait()).status == "SUCCESS"
 
 
+@pytest.mark.spec("design 8: plan.execute")
 async def test_a_dry_run_and_a_repeat_with_a_key_need_the_approval_too(governed):
     async with governed.sessions(ALICE).open_session() as alice:
         for more in ({"dry_run": True}, {"idempotency_key": "k"}, {"max_risk_level": 3}):
@@ -298,6 +306,7 @@ async def test_a_dry_run_and_a_repeat_with_a_key_need_the_approval_too(governed)
 # --- what a plan shows ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("design 8: plan.prepare")
 async def test_preparing_a_plan_touches_nothing_and_refuses_what_a_submission_would_be_refused_for(world):
     async with world.sessions(ALICE).open_session() as session:
         await session.prepare("x", [SET, step("bench.big", n=1), step("bench.many", n=3)], exclusive=True)
@@ -356,6 +365,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.spec("design 8: plan.prepare")
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.text(max_size=20).filter(lambda text: text.isprintable()), st.booleans())
 def test_what_is_shown_is_what_is_hashed_and_what_runs(steps, intent, rollback):
@@ -438,6 +448,7 @@ async def test_the_memory_of_plans_is_charged_and_comes_back_when_they_expire(go
                 await alice.execute(plan)
 
 
+@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
 async def test_an_approval_that_cannot_be_recorded_does_not_count(governed):
     async with governed.sessions(ALICE).open_session() as alice:
         plan = await alice.prepare("arm", [ARM])

@@ -471,7 +471,7 @@ async def _uses_up_its_keys(world):
         await session.start(("read", {}), key="b")
         with pytest.raises(QueueFull) as full:
             await session.submit(("read", {}), key="c")
-        assert full.value.data["max_keys"] == 2
+        assert full.value.data["max_idempotency_keys"] == 2
         assert await session.start(("read", {}), key="a") == first
         assert await session.submit(("read", {}))
 

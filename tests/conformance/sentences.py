@@ -224,7 +224,36 @@ design 8: versions | decided | we speak 0.1.0; a higher major from the client �
 design 8: ids | decided | ULIDs from a CSPRNG
 design 8: max_risk_level | decided | lower always; higher only up to the policy's `max_risk_ceiling`, else -32003
 design 8: added codes | decided | -32005 QUEUE_FULL, -32006 RATE_LIMITED, -32007 SHUTTING_DOWN, -32008
-    UNSUPPORTED_VERSION
+    UNSUPPORTED_VERSION, -32009 DEVICE_ERROR, -32010 TIMED_OUT, -32011 AUDIT_UNAVAILABLE, -32012 HALTED, -32013
+    LIMIT_VIOLATED, -32014 INTERLOCK_OPEN, -32015 EFFECT_NOT_SEEN, -32016 APPROVAL_REQUIRED, -32017 PLAN_STALE
+design 8: idempotency_key | decided | kept per principal for 7 days, over sessions and restarts, on the disk before
+    the acknowledgement; a repeat returns the first task and runs nothing; other content → -32602 with `task_id`;
+    more than 50,000 keys → -32005
+design 8: expect of a step | decided | a read in the same lease of the bus that must show the effect within
+    `within_ms`; otherwise the step fails with -32015 and `effect: "done"`; what cannot be looked for is refused at
+    submit
+design 8: limits of outputs | decided | checked before the driver on every path, and at submit where the args show
+    it; otherwise -32013 with `limit`, `allowed`, `effect: "none"`, and `retry_after_ms` if waiting helps; bringing
+    an output to its safe state is always permitted
+design 8: interlocks | decided | an output is driven only while each required line and sensor was just read as
+    required; otherwise -32014 with `requires`, `effect: "none"`; a failed or stale reading is open; an output whose
+    interlock opens goes to its safe state
+design 8: halt | decided | any session may; acknowledged when the latch is on the disk; tasks with effects are
+    cancelled and outputs go to their safe states; until a reset, also over restarts, every step of effective risk 1
+    or more → -32012; reads go on
+design 8: halt.reset | decided | needs the right `reset_halt` (-32003), and each halt input clear, the stop sequence
+    ended and every output safe (-32012 with the cause); a halt that comes while it is decided wins; it starts
+    nothing again
+design 8: halt.status | decided | whether it is halted, since when, why, and the state of each halt input; who
+    halted is shown to that principal and to those with a right
+design 8: plan.prepare | decided | checked as `task.submit` checks, nothing touched but reads of effective risk 0;
+    the answer shows each step before and after, and a SHA-256 over the RFC 8785 form of exactly what will run
+design 8: plan.execute | decided | once, by its own principal, approved as the policy asks (-32016); expired,
+    executed, of another principal, with another hash, or with a changed state → -32017; then nothing
+    has moved
+design 8: plan.list, plan.approve, plan.reject | decided | for holders of the right that the plan needs; each
+    principal once, with the hash of what it was shown; not the author's own where another must; one rejection ends
+    the plan; on record before it counts
 design 8: capability flags | decided | what the session may really do, and nothing else
 """
 )

@@ -45,6 +45,24 @@ PROVED_BY = {
         "test_12_rates_hold_for_each_session_and_tool_and_for_a_principals_sessions_together",
         "test_12_every_tool_that_accepts_a_path_refuses_one_outside_the_allowlist",
     ],
+    "No output leaves the limits and interlocks of the board profile": [
+        "test_whatever_is_asked_on_every_path_no_line_and_no_register_leaves_its_limits",
+        "test_an_observer_sees_no_driven_level_while_a_required_condition_is_open",
+        "test_a_sensor_that_fails_counts_as_an_open_interlock",
+    ],
+    "A halt stops everything, and only a person ends it": [
+        "test_from_a_halt_on_nothing_with_an_effect_is_accepted_also_as_a_dry_run_and_reads_go_on",
+        "test_killed_at_any_change_of_the_latch_it_comes_back_halted_or_had_not_acknowledged",
+        "test_a_reset_ends_the_halt_and_starts_nothing",
+    ],
+    "A retry does not act twice": [
+        "test_whatever_answer_is_lost_and_whenever_the_daemon_is_killed_a_repeated_submission_acts_once",
+    ],
+    "What a person approves is exactly what runs, once": [
+        "test_what_is_shown_is_what_is_hashed_and_what_runs",
+        "test_a_plan_that_is_not_what_it_was_when_it_was_shown_does_not_run",
+        "test_of_two_that_execute_one_plan_at_once_one_does",
+    ],
 }
 
 

@@ -23,6 +23,7 @@ async def w():
         yield world
 
 
+@pytest.mark.spec("design 8: halt")
 @both_eras
 async def test_a_model_may_halt_whatever_its_policy_is_and_has_no_tool_for_a_reset(autojump_clock, w, mode):
     async with mcp_client(w.sessions(), mode) as client:

@@ -82,6 +82,7 @@ def test_the_script_changes_the_latch_by_these_calls(zygote, tmp_path):
     deployment.close()
 
 
+@pytest.mark.spec("design 8: halt")
 @pytest.mark.parametrize("at", range(1, len(CHANGES) * 2 + 6))
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_any_change_of_the_latch_it_comes_back_halted_or_had_not_acknowledged(zygote, tmp_path, at, moment):

@@ -114,6 +114,7 @@ def play(hearthd: Callable[..., Any], directory: Path, lives: int, audit: str = 
     assert cut_short <= lives, "only what was under way at the kill may have an unknown end"
 
 
+@pytest.mark.spec("design 8: idempotency_key")
 @pytest.mark.proof
 def test_whatever_answer_is_lost_and_whenever_the_daemon_is_killed_a_repeated_submission_acts_once(hearthd, tmp_path):
     play(hearthd, tmp_path, 5)
