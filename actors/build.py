@@ -21,9 +21,9 @@ from hearth._util.text import suggest
 from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
 from hearth.actors.bus.halt import Latch
 from hearth.actors.bus.outputs import OutputsFile
-from hearth.actors.idempotency import KeysFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
+from hearth.actors.task_registry import KeysFile
 from hearth.audit.files import real
 from hearth.audit.log import AuditSettings
 from hearth.config.model import CARDS, Config, HcpConfig, default_state_dir

@@ -29,12 +29,12 @@ from hearth.actors.bus.interlocks import Interlocks
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
-from hearth.actors.idempotency import IdempotencyKeys, KeysFile
 from hearth.actors.messages import TIMER_FIRED, CloseSession, Request, StopTasks
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
+from hearth.actors.task_registry import IdempotencyKeys, KeysFile
 from hearth.config.model import HcpConfig, TasksConfig
 from hearth.drivers.gpio import HaltSpec
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown

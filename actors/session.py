@@ -84,10 +84,10 @@ if TYPE_CHECKING:
     from hearth.actors.bus.halt import Halt
     from hearth.actors.catalogue import ToolCatalogue
     from hearth.actors.events import EventLog, History
-    from hearth.actors.idempotency import IdempotencyEntry, IdempotencyKeys
     from hearth.actors.messages import EventSink, Message, Notice, Request
     from hearth.actors.step import StepRun, TaskServices
     from hearth.actors.task import TaskActor
+    from hearth.actors.task_registry import IdempotencyEntry, IdempotencyKeys
     from hearth.policy.memory import Account
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen

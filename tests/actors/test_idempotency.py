@@ -15,7 +15,7 @@ from support.session_contract import finished
 from support.world import OPEN, running, simulated
 
 from hearth import step
-from hearth.actors.idempotency import DAY_S, IN_FLIGHT, KeysFile
+from hearth.actors.task_registry import DAY_S, IN_FLIGHT, KeysFile
 from hearth.audit.recovery import Recovery
 from hearth.config.model import TasksConfig
 from hearth.errors import AuditUnavailable, ConfigError, InvalidParams, QueueFull
@@ -219,7 +219,7 @@ async def test_a_task_that_was_in_flight_is_shown_as_failed_with_an_unknown_effe
 
 
 async def test_the_file_is_written_anew_when_most_of_it_says_nothing_any_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("hearth.actors.idempotency._SPARE", 4)
+    monkeypatch.setattr("hearth.actors.task_registry._SPARE", 4)
     async with a_run(tmp_path, tasks=TasksConfig(idempotency_days=1)) as (world, session):
         for number in range(6):
             await finished(await lit(session, f"k{number}"))

@@ -286,7 +286,7 @@ BUGS = (
     Bug(
         "key-forgotten",
         "an idempotency key is not remembered",
-        "hearth.actors.idempotency",
+        "hearth.actors.task_registry",
         "known = self._entries.get(_name(principal, key))",
         "known = None",
         "one idempotency key, one task, done once",
@@ -295,7 +295,7 @@ BUGS = (
     Bug(
         "keys-lost-at-restart",
         "the idempotency keys of earlier runs are not read",
-        "hearth.actors.idempotency",
+        "hearth.actors.task_registry",
         "        lines, notes = self._read()\n",
         "        lines, notes = list[dict[str, Any]](), list[str]()\n",
         "one idempotency key, one task, done once",
