@@ -6,7 +6,7 @@ them for asyncio. Code that is written against this module runs unchanged on eac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
 from attrs import field, frozen
 
@@ -15,7 +15,7 @@ from hearth.errors import JobFailed, TaskFailed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from datetime import datetime
-    from typing import Never
+    from typing import Unpack
 
     from hearth.hcp.messages import Artifact, ErrorCode, ErrorDetails, ExecutionSummary, State, TaskAccepted
     from hearth.namespaces import FilesNamespace, GpioNamespace, I2cNamespace, SensorsNamespace, UartNamespace
@@ -117,6 +117,19 @@ class Step:
 def step(tool: str, /, *, expect: Expect | None = None, **args: Any) -> Step:
     """Build a step: `step("gpio.set", line=17, value=1)`. `expect` is never an argument of the tool."""
     return Step(tool, args, expect)
+
+
+class TaskConstraints(TypedDict, total=False):
+    """The keyword arguments of `submit` and `prepare` that constrain a task; None is as if it were not given."""
+
+    max_duration_ms: float | None
+    abort_on_step_failure: bool | None
+    max_risk_level: int | None
+    rollback_on_failure: bool | None
+    exclusive: bool | None
+    on_busy: OnBusy | None
+    dry_run: bool | None
+    priority: Priority | None
 
 
 @frozen
@@ -333,15 +346,7 @@ class Session(Protocol):
         *,
         idempotency_key: str | None = None,
         follow: bool = False,
-        max_duration_ms: float | None = None,
-        abort_on_step_failure: bool | None = None,
-        max_risk_level: int | None = None,
-        rollback_on_failure: bool | None = None,
-        exclusive: bool | None = None,
-        on_busy: OnBusy | None = None,
-        dry_run: bool | None = None,
-        priority: Priority | None = None,
-        **unknown: Never,
+        **constraints: Unpack[TaskConstraints],
     ) -> Task:
         """Submit a task (draft §3.4) with its constraints; None leaves a constraint to the server's default.
 
@@ -364,16 +369,7 @@ class Session(Protocol):
         /,
         intent: str,
         steps: Sequence[Step | Mapping[str, Any]],
-        *,
-        max_duration_ms: float | None = None,
-        abort_on_step_failure: bool | None = None,
-        max_risk_level: int | None = None,
-        rollback_on_failure: bool | None = None,
-        exclusive: bool | None = None,
-        on_busy: OnBusy | None = None,
-        dry_run: bool | None = None,
-        priority: Priority | None = None,
-        **unknown: Never,
+        **constraints: Unpack[TaskConstraints],
     ) -> Plan:
         """Prepare a plan: check a task as `submit` does, read what it would change, and run nothing (plan.prepare).
 

@@ -31,7 +31,7 @@ import trio
 from attrs import define
 
 from hearth._util.text import suggest
-from hearth.api import Step, StepResult, TaskEvent, TaskResult
+from hearth.api import Step, StepResult, TaskConstraints, TaskEvent, TaskResult
 from hearth.audit.record import args_hash
 from hearth.errors import MethodNotFound, TaskFailed, from_wire
 from hearth.protocol.client import ProtocolViolation, read_halt, read_plan, read_task
@@ -40,9 +40,9 @@ from hearth.protocol.known import require_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Never
+    from typing import Unpack
 
-    from hearth.api import HaltStatus, OnBusy, Plan, Priority
+    from hearth.api import HaltStatus, Plan
     from hearth.errors import HearthError
     from hearth.namespaces import (
         FilesNamespace,
@@ -288,28 +288,10 @@ class ClientSession(WithNamespaces):
         *,
         idempotency_key: str | None = None,
         follow: bool = False,
-        max_duration_ms: float | None = None,
-        abort_on_step_failure: bool | None = None,
-        max_risk_level: int | None = None,
-        rollback_on_failure: bool | None = None,
-        exclusive: bool | None = None,
-        on_busy: OnBusy | None = None,
-        dry_run: bool | None = None,
-        priority: Priority | None = None,
-        **unknown: Never,
+        **constraints: Unpack[TaskConstraints],
     ) -> ClientTask:
         """See hearth.api.Session."""
-        constraints = {
-            "max_duration_ms": max_duration_ms,
-            "abort_on_step_failure": abort_on_step_failure,
-            "max_risk_level": max_risk_level,
-            "rollback_on_failure": rollback_on_failure,
-            "exclusive": exclusive,
-            "on_busy": on_busy,
-            "dry_run": dry_run,
-            "priority": priority,
-        }
-        task = _task("submit", intent, steps, constraints, unknown, ("idempotency_key", "follow"))
+        task = _task("submit", intent, steps, constraints, "idempotency_key", "follow")
         if idempotency_key is not None:
             task["idempotency_key"] = idempotency_key
         # With a key the caller can find the task again. Without one, a task whose answer is lost must be cancelled.
@@ -334,29 +316,10 @@ class ClientSession(WithNamespaces):
         /,
         intent: str,
         steps: Sequence[Step | Mapping[str, Any]],
-        *,
-        max_duration_ms: float | None = None,
-        abort_on_step_failure: bool | None = None,
-        max_risk_level: int | None = None,
-        rollback_on_failure: bool | None = None,
-        exclusive: bool | None = None,
-        on_busy: OnBusy | None = None,
-        dry_run: bool | None = None,
-        priority: Priority | None = None,
-        **unknown: Never,
+        **constraints: Unpack[TaskConstraints],
     ) -> Plan:
         """See hearth.api.Session."""
-        constraints = {
-            "max_duration_ms": max_duration_ms,
-            "abort_on_step_failure": abort_on_step_failure,
-            "max_risk_level": max_risk_level,
-            "rollback_on_failure": rollback_on_failure,
-            "exclusive": exclusive,
-            "on_busy": on_busy,
-            "dry_run": dry_run,
-            "priority": priority,
-        }
-        task = _task("prepare", intent, steps, constraints, unknown)
+        task = _task("prepare", intent, steps, constraints)
         params = {"session_id": self.session_id, "task": task, "strict": True}
         require_known("plan.prepare", params)
         return _plan(await self._link.call("plan.prepare", params))
@@ -431,13 +394,12 @@ def _task(
     method: str,
     intent: str,
     steps: Sequence[Step | Mapping[str, Any]],
-    constraints: Mapping[str, Any],
-    unknown: Mapping[str, Any],
-    others: Sequence[str] = (),
+    constraints: TaskConstraints,
+    *others: str,
 ) -> dict[str, Any]:
     """Return the `task` of a request. Raises TypeError for an unknown constraint."""
-    for name in unknown:
-        known = [*constraints, *others]
+    known = [*TaskConstraints.__annotations__, *others]
+    for name in constraints.keys() - {*known}:
         raise TypeError(f"{method}() has no constraint {name!r}; {suggest(name, known) or f'there are {known}'}")
     given = {name: value for name, value in constraints.items() if value is not None}
     task: dict[str, Any] = {
