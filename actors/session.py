@@ -376,7 +376,7 @@ class Session:
         elif isinstance(params, McpUse):
             assert self._nursery is not None
             record = self._admission.permit(params.tool, trio.current_time())
-            self._nursery.start_soon(self._permit, request, record)
+            self._nursery.start_soon(self._answer, request, partial(self._permit, record))
         elif isinstance(params, (HaltNow, HaltReset, HaltQuery)):
             self._halt(request, params)
         elif isinstance(params, PlanParams):
@@ -404,6 +404,19 @@ class Session:
                 # Cancelled by `_wind_up`, or torn down.
                 if answer is not None:
                     request.error(answer)
+
+    async def _answer(self, request: Request, work: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        """Answer with what `work` returns, which the end of the session waits for, unless it is torn down."""
+        answer: RpcError | dict[str, Any] = SessionInvalid()
+        try:
+            answer = await work()
+        except RpcError as error:
+            answer = error
+        finally:
+            if isinstance(answer, RpcError):
+                request.error(answer)
+            else:
+                request.result(answer)
 
     def resume(self, request: Request, then: Callable[[], None]) -> None:
         """See plans.Host."""
@@ -475,20 +488,14 @@ class Session:
         if submit.subscribe and request.follower is not None and self._task_registry.has(first.task_id):
             request.follower.follow(self._task_registry.log_of(first.task_id), 1)
 
-    async def _permit(self, request: Request, record: Mapping[str, Any]) -> None:
-        """Answer once the use is on record, so that no use begins before; reads go on if the log cannot be written."""
-        answer: RpcError | None = SessionInvalid()
+    async def _permit(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return when the use is on record, so that none begins before; reads go on if the log cannot be written."""
         try:
             await self._services.tasks.journal.post(record).get()
-            answer = None
-        except AuditUnavailable as error:
-            answer = error if CARD_TOOLS[record["tool"]].risk_level else None
-        finally:
-            # Also if the session is torn down during the wait: then the answer is SESSION_INVALID.
-            if answer is None:
-                request.result({"ok": True})
-            else:
-                request.error(answer)
+        except AuditUnavailable:
+            if CARD_TOOLS[record["tool"]].risk_level:
+                raise
+        return {"ok": True}
 
     def _halt(self, request: Request, params: HaltNow | HaltReset | HaltQuery) -> None:
         """Execute halt, halt.reset or halt.status. Raises PermissionDenied."""
@@ -496,12 +503,11 @@ class Session:
         halt = self._services.halt
         if isinstance(params, HaltNow):
             halt.halt(params.reason or "", self.principal, session_id=self.session_id)
-            self._nursery.start_soon(self._answer_halt, request, halt.latched)
+            self._nursery.start_soon(self._answer, request, self._latched)
         elif isinstance(params, HaltReset):
             asked = self._resets.popleft()
             self._grant.require("reset_halt")
-            reset = partial(halt.reset, self.principal, asked, session_id=self.session_id)
-            self._nursery.start_soon(self._answer_halt, request, reset)
+            self._nursery.start_soon(self._answer, request, partial(self._reset, asked))
         else:
             request.result(self._halt_status())
 
@@ -510,19 +516,14 @@ class Session:
         halt, rights = self._services.halt, self._grant.rights
         return halt.status(by=halt.by == self.principal or "observe" in rights or "reset_halt" in rights)
 
-    async def _answer_halt(self, request: Request, work: Callable[[], Awaitable[None]]) -> None:
-        """Answer with the state of the halt when the latch file is changed; the halt itself does not wait for that."""
-        error: RpcError | None = SessionInvalid()
-        try:
-            await work()
-            error = None
-        except RpcError as refused:
-            error = refused
-        finally:
-            if error is None:
-                request.result(self._halt_status())
-            else:
-                request.error(error)
+    async def _reset(self, asked: int) -> dict[str, Any]:
+        await self._services.halt.reset(self.principal, asked, session_id=self.session_id)
+        return self._halt_status()
+
+    async def _latched(self) -> dict[str, Any]:
+        # The halt itself does not wait for the latch file.
+        await self._services.halt.latched()
+        return self._halt_status()
 
     def _task_ended(self, task: TaskActor) -> None:
         if task.log.was_followed:
