@@ -265,6 +265,16 @@ async def executed_twice(made):
     await session.execute(plan)
 
 
+async def tried_out_after_the_approval(made):
+    client, operator = await made.tools(FRANK), await made.session(BOB)
+    call = {"intent": "light", "steps": [turn("LAMP", 1).to_wire()]}
+    with pytest.raises(PERSON):
+        await called(client, PLAN, call)
+    (plan,) = [one for one in await operator.plans() if not one.own]
+    await operator.approve(plan)
+    await called(client, PLAN, {**call, "dry_run": True})
+
+
 async def approved_with_another_hash(made):
     session, operator = await made.session(FRANK), await made.session(BOB)
     plan = await session.prepare("light", [turn("LAMP", 1)])
@@ -760,6 +770,12 @@ REQUESTS = [
         "github/spec-kit#3124",
         "the step after the gate runs in a dry run",
         asks(turn("LAMP", 1), principal=FRANK, dry_run=True)[::2],
+        PERSON,
+    ),
+    Unsafe(
+        "OpenXiangShan/env-scripts#121",
+        "in a dry run the command runs all the same",
+        [tried_out_after_the_approval],
         PERSON,
     ),
     Unsafe(

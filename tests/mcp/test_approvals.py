@@ -132,3 +132,20 @@ async def test_a_plan_of_several_steps_is_approved_as_a_whole(autojump_clock, mo
         assert not result.is_error, text_of(result)
         assert ran(w) == ["read", "set"]
         assert len(person.asked) == 1
+
+
+@both_eras
+@pytest.mark.parametrize(
+    ("approved", "asked"),
+    [({}, {"dry_run": True}), ({"dry_run": True}, {}), ({"abort_on_step_failure": False}, {})],
+    ids=["a dry run after a run", "a run after a dry run", "with another constraint"],
+)
+async def test_an_approval_is_for_a_call_with_the_same_constraints_alone(autojump_clock, mode, approved, asked):
+    plan = {"intent": "set", "steps": [{"tool": CALL[0], "args": CALL[1]}]}
+    async with world(other=True) as w, mcp_client(w.sessions(), mode) as client:
+        first = waiting(await client.call_tool(PLAN, {**plan, **approved}))["data"]["plan_id"]
+        async with w.sessions(BOB).open_session() as session:
+            await session.approve((await session.plans())[0])
+        assert waiting(await client.call_tool(PLAN, {**plan, **asked}))["data"]["plan_id"] != first
+        assert ran(w) == []
+        assert not (await client.call_tool(PLAN, {**plan, **approved})).is_error

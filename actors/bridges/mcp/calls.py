@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import mcp_types as types
 import orjson
 import trio
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
@@ -47,6 +47,7 @@ from hearth.mcp.names import LONGEST_SHOWN, META_KEY, META_TASK
 from hearth.mcp.results import WORLD, Call, of_error, of_step, of_task, wrong_arguments
 from hearth.protocol.client import read_task
 from hearth.protocol.jsonrpc import require_depth
+from hearth.protocol.methods import NO_CONSTRAINTS
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:
@@ -471,12 +472,19 @@ async def _by_plan(
 
 async def _plan_of(session: Session, job: ConsentRequest) -> Plan | None:
     """Return the newest plan that was prepared for exactly this call and has not been executed."""
-    wanted = canonical([job.intent, [step.to_wire() for step in job.steps]])
+    wanted = canonical([job.intent, [step.to_wire() for step in job.steps], _how(job.constraints)])
     for plan in reversed(await session.plans()):
         steps = [Step(step.tool, step.args).to_wire() | _expected(step.expect) for step in plan.steps]
-        if plan.own and plan.state != "executed" and canonical([plan.intent, steps]) == wanted:
+        if plan.own and plan.state != "executed" and canonical([plan.intent, steps, _how(plan.constraints)]) == wanted:
             return plan
     return None
+
+
+def _how(constraints: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all constraints but the risk cap, which `_prepare` may raise and which changes nothing of what runs."""
+    every = {**asdict(NO_CONSTRAINTS), **constraints}
+    del every["max_risk_level"]
+    return every
 
 
 def _expected(expect: Mapping[str, Any] | None) -> dict[str, Any]:
