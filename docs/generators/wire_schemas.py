@@ -23,6 +23,7 @@ _TYPES: Final[dict[str, dict[str, Any]]] = {
     "string": {"type": "string"},
     "string, a semantic version": {"type": "string", "maxLength": 256, "pattern": r"^\d+\.\d+\.\d+"},
     "string, of any length": {"type": "string"},
+    "string; another value counts as none": {},
     "string or null": {"type": ["string", "null"]},
     "integer": {"type": "integer"},
     "number": {"type": "number"},
@@ -115,7 +116,7 @@ def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
     """A member that may be left out may as well be null."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
-    return {**schema, "type": [schema["type"], "null"]}
+    return {**schema, "type": [schema["type"], "null"]} if "type" in schema else schema
 
 
 class Method(NamedTuple):

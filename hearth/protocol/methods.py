@@ -388,6 +388,12 @@ Params: TypeAlias = (
 )
 
 
+def _read_halt(params: Mapping[str, Any]) -> HaltNow:
+    """Return a halt, whatever its reason is: no stop is refused for its words, of which it keeps the first 256."""
+    reason = params.get("reason")
+    return HaltNow(reason if type(reason) is str else None)
+
+
 def _read_open(params: Mapping[str, Any]) -> SessionOpen:
     version = read_optional_text(params, "protocol_version")
     if version is not None:
@@ -569,7 +575,7 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "mcp.info": lambda _params: _MCP_INFO,
     "mcp.tools": lambda _params: _MCP_TOOLS,
     "mcp.use": lambda params: McpUse(read_text(params, "tool")),
-    "halt": lambda params: HaltNow(read_optional_text(params, "reason")),
+    "halt": _read_halt,
     "halt.status": lambda _params: _HALT_STATUS,
     "halt.reset": lambda _params: _HALT_RESET,
     **HCP_METHODS,

@@ -37,10 +37,30 @@ async def test_a_model_may_halt_whatever_its_policy_is_and_has_no_tool_for_a_res
         assert json.loads(result.content[-1].text) == result.structured_content
         assert "only a person can end the halt" in text_of(result)
         assert not (await client.call_tool("bench_read", {"tag": "x"})).is_error
-        assert (await client.call_tool(HALT, {})).is_error, "without a reason"
     assert w.runtime.halt.flag.halted
     (record,) = w.journal.of("halt")
     assert (record["reason"], record["principal"]) == ("it smells of smoke", ALICE.key)
+
+
+@both_eras
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, "no reason was given"),
+        ({"reason": "smoke " * 100}, ("smoke " * 100)[:256]),
+        ({"reason": ["smoke", "heat"]}, "no reason was given"),
+        ({"because": "of smoke"}, "of smoke"),
+        ({"reason": "smoke", "urgent": True}, "smoke"),
+        ({"reason": "smoke \ud83d"}, "smoke \\ud83d"),
+    ],
+    ids=["none", "too long", "no text", "another name", "one more", "no Unicode"],
+)
+async def test_a_halt_is_not_refused_for_its_arguments(autojump_clock, w, mode, arguments, reason):
+    async with mcp_client(w.sessions(), mode) as client:
+        result = await client.call_tool(HALT, arguments)
+        assert not result.is_error, text_of(result)
+        assert result.structured_content["reason"] == reason
+    assert w.runtime.halt.flag.halted
 
 
 @both_eras

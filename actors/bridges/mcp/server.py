@@ -49,7 +49,7 @@ from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams,
 from hearth.mcp.arguments import MOST_FAULTS, Arguments, Fault, same, usage
 from hearth.mcp.names import HALT, LONGEST_SHOWN, META_EXPECT, META_KEY, PLAN, icon, mcp_name
 from hearth.mcp.results import Call, of_error, of_halt, unknown_tool, wrong_arguments
-from hearth.mcp.tools import CONSTRAINTS, HALT_DEFINITION, HALT_INPUT, PLAN_DEFINITION, PLAN_INPUT, near_tools
+from hearth.mcp.tools import CONSTRAINTS, HALT_DEFINITION, PLAN_DEFINITION, PLAN_INPUT, near_tools
 from hearth.policy.memory import unlimited
 from hearth.protocol.methods import MOST_KEY, read_expect
 
@@ -558,7 +558,6 @@ def _step(view: ToolView, at: str, step: Mapping[str, Any]) -> _ReadStep:
 
 # --- The halt: always allowed, so that no tool, risk or rate of the policy stands before it ---------------------------
 
-_HALT_ARGUMENTS: Final = Arguments(HALT_INPUT)
 _HALT_TOOL: Final = types.Tool.model_validate(HALT_DEFINITION)
 
 
@@ -574,9 +573,12 @@ class HaltTool(Provider):
         """See Provider."""
         if params.name != HALT:
             return None
-        arguments = checked(params, _HALT_ARGUMENTS, HALT)
+        # Not checked: no stop is refused for its words. A model in haste may give its reason any name.
+        given = params.arguments or {}
+        texts = [value for value in (given.get("reason"), *given.values()) if isinstance(value, str)]
+        reason = "".join(texts[:1]).encode("utf-8", "backslashreplace").decode()
         try:
-            status = await ask_session(request, "halt", reason=arguments["reason"])
+            status = await ask_session(request, "halt", reason=reason)
         except MethodNotFound as error:
             raise Refused(of_error(error)) from None
         return with_note(request.client, of_halt(status))
