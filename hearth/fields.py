@@ -198,7 +198,8 @@ class Number(FieldType):
         self._above, self._least, self._le = gt, ge, le
         self.expected = f"a number ≥ {ge:g}" if gt is None else f"a number > {gt:g}"
         if le != 1e9:
-            self.expected = "a number" if le == sys.float_info.max else f"a number from {ge:g} to {le:g}"
+            bounds = f"from {ge:.12g} to {le:.12g}" if gt is None else f"above {gt:.12g} and at most {le:.12g}"
+            self.expected = "a number" if le == sys.float_info.max else f"a number {bounds}"
 
     def read(self, raw: object) -> float:
         """Return an integer or a float, as written."""
@@ -641,7 +642,8 @@ class Table:
         self._known.append(key)
         given = self.content.get(key, [])
         if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
-            self.fault(key, f"expected an array of tables, written as [[{self.at(key)}]]; got {show(given)}")
+            header = re.sub(r"\[\d+\]", "", self.at(key))
+            self.fault(key, f"expected an array of tables, written as [[{header}]]; got {show(given)}")
             given = []
         return (Table(one, f"{self.at(key)}[{index}]", self.faults) for index, one in enumerate(given))
 

@@ -564,6 +564,12 @@ def test_an_array_of_tables_is_that_and_nothing_else(given) -> None:
     assert str(fault).startswith("board.gpio: expected an array of tables, written as [[board.gpio]]; got ")
 
 
+def test_an_array_of_tables_within_another_is_named_as_toml_writes_it() -> None:
+    faults: list[Fault] = []
+    list(Table({"requires": "DOOR"}, "interlock[0]", faults).tables("requires"))
+    assert "interlock[0].requires: expected an array of tables, written as [[interlock.requires]]" in str(faults[0])
+
+
 def test_a_fault_is_written_with_its_place_its_key_and_its_reason() -> None:
     assert str(Fault("a.b", "missing")) == "a.b: missing"
     assert str(Fault("", "missing", "survey.py:12")) == "survey.py:12: missing"

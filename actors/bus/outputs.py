@@ -227,13 +227,23 @@ class DrivenOutputs:
             whose = {}
         outcome = {"safe": reports} if error is None else {"error": error.message}
         self._audit("outputs.safe", bus=self._bus, **whose, outputs=outputs, **outcome)
+        holder = f"session {session_id}" if "session_id" in whose else session_id
+        safe = "; ".join(map(_words, reports or ()))
         log.warning(
-            "bus %s: outputs %s, driven by %s, %s",
+            "bus %s: %soutputs %s%s %s",
             self._bus,
+            "halted: " if session_id == HALT else "",
             ", ".join(map(str, outputs)),
-            f"session {session_id}" if "session_id" in whose else session_id,
-            f"were brought to their safe state: {reports}" if error is None else f"are not safe: {error.message}",
+            "" if session_id == HALT else f", driven by {holder},",
+            f"were brought to their safe state: {safe}" if error is None else f"are not safe: {error.message}",
         )
+
+
+def _words(report: Any) -> str:
+    """Return a report of `make_safe` for a person: a mapping as `name=value` words."""
+    if not isinstance(report, Mapping):
+        return str(report)
+    return " ".join(f"{name}={value}" for name, value in report.items())
 
 
 def _holds(session_id: str, holders: Iterable[Requester]) -> bool:

@@ -143,6 +143,12 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
             yield Check("OK", "bus", f"{told}; {bus.get('transactions', 0)} transactions so far")
         else:
             yield Check("FAIL", "bus", f"{told}: {bus.get('reason') or 'no reason given'}", bus_cure(bus.get("state")))
+    halt = health.get("halt") or {}
+    if halt.get("halted"):
+        cure = "when the cause is gone, a person with the right reset_halt ends it: `hearth halt --reset`"
+        yield Check("WARN", "halt", f"halted since {halt.get('since')}: {halt.get('reason')}", cure)
+        if problem := halt.get("problem"):
+            yield Check("FAIL", "halt", problem, "until it can be written, a restart does not come back halted")
     for missing in board.get("undriven", ()):
         told = f"{missing.get('kind')} {missing.get('name')}: {missing.get('reason')}"
         if missing.get("left_alone"):

@@ -180,6 +180,20 @@ def test_a_wedged_and_a_missing_bus_fail_with_what_to_look_at():
     assert found[6].finding == "the log cannot be written: disk full"
 
 
+def test_a_daemon_that_is_halted_says_since_when_and_why_and_how_it_ends():
+    halt = {
+        "halted": True,
+        "since": "2026-01-02T03:04:05Z",
+        "reason": "smoke",
+        "problem": "the latch x cannot be written",
+    }
+    board = {"name": "b", "health": {"halt": halt, "buses": {}, "audit": {"ok": True, "durability": "os"}}}
+    halted, latch = [check for check in doctor.board_checks(board) if check.name == "halt"]
+    assert (halted.state, halted.finding) == ("WARN", "halted since 2026-01-02T03:04:05Z: smoke")
+    assert "hearth halt --reset" in halted.cure
+    assert (latch.state, latch.finding) == ("FAIL", "the latch x cannot be written")
+
+
 def test_findings_are_aligned_and_their_cures_below_them():
     found = [Check("OK", "a", "x"), Check("FAIL", "bcd", "y\x1b", "do z")]
     shown = [click.unstyle(line) for line in doctor.lines(found)]

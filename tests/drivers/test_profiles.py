@@ -793,8 +793,14 @@ BAD_LIMITS = {
     "an unknown limit": (limited(limit={"max_on": 5}), f"{LINE}.limit.max_on: unknown key; did you mean max_on_ms?"),
     "no limit": (limited(limit={}), f"{LINE}.limit: no limit; give one of min_on_ms, max_on_ms, min_off_ms, max_rate"),
     "no table": (limited(limit=5), f"{LINE}.limit: expected a table, got 5"),
-    "no time": (limited(limit={"min_on_ms": 0}), f"{LINE}.limit.min_on_ms: expected a number from 0 to 8.64e+07"),
-    "no number": (limited(limit={"max_rate_hz": "2"}), f"{LINE}.limit.max_rate_hz: expected a number from 0 to 1e+06"),
+    "no time": (
+        limited(limit={"min_on_ms": 0}),
+        f"{LINE}.limit.min_on_ms: expected a number above 0 and at most 86400000",
+    ),
+    "no number": (
+        limited(limit={"max_rate_hz": "2"}),
+        f"{LINE}.limit.max_rate_hz: expected a number above 0 and at most 1000000",
+    ),
     "a safe state that is on": (
         limited(safe=1, limit={"max_on_ms": 500}),
         f"{LINE}.limit.max_on_ms: after it the line goes to its safe state, which is on (safe = 1); give the line safe",

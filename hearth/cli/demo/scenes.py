@@ -19,7 +19,7 @@ import trio
 from hearth._util.python import python_module
 from hearth.api import TaskResult, step
 from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, DemoFolder, Stage
-from hearth.cli.tasks import event_line
+from hearth.cli.tasks import brief, event_line
 from hearth.client.connection import connect
 from hearth.errors import (
     ApprovalRequired,
@@ -515,8 +515,8 @@ async def an_approval(stage: Stage, client: Client, place: DemoFolder) -> None:
     ):
         plan = await agent.prepare("tidy up", steps, max_risk_level=3)
         for each in plan.steps:
-            changes = f"before: {each.before}, after: {each.after}" if each.before else "no state to show"
-            stage.happened(f"{each.tool.ljust(11)} {changes}")
+            changes = f"{brief(each.before)} -> {brief(each.after)}" if each.before else "no state to show"
+            stage.happened(f"{each.tool.ljust(11)} {brief(each.args)}: {changes}")
         early = await _not_executed(agent, plan, ApprovalRequired)
         stage.claim(
             "without an approval it is refused, and nothing has changed",
