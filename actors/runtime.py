@@ -226,7 +226,7 @@ class Runtime:
             memory=self.memory,
         )
         self.approvals = Approvals()
-        self.plans = Plans(self.approvals, limits, parts.clock, self._timers.set)
+        self.plans = Plans(self.approvals, limits, parts.clock, self._timers.set, self._timers.forget)
         self.buses = {
             bus_id: Bus(
                 bus_id,

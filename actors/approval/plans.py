@@ -58,7 +58,7 @@ from hearth.protocol.methods import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from hearth.actors.approval import Approvals
     from hearth.actors.bus.queue import HaltFlag
@@ -173,6 +173,8 @@ class Plans:
     _limits: LimitsConfig
     _clock: Callable[[], float]
     _wake_at: Callable[[str, float], None]
+    """Asks for `expire` of a plan at a time of Trio's clock."""
+    _drop_timer: Callable[[str], None]
     _plans: dict[str, PreparedPlan] = field(factory=dict, init=False)
 
     def make(
@@ -191,14 +193,18 @@ class Plans:
         """Raise QueueFull if this principal has prepared too many plans, after forgetting those that have ended."""
         own = [plan for plan in self._plans.values() if plan.principal == principal]
         most = self._limits.max_plans_per_principal
-        if len(own) >= most:
-            ended = [plan for plan in own if plan.state in ("executed", "rejected")]
-            if not ended:
-                reason = f"{len(own)} plans are prepared; execute or reject some of them, or let them expire"
-                raise QueueFull(f"Queue full: {reason}", data={"reason": reason, "max_plans_per_principal": most})
-            self._forget(ended[0])
-        if len(self._plans) >= MOST_PLANS:
+        if len(own) >= most and not self._forget_ended(own):
+            reason = f"{len(own)} plans are prepared; execute or reject some of them, or let them expire"
+            raise QueueFull(f"Queue full: {reason}", data={"reason": reason, "max_plans_per_principal": most})
+        if len(self._plans) >= MOST_PLANS and not self._forget_ended(self._plans.values()):
             raise QueueFull("Queue full: too many plans are prepared", data={"max_plans": MOST_PLANS})
+
+    def _forget_ended(self, plans: Iterable[PreparedPlan]) -> bool:
+        """Forget the oldest of these plans that has ended; return False if none has."""
+        ended = next((plan for plan in plans if plan.state in ("executed", "rejected")), None)
+        if ended is not None:
+            self._forget(ended)
+        return ended is not None
 
     def keep(self, plan: PreparedPlan) -> None:
         """Keep a plan until it expires. Raises QueueFull."""
@@ -218,13 +224,22 @@ class Plans:
 
     def _forget(self, plan: PreparedPlan) -> None:
         del self._plans[plan.plan_id]
+        self._drop_timer(plan.plan_id)
         plan.account.release(_size(plan))
         if plan.question is not None:
             self.approvals.withdraw(plan.question)
 
+    def _current(self, plan_id: str) -> PreparedPlan | None:
+        """Return a plan that has not expired: a timer stands still while the machine sleeps, `expires_at` does not."""
+        plan = self._plans.get(plan_id)
+        if plan is not None and self._clock() >= plan.expires_at:
+            self._forget(plan)
+            return None
+        return plan
+
     def find(self, plan_id: str, principal: str) -> PreparedPlan:
         """Return a plan of this principal's own. Raises PlanStale; the same for the plan of another principal."""
-        plan = self._plans.get(plan_id)
+        plan = self._current(plan_id)
         if plan is None or plan.principal != principal:
             raise stale("there is no such plan: it has expired, or this principal has not prepared it")
         return plan
@@ -237,7 +252,7 @@ class Plans:
         Raises PlanStale if there is none, or if the hash is another one; PermissionDenied to a principal that may not
         decide, whether there is one or not.
         """
-        plan, question = self._plans.get(plan_id), self.approvals.find(plan_id, "plan")
+        plan, question = self._current(plan_id), self.approvals.find(plan_id, "plan")
         if plan is None or question is None:
             grant.require("approve")
             raise stale("no such plan waits for approval: it was decided, has expired, or was never prepared")
@@ -251,7 +266,7 @@ class Plans:
         """Return one's own plans, and those of others that wait for somebody with these rights; the oldest first."""
         return [
             plan.to_wire(principal, grant)
-            for plan in self._plans.values()
+            for plan in filter(None, map(self._current, list(self._plans)))
             if plan.principal == principal
             or (plan.state == "waiting" and plan.rule is not None and plan.rule.right in grant.rights)
         ]
@@ -342,7 +357,7 @@ class PlanRequests:
 
             self._recorded(request, record, kept)
 
-        self._read(request, previews, prepared)
+        self._read(request, previews, verdicts, prepared)
 
     def _previews(self, submit: TaskSubmit) -> list[Preview | None]:
         return [self._preview(spec) for spec in submit.steps]
@@ -365,9 +380,13 @@ class PlanRequests:
         self,
         request: Request,
         previews: Sequence[Preview | None],
+        verdicts: Verdicts,
         then: Callable[[Mapping[bytes, Mapping[str, Any]]], None],
     ) -> None:
-        """Read what the previews name, in a task of this session; go on with the shown members, by preview."""
+        """Read what the previews name, in a task of this session; go on with the shown members, by preview.
+
+        Raises RpcError, Unchecked.
+        """
         wanted = {_key(preview): preview for preview in previews if preview is not None}
         if not wanted:
             then({})
@@ -393,7 +412,7 @@ class PlanRequests:
 
         specs = tuple([StepSpec(preview.tool, dict(preview.args)) for preview in wanted.values()])
         submit = TaskSubmit("read what a plan changes", specs)
-        self._host.start_task(submit, {}, _Unanswered(submit), on_end=read)
+        self._host.start_task(submit, verdicts, _Unanswered(submit), on_end=read)
 
     # --- execute
 
@@ -425,7 +444,7 @@ class PlanRequests:
             plan.task_id = task.task_id
             self._plans.approvals.note_change()
 
-        self._read(request, previews, checked)
+        self._read(request, previews, verdicts, checked)
 
     def _usable(self, params: PlanExecute) -> PreparedPlan:
         """Return the plan to execute. Raises PlanStale, PermissionDenied."""

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 from support.world import ALICE, BOB, BenchWorld, running
 
 from hearth import step
+from hearth.actors.approval import plans
 from hearth.audit.record import args_hash
 from hearth.errors import (
     ApprovalRequired,
@@ -27,6 +28,7 @@ from hearth.errors import (
 )
 from hearth.policy.principal import Principal
 from hearth.policy.rules import ApprovalRule, Match, PolicyEntry
+from hearth.tools import PathUse, Preview, Tool
 
 CAROL = Principal(kind="unix", uid=1003, gid=1003)
 DAN = Principal(kind="unix", uid=1004, gid=1004)
@@ -482,3 +484,65 @@ async def test_every_step_of_a_plans_life_is_on_record_before_it_counts(governed
     order = [record["event"] for record in governed.journal.records]
     at = order.index("plan.execute")
     assert order[at : at + 3] == ["plan.execute", "task.submit", "task.step.start"]
+
+
+async def test_plans_that_have_ended_leave_no_timer_behind(make_world):
+    async with make_world(policy=policy()) as world, world.sessions(ALICE).open_session() as alice:
+        before = len(world.runtime._timers._heap)
+        for _ in range(200):
+            await alice.reject(await alice.prepare("arm", [ARM]))
+        assert len(world.runtime._timers._heap) < before + 150
+
+
+async def test_plans_of_others_that_have_ended_make_room_for_all(make_world, monkeypatch):
+    monkeypatch.setattr(plans, "MOST_PLANS", 4)
+    async with make_world(policy=policy()) as world, world.sessions(ALICE).open_session() as alice:
+        for _ in range(4):
+            await (await alice.execute(await alice.prepare("read", [step("bench.read")]))).wait()
+        async with world.sessions(DAN).open_session() as dan:
+            for _ in range(4):
+                await dan.prepare("read", [step("bench.read")])
+            with pytest.raises(QueueFull, match="too many plans are prepared"):
+                await alice.prepare("read", [step("bench.read")])
+
+
+async def test_a_plan_is_stale_from_the_time_that_it_shows_also_where_the_machine_has_slept():
+    # Trio's clock stands still while a machine sleeps, and the clock on the wall goes on.
+    wall = [1_776_638_881.0]
+    made = BenchWorld(policy=policy(), plan_ttl_s=100)
+    made.parts = evolve(made.parts, clock=lambda: wall[0])
+    async with running(made) as world:
+        async with world.sessions(ALICE).open_session() as alice, world.sessions(BOB).open_session() as bob:
+            ready, waiting = await alice.prepare("set", [SET]), await alice.prepare("arm", [ARM])
+            wall[0] += 100
+            with pytest.raises(PlanStale, match="has expired"):
+                await alice.execute(ready)
+            with pytest.raises(PlanStale, match="has expired"):
+                await bob.approve(waiting)
+            assert await alice.plans() == await bob.plans() == []
+        assert driven(world) == []
+
+
+async def test_what_a_preview_reads_may_take_time_to_check(make_world):
+    looks = []
+
+    async def run(_ctx, _args):
+        looks.append("look")
+        return {"tag": "x"}
+
+    common = {
+        "timeout_ms": 1000,
+        "description": "x",
+        "params_schema": {"type": "object"},
+        "run": run,
+        "bus": lambda _args: "a",
+    }
+    common |= {"result_schema": {"type": "object"}, "capability": "CAP_GPIO_READ"}
+    look = Tool(name="bench.look", risk_level=0, paths=lambda _args: [PathUse("/allowed/slow", "read")], **common)
+    write = Tool(name="bench.write", risk_level=2, preview=lambda _args: Preview("bench.look", {}, ("tag",)), **common)
+    async with make_world(extra_tools=(look, write)) as world, world.sessions(ALICE).open_session() as alice:
+        world.paths.spin_up()
+        with trio.fail_after(20):
+            plan = await alice.prepare("write", [step("bench.write")])
+            assert plan.steps[0].before == {"tag": "x"}
+            await (await alice.execute(plan)).wait()

@@ -287,3 +287,5 @@ async def test_a_job_whose_risk_the_policy_lets_run_only_when_approved_waits_and
         answer = await alice.until_replied(document)
         await alice.closed(answer["session_id"])
         assert "set" in world.observer.labels("begin")
+        (record,) = world.records("hcp.approve")
+        assert (record["by"], record["approved_by"]) == (CAROL.key, [BOB.key, CAROL.key])

@@ -163,6 +163,7 @@ class Submission:
         self._audit(
             "hcp.approve" if decision.approved else "hcp.deny",
             by=decision.by,
+            approved_by=list(question.approved_by) if rule.persons > 1 else None,
             capability=capability.name,
             reason=decision.reason,
         )
