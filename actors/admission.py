@@ -383,7 +383,7 @@ class Admission:
     _services: TaskServices
     _checks: Checks
     _account: Account
-    _deadman: bool = field(kw_only=True)
+    deadman: bool = field(kw_only=True)
 
     def accept(
         self,
@@ -409,7 +409,7 @@ class Admission:
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, missing)
             halts = self._services.halt_flag.count
-            requester = Requester(self._session_id, new_id(), self._principal, self._deadman, halts)
+            requester = Requester(self._session_id, new_id(), self._principal, self.deadman, halts)
             try:
                 self._require_room(submit, steps, requester, followers)
                 if submit.constraints.dry_run:

@@ -315,8 +315,8 @@ class EnergyMeter:
 
     _driver: KernelSensors | None
     _invocations: Callable[[], int]
-    _clock: Callable[[], float] = field(default=trio.current_time, kw_only=True)
-    _pause: Callable[[float], Awaitable[None]] = field(default=trio.sleep, kw_only=True)
+    clock: Callable[[], float] = field(default=trio.current_time, kw_only=True)
+    pause: Callable[[float], Awaitable[None]] = field(default=trio.sleep, kw_only=True)
     _energy: EnergyPerInvocation = field(factory=lambda: EnergyPerInvocation(()), init=False)
 
     def measured(self) -> Measured | None:
@@ -328,7 +328,7 @@ class EnergyMeter:
         driver = self._driver
         if driver is None:
             return
-        await self._pause(PERIOD_S)  # must not slow down the start; a daemon that ends soon needs no figure
+        await self.pause(PERIOD_S)  # must not slow down the start; a daemon that ends soon needs no figure
         try:
             sensors = await _in_thread(lambda: [_known(each) for each in driver.scan(MAX_SENSORS)])
         except (DeviceError, OSError) as error:
@@ -347,8 +347,8 @@ class EnergyMeter:
                     return
             else:
                 failures = 0
-                self._energy.reading(self._clock(), values, self._invocations())
-            await self._pause(PERIOD_S)
+                self._energy.reading(self.clock(), values, self._invocations())
+            await self.pause(PERIOD_S)
 
     def _read(self, driver: KernelSensors) -> dict[str, float]:
         return {meter.sensor: float(driver.read(meter.sensor).value) for meter in self._energy.meters}

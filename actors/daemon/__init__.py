@@ -92,9 +92,9 @@ class Daemon:
 
     _config: Config
     _parts: RuntimeParts
-    _signals: Signals = field(kw_only=True)
-    _log_handler: NonBlockingLogHandler = field(kw_only=True)
-    _notifier: Notifier = field(kw_only=True)
+    signals: Signals = field(kw_only=True)
+    log_handler: NonBlockingLogHandler = field(kw_only=True)
+    notifier: Notifier = field(kw_only=True)
     _runtime: Runtime | None = field(default=None, init=False)
     _connections: set[Connection] = field(factory=set, init=False)
 
@@ -121,7 +121,7 @@ class Daemon:
         self._runtime.serves_mcp = serves_mcp(self._config)
         async with (
             self._runtime.serve() as runtime,
-            watched(os.environ, self._notifier, runtime.parts.journal.answer),
+            watched(os.environ, self.notifier, runtime.parts.journal.answer),
             open_job_server(storage, runtime, job_sessions(runtime)) as job_server,
             trio.open_nursery() as connections,
         ):
@@ -132,13 +132,13 @@ class Daemon:
                 self._announce(path, runtime.listeners[1:])
                 accepting.start_soon(self._warm_up)
                 accepting.start_soon(self._remind, listeners)
-                while (asked := await self._signals.next()) is RELOAD:
+                while (asked := await self.signals.next()) is RELOAD:
                     self._reload(listeners)
                 log.info("%s: shutting down", asked)
                 accepting.cancel_scope.cancel()
             for listener in listeners:
                 listener.close()
-            self._notifier.notify("STOPPING=1")
+            self.notifier.notify("STOPPING=1")
             async with trio.open_nursery() as ending:
                 ending.start_soon(self._stop_waiting, runtime)
                 until = trio.current_time() + self._config.limits.shutdown_grace_s
@@ -175,7 +175,7 @@ class Daemon:
 
     def _reload(self, listeners: Sequence[Listener]) -> None:
         """Read certificates again; a listener whose files cannot be read keeps its certificates."""
-        self._notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self.notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         failed = False
         for listener in listeners:
             try:
@@ -186,7 +186,7 @@ class Daemon:
         if not failed:
             log.info("SIGHUP: certificates have been read again; the rest of the configuration takes a restart")
         _warn(listeners)
-        self._notifier.notify("READY=1")
+        self.notifier.notify("READY=1")
 
     async def _remind(self, listeners: Sequence[Listener]) -> None:
         """Log once a day the certificates that are about to expire."""
@@ -195,7 +195,7 @@ class Daemon:
             await trio.sleep(DAY)
 
     async def _stop_waiting(self, runtime: Runtime) -> None:
-        log.warning("%s again: not waiting for transactions in flight", await self._signals.end())
+        log.warning("%s again: not waiting for transactions in flight", await self.signals.end())
         runtime.stop_waiting()
 
     async def _warm_up(self) -> None:
@@ -213,9 +213,9 @@ class Daemon:
         gc.freeze()
         gc.set_threshold(20_000, 5, 5)
         for address in elsewhere:
-            self._log_handler.write_line(f"hearthd: listening on {address}")
-        self._log_handler.write_line(f"hearthd: ready on {path}")
-        self._notifier.notify(f"READY=1\nSTATUS=ready on {path}")
+            self.log_handler.write_line(f"hearthd: listening on {address}")
+        self.log_handler.write_line(f"hearthd: ready on {path}")
+        self.notifier.notify(f"READY=1\nSTATUS=ready on {path}")
 
 
 def _warn(listeners: Sequence[Listener]) -> None:

@@ -351,13 +351,13 @@ class TlsHandshake:
     scheme = "tls"
 
     _certificates: Certificates
-    _handshake_timeout: float = field(kw_only=True)
-    _send_timeout: float = field(kw_only=True)
+    handshake_timeout: float = field(kw_only=True)
+    send_timeout: float = field(kw_only=True)
 
     async def authenticate(self, connected: socket.socket, peer: str, handler: ConnectionHandler) -> None:
         """See Handshake."""
         del peer
-        stream = await handshake(connected, self._certificates, self._handshake_timeout, self._send_timeout)
+        stream = await handshake(connected, self._certificates, self.handshake_timeout, self.send_timeout)
         carrier = TlsCarrier(stream)
         try:
             principal = certificate_of(stream)

@@ -20,18 +20,19 @@ knows no carrier, no clock and no session.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import orjson
-from attrs import frozen
+from attrs import NOTHING, AttrsInstance, fields, frozen
 
-from hearth.api import HaltStatus, Phase, Plan, PlanStep, Status, StepResult, TaskEvent, TaskResult
+from hearth.api import HaltStatus, Phase, Plan, PlanStep, StepResult, TaskEvent, TaskResult
 from hearth.errors import CarrierError, InvalidParams, RpcError, from_wire
 from hearth.protocol.framing import DocumentTooLong, LineFramer
 from hearth.protocol.jsonrpc import dump_request, kind_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+T = TypeVar("T", bound=AttrsInstance)
 
 MAX_ANSWER_BYTES = 64 << 20
 """The longest line a server may send. It is above the server's own limit for requests, because one answer may carry
@@ -246,89 +247,26 @@ def read_task(value: Any) -> TaskResult:
 
     Raises ProtocolViolation, which names the place, for a known member of another type than the draft's.
     """
-    # A status that this release does not know is passed on as it is: the cast is only for the type checker.
     task = _Reader("task", value)
-    steps = task.optional("steps", list, "an array") or []
-    return TaskResult(
-        task.text("task_id"),
-        cast("Status", task.text("status")),
-        task.optional("intent", str, "a string") or "",
-        tuple([_read_step(_Reader(f"task.steps[{index}]", step)) for index, step in enumerate(steps)]),
-        task.optional("error", str, "a string"),
-        task.optional("error_code", int, "an integer"),
-    )
-
-
-def _read_step(step: _Reader) -> StepResult:
-    latency = step.members.get("latency_ms")
-    if latency is not None and type(latency) is not int and type(latency) is not float:
-        step.fail("latency_ms", "a number", latency)
-    return StepResult(
-        step.text("tool"),
-        cast("Status", step.text("status")),
-        step.optional("result", dict, "an object"),
-        latency,
-        step.optional("error", str, "a string"),
-        step.optional("error_code", int, "an integer"),
-        step.optional("error_data", dict, "an object"),
-        step.optional("rolled_back", bool, "a boolean"),
-        step.optional("seen", dict, "an object"),
-    )
+    steps = task.parts("steps", StepResult)
+    return task.read(TaskResult, intent=task.optional("intent", str) or "", steps=steps)
 
 
 def read_halt(value: Any) -> HaltStatus:
     """Return the result of halt, halt.status and halt.reset. Raises ProtocolViolation as `read_task` does."""
     halt = _Reader("halt", value)
-    return HaltStatus(
-        bool(halt.optional("halted", bool, "a boolean")),
-        halt.optional("since", str, "a string"),
-        halt.optional("reason", str, "a string"),
-        halt.optional("by", str, "a string"),
-        bool(halt.optional("latched", bool, "a boolean")),
-        halt.optional("problem", str, "a string"),
-        bool(halt.optional("stopping", bool, "a boolean")),
-        tuple(halt.optional("unsafe", list, "an array") or ()),
-        halt.optional("inputs", dict, "an object") or {},
-    )
-
-
-_OF_THE_DRAFT = frozenset(("task_id", "seq", "phase", "ts", "step_index"))
+    return halt.read(HaltStatus, halted=bool(halt.optional("halted", bool)))
 
 
 def read_plan(value: Any) -> Plan:
     """Return a plan of plan.prepare or plan.list. Raises ProtocolViolation as `read_task` does."""
     plan = _Reader("plan", value)
-    listed = plan.required("steps", list, "an array")
-    steps = [_Reader(f"plan.steps[{index}]", step) for index, step in enumerate(listed)]
-    return Plan(
-        plan_id=plan.text("plan_id"),
-        hash=plan.text("hash"),
-        effective_risk=plan.required("effective_risk", int, "an integer"),
-        intent=plan.text("intent"),
-        constraints=plan.required("constraints", dict, "an object"),
-        steps=tuple(
-            [
-                PlanStep(
-                    tool=step.text("tool"),
-                    args=step.required("args", dict, "an object"),
-                    before=step.optional("before", dict, "an object"),
-                    after=step.optional("after", dict, "an object"),
-                    expect=step.optional("expect", dict, "an object"),
-                )
-                for step in steps
-            ]
-        ),
-        expires_at=plan.text("expires_at"),
-        needs=plan.optional("needs", dict, "an object"),
-        approved_by=tuple(plan.optional("approved_by", list, "an array") or ()),
-        state=plan.text("state"),
-        principal=plan.text("principal"),
-        own=plan.members.get("own") is True,
-        may_approve=plan.members.get("may_approve") is True,
-        task_id=plan.optional("task_id", str, "a string"),
-        rejected_by=plan.optional("rejected_by", str, "a string"),
-        reason=plan.optional("reason", str, "a string"),
-    )
+    steps = plan.parts("steps", PlanStep, required=True)
+    flags = {name: plan.members.get(name) is True for name in ("own", "may_approve")}
+    return plan.read(Plan, steps=steps, state=plan.text("state"), principal=plan.text("principal"), **flags)
+
+
+_OF_THE_DRAFT = frozenset(("task_id", "seq", "phase", "ts", "step_index"))
 
 
 def read_event(value: Any) -> TaskEvent:
@@ -339,12 +277,32 @@ def read_event(value: Any) -> TaskEvent:
     event = _Reader("task.event", value)
     return TaskEvent(
         event.text("task_id"),
-        event.optional("seq", int, "an integer") or 0,
+        event.optional("seq", int) or 0,
         cast("Phase", event.text("phase")),
-        event.optional("ts", str, "a string") or "",
-        event.optional("step_index", int, "an integer"),
+        event.optional("ts", str) or "",
+        event.optional("step_index", int),
         {name: member for name, member in event.members.items() if name not in _OF_THE_DRAFT},
     )
+
+
+_KINDS: Mapping[Any, tuple[str, tuple[type, ...]]] = {
+    str: ("a string", (str,)),
+    int: ("an integer", (int,)),
+    float: ("a number", (int, float)),
+    bool: ("a boolean", (bool,)),
+    Mapping: ("an object", (dict,)),
+    Sequence: ("an array", (list,)),
+    # A status or phase that this release does not know is passed on as it is.
+    Literal: ("a string", (str,)),
+}
+"""By the annotation of an attribute: the JSON that it is read from, in words and as exact types."""
+
+
+@cache
+def _kinds_of(cls: Hashable) -> Mapping[str, Any]:
+    hints = get_type_hints(cls, localns={"Mapping": Mapping, "Sequence": Sequence})
+    required = {name: get_args(hint)[0] if type(None) in get_args(hint) else hint for name, hint in hints.items()}
+    return {name: get_origin(hint) or hint for name, hint in required.items()}
 
 
 class _Reader:
@@ -358,24 +316,28 @@ class _Reader:
         self.place = place
         self.members: Mapping[str, Any] = value
 
-    def fail(self, name: str, expected: str, value: Any) -> None:
-        raise ProtocolViolation(f"the server sent {kind_of(value)} for {self.place}.{name}, where {expected} was due")
+    def read(self, cls: type[T], **given: Any) -> T:
+        """Return an object of an attrs class, of the members with its attributes' names; `given` are read already."""
+        kinds = _kinds_of(cls)
+        for attribute in fields(cls):
+            if attribute.name not in given:
+                value = self.optional(attribute.name, kinds[attribute.name], required=attribute.default is NOTHING)
+                if value is not None:
+                    given[attribute.name] = tuple(value) if type(value) is list else value
+        return cls(**given)
+
+    def parts(self, name: str, cls: type[T], *, required: bool = False) -> tuple[T, ...]:
+        listed = self.optional(name, Sequence, required=required) or ()
+        return tuple([_Reader(f"{self.place}.{name}[{at}]", part).read(cls) for at, part in enumerate(listed)])
 
     def text(self, name: str) -> str:
-        value = self.members.get(name)
-        if type(value) is not str:
-            self.fail(name, "a string", value)
-        return cast("str", value)
+        return cast("str", self.optional(name, str, required=True))
 
-    def required(self, name: str, kind: type, expected: str) -> Any:
-        value = self.optional(name, kind, expected)
-        if value is None:
-            self.fail(name, expected, value)
-        return value
-
-    def optional(self, name: str, kind: type, expected: str) -> Any:
+    def optional(self, name: str, kind: Any, *, required: bool = False) -> Any:
         # The exact type, so that a boolean does not pass for an integer. Null is as good as absent (draft §2.5).
         value = self.members.get(name)
-        if value is not None and type(value) is not kind:
-            self.fail(name, expected, value)
+        expected, types = _KINDS[kind]
+        if (required or value is not None) and type(value) not in types:
+            place = f"{self.place}.{name}"
+            raise ProtocolViolation(f"the server sent {kind_of(value)} for {place}, where {expected} was due")
         return value

@@ -152,7 +152,7 @@ class EventWriter:
     message_log: MessageLog
     _clock: Callable[[], float]
     state: State = field(default="PENDING", kw_only=True)
-    _sequence: int = field(default=0, kw_only=True)
+    sequence: int = field(default=0, kw_only=True)
     phase: str = field(default="", kw_only=True)
     """The job's phase, in its capability's own words; stored with the next entry."""
     _turn: trio.StrictFIFOLock = field(factory=trio.StrictFIFOLock, init=False)
@@ -209,8 +209,8 @@ class EventWriter:
     def _payload(self, entry: Entry) -> Payload:
         if not isinstance(entry, tuple):
             return entry
-        self._sequence += 1
-        return Event(event_type=entry[0], sequence=self._sequence, data=entry[1])
+        self.sequence += 1
+        return Event(event_type=entry[0], sequence=self.sequence, data=entry[1])
 
     @asynccontextmanager
     async def _uninterrupted(self) -> AsyncIterator[None]:
@@ -221,10 +221,10 @@ class EventWriter:
         """
         with trio.CancelScope(shield=True):
             async with self._turn:
-                sequence = self._sequence
+                sequence = self.sequence
                 try:
                     yield
                 except JobStoreError:
                     # A message that was not stored was not sent, so its number is free again.
-                    self._sequence = sequence
+                    self.sequence = sequence
                     raise

@@ -59,13 +59,13 @@ class Steps:
     """
 
     _session: Session
-    _priority: Priority = field(kw_only=True)
-    _intent: str = field(kw_only=True)
-    _elapsed: Callable[[], float] = field(kw_only=True)
-    _max_risk_level: int = field(kw_only=True)
-    _deadline: Callable[[], float] = field(kw_only=True)
-    _stopping: Callable[[], Awaitable[float]] = field(kw_only=True)
-    _throttled: Callable[[str], Awaitable[None]] = field(kw_only=True)
+    priority: Priority = field(kw_only=True)
+    intent: str = field(kw_only=True)
+    elapsed: Callable[[], float] = field(kw_only=True)
+    max_risk_level: int = field(kw_only=True)
+    deadline: Callable[[], float] = field(kw_only=True)
+    stopping: Callable[[], Awaitable[float]] = field(kw_only=True)
+    throttled: Callable[[str], Awaitable[None]] = field(kw_only=True)
     begun: int = field(default=0, init=False)
     """Steps that were submitted."""
     _was_throttled: bool = field(default=False, init=False)
@@ -116,42 +116,41 @@ class Steps:
             pause = 0.0
             # A cancellation may have come while the beginning was put on record; then there is no time left either.
             await trio.lowlevel.checkpoint_if_cancelled()
-            remaining_ms = max(1.0, math.ceil((self._deadline() - trio.current_time()) * 1000))
+            remaining_ms = max(1.0, math.ceil((self.deadline() - trio.current_time()) * 1000))
             # Shielded: a submission that is not awaited could run without a record of it here.
             with trio.CancelScope(shield=True):
                 try:
                     return await self._session.submit(
-                        f"{name}: {self._intent}"[:MOST_INTENT],
+                        f"{name}: {self.intent}"[:MOST_INTENT],
                         steps,
                         max_duration_ms=remaining_ms,
-                        priority=self._priority,
-                        max_risk_level=self._max_risk_level,
+                        priority=self.priority,
+                        max_risk_level=self.max_risk_level,
                         **constraints,
                     )
                 except RateLimited as error:
                     pause = float((error.data or {}).get("retry_after_ms", 0)) / 1000
             if not self._was_throttled:
                 self._was_throttled = True
-                await self._throttled(name)
+                await self.throttled(name)
             await trio.sleep(max(pause, SHORTEST_PAUSE))
 
     async def _stop(self, task: Task) -> Outcome:
         """Ask the task to stop, wait for it, and return its outcome."""
-        with trio.CancelScope(shield=True):
-            until = await self._stopping()
-        with trio.CancelScope(shield=True, deadline=until) as wait:
+        with trio.CancelScope(shield=True) as wait:
+            wait.deadline = await self.stopping()
             self._waits.add(wait)
             try:
                 await task.cancel()
                 done = await task.wait()
             except RpcError:
-                return Outcome(status="unknown", elapsed_s=self._elapsed())
+                return Outcome(status="unknown", elapsed_s=self.elapsed())
             finally:
                 self._waits.discard(wait)
             if not _began(done):
                 return self._failed("cancelled", None, _NO_EFFECT)
             return self._outcome(done)
-        return Outcome(status="unknown", elapsed_s=self._elapsed())
+        return Outcome(status="unknown", elapsed_s=self.elapsed())
 
     def _outcome(self, done: TaskResult) -> Outcome:
         if _all_done(done):
@@ -160,7 +159,7 @@ class Steps:
             if (size := len(orjson.dumps(value))) > MOST_OUTCOME_BYTES:
                 reason = f"the result is {size} bytes, and of an operation at most {MOST_OUTCOME_BYTES} are kept"
                 return self._failed(reason, None, {"effect": "done", "size": size})
-            return Outcome(elapsed_s=self._elapsed(), value=value)
+            return Outcome(elapsed_s=self.elapsed(), value=value)
         index, step = next(
             ((index, step) for index, step in enumerate(done.steps) if step.status not in ("SUCCESS", "CANCELLED")),
             (0, None),
@@ -177,7 +176,7 @@ class Steps:
 
     def _failed(self, error: str, code: int | None, data: Mapping[str, Any] | None) -> Outcome:
         details = None if data is None else dict(data)
-        return Outcome(status="failed", elapsed_s=self._elapsed(), error=error, error_code=code, error_data=details)
+        return Outcome(status="failed", elapsed_s=self.elapsed(), error=error, error_code=code, error_data=details)
 
 
 def _all_done(done: TaskResult) -> bool:

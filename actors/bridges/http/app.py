@@ -292,15 +292,15 @@ class AccessControl:
     _app: ASGIApp
     _hosts: Hosts
     _callers: Callers
-    _max_body: int = field(kw_only=True)
-    _body_timeout: float = field(kw_only=True)
+    max_body: int = field(kw_only=True)
+    body_timeout: float = field(kw_only=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI; `scope["state"]` has its PeerConnection."""
         connection: PeerConnection = scope["state"]["connection"]
         answer = _Answer(send, connection)
         try:
-            await self._serve(scope, _Body(receive, self._max_body, self._body_timeout), answer, connection)
+            await self._serve(scope, _Body(receive, self.max_body, self.body_timeout), answer, connection)
         except Problem as problem:
             if answer.begun:
                 raise
@@ -405,13 +405,13 @@ class Callers:
     _policy: Sequence[PolicyEntry]
     _tokens: Tokens
     _report: Callable[[str, str], None]
-    _behind_proxy: bool = field(kw_only=True)
+    behind_proxy: bool = field(kw_only=True)
 
     def of(self, headers: Headers, connection: PeerConnection) -> Principal | Refused:
         """Return the principal of a request on this connection, or the reason why there is none."""
         try:
             return caller(
-                headers, self._tokens, connection.certificate, connection.local, behind_proxy=self._behind_proxy
+                headers, self._tokens, connection.certificate, connection.local, behind_proxy=self.behind_proxy
             )
         except Refused as refused:
             return refused

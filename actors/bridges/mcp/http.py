@@ -72,9 +72,9 @@ class HttpClients:
     _session_factories: SessionFactories
     _nursery: trio.Nursery
     _accounts: Accounts
-    _alive: Callable[[Principal, Session], bool] = field(kw_only=True)
-    _idle_ttl: float = field(kw_only=True)
-    _most: int = field(kw_only=True)
+    alive: Callable[[Principal, Session], bool] = field(kw_only=True)
+    idle_ttl: float = field(kw_only=True)
+    most: int = field(kw_only=True)
     _by_session: dict[str, Client] = field(factory=dict, init=False)
     _by_name: dict[str, dict[str, _Known]] = field(factory=dict, init=False)
     sessions: dict[str, Any] = field(factory=dict, init=False)
@@ -97,7 +97,7 @@ class HttpClients:
             if session_id not in self.sessions:
                 raise MCPError(code=INVALID_REQUEST, message="This MCP session has ended; initialize a new one")
             name, version = who(ctx)
-            keep_alive = min(KEEP_ALIVE, self._idle_ttl / 3)
+            keep_alive = min(KEEP_ALIVE, self.idle_ttl / 3)
             client = self._client(principal, name, version, keep_alive)
             self._by_session[session_id] = client
         return client
@@ -136,7 +136,7 @@ class HttpClients:
 
     def _make_room(self, principal: Principal, named: dict[str, _Known]) -> None:
         """Forget a client without a session, if the principal has as many clients as it may. Raises MCPError."""
-        if len(named) < self._most:
+        if len(named) < self.most:
             return
         for name, known in named.items():
             if not self._is_open(principal, known):
@@ -145,21 +145,21 @@ class HttpClients:
                 return
         raise MCPError(
             code=INVALID_REQUEST,
-            message=f"{self._most} clients of yours have sessions; use fewer names in clientInfo, or wait until some "
-            f"have been idle for {self._idle_ttl:g} s",
+            message=f"{self.most} clients of yours have sessions; use fewer names in clientInfo, or wait until some "
+            f"have been idle for {self.idle_ttl:g} s",
         )
 
     def _is_open(self, principal: Principal, known: _Known) -> bool:
         """Return True if a client has a session, or is opening one."""
         session = known.client.opened
-        return not known.client.idle and (session is None or self._alive(principal, session))
+        return not known.client.idle and (session is None or self.alive(principal, session))
 
     async def _until_over(self, principal: Principal, name: str, known: _Known) -> None:
         """Forget a client after the idle TTL without a request, once its session has ended."""
         named = self._by_name[principal.key]
         while named.get(name) is known:
-            await trio.sleep_until(known.used + self._idle_ttl)
-            if known.used + self._idle_ttl > trio.current_time():
+            await trio.sleep_until(known.used + self.idle_ttl)
+            if known.used + self.idle_ttl > trio.current_time():
                 continue
             if self._is_open(principal, known):
                 # Work that it began goes on in its session.

@@ -116,7 +116,7 @@ class Changes:
 
     _canonical: Callable[[str], str | None]
     _look: Look
-    _every: float = field(default=EVERY, kw_only=True)
+    every: float = field(default=EVERY, kw_only=True)
     _subscriptions: WeakKeyDictionary[Client, _ClientSubscriptions] = field(factory=WeakKeyDictionary, init=False)
 
     async def subscribe(self, request: McpRequest, uri: str) -> bool:
@@ -262,12 +262,12 @@ class Changes:
             if not watch.ready.is_set() and not isinstance(error, _PASSING):
                 watch.error = error
             retry_ms = (error.data or {}).get("retry_after_ms", 0) if isinstance(error, RateLimited) else 0
-            return max(self._every, retry_ms / 1000)
+            return max(self.every, retry_ms / 1000)
         before, watch.seen = watch.seen, now
         if before is not _UNKNOWN and before != now:
             for notify, _ in list(watch.subscribers.values()):
                 await notify()
-        return self._every
+        return self.every
 
 
 class _Stream:
