@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 import trio
+from attrs import define, field
 
 from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.events import EventLog, to_keep
@@ -102,95 +103,58 @@ def cost_of(intent: str, steps: Sequence[StepRun]) -> tuple[int, int]:
     )
 
 
+@define(eq=False)
 class TaskActor:
     """One accepted task.
 
     `acknowledge` is called once: with None when the submission is on record, or with the error that prevents it. `kept`
-    is filled when its idempotency key is kept; the task begins only then.
-    `on_end` is called once, last, with `status` and `snapshot` set.
+    is filled when its idempotency key is kept; the task begins only then. `on_end` is called once, last, with `status`
+    and `snapshot` set.
     """
 
-    __slots__ = (
-        "_account",
-        "_acknowledge",
-        "_constraints",
-        "_current",
-        "_error",
-        "_events",
-        "_kept",
-        "_leases",
-        "_mark",
-        "_minor",
-        "_on_end",
-        "_patience",
-        "_posted",
-        "_reason",
-        "_records",
-        "_result_bytes",
-        "_scope",
-        "_services",
-        "_started_at",
-        "charged",
-        "intent",
-        "log",
-        "requester",
-        "snapshot",
-        "status",
-        "steps",
-        "task_id",
-        "verdict",
-    )
+    requester: Requester
+    intent: str
+    steps: Sequence[StepRun]
+    _constraints: Constraints
+    _services: TaskServices
+    _account: Account = field(kw_only=True, alias="account")
+    _started_at: float = field(kw_only=True, alias="now")
+    _acknowledge: Callable[[RpcError | None], None] | None = field(kw_only=True, alias="acknowledge")
+    _on_end: Callable[[TaskActor], None] = field(kw_only=True, alias="on_end")
+    _kept: Slot[None] | None = field(default=None, kw_only=True, alias="kept")
+    task_id: str = field(init=False)
+    status: Status = field(default="QUEUED", init=False)
+    charged: int = field(init=False)
+    """Bytes of memory that are charged for it, without its history's; the task registry releases them."""
+    log: EventLog = field(init=False)
+    verdict: Status | None = field(default=None, init=False)
+    """The terminal status, once it is decided; `status` is set when it is on record."""
+    snapshot: bytes | None = field(default=None, init=False)
+    """The task as task.get shows it, once it is on record and can no longer change."""
+    _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    _reason: CancelReason | None = field(default=None, init=False)
+    _error: RpcError | None = field(default=None, init=False)
+    _current: int | None = field(default=None, init=False)
+    # Also tickets of leases that are still queued: releasing one withdraws it.
+    _leases: list[tuple[Bus, Ticket]] = field(factory=list, init=False)
+    _mark: float = field(init=False)
+    """The Trio time when the last step or wait for a lease ended: the next step's latency counts from it."""
+    # A task without guarded steps is acknowledged, and runs, even if its records cannot be written.
+    _minor: bool = field(init=False)
+    _result_bytes: int = field(default=0, init=False)
+    _patience: float = field(default=FINAL_COMMIT_LIMIT, init=False)
+    # Records that are not posted yet, receipts of posted ones, and events that wait for those receipts.
+    _records: list[Mapping[str, Any]] = field(factory=list, init=False)
+    _posted: list[Receipt] = field(factory=list, init=False)
+    _events: list[tuple[str, dict[str, Any]]] = field(factory=list, init=False)
 
-    def __init__(
-        self,
-        requester: Requester,
-        intent: str,
-        steps: Sequence[StepRun],
-        constraints: Constraints,
-        services: TaskServices,
-        *,
-        account: Account,
-        now: float,
-        acknowledge: Callable[[RpcError | None], None],
-        on_end: Callable[[TaskActor], None],
-        kept: Slot[None] | None = None,
-    ) -> None:
-        self.requester = requester
-        self.task_id = requester.task_id
-        self.intent = intent
-        self.steps = steps
-        self.status: Status = "QUEUED"
-        self._account = account
-        self.charged, history = cost_of(intent, steps)
-        """Bytes of memory that are charged for it, without its history's; the task registry releases them."""
-        account.add(self.charged + history)
-        self.log = EventLog(requester.task_id, services.journal.metrics, account, history)
-        self.verdict: Status | None = None
-        """The terminal status, once it is decided; `status` is set when it is on record."""
-        self.snapshot: bytes | None = None
-        """The task as task.get shows it, once it is on record and can no longer change."""
-        self._constraints = constraints
-        self._services = services
-        self._acknowledge: Callable[[RpcError | None], None] | None = acknowledge
-        self._on_end = on_end
-        self._kept = kept
-        self._scope = trio.CancelScope()
-        self._reason: CancelReason | None = None
-        self._error: RpcError | None = None
-        self._current: int | None = None
-        # Also tickets of leases that are still queued: releasing one withdraws it.
-        self._leases: list[tuple[Bus, Ticket]] = []
-        self._started_at = now
-        self._mark = now
-        """The Trio time when the last step or wait for a lease ended: the next step's latency counts from it."""
-        # A task without guarded steps is acknowledged, and runs, even if its records cannot be written.
-        self._minor = not any(step.guarded for step in steps)
-        self._result_bytes = 0
-        self._patience = FINAL_COMMIT_LIMIT
-        # Records that are not posted yet, receipts of posted ones, and events that wait for those receipts.
-        self._records: list[Mapping[str, Any]] = []
-        self._posted: list[Receipt] = []
-        self._events: list[tuple[str, dict[str, Any]]] = []
+    def __attrs_post_init__(self) -> None:
+        self.task_id = self.requester.task_id
+        self.charged, history = cost_of(self.intent, self.steps)
+        self._account.add(self.charged + history)
+        self.log = EventLog(self.task_id, self._services.journal.metrics, self._account, history)
+        self._mark = self._started_at
+        self._minor = not any(step.guarded for step in self.steps)
 
     # --- called by the session ----------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from hearth.errors import LimitViolated, RpcError, effect_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 
-    from hearth.actors.bus.limits import BusLimits, RegisterWrite
+    from hearth.actors.bus.limits import RegisterWrite
     from hearth.actors.bus.queue import Ticket
     from hearth.drivers.base import Driver
     from hearth.drivers.boards import Board
@@ -84,7 +84,7 @@ class BusGuard:
         self.lines = lines
         """The limits of a chip's lines; the bus keeps their longest time on."""
         self.registers = registers
-        self._limits: BusLimits | None = lines or registers
+        self._limits = lines or registers
         self._driver: Any = driver
         # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
         self._clock: Callable[[], float] = time.monotonic

@@ -16,7 +16,7 @@ read first. Bounds are compared as the register's integers, never as floating-po
 from __future__ import annotations
 
 from math import ceil, floor, inf
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from attrs import define, frozen
 
@@ -34,22 +34,6 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds between two attempts to bring a line to its safe state."""
-
-
-class BusLimits(Protocol):
-    """The limits of the outputs of one bus."""
-
-    def check(self, output: Hashable, level: Any, now: float) -> Any:
-        """Return the level to drive, which differs from `level` where it was clamped. Raises LimitViolated."""
-
-    def note(self, output: Hashable, level: Any, now: float) -> None:
-        """Note that an output is now at a level; None where it is not known."""
-
-    def failed(self, output: Hashable, level: Any, now: float) -> None:
-        """Note that bringing an output to a level has failed, and that it may be there."""
-
-    def foresee(self, drive: Drive) -> None:
-        """Refuse what could never pass, whatever the state of the output. Raises LimitViolated."""
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -78,7 +62,7 @@ class _TimedLine:
 
 
 class LineLimits:
-    """The limits of the lines of one GPIO chip."""
+    """The limits of the lines of one GPIO chip; `RegisterLimits` has the same methods."""
 
     def __init__(self, chip: str, specs: Iterable[LineSpec]) -> None:
         self._chip = chip
@@ -86,7 +70,7 @@ class LineLimits:
         self._opened = False
 
     def check(self, output: Hashable, level: Any, now: float) -> Any:
-        """See BusLimits: a line that does not switch is never refused."""
+        """Return the level to drive. Raises LimitViolated; a line that does not switch is never refused."""
         line = self._lines.get(output)  # type: ignore[call-overload]
         if line is None:
             return level
@@ -104,7 +88,7 @@ class LineLimits:
         return level
 
     def note(self, output: Hashable, level: Any, now: float) -> None:
-        """See BusLimits."""
+        """Note that a line is now at a level."""
         line = self._lines.get(output)  # type: ignore[call-overload]
         if line is None:
             return
@@ -161,12 +145,12 @@ class LineLimits:
         line.pause = min(2 * line.pause, LONGEST_PAUSE)
 
     def failed(self, output: Hashable, level: Any, now: float) -> None:
-        """See BusLimits: a line that may be on counts as on, and one that may be off does not count as off."""
+        """Note that a line may be at a level, which failed: it counts as on if it may be on, and not as off."""
         if level == 1:
             self.note(output, level, now)
 
     def foresee(self, drive: Drive) -> None:
-        """See BusLimits: a pulse that is too short or too long."""
+        """Refuse what could never pass, a pulse that is too short or too long. Raises LimitViolated."""
         line = self._lines.get(drive.output)  # type: ignore[call-overload]
         if line is None or drive.duration_ms is None:
             return
@@ -329,7 +313,7 @@ class RegisterLimits:
                     yield (addr, spec.reg), int.from_bytes(answer[: spec.size], spec.order, signed=spec.signed)
 
     def check(self, output: Hashable, level: Any, now: float) -> Any:
-        """See BusLimits; the level of a register is its number."""
+        """Return the number to write, which differs from `level` where it is clamped. Raises LimitViolated."""
         place = cast("tuple[int, int]", output)
         register = self._registers.get(place)
         if register is None:
@@ -362,18 +346,18 @@ class RegisterLimits:
         raise self._beyond(place, register.spec, level, limit, wait)
 
     def note(self, output: Hashable, level: Any, now: float) -> None:
-        """See BusLimits."""
+        """Note the number that was written to a register or read from it; None where it is not known."""
         register = self._registers.get(output)  # type: ignore[call-overload]
         if register is not None and register.raw != level:
             register.raw, register.since = level, now
 
     def failed(self, output: Hashable, level: Any, now: float) -> None:
-        """See BusLimits: its value is not known any more."""
+        """Note that a write has failed: the register's value is not known any more."""
         del level
         self.note(output, None, now)
 
     def foresee(self, drive: Drive) -> None:
-        """See BusLimits: registers that are not written, and values beyond `min` and `max`."""
+        """Refuse registers that are not written, and values beyond `min` and `max`. Raises LimitViolated."""
         addr = cast("int", drive.output)
         if not self.lists(addr, ten_bit=False):
             return
