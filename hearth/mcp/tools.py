@@ -576,8 +576,21 @@ def usable(grant: Grant) -> list[str]:
     return [
         mcp_name
         for mcp_name, tool in zip(CARD_TOOLS, BY_NAME.values(), strict=True)
-        if tool.name in grant.allowed and tool.risk_level <= grant.max_risk
+        if _refusal(tool, grant) is None
     ]
+
+
+def _refusal(tool: CardTool, grant: Grant) -> str | None:
+    """Return the reason for which a grant does not permit a tool, or None."""
+    if tool.name not in grant.allowed:
+        return f"not in the allowlist of policy {grant.policy!r}"
+    if tool.risk_level > grant.max_risk:
+        return f"max_risk_level={grant.max_risk} < tool={tool.risk_level}"
+    rule = grant.approval_for(tool.risk_level)
+    if rule is not None:
+        # A use is no task, and so no plan that a person could approve.
+        return f"policy {grant.policy!r} asks for an approval from risk {rule.from_risk} on, and this takes none"
+    return None
 
 
 def check_use(name: str, grant: Grant, rates: RateLimits, now: float) -> CardTool:
@@ -585,11 +598,7 @@ def check_use(name: str, grant: Grant, rates: RateLimits, now: float) -> CardToo
     tool = BY_NAME.get(name)
     if tool is None:
         raise ToolNotFound(f"Tool not found: {name[:100]}", data={"tool": name[:100]})
-    reason = None
-    if name not in grant.allowed:
-        reason = f"not in the allowlist of policy {grant.policy!r}"
-    elif tool.risk_level > grant.max_risk:
-        reason = f"max_risk_level={grant.max_risk} < tool={tool.risk_level}"
+    reason = _refusal(tool, grant)
     if reason is not None:
         raise PermissionDenied(f"Permission denied: {name}: {reason}", data={"tool": name, "reason": reason})
     refused = rates.check({name: 1}, now)

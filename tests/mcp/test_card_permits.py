@@ -42,6 +42,21 @@ def kept(directory):
     return sorted(path.name for path in directory.rglob("*.json"))
 
 
+async def test_a_card_is_not_declared_where_the_policy_asks_for_an_approval_of_it(tmp_path, era):
+    # A use is no task and cannot be prepared as a plan: no person could approve it.
+    supervised = entry(approval=[{"from_risk": 1}])
+    async with (
+        running(BenchWorld(policy=(supervised,))) as world,
+        serving([cards(tmp_path)], era, sessions=world.sessions()) as (client, _),
+    ):
+        assert "agentcard_declare" not in [tool.name for tool in (await client.list_tools()).tools]
+        refused = await client.call_tool("agentcard_declare", {"card_json": CARD})
+        assert refused.is_error
+        assert "asks for an approval from risk 1 on" in refused.content[0].text
+        assert not (await client.call_tool("agentcard_list", {})).is_error
+    assert kept(tmp_path) == []
+
+
 async def test_a_policy_without_them_shows_none_and_refuses_all_with_the_reason_on_record(tmp_path, era):
     async with (
         running(BenchWorld(policy=(entry(tools=["bench.*"]),))) as world,
