@@ -91,10 +91,12 @@ class LocalLink(SessionLink):
         self._runtime = runtime
         self._principal = principal
         self._thread = threading.get_ident()
+        self._of_job = False
 
     async def open(self, opening: SessionOpen, tools: frozenset[str] | None = None) -> Mapping[str, Any]:
-        """Call session.open, the one method without a session."""
+        """Call session.open, the one method without a session; with `tools`, for a job."""
         request = LocalRequest(opening, LocalFollower())
+        self._of_job = tools is not None
         session = self._runtime.open_session(self._principal, opening, request, tools)
         try:
             opened: Mapping[str, Any] = await request.slot.get()
@@ -164,7 +166,7 @@ class LocalLink(SessionLink):
         await self._ask("task.events.subscribe", params, follower)
 
     def _session(self, session_id: str) -> Session:
-        return self._runtime.find_session(session_id, self._principal.key)
+        return self._runtime.find_session(session_id, self._principal.key, of_job=self._of_job)
 
     def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
         """See SessionLink."""

@@ -194,6 +194,8 @@ class Runtime:
         self.parts = parts
         self.closing = False
         self._sessions: dict[str, Session] = {}
+        self._of_jobs: set[str] = set()
+        """The ids of the sessions in which jobs run their steps."""
         self._per_principal: dict[str, int] = {}
         self._grants: dict[tuple[str, frozenset[str] | None], Grant] = {}
         self.refusals = Refusals(parts.journal, Rate.parse(parts.limits.reject_rate), parts.clock)
@@ -322,6 +324,8 @@ class Runtime:
         account = self.memory.for_principal(principal.key)
         session = Session(principal.key, grant, opening, self._services, account)
         self._sessions[session.session_id] = session
+        if tools is not None:
+            self._of_jobs.add(session.session_id)
         self._per_principal[principal.key] = count + 1
         self._running += 1
         self._nursery.start_soon(self._run_session, session, request)
@@ -345,13 +349,14 @@ class Runtime:
             self._running -= 1
             self._one_ended.set()
 
-    def find_session(self, session_id: str, principal: str) -> Session:
-        """Return a session of this principal by its id.
+    def find_session(self, session_id: str, principal: str, *, of_job: bool = False) -> Session:
+        """Return a session of this principal by its id; `of_job`: one in which a job runs its steps, and no other.
 
-        Raises SessionInvalid; the same for the session of another principal, so that its existence is not disclosed.
+        Raises SessionInvalid; the same for the session of another principal, so that its existence is not disclosed. A
+        job's session takes requests from its job alone: what was approved is the job, and its steps need no approvals.
         """
         session = self._sessions.get(session_id)
-        if session is None or session.principal != principal:
+        if session is None or session.principal != principal or (session_id in self._of_jobs) != of_job:
             raise SessionInvalid
         return session
 
@@ -363,6 +368,7 @@ class Runtime:
     def _forget(self, session: Session) -> None:
         if self._sessions.pop(session.session_id, None) is not None:
             self._timers.forget(session.session_id)
+            self._of_jobs.discard(session.session_id)
             count = self._per_principal[session.principal] - 1
             if count:
                 self._per_principal[session.principal] = count

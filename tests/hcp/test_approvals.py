@@ -8,6 +8,7 @@ from support.hcp import Caller, capability, hcp_world, reading, step
 from support.world import ALICE, BOB
 
 from hearth.actors.approval import Decision
+from hearth.errors import SessionInvalid
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
 
@@ -289,3 +290,32 @@ async def test_a_job_whose_risk_the_policy_lets_run_only_when_approved_waits_and
         assert "set" in world.observer.labels("begin")
         (record,) = world.records("hcp.approve")
         assert (record["by"], record["approved_by"]) == (CAROL.key, [BOB.key, CAROL.key])
+
+
+async def test_the_session_of_an_approved_job_takes_nothing_from_its_caller_beside_the_job(tmp_path):
+    # Its steps need no approvals of their own, and its id is in the audit log.
+    policy = (
+        PolicyEntry(name="agents", match=Match(uid=ALICE.uid), approval=[{"from_risk": 2, "other": True}]),
+        PolicyEntry(name="persons", match=Match(any=True), rights=["approve"]),
+    )
+    holds = capability(
+        "hold", reading(step("set", line=1, value=1), step("read", gate="g")), safety={"risk_floor": "R3"}
+    )
+    async with hcp_world(tmp_path / "hcp", holds, policy=policy) as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        document = Caller.submission("hold")
+        await alice.send(document)
+        (shown,) = await asked(bob)
+        await bob.call("hcp.decide", approval_id=shown["approval_id"], approve=True)
+        answer = await alice.until_replied(document)
+        await world.gate("g").reached()
+        (accepted,) = world.records("hcp.accept")
+        more = {"intent": "more", "steps": [{"tool": "bench.set", "args": {"line": 2, "value": 1}}]}
+        for speaks in (alice, world.caller(ALICE)):
+            refused = await speaks.ask("task.submit", {"session_id": accepted["session_id"], "task": more})
+            assert refused["error"]["code"] == SessionInvalid.code
+        with pytest.raises(SessionInvalid):
+            await world.sessions(ALICE).attach(accepted["session_id"]).run("bench.set", line=2, value=1)
+        world.gate("g").open()
+        await alice.closed(answer["session_id"])
+        assert 2 not in world.driver.levels
