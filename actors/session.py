@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from hearth._util.ids import new_id
 from hearth.actors.admission import Admission, Unchecked, check_paths_blocking
@@ -127,52 +127,50 @@ class SessionServices:
     """The tokens that each principal has used, over all its sessions."""
 
 
+@define(eq=False)
 class Session:
     """One session. Connections use only its `session_id`, its `principal`, `ended` and `post`."""
 
-    __slots__ = (
-        "_account",
-        "_admission",
-        "_charged",
-        "_closers",
-        "_grant",
-        "_handling",
-        "_idle_timer",
-        "_inbox",
-        "_nursery",
-        "_opener",
-        "_opening",
-        "_plan_requests",
-        "_resets",
-        "_services",
-        "_subscribers",
-        "_task_registry",
-        "_unrecorded",
-        "_waits",
-        "_winding_up",
-        "end_recorded",
-        "made_safe",
-        "principal",
-        "reason",
-        "session_id",
-    )
+    principal: str
+    _grant: Grant
+    _opening: SessionOpen
+    _services: SessionServices
+    _account: Account
+    session_id: str = field(factory=new_id, init=False)
+    _charged: int = field(init=False)
+    _opener: EventSink | None = field(default=None, init=False)
+    _inbox: Mailbox[Message] = field(factory=Mailbox, init=False)
+    _task_registry: TaskRegistry = field(init=False)
+    _admission: Admission = field(init=False)
+    _subscribers: Subscribers = field(init=False)
+    _plan_requests: PlanRequests = field(init=False)
+    # Scopes of requests that wait: `_wind_up` cancels them, since a disk or a person may not answer for long.
+    _waits: set[trio.CancelScope] = field(factory=set, init=False)
+    _idle_timer: IdleTimer = field(init=False)
+    _resets: deque[int] = field(factory=deque, init=False)
+    """For each request of halt.reset in the mailbox: the number of halts when it came."""
+    # The request that is being executed: a crash must answer it, too.
+    _handling: Request | None = field(default=None, init=False)
+    # Requests of session.close, answered when the end is on record.
+    _closers: list[Request] = field(factory=list, init=False)
+    reason: str | None = field(default=None, init=False)
+    """The reason why the session takes no more requests; None while it does."""
+    _nursery: trio.Nursery | None = field(default=None, init=False)
+    _winding_up: bool = field(default=False, init=False)
+    _unrecorded: bool = field(default=False, init=False)
+    end_recorded: bool = field(default=False, init=False)
+    """True once the record of the end has been posted to the journal."""
+    made_safe: list[Any] = field(factory=list, init=False)
+    """The reports of outputs that were made safe last, for the record of a session that was torn down."""
 
-    def __init__(
-        self, principal: str, grant: Grant, opening: SessionOpen, services: SessionServices, account: Account
-    ) -> None:
-        """Make a session and charge its memory. Raises QueueFull."""
-        self._account = account
+    def __attrs_post_init__(self) -> None:
+        """Charge the memory. Raises QueueFull."""
+        principal, grant, account = self.principal, self._grant, self._account
+        services, opening = self._services, self._opening
         self._charged = SESSION_BYTES + text_bytes(
             opening.client_name, opening.client_version, opening.protocol_version
         )
         account.charge(self._charged)
-        self.session_id = new_id()
-        self.principal = principal
-        self._grant = grant
-        self._opening = opening
-        self._opener: EventSink | None = None
-        self._services = services
-        self._inbox: Mailbox[Message] = Mailbox()
         self._task_registry = TaskRegistry(
             principal, services.limits.max_tasks, services.limits.history, account, services.keys
         )
@@ -199,24 +197,7 @@ class Session:
             services.tasks.halt_flag,
             account,
         )
-        # Scopes of requests that wait: `_wind_up` cancels them, since a disk or a person may not answer for long.
-        self._waits: set[trio.CancelScope] = set()
         self._idle_timer = IdleTimer(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
-        self._resets: deque[int] = deque()
-        """For each request of halt.reset in the mailbox: the number of halts when it came."""
-        # The request that is being executed: a crash must answer it, too.
-        self._handling: Request | None = None
-        # Requests of session.close, answered when the end is on record.
-        self._closers: list[Request] = []
-        self.reason: str | None = None
-        """The reason why the session takes no more requests; None while it does."""
-        self._nursery: trio.Nursery | None = None
-        self._winding_up = False
-        self._unrecorded = False
-        self.end_recorded = False
-        """True once the record of the end has been posted to the journal."""
-        self.made_safe: list[Any] = []
-        """The reports of outputs that were made safe last, for the record of a session that was torn down."""
 
     def post(self, message: Message) -> None:
         """Add a message to the session's mailbox; never waits."""
