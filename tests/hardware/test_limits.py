@@ -11,18 +11,21 @@ import json
 import random
 import subprocess
 import sys
-from contextlib import contextmanager
+from collections import Counter
+from contextlib import AsyncExitStack, contextmanager
 
 import pytest
 import trio
 from support.gpio_sim import gpio_sim
 from support.i2c_stub import stub_bus
 from support.waiting import passes
+from support.world import simulated
+from support.writers import WRITERS, serving
 
 import hearth
 from hearth import step
-from hearth.config.model import Config, PolicyConfig
-from hearth.errors import LimitViolated, RpcError
+from hearth.config.model import BoardConfig, PolicyConfig
+from hearth.errors import LimitViolated
 
 pytestmark = pytest.mark.slow
 
@@ -145,45 +148,38 @@ def a_step(dice, bus):
     return step("i2c.write", bus=bus, addr=0x48, reg=0x10, hex=f"{dice.randint(0, 230):02x}")
 
 
-async def storm(session, dice, bus, left):
+async def storm(write, ran, dice, bus, left):
     while left[0] > 0:
         steps = [a_step(dice, bus) for _ in range(dice.randint(1, 16))]
         left[0] -= len(steps)
-        if dice.random() < 0.2:
+        if rollback := dice.random() < 0.2:
             steps.append(step("i2c.read", bus=bus, addr=0x20, len=1))
-        try:
-            task = await session.submit("storm", steps, abort_on_step_failure=False, rollback_on_failure=True)
-        except RpcError:
-            await trio.lowlevel.checkpoint()
-            continue
-        if dice.random() < 0.1:
-            await trio.sleep(dice.random() * 0.05)
-            await task.cancel()
-        await task.wait()
+        ran += await write(steps, rollback=rollback, give_up_s=dice.random() * 0.05 if dice.random() < 0.1 else None)
+        ran["rolled back"] += rollback
+        ran["pulses"] += sum(one.tool == "gpio.pulse" for one in steps)
         if dice.random() < 0.3:
             # Else the time between two switchings would all be spent on refusals.
             await trio.sleep(dice.random() * 0.1)
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(WRITES, marks=pytest.mark.proof)], ids=["some", "many"])
-async def test_an_observer_of_the_kernels_lines_sees_no_level_outside_the_limits(outside, profile, count):
+async def test_an_observer_of_the_kernels_lines_sees_no_level_outside_the_limits(outside, profile, tmp_path, count):
     cell, bus = outside
     dice, left = random.Random(count), [count]
+    ran = {surface: Counter() for surface in WRITERS}
+    world = simulated(tmp_path, board=BoardConfig(profile=profile), policy=(UNHURRIED,))
     with trio.fail_after(120 + count / 50):
-        async with (
-            hearth.open_runtime(board=profile, config=Config(policy=(UNHURRIED,))) as runtime,
-            runtime.open_session() as one,
-            runtime.open_session() as other,
-        ):
-            await one.run("i2c.write", bus=bus, addr=0x48, reg=0x10, hex="64")
+        async with serving(world), AsyncExitStack() as opened:
+            writers = {surface: await opened.enter_async_context(WRITERS[surface](world)) for surface in WRITERS}
+            await writers["in process"]([step("i2c.write", bus=bus, addr=0x48, reg=0x10, hex="64")])
             with observing(bus, [str(cell._attribute(line, "value")) for line in ("heater", "motor")]) as observer:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(storm, one, dice, bus, left)
-                    nursery.start_soon(storm, other, dice, bus, left)
+                    for surface, write in writers.items():
+                        nursery.start_soon(storm, write, ran[surface], dice, bus, left)
                 observer.stdin.close()
                 seen = json.loads(await trio.to_thread.run_sync(observer.stdout.read))
     heater, motor = ([(level, least, most) for level, least, most in spans] for spans in seen["spans"])
-    print(len(heater), len(motor), seen["samples"], seen["values"][:1], seen["values"][-1:])
+    print(ran, len(heater), len(motor), seen["samples"], seen["values"][:1], seen["values"][-1:])
     late = 1.0
     """Seconds by which a busy machine's timer may be late."""
     assert [span for span in heater if span[2] < 0.06] == []
@@ -192,3 +188,5 @@ async def test_an_observer_of_the_kernels_lines_sees_no_level_outside_the_limits
     assert [span for span in motor if not span[0] and span[2] < 0.04] == []
     assert 10 <= seen["values"][0] <= seen["values"][-1] <= 200
     assert min(len(heater), len(motor), len(seen["values"])) > 5
+    assert all(min(counted["done"], counted["refused"]) > 10 for counted in ran.values()), ran
+    assert min(sum(counted[what] for counted in ran.values()) for what in ("rolled back", "pulses")) > 5, ran

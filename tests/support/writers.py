@@ -2,24 +2,29 @@
 
 `async with WRITERS[surface](world) as write` opens it; then `await write(steps)` has all these steps tried and counts
 those that were "done" and those that were "refused". With `rollback`, the last of the steps must be one that fails:
-what the others have done is undone. With `give_up_s`, the caller changes its mind after so long.
+what the others have done is undone. With `give_up_s`, the caller changes its mind after so long. Cancel `write`, but
+not the opening and the closing of a writer: they are a connection.
 
-The job of HCP is one function that runs until its writer is closed, in one HACP session: `with_jobs` offers it in a
-world, and `serving_jobs` accepts it.
+The job of HCP is one function that runs until its writer is closed, in one HACP session. `serving(world)` runs a world
+that takes it.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import trio
 from attrs import evolve
 from support.hcp import capability
 from support.mcp import mcp_client
+from support.world import running
 
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.embedded import job_sessions
@@ -128,40 +133,43 @@ async def over_hcp(world):
     number = len(_due)
     hand_over, _due[number] = trio.open_memory_channel(0)
 
+    waiting = 0
+
     async def write(steps, *, rollback=False, give_up_s=None):
+        nonlocal waiting
         tell, told = trio.open_memory_channel(1)
         await hand_over.send((steps, rollback, give_up_s, tell))
-        return await told.receive()
+        waiting += 1
+        count = await told.receive()
+        waiting -= 1
+        return count
 
     async with world.client() as client:
         job = await client.delegate("writer", "write at random", {"writer": number})
         try:
             yield write
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await job.abort()
-            raise
         finally:
             hand_over.close()
             with trio.CancelScope(shield=True):
+                if waiting:
+                    await job.abort()
                 result = await job.wait()
-        assert result.state == "COMPLETED", result
-
-
-def with_jobs(world, directory):
-    """The world, which offers the writers' job and keeps its jobs in this directory."""
-    safety = {"risk_ceiling": "R3", "risk_floor": "R3"}
-    offered = evolve(capability("writer", _function, safety=safety, max_duration=timedelta(days=300)), tools=TOOLS)
-    settings = HcpConfig(serve=True, max_steps=10_000_000)
-    world.parts = evolve(world.parts, capabilities=CapabilitySet([offered]), hcp=settings, hcp_directory=directory)
-    return world
+        assert result.state == "COMPLETED" or waiting, result
 
 
 @asynccontextmanager
-async def serving_jobs(world):
-    """Accept jobs in a world that runs."""
-    async with open_job_server(open_job_storage(world.parts), world.runtime, job_sessions(world.runtime)):
-        yield world
+async def serving(world):
+    """Run a world that takes the writers' jobs. They are kept in memory: a commit must not wait for a disk."""
+    safety = {"risk_ceiling": "R3", "risk_floor": "R3"}
+    offered = evolve(capability("writer", _function, safety=safety, max_duration=timedelta(days=300)), tools=TOOLS)
+    settings = HcpConfig(serve=True, max_steps=10_000_000)
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with TemporaryDirectory(prefix="hearth-writers-", dir=memory) as directory:
+        more = {"capabilities": CapabilitySet([offered]), "hcp": settings, "hcp_directory": Path(directory) / "jobs"}
+        world.parts = evolve(world.parts, **more)
+        storage = open_job_storage(world.parts)
+        async with running(world), open_job_server(storage, world.runtime, job_sessions(world.runtime)):
+            yield world
 
 
 @contextmanager
