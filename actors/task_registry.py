@@ -36,6 +36,7 @@ import errno
 import hashlib
 import os
 import sys
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -443,38 +444,32 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return value if sound else None
 
 
+@define(eq=False)
 class IdempotencyKeys:
     """The keys of a runtime, those of earlier runs among them; `file` is open. Only `run` waits.
 
     `head` returns the number of the newest audit record.
     """
 
-    def __init__(
-        self,
-        file: KeysFile,
-        *,
-        days: float,
-        most: int,
-        clock: Callable[[], float],
-        head: Callable[[], int],
-        memory: MemoryBudget,
-    ) -> None:
-        self._file = file
-        self._days = days
-        self._most = most
-        self._clock = clock
-        self._head = head
-        self._memory = memory
-        self._entries: dict[bytes, IdempotencyEntry] = file.found
-        self._counts: dict[str, int] = {}
-        """Keys by principal."""
+    _file: KeysFile
+    _days: float = field(kw_only=True, alias="days")
+    _most: int = field(kw_only=True, alias="most")
+    _clock: Callable[[], float] = field(kw_only=True, alias="clock")
+    _head: Callable[[], int] = field(kw_only=True, alias="head")
+    _memory: MemoryBudget = field(kw_only=True, alias="memory")
+    _entries: dict[bytes, IdempotencyEntry] = field(init=False)
+    _counts: Counter[str] = field(factory=Counter, init=False)
+    """Keys by principal."""
+    _mailbox: Mailbox[tuple[dict[str, Any], Slot[None] | None]] = field(factory=Mailbox, init=False)
+    """Lines for the file; the receipt of one is filled, if there is any, once it is as durable as configured."""
+    _limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._entries = self._file.found
         for entry in self._entries.values():
-            self._counts[entry.principal] = self._counts.get(entry.principal, 0) + 1
-            entry.account = memory.for_principal(entry.principal)
+            self._counts[entry.principal] += 1
+            entry.account = self._memory.for_principal(entry.principal)
             entry.account.add(KEY_BYTES)
-        self._mailbox: Mailbox[tuple[dict[str, Any], Slot[None] | None]] = Mailbox()
-        """Lines for the file; the receipt of one is filled, if there is any, once it is as durable as configured."""
-        self._limiter = trio.CapacityLimiter(1)
 
     # --- called by sessions -------------------------------------------------------------------------------------------
 
@@ -496,7 +491,7 @@ class IdempotencyKeys:
     def check_room(self, principal: str) -> None:
         """Raise QueueFull if a principal may not use another key."""
         self._expire()
-        kept, quota = self._counts.get(principal, 0), self._memory
+        kept, quota = self._counts[principal], self._memory
         self._require(kept < self._most, kept, "this principal", "tasks", "max_idempotency_keys", self._most)
         self._require(kept < _share(quota.each), kept, "this principal", "limits", "max_retained_bytes", quota.each)
         kept = len(self._entries)
@@ -521,7 +516,7 @@ class IdempotencyKeys:
         entry = IdempotencyEntry(name, principal, task_id, digest, now, head, home=home, account=account)
         account.add(KEY_BYTES)
         self._entries[name] = entry
-        self._counts[principal] = self._counts.get(principal, 0) + 1
+        self._counts[principal] += 1
         receipt: Slot[None] = Slot()
         self._post(entry.line(), receipt)
         return entry, receipt

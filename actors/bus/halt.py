@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import trio
-from attrs import asdict, field, frozen
+from attrs import asdict, define, field, frozen
 
 from hearth._util.files import replace_file
 from hearth.actors.bus.outputs import HALT
@@ -137,6 +137,7 @@ class _Change:
     """For a reset: the members of its audit record."""
 
 
+@define(eq=False)
 class Halt:
     """The halt of one runtime; `run` serves it, and `halt` may be called from then on.
 
@@ -144,43 +145,33 @@ class Halt:
     toggle. `initial` maps bus ids to the outputs that are driven from the opening of the bus.
     """
 
-    def __init__(
-        self,
-        spec: HaltSpec,
-        latch: Latch,
-        flag: HaltFlag,
-        buses: Mapping[str, Bus],
-        *,
-        initial: Mapping[str, list[Hashable]],
-        audit: Callable[..., None],
-        clock: Callable[[], float],
-        stop_tasks: Callable[[], None],
-        healthy: Callable[[], bool],
-    ) -> None:
-        self.flag = flag
-        self._spec = spec
-        self._latch = latch
-        self._buses = buses
-        self._initial = initial
-        self._audit = audit
-        self._clock = clock
-        self._stop_tasks = stop_tasks
-        self._healthy = healthy
-        self._record: HaltRecord | None = None
-        self._latched = False
-        self._problem: str | None = None
-        """Why the latch could not be written, or None."""
-        self._stopping = False
-        self._inputs = dict.fromkeys(spec.inputs, _UNKNOWN)
-        """By input: "clear", or why it is not."""
-        self._read_once = trio.Event()
-        """Set when every input that halts by its level has been read, or could not be."""
-        self._changes: Mailbox[_Change] = Mailbox()
-        self._nursery: trio.Nursery | None = None
-        if (line := spec.heartbeat) is not None:
-            buses[line.bus].guard.halt = self._check_on_bus_of_heartbeat
-        if latch.found is not None:
-            self._set(latch.found)
+    _spec: HaltSpec
+    _latch: Latch
+    flag: HaltFlag
+    _buses: Mapping[str, Bus]
+    _initial: Mapping[str, list[Hashable]] = field(kw_only=True, alias="initial")
+    _audit: Callable[..., None] = field(kw_only=True, alias="audit")
+    _clock: Callable[[], float] = field(kw_only=True, alias="clock")
+    _stop_tasks: Callable[[], None] = field(kw_only=True, alias="stop_tasks")
+    _healthy: Callable[[], bool] = field(kw_only=True, alias="healthy")
+    _record: HaltRecord | None = field(default=None, init=False)
+    _latched: bool = field(default=False, init=False)
+    _problem: str | None = field(default=None, init=False)
+    """Why the latch could not be written, or None."""
+    _stopping: bool = field(default=False, init=False)
+    _inputs: dict[HaltInput, str] = field(factory=dict, init=False)
+    """By input: "clear", or why it is not."""
+    _read_once: trio.Event = field(factory=trio.Event, init=False)
+    """Set when every input that halts by its level has been read, or could not be."""
+    _changes: Mailbox[_Change] = field(factory=Mailbox, init=False)
+    _nursery: trio.Nursery | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._inputs |= dict.fromkeys(self._spec.inputs, _UNKNOWN)
+        if (line := self._spec.heartbeat) is not None:
+            self._buses[line.bus].guard.halt = self._check_on_bus_of_heartbeat
+        if self._latch.found is not None:
+            self._set(self._latch.found)
             self._latched = True
 
     def _set(self, record: HaltRecord) -> None:
