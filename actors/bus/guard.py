@@ -30,6 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
+from attrs import define, field
 
 from hearth.actors.bus.limits import LineLimits, RegisterLimits
 from hearth.drivers.base import Wakeup
@@ -61,6 +62,7 @@ class InterlockChecks(Protocol):
         """Note that an output is at a level; without `certain` it may still be at its former one."""
 
 
+@define(eq=False)
 class BusGuard:
     """The checks of one bus, and the guarded driver that makes them.
 
@@ -68,36 +70,30 @@ class BusGuard:
     `face` is the guarded driver.
     """
 
-    def __init__(
-        self,
-        bus_id: str,
-        driver: Driver,
-        *,
-        safe: Mapping[Hashable, object] | None = None,
-        kept: Collection[Hashable] = (),
-        lines: LineLimits | None = None,
-        registers: RegisterLimits | None = None,
-    ) -> None:
-        self.bus_id = bus_id
-        self.safe: Mapping[Hashable, object] = safe or {}
-        self.kept = kept
-        self.lines = lines
-        """The limits of a chip's lines; the bus keeps their longest time on."""
-        self.registers = registers
-        self._limits = lines or registers
-        self._driver: Any = driver
-        # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
-        self._clock: Callable[[], float] = time.monotonic
-        self.due_changed = Wakeup()
-        """Woken when a line has been switched on that has to be safe by a certain time."""
-        self.clamped: list[Mapping[str, Any]] = []
-        """By the running transaction: each value that was asked for, and the one that is written in its place."""
-        self.halt: Callable[[Hashable, object], None] | None = None
-        """Refuses everything while the daemon is halted: raises Halted."""
-        self.interlocks: InterlockChecks | None = None
-        """The interlocks of this bus, if it has any."""
-        face = _FACES.get(bus_id.partition(":")[0])
-        self.face: Any = driver if face is None else face(driver, self)
+    bus_id: str
+    _driver: Any
+    safe: Mapping[Hashable, object] = field(factory=dict, kw_only=True)
+    kept: Collection[Hashable] = field(default=(), kw_only=True)
+    lines: LineLimits | None = field(default=None, kw_only=True)
+    """The limits of a chip's lines; the bus keeps their longest time on."""
+    registers: RegisterLimits | None = field(default=None, kw_only=True)
+    # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
+    _clock: Callable[[], float] = field(default=time.monotonic, init=False)
+    due_changed: Wakeup = field(factory=Wakeup, init=False)
+    """Woken when a line has been switched on that has to be safe by a certain time."""
+    clamped: list[Mapping[str, Any]] = field(factory=list, init=False)
+    """By the running transaction: each value that was asked for, and the one that is written in its place."""
+    halt: Callable[[Hashable, object], None] | None = field(default=None, init=False)
+    """Refuses everything while the daemon is halted: raises Halted."""
+    interlocks: InterlockChecks | None = field(default=None, init=False)
+    """The interlocks of this bus, if it has any."""
+    _limits: LineLimits | RegisterLimits | None = field(init=False)
+    face: Any = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._limits = self.lines or self.registers
+        face = _FACES.get(self.bus_id.partition(":")[0])
+        self.face = self._driver if face is None else face(self._driver, self)
 
     def check(self, output: Hashable, level: Any) -> Any:
         """Return the level to bring an output to: `level`, or the nearest permitted one where the profile clamps.
