@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 from contextlib import contextmanager
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, field, frozen
@@ -96,6 +97,16 @@ class Client:
                 raise RuntimeError(f"{request[:200]!r} was answered {(answer + received)!r}")
             answer += received
         return answer
+
+
+def round_trip_ms(client: Client, session_id: str, times: int = 200) -> float:
+    """Milliseconds of a request that needs its session and has no effect, the median of many."""
+    found = []
+    for _ in range(times):
+        began = time.perf_counter_ns()
+        client.call("halt.status", session_id=session_id)
+        found.append(time.perf_counter_ns() - began)
+    return median(found) / 1e6
 
 
 ClientT = TypeVar("ClientT", bound=Client)

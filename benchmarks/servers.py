@@ -48,7 +48,7 @@ match = {{ uid = {uid} }}
 max_risk = 2
 tools = ["hw.*", "gpio.*", "i2c.*", "uart.*", "sys.*"]
 rate = {{ "hw.board" = "1/h", "*" = "999999/s" }}
-rights = ["reset_halt"]
+rights = ["approve", "reset_halt"]
 """
 """Everything that guards a real daemon is on; only the numbers are out of the way of thousands of clients."""
 
@@ -155,8 +155,8 @@ class Servers:
     ) -> Server:
         """A daemon on the simulated board; the same `name` is the same daemon.
 
-        `limits`: lines more of that section; `more`: more sections; `uid`: whom alone its policy lets in, by default
-        us.
+        `limits`: lines more of that section; `more`: more keys of the policy entry, then more sections; `uid`: whom
+        alone its policy lets in, by default us.
         """
         known = self._kept.get(name)
         if known is None:
