@@ -10,9 +10,11 @@ format; `bridges.http.metrics` writes one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,46 +40,32 @@ class Latencies:
         self.seconds += seconds
 
 
+@define(eq=False)
 class Metrics:
     """Counters that only grow, and the gauge `connected`."""
 
-    __slots__ = (
-        "connected",
-        "connections",
-        "events",
-        "latencies",
-        "records",
-        "refused_documents",
-        "requests",
-        "sent",
-        "skipped",
-        "steps",
-        "tasks",
-    )
-
-    def __init__(self) -> None:
-        self.requests: defaultdict[tuple[str, str], int] = defaultdict(int)
-        """Answered requests by method and outcome: "ok" or the symbol of an error."""
-        self.refused_documents = 0
-        """Documents and members of batches that were answered with an error before they became a request."""
-        self.tasks: defaultdict[str, int] = defaultdict(int)
-        """Tasks that have ended, by status."""
-        self.steps: defaultdict[tuple[str, str], int] = defaultdict(int)
-        """Steps that have ended, by tool and status."""
-        self.latencies: dict[str, Latencies] = {}
-        """Durations of steps, by tool."""
-        self.records: defaultdict[str, int] = defaultdict(int)
-        """Audit records by event."""
-        self.events: defaultdict[str, int] = defaultdict(int)
-        """Task events by phase, each counted once for any number of subscribers."""
-        self.sent = 0
-        """Task events that were sent, counted once for each subscriber."""
-        self.skipped = 0
-        """Progress events that a slow subscriber missed, because newer ones had replaced them."""
-        self.connections: defaultdict[str, int] = defaultdict(int)
-        """Accepted connections, by carrier."""
-        self.connected: defaultdict[str, int] = defaultdict(int)
-        """Open connections, by carrier."""
+    requests: Counter[tuple[str, str]] = field(factory=Counter, init=False)
+    """Answered requests by method and outcome: "ok" or the symbol of an error."""
+    refused_documents: int = field(default=0, init=False)
+    """Documents and members of batches that were answered with an error before they became a request."""
+    tasks: Counter[str] = field(factory=Counter, init=False)
+    """Tasks that have ended, by status."""
+    steps: Counter[tuple[str, str]] = field(factory=Counter, init=False)
+    """Steps that have ended, by tool and status."""
+    latencies: dict[str, Latencies] = field(factory=dict, init=False)
+    """Durations of steps, by tool."""
+    records: Counter[str] = field(factory=Counter, init=False)
+    """Audit records by event."""
+    events: Counter[str] = field(factory=Counter, init=False)
+    """Task events by phase, each counted once for any number of subscribers."""
+    sent: int = field(default=0, init=False)
+    """Task events that were sent, counted once for each subscriber."""
+    skipped: int = field(default=0, init=False)
+    """Progress events that a slow subscriber missed, because newer ones had replaced them."""
+    connections: Counter[str] = field(factory=Counter, init=False)
+    """Accepted connections, by carrier."""
+    connected: Counter[str] = field(factory=Counter, init=False)
+    """Open connections, by carrier."""
 
     def record(self, record: Mapping[str, Any]) -> None:
         """Count an audit record, and the step or task whose end it reports."""

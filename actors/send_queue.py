@@ -36,6 +36,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import trio
+from attrs import define, field
 
 from hearth.policy.memory import ANSWER_BYTES, FEED_BYTES, unlimited
 
@@ -108,47 +109,28 @@ class Cursor:
         self._log = None
 
 
+@define(eq=False)
 class SendQueue:
     """The sending side of a connection. Implements `messages.EventSink` and `messages.MessageSink`."""
 
-    __slots__ = (
-        "_account",
-        "_charged",
-        "_dropped",
-        "_feeds",
-        "_finished",
-        "_held",
-        "_holds",
-        "_items",
-        "_room",
-        "_sending",
-        "_writer",
-        "closing",
-        "gone",
-        "size",
-    )
-
-    def __init__(self, account: Account | None = None) -> None:
-        self._account = unlimited() if account is None else account
-        self._charged = 0
-        self._sending = 0
-        """Bytes that the writer has taken and not yet sent."""
-        self._finished: list[History] = []
-        """Histories whose end the writer has taken and not yet sent."""
-        # Answers, and cursors that are queued. A cursor stands here at most once.
-        self._items: deque[bytes | Cursor] = deque()
-        self._feeds: dict[History, Cursor] = {}
-        self._dropped = 0
-        self._holds = 0
-        self._held: list[Cursor] = []
-        self._writer: trio.lowlevel.Task | None = None
-        self._room: trio.Event | None = None
-        self.size = 0
-        """Bytes of the answers that wait."""
-        self.closing = False
-        self.gone = False
-
-    # --- what is due --------------------------------------------------------------------------------------------
+    _account: Account = field(factory=unlimited)
+    _charged: int = field(default=0, init=False)
+    _sending: int = field(default=0, init=False)
+    """Bytes that the writer has taken and not yet sent."""
+    _finished: list[History] = field(factory=list, init=False)
+    """Histories whose end the writer has taken and not yet sent."""
+    # Answers, and cursors that are queued. A cursor stands here at most once.
+    _items: deque[bytes | Cursor] = field(factory=deque, init=False)
+    _feeds: dict[History, Cursor] = field(factory=dict, init=False)
+    _dropped: int = field(default=0, init=False)
+    _holds: int = field(default=0, init=False)
+    _held: list[Cursor] = field(factory=list, init=False)
+    _writer: trio.lowlevel.Task | None = field(default=None, init=False)
+    _room: trio.Event | None = field(default=None, init=False)
+    size: int = field(default=0, init=False)
+    """Bytes of the answers that wait."""
+    closing: bool = field(default=False, init=False)
+    gone: bool = field(default=False, init=False)
 
     def push(self, data: bytes) -> None:
         """Add an answer; does nothing when the connection has gone."""

@@ -187,36 +187,23 @@ class _ReadPosition:
     overruns: int
 
 
+@define(eq=False)
 class Inbox:
     """Received bytes in order of arrival, the newest `capacity` of them; `reader` names the cursor to use."""
 
-    __slots__ = (
-        "_capacity",
-        "_closed",
-        "_cursors",
-        "_data",
-        "_fed_at",
-        "_feeds",
-        "_overruns",
-        "_read",
-        "_reported",
-        "_start",
-        "_wakeup",
-    )
-
-    def __init__(self, capacity: int = INBOX_CAPACITY) -> None:
-        self._capacity = capacity
-        self._data = bytearray()
-        self._start = 0
-        """The offset of the first byte that is kept."""
-        self._read = 0
-        """The offset of the first byte that no reader has read."""
-        self._cursors: OrderedDict[str, _ReadPosition] = OrderedDict()
-        self._overruns = self._reported = 0
-        self._fed_at = 0.0
-        self._feeds = 0
-        self._closed: DeviceError | None = None
-        self._wakeup = Wakeup()
+    _capacity: int = INBOX_CAPACITY
+    _data: bytearray = field(factory=bytearray, init=False)
+    _start: int = field(default=0, init=False)
+    """The offset of the first byte that is kept."""
+    _read: int = field(default=0, init=False)
+    """The offset of the first byte that no reader has read."""
+    _cursors: OrderedDict[str, _ReadPosition] = field(factory=OrderedDict, init=False)
+    _overruns: int = field(default=0, init=False)
+    _reported: int = field(default=0, init=False)
+    _fed_at: float = field(default=0.0, init=False)
+    _feeds: int = field(default=0, init=False)
+    _closed: DeviceError | None = field(default=None, init=False)
+    _wakeup: Wakeup = field(factory=Wakeup, init=False)
 
     @property
     def room(self) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import h11
 import trio
 import wsproto.utilities
-from attrs import define
+from attrs import define, field
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
 from hearth.actors.listeners import accept
@@ -105,6 +105,7 @@ class WebSocketCarrier:
         await self._wire.aclose()
 
 
+@define(eq=False)
 class WebSocketHandshake:
     """Answers WebSocket handshakes, over TLS where there are certificates. Implements `accept.Handshake`.
 
@@ -112,30 +113,21 @@ class WebSocketHandshake:
     `handshake_timeout` is for TLS and HTTP together. `behind_proxy`: the peers are proxies that act for other users.
     """
 
-    def __init__(
-        self,
-        *,
-        certificates: Certificates | None,
-        origins: AbstractSet[str],
-        tokens: Tokens,
-        max_document_bytes: int,
-        handshake_timeout: float,
-        send_timeout: float,
-        ping_interval: float,
-        ping_timeout: float,
-        behind_proxy: bool = False,
-    ) -> None:
-        self._certificates = certificates
-        self._behind_proxy = behind_proxy
-        self._origins = origins
-        self._tokens = tokens
-        self._max_document_bytes = max_document_bytes
-        self._handshake_timeout = handshake_timeout
-        self._send_timeout = send_timeout
-        self._ping_interval = ping_interval
-        self._ping_timeout = ping_timeout
-        self._keep_alive = KeepAliveTimer(min(ping_interval, ping_timeout) / LOOKS)
-        self.scheme = "ws" if certificates is None else "wss"
+    _certificates: Certificates | None = field(kw_only=True, alias="certificates")
+    _origins: AbstractSet[str] = field(kw_only=True, alias="origins")
+    _tokens: Tokens = field(kw_only=True, alias="tokens")
+    _max_document_bytes: int = field(kw_only=True, alias="max_document_bytes")
+    _handshake_timeout: float = field(kw_only=True, alias="handshake_timeout")
+    _send_timeout: float = field(kw_only=True, alias="send_timeout")
+    _ping_interval: float = field(kw_only=True, alias="ping_interval")
+    _ping_timeout: float = field(kw_only=True, alias="ping_timeout")
+    _behind_proxy: bool = field(default=False, kw_only=True, alias="behind_proxy")
+    _keep_alive: KeepAliveTimer = field(init=False)
+    scheme: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._keep_alive = KeepAliveTimer(min(self._ping_interval, self._ping_timeout) / LOOKS)
+        self.scheme = "ws" if self._certificates is None else "wss"
 
     async def authenticate(self, connected: socket.socket, peer: str, handler: ConnectionHandler) -> None:
         """See Handshake."""
