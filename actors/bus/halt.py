@@ -29,7 +29,10 @@ a reading from coming is a halt: a bus that is not there, a read that takes too 
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import stat
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -62,6 +65,8 @@ READ_LIMIT_S: Final = 1.0
 END_LIMIT_S: Final = 5.0
 """Seconds that the end of the runtime waits for the latch to be written."""
 MOST_REASON: Final = 256
+MOST_BYTES: Final = 1 << 16
+"""Bytes of a latch file that are read."""
 HEARTBEAT: Final = "the heartbeat"
 """Used in place of a session id for the heartbeat output."""
 _HALT: Final = Requester(HALT, "", "")
@@ -95,14 +100,13 @@ class Latch:
         if self.path is None:
             return []
         try:
-            content: Any = orjson.loads(self.path.read_bytes())
-            self.found = HaltRecord(*(str(content[name])[:MOST_REASON] for name in ("since", "reason", "by")))
-        except FileNotFoundError:
-            return []
+            self.found = _read(self.path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else "its content is damaged"
             self.found = HaltRecord(timestamp(now), f"the latch {self.path} cannot be read: {why}", "hearthd")
         found = self.found
+        if found is None:
+            return []
         cure = "`hearth halt --reset` ends it when the cause is gone"
         return [f"starting halted, since {found.since} by {found.by}: {found.reason}; {cure}"]
 
@@ -115,6 +119,27 @@ class Latch:
         """Remove the file durably. Raises OSError."""
         if self.path is not None:
             await trio.to_thread.run_sync(_remove, self.path, abandon_on_cancel=True)
+
+
+def _read(path: Path) -> HaltRecord | None:
+    """Return the content of a latch file, or None if there is none.
+
+    Raises OSError, also for what is no file, and ValueError, KeyError and TypeError for other content.
+    """
+    try:
+        path.lstat()  # a link that leads nowhere is no absence
+    except FileNotFoundError:
+        return None
+    # Without O_NONBLOCK a pipe would hold up the start for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        content: Any = orjson.loads(file.read(MOST_BYTES))
+    members = [content[name] for name in ("since", "reason", "by")]
+    if not all(isinstance(member, str) for member in members):
+        raise TypeError("a member is no text")
+    return HaltRecord(*(member[:MOST_REASON] for member in members))
 
 
 def _save(path: Path, record: HaltRecord) -> None:

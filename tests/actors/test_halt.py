@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import tomllib
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -244,19 +246,37 @@ async def test_a_disk_that_hangs_holds_up_the_answer_and_neither_the_stop_nor_ot
         assert (await session.halt_status()).latched is True
 
 
-@pytest.mark.parametrize("found", ["", "{}", "[1]", '{"since": 1', "\x00" * 9, None], ids=repr)
-async def test_a_latch_that_cannot_be_read_at_the_start_is_a_halt(tmp_path, found):
-    if found is None:
-        latch_file(tmp_path).mkdir()
-    else:
-        latch_file(tmp_path).write_text(found)
+DAMAGED = ("", "{}", "[1]", '{"since": 1', "\x00" * 9, '{"since": [1], "reason": {}, "by": null}', "[" * 100_000)
+
+
+def a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+def a_link_to_nothing(path):
+    path.symlink_to(path.parent / "a disk that is not there" / "latch")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(partial(Path.write_text, data=content) for content in DAMAGED),
+        os.mkfifo,
+        Path.mkdir,
+        a_device,
+        a_link_to_nothing,
+    ],
+    ids=[*(content[:20] for content in DAMAGED), "a pipe", "a directory", "a device", "a link to nothing"],
+)
+async def test_a_latch_that_cannot_be_read_at_the_start_is_a_halt(tmp_path, made):
+    made(latch_file(tmp_path))
     async with a_bench(tmp_path) as world, world.sessions().open_session() as session:
         status = await session.halt_status()
         assert status.halted
         assert f"the latch {latch_file(tmp_path)} cannot be read: " in status.reason
         with pytest.raises(Halted):
             await session.gpio.set("MOTOR", 1)
-        if found is None:
+        if made is Path.mkdir:
             with pytest.raises(AuditUnavailable, match=r"still halted: the latch .* cannot be removed: "):
                 await session.reset_halt()
             assert (await session.halt_status()).halted
