@@ -62,7 +62,7 @@ class InterlockChecks(Protocol):
         """Note that an output is at a level; without `certain` it may still be at its former one."""
 
 
-@define(eq=False)
+@define(eq=False, slots=False)
 class BusGuard:
     """The checks of one bus, and the guarded driver that makes them.
 

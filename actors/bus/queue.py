@@ -44,7 +44,7 @@ from heapq import heapify, heappop, heappush
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from hearth.actors.mailbox import Slot
 from hearth.errors import Halted, InterlockOpen, ResourceBusy
@@ -152,67 +152,36 @@ class State(enum.Enum):
     DONE = 3
 
 
+@define(eq=False)
 class Ticket(Slot[Any]):
     """One transaction asked of a bus (or, with `op` None, a lease on it)."""
 
-    __slots__ = (
-        "asked_at",
-        "begun_at",
-        "borrows",
-        "clamped",
-        "drives",
-        "gives_back",
-        "held_by",
-        "limit",
-        "must_run",
-        "on_cancel",
-        "op",
-        "order",
-        "priority",
-        "queue",
-        "requester",
-        "risk",
-        "state",
-    )
+    op: Callable[[Any], Any] | None
+    requester: Requester
+    limit: float = field(kw_only=True)
+    priority: int = field(default=1, kw_only=True)
+    risk: int = field(default=0, kw_only=True)
+    """The effective risk of its step; from 1 on it does not begin while the daemon is halted."""
+    drives: Hashable | Callable[[], Hashable | None] | None = field(default=None, kw_only=True)
+    borrows: bool = field(default=False, kw_only=True)
+    gives_back: GiveBack | None = field(default=None, kw_only=True)
+    must_run: bool = field(default=False, kw_only=True)
+    on_cancel: Callable[[], None] | None = field(default=None, kw_only=True)
+    """Asks a transaction that has begun to end early. The transaction still returns its outcome."""
+    held_by: str | None = field(default=None, init=False)
+    """The session to which the output that this drives goes back, if its effect is taken back."""
+    clamped: Sequence[Mapping[str, Any]] = field(default=(), init=False)
+    """What was written in place of values beyond a limit."""
+    state: State = field(default=State.QUEUED, init=False)
+    # Set by `put`: the order of arrival, which decides between tickets of the same priority.
+    order: int = field(default=0, init=False)
+    asked_at: float = field(default=0.0, init=False)
+    """The Trio time of the request; not set for a transaction that ran in place."""
+    begun_at: float = field(default=0.0, init=False)
+    queue: TicketQueue | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        op: Callable[[Any], Any] | None,
-        requester: Requester,
-        *,
-        limit: float,
-        priority: int = 1,
-        risk: int = 0,
-        drives: Hashable | Callable[[], Hashable | None] | None = None,
-        borrows: bool = False,
-        gives_back: GiveBack | None = None,
-        must_run: bool = False,
-        on_cancel: Callable[[], None] | None = None,
-    ) -> None:
+    def __attrs_pre_init__(self) -> None:
         super().__init__()
-        self.op = op
-        self.requester = requester
-        self.limit = limit
-        self.priority = priority
-        self.risk = risk
-        """The effective risk of its step; from 1 on it does not begin while the daemon is halted."""
-        self.drives = drives
-        self.borrows = borrows
-        self.gives_back = gives_back
-        self.held_by: str | None = None
-        """The session to which the output that this drives goes back, if its effect is taken back."""
-        self.clamped: Sequence[Mapping[str, Any]] = ()
-        """What was written in place of values beyond a limit."""
-        self.must_run = must_run
-        self.on_cancel = on_cancel
-        """Asks a transaction that has begun to end early. The transaction still returns its outcome."""
-        self.state = State.QUEUED
-        # Set by `put`: the order of arrival, which decides between tickets of the same priority.
-        self.order = 0
-        self.asked_at = 0.0
-        """The Trio time of the request; not set for a transaction that ran in place."""
-        self.begun_at = 0.0
-        self.queue: TicketQueue | None = None
 
     def __lt__(self, other: Ticket) -> bool:
         # The order of the heap: the higher priority first, then the one that came first.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import h11
 import trio
+from attrs import define, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ _PING_FRAME = bytes((_PING, 0))
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
+@define(eq=False)
 class Wire(trio.abc.Stream):
     """The stream under one WebSocket: plain (`stream` is `transport`), or TLS on it.
 
@@ -40,66 +42,33 @@ class Wire(trio.abc.Stream):
     has sent nothing for `ping_interval` seconds, and cuts it off when it sends nothing for `ping_timeout` more.
     """
 
-    __slots__ = (
-        "_close_sent",
-        "_closed",
-        "_closing",
-        "_head",
-        "_nursery",
-        "_ping_interval",
-        "_ping_timeout",
-        "_pinged",
-        "_quiet",
-        "_received",
-        "_received_before",
-        "_silent_since",
-        "_stream",
-        "_transport",
-        "_turn",
-        "_waiting",
-        "_why_closed",
-        "answered",
-        "closing_code",
-        "cut",
-        "meter",
-        "on_end",
-    )
-
-    def __init__(
-        self,
-        stream: trio.abc.Stream,
-        transport: SocketTransport,
-        *,
-        meter: RateMeter,
-        ping_interval: float,
-        ping_timeout: float,
-    ) -> None:
-        self._stream = stream
-        self._transport = transport
-        self.meter = meter
-        self._ping_interval = ping_interval
-        self._ping_timeout = ping_timeout
-        self._turn = trio.Lock()
-        self._waiting = False
-        self._quiet: trio.Event | None = None
-        self._received = self._received_before = 0
-        self._head: bytearray | None = bytearray()
-        """The part of the request that has been received, until its head is complete; then None."""
-        self._silent_since = trio.current_time()
-        self._pinged = False
-        self._close_sent = False
-        self._closing = False
-        self._closed = trio.Event()
-        self._nursery: trio.Nursery | None = None
-        self._why_closed: Callable[[], CloseReason | None] | None = None
-        self.on_end: Callable[[], object] | None = None
-        """Called when the peer has ended the stream, or it is closed."""
-        self.answered = False
-        """True once anything was sent."""
-        self.cut: str | None = None
-        """The reason why the peer was cut off, or None."""
-        self.closing_code = GOING_AWAY
-        """The code of the close frame that `aclose` sends."""
+    _stream: trio.abc.Stream
+    _transport: SocketTransport
+    meter: RateMeter = field(kw_only=True)
+    _ping_interval: float = field(kw_only=True, alias="ping_interval")
+    _ping_timeout: float = field(kw_only=True, alias="ping_timeout")
+    _turn: trio.Lock = field(factory=trio.Lock, init=False)
+    _waiting: bool = field(default=False, init=False)
+    _quiet: trio.Event | None = field(default=None, init=False)
+    _received: int = field(default=0, init=False)
+    _received_before: int = field(default=0, init=False)
+    _head: bytearray | None = field(factory=bytearray, init=False)
+    """The part of the request that has been received, until its head is complete; then None."""
+    _silent_since: float = field(factory=trio.current_time, init=False)
+    _pinged: bool = field(default=False, init=False)
+    _close_sent: bool = field(default=False, init=False)
+    _closing: bool = field(default=False, init=False)
+    _closed: trio.Event = field(factory=trio.Event, init=False)
+    _nursery: trio.Nursery | None = field(default=None, init=False)
+    _why_closed: Callable[[], CloseReason | None] | None = field(default=None, init=False)
+    on_end: Callable[[], object] | None = field(default=None, init=False)
+    """Called when the peer has ended the stream, or it is closed."""
+    answered: bool = field(default=False, init=False)
+    """True once anything was sent."""
+    cut: str | None = field(default=None, init=False)
+    """The reason why the peer was cut off, or None."""
+    closing_code: int = field(default=GOING_AWAY, init=False)
+    """The code of the close frame that `aclose` sends."""
 
     def frames(self, nursery: trio.Nursery, why_closed: Callable[[], CloseReason | None]) -> None:
         """Note that the handshake is over and frames follow.
