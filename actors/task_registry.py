@@ -26,8 +26,9 @@ key could move the hardware twice. So keys are bounded by refusing new ones: a p
 may take half of its memory quota, and half of all principals' together. The other half is left for work without keys.
 
 The end of a task is written later than it happens. So `KeysFile.open` asks the audit log about tasks whose end the file
-lacks. A task that was in flight is FAILED and never runs again. One that the log does not know, although its run's log
-is whole, has not begun, because a step begins only after its record: its key is free.
+lacks, and adds what it learns, because the log is searched for one run only. A task that was in flight is FAILED and
+never runs again. One that the log does not know, although its run's log is whole, has not begun, because a step begins
+only after its record: its key is free.
 """
 
 from __future__ import annotations
@@ -346,10 +347,26 @@ class KeysFile:
                 self.found.pop(name, None)
             elif name in self.found:
                 self.found[name].status = line["status"]
+        if learned := self._learn(recovery):
+            try:
+                self.write(learned)
+            except OSError as error:
+                notes.append(f"idempotency keys {self.path}: the ends of {len(learned)} tasks: {error.strerror}")
+        return notes
+
+    def _learn(self, recovery: Recovery | None) -> list[dict[str, Any]]:
+        """Find out how the tasks ended whose end the file lacks; return the lines of those that the log knows.
+
+        They must be in the file: the next run searches the log of this run only.
+        """
+        lines: list[dict[str, Any]] = []
         for entry in [one for one in self.found.values() if one.status == "QUEUED"]:
             if not _learn(entry, recovery):
                 del self.found[entry.name]
-        return notes
+                lines.append({"key": entry.name.hex()})
+            elif entry.reason is None:
+                lines.append({"key": entry.name.hex(), "status": entry.status})
+        return lines
 
     def _read(self) -> tuple[list[dict[str, Any]], list[str]]:
         """Return the lines of an earlier run, and notes for a person. Raises ConfigError."""

@@ -202,6 +202,21 @@ def test_a_task_whose_end_is_not_in_the_file_has_ended_as_the_audit_log_says_and
     _, entries = found(tmp_path, recovery)
     assert [one.status for one in entries] == ([] if status is None else [status])
     assert all(one.reason == (IN_FLIGHT if status == "FAILED" else None) for one in entries)
+    # The run after the next one has another part of the log, and gives the same answer.
+    _, later = found(tmp_path, evolve(LOG, head=(200, ""), began=150))
+    assert [(one.status, one.reason) for one in later] == [(one.status, one.reason) for one in entries]
+
+
+def test_ends_that_cannot_be_written_down_are_noted_and_hold_for_this_run(tmp_path, monkeypatch):
+    keys_file(tmp_path).write_text(HEAD + entry("t", after=60))
+
+    def write(_fd, _data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.write", write)
+    (note,), (one,) = found(tmp_path, STATES["its end is in the log"][0])
+    assert "No space left on device" in note
+    assert one.status == "CANCELLED"
 
 
 async def test_a_task_that_was_in_flight_is_shown_as_failed_with_an_unknown_effect(tmp_path):
