@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 import trio
-from attrs import define
+from attrs import define, field
 
 from hearth.actors.messages import Disconnected, Request
 from hearth.actors.send_queue import HIGH_WATER, SendQueue
@@ -86,61 +86,37 @@ class Directory(Protocol):
         ...
 
 
+@define(eq=False)
 class Connection:
     """One connection; `run` it until it ends."""
 
-    __slots__ = (
-        "_account",
-        "_batch",
-        "_carrier",
-        "_directory",
-        "_in_flight",
-        "_max_outstanding",
-        "_metrics",
-        "_opened",
-        "_opening",
-        "_partial",
-        "_principal",
-        "_protocol",
-        "_settled",
-        "_unanswered",
-        "_weighty",
-        "send_queue",
-    )
+    _carrier: Carrier
+    _principal: Principal
+    _directory: Directory
+    _max_outstanding: int = field(default=256, kw_only=True, alias="max_outstanding")
+    _max_document_bytes: int = field(default=1 << 20, kw_only=True, alias="max_document_bytes")
+    _max_batch: int = field(default=64, kw_only=True, alias="max_batch")
+    _max_values: int = field(default=MAX_VALUES, kw_only=True, alias="max_values")
+    _metrics: Metrics | None = field(default=None, kw_only=True, alias="metrics")
+    _account: Account = field(factory=unlimited, kw_only=True, alias="account")
+    _protocol: ServerProtocol = field(init=False)
+    _in_flight: int = field(default=0, init=False)
+    _batch: object = field(default=None, init=False)
+    _weighty: int = field(default=0, init=False)
+    _settled: trio.Event | None = field(default=None, init=False)
+    # Sessions that this connection opened: all of them, those whose answer is not there yet, and those whose answer is
+    # in the send queue. The client of the last two may never learn the session's id.
+    _opened: list[Session] = field(factory=list, init=False)
+    _opening: dict[Call, Session] = field(factory=dict, init=False)
+    _unanswered: list[Session] = field(factory=list, init=False)
+    _partial: int = field(default=0, init=False)
+    """Bytes charged for a document of which only a part has been received."""
+    send_queue: SendQueue = field(init=False)
 
-    def __init__(
-        self,
-        carrier: Carrier,
-        principal: Principal,
-        directory: Directory,
-        *,
-        max_outstanding: int = 256,
-        max_document_bytes: int = 1 << 20,
-        max_batch: int = 64,
-        max_values: int = MAX_VALUES,
-        metrics: Metrics | None = None,
-        account: Account | None = None,
-    ) -> None:
-        self._account = unlimited() if account is None else account
-        self._carrier = carrier
-        self._principal = principal
-        self._directory = directory
+    def __attrs_post_init__(self) -> None:
         self._protocol = ServerProtocol(
-            max_document_bytes=max_document_bytes, max_batch=max_batch, max_values=max_values
+            max_document_bytes=self._max_document_bytes, max_batch=self._max_batch, max_values=self._max_values
         )
-        self._max_outstanding = max_outstanding
-        self._in_flight = 0
-        self._batch: object = None
-        self._weighty = 0
-        self._settled: trio.Event | None = None
-        self._metrics = metrics
-        # Sessions that this connection opened: all of them, those whose answer is not there yet, and those whose answer
-        # is in the send queue. The client of the last two may never learn the session's id.
-        self._opened: list[Session] = []
-        self._opening: dict[Call, Session] = {}
-        self._unanswered: list[Session] = []
-        self._partial = 0
-        """Bytes charged for a document of which only a part has been received."""
         self.send_queue = SendQueue(self._account)
 
     # --- the actor ----------------------------------------------------------------------------------------------
