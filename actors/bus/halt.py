@@ -186,6 +186,8 @@ class Halt:
     _stopping: bool = field(default=False, init=False)
     _inputs: dict[HaltInput, str] = field(factory=dict, init=False)
     """By input: "clear", or why it is not."""
+    _reads: dict[HaltInput, trio.Event] = field(factory=dict, init=False)
+    """The reads that resets wait for, each set when it has ended."""
     _read_once: trio.Event = field(factory=trio.Event, init=False)
     """Set when every input that halts by its level has been read, or could not be."""
     _changes: Mailbox[_Change] = field(factory=Mailbox, init=False)
@@ -463,17 +465,18 @@ class Halt:
     async def _read_all(self) -> None:
         """Read all inputs that halt by their level, within READ_LIMIT_S; a bus may not answer for long."""
         assert self._nursery is not None
-        read: list[Slot[None]] = []
         for line in self._spec.inputs:
             if line.timeout_ms is None:
                 self._inputs[line] = f"cannot be read: bus {line.bus} does not answer"
-                read.append(Slot())
-                self._nursery.start_soon(self._read, line, read[-1])
+                if line not in self._reads:
+                    # One read at a time: on a bus that is wedged, each would wait until it works again.
+                    self._reads[line] = trio.Event()
+                    self._nursery.start_soon(self._read, line)
         with trio.move_on_after(READ_LIMIT_S):
-            for slot in read:
-                await slot.get()
+            for read in list(self._reads.values()):
+                await read.wait()
 
-    async def _read(self, line: HaltInput, done: Slot[None] | None = None) -> None:
+    async def _read(self, line: HaltInput) -> None:
         """Read an input, and halt unless it is clear."""
         try:
             level = await self._transact(line, lambda driver: driver.get(line.offset))
@@ -481,8 +484,9 @@ class Halt:
             self._see(line, f"cannot be read: {error.message}")
         else:
             self._see(line, _STOP if level == line.stop else "clear")
-        if done is not None:
-            done.fill(None)
+        read = self._reads.pop(line, None)
+        if read is not None:
+            read.set()
 
     async def _transact(self, line: HaltInput, op: Callable[[GpioDriver], Any]) -> Any:
         """Run a transaction on the bus of an input; one that takes longer than READ_LIMIT_S halts in the meantime."""
