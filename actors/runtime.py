@@ -356,7 +356,9 @@ class Runtime:
         job's session takes requests from its job alone: what was approved is the job, and its steps need no approvals.
         """
         session = self._sessions.get(session_id)
-        if session is None or session.principal != principal or (session_id in self._of_jobs) != of_job:
+        if session is None or session.principal != principal:
+            raise SessionInvalid
+        if (session_id in self._of_jobs) != of_job:
             raise SessionInvalid
         return session
 

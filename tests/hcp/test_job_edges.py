@@ -17,10 +17,11 @@ from hearth.actors.bridges.hcp.lazy import open_job_storage
 from hearth.actors.bridges.hcp.steps import Steps
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.build import build_parts
-from hearth.actors.embedded import job_sessions
+from hearth.actors.embedded import LocalRequest, job_sessions
 from hearth.api import Step
 from hearth.errors import MethodNotFound
 from hearth.policy.rules import Match, PolicyEntry
+from hearth.protocol.methods import METHODS
 
 OFFERED = frozenset({"bench.wait"})
 GATED = reading(step("read", tag="first", gate="g"), step("read", tag="second"))
@@ -74,14 +75,15 @@ async def test_a_daemon_that_ends_waits_for_a_stuck_abort_no_longer_than_for_any
         assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
 
 
-async def test_a_job_whose_task_another_cancels_ends_honestly(look):
+async def test_a_job_whose_task_is_cancelled_under_it_ends_honestly(look):
     async with look(capability(function=reading(step("wait", tag="w")))) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         while not (begun := world.records("task.step.start")):
             await world.journal.post({"event": "test"}).get()
-        params = {name: begun[0][name] for name in ("session_id", "task_id")}
-        await caller.call("task.cancel", **params)
+        # As the job's own session would be asked to; no connection reaches it.
+        session = world.runtime.find_session(begun[0]["session_id"], ALICE.key, of_job=True)
+        session.post(LocalRequest(METHODS["task.cancel"]({"task_id": begun[0]["task_id"]})))
         failed = await caller.outcome(session_id)
         assert failed["error_code"] == "internal_error"
         assert failed["error_details"]["reason"] == "hacp_session_ended"
