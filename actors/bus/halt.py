@@ -91,6 +91,8 @@ class Latch:
         self.path = path
         self.found: HaltRecord | None = None
         """The halt that an earlier run has left."""
+        # A limiter of its own: threads of other components that hang on a disk must not delay the latch.
+        self._limiter = trio.CapacityLimiter(1)
 
     def open(self, now: float) -> list[str]:
         """Read the file of an earlier run into `found`; return notes for a person. Blocking; never raises.
@@ -113,12 +115,12 @@ class Latch:
     async def save(self, record: HaltRecord) -> None:
         """Write the file durably. Raises OSError."""
         if self.path is not None:
-            await trio.to_thread.run_sync(_save, self.path, record, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(_save, self.path, record, abandon_on_cancel=True, limiter=self._limiter)
 
     async def remove(self) -> None:
         """Remove the file durably. Raises OSError."""
         if self.path is not None:
-            await trio.to_thread.run_sync(_remove, self.path, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(_remove, self.path, abandon_on_cancel=True, limiter=self._limiter)
 
 
 def _read(path: Path) -> HaltRecord | None:

@@ -440,7 +440,7 @@ def _key(condition: Condition) -> tuple[str, str]:
 def _source(condition: Condition, board: Board) -> RequiredSource:
     name, line = condition.name, condition.line
     if line is not None:
-        return RequiredSource(lambda driver: driver.get(line), float, _LINE_LIMIT)
+        return RequiredSource(lambda driver: driver.get(line), int, _LINE_LIMIT)
     if condition.bus == SENSORS_BUS:
         return RequiredSource(lambda driver: driver.read(name), lambda reading: float(reading.value), _KERNEL_LIMIT)
     sensor = board.sensors[name]

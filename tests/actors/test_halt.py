@@ -246,6 +246,20 @@ async def test_a_disk_that_hangs_holds_up_the_answer_and_neither_the_stop_nor_ot
         assert (await session.halt_status()).latched is True
 
 
+async def test_threads_that_hang_on_another_disk_do_not_hold_up_the_latch(tmp_path):
+    async with a_bench(tmp_path) as world, world.sessions().open_session() as session:
+        limiter = trio.to_thread.current_default_thread_limiter()
+        hanging = [object() for _ in range(int(limiter.total_tokens))]
+        for thread in hanging:
+            await limiter.acquire_on_behalf_of(thread)
+        try:
+            with trio.fail_after(60):
+                assert (await session.halt("smoke")).latched
+        finally:
+            for thread in hanging:
+                limiter.release_on_behalf_of(thread)
+
+
 DAMAGED = ("", "{}", "[1]", '{"since": 1', "\x00" * 9, '{"since": [1], "reason": {}, "by": null}', "[" * 100_000)
 
 

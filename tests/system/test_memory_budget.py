@@ -141,12 +141,12 @@ def halves(attack: Attacker) -> None:
 
 @pytest.fixture
 def attacked(hearthd: Callable[..., Hearthd], tmp_path: Path) -> Hearthd:
-    """A daemon in which one principal may keep BUDGET, and another is there."""
+    """A daemon in which one principal may keep BUDGET, and another is there, which answers no ping meanwhile."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "large").write_bytes(os.urandom(250_000))
     config = (
         f"[limits]\nmax_retained_bytes = {BUDGET << 20}\nmax_outstanding = 1000\n"
-        f'[files]\nread = ["{tmp_path}/data"]\n[websocket]\nlisten = "127.0.0.1:0"\n'
+        f'[files]\nread = ["{tmp_path}/data"]\n[websocket]\nlisten = "127.0.0.1:0"\nping_interval_s = 600\n'
         f'[[policy]]\nname = "other"\nmatch = {{ token_sha256 = "{sha256(TOKEN.encode()).hexdigest()}" }}\n'
         f'[[policy]]\nname = "us"\nmatch = {{ uid = {os.geteuid()} }}\nrate = {{ "gpio.get" = "100000/s" }}\n'
     )
