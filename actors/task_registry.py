@@ -318,10 +318,10 @@ class IdempotencyEntry:
     """The account of the principal, to which KEY_BYTES are charged."""
 
     def line(self) -> dict[str, Any]:
-        """Return the entry as the file has it."""
+        """Return the entry as the file has it: without a status that has a reason, which the next run finds again."""
         line: dict[str, Any] = {"key": self.name.hex(), "principal": self.principal, "task_id": self.task_id}
         line |= {"digest": self.digest, "at": self.at, "after": self.after}
-        return line if self.status == "QUEUED" else {**line, "status": self.status}
+        return line if self.status == "QUEUED" or self.reason is not None else {**line, "status": self.status}
 
 
 class KeysFile:
@@ -575,12 +575,17 @@ class IdempotencyKeys:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write changes until cancelled; then those that are there, within FLUSH_LIMIT_S."""
         task_status.started()
+        changes: list[tuple[dict[str, Any], Slot[None] | None]] = []
         try:
             while True:
-                await self._write(await self._mailbox.batch())
+                changes = await self._mailbox.batch()
+                await self._write(changes)
+                changes = []
         finally:
+            # First those of a write that was cancelled: if it is under way all the same, they are written twice, in the
+            # same order, which changes nothing.
             with trio.move_on_after(FLUSH_LIMIT_S, shield=True):
-                await self._write(self._mailbox.drain())
+                await self._write([*changes, *self._mailbox.drain()])
 
     async def _write(self, changes: list[tuple[dict[str, Any], Slot[None] | None]]) -> None:
         if not changes:

@@ -9,18 +9,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from attrs import evolve
 from support.mcp import mcp_client, text_of
 from support.session_contract import finished
 from support.world import OPEN, running, simulated
 
 from hearth import step
-from hearth.actors.task_registry import DAY_S, IN_FLIGHT, KeysFile
+from hearth.actors.task_registry import DAY_S, IN_FLIGHT, IdempotencyKeys, KeysFile
 from hearth.audit.recovery import Recovery
 from hearth.config.model import TasksConfig
 from hearth.errors import AuditUnavailable, ConfigError, InvalidParams, QueueFull
 from hearth.mcp.names import META_ERROR, META_KEY, META_TASK
-from hearth.policy.memory import KEY_BYTES
+from hearth.policy.memory import KEY_BYTES, MemoryBudget
 
 LIGHT = step("gpio.set", line="LED", value=1)
 
@@ -202,6 +203,8 @@ def test_a_task_whose_end_is_not_in_the_file_has_ended_as_the_audit_log_says_and
     _, entries = found(tmp_path, recovery)
     assert [one.status for one in entries] == ([] if status is None else [status])
     assert all(one.reason == (IN_FLIGHT if status == "FAILED" else None) for one in entries)
+    # A file that is made anew says no more.
+    assert all(("status" in one.line()) == (one.reason is None) for one in entries)
     # The run after the next one has another part of the log, and gives the same answer.
     _, later = found(tmp_path, evolve(LOG, head=(200, ""), began=150))
     assert [(one.status, one.reason) for one in later] == [(one.status, one.reason) for one in entries]
@@ -217,6 +220,23 @@ def test_ends_that_cannot_be_written_down_are_noted_and_hold_for_this_run(tmp_pa
     (note,), (one,) = found(tmp_path, STATES["its end is in the log"][0])
     assert "No space left on device" in note
     assert one.status == "CANCELLED"
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["the write had not begun", "the write was under way"])
+async def test_the_end_of_a_task_in_the_moment_of_the_runtimes_end_is_kept(tmp_path, written):
+    memory = MemoryBudget(1 << 20, 1 << 20)
+    file = KeysFile(keys_file(tmp_path))
+    keys = IdempotencyKeys(file, days=7, most=9, clock=lambda: 1.0, head=lambda: 5, memory=memory)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(keys.run)
+        first, receipt = keys.enter("p", "k", "d", "t", None, memory.for_principal("p"))
+        await receipt.get()
+        keys.ended(first, "SUCCESS")
+        if written:
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    (one,) = found(tmp_path)[1]
+    assert one.status == "SUCCESS"
 
 
 async def test_a_task_that_was_in_flight_is_shown_as_failed_with_an_unknown_effect(tmp_path):
