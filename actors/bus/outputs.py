@@ -13,7 +13,7 @@ not while the same outputs are driven again. The process that holds the audit lo
 Theory of operation. Each driven output has a list of holders: the live sessions that set it, in the order of their last
 set. The last one set the level that is there now.
 
-- A *set* puts its session at the end of the list (`claim`).
+- A *set* puts its session at the end of the list (`claim`). One with a deadman that is in the list stays there too.
 - A *borrow* (a pulse) leaves the list alone where the output has a holder; an output that has none is claimed.
 - What was set or borrowed is *given back* to the session that held it before (`may_give_back`, `give_back`), if that
   session is still in the list. If it has left the list, the level to restore belongs to no live session, and the output
@@ -101,7 +101,13 @@ class DrivenOutputs:
         former = holders[-1].session_id
         if former != requester.session_id:
             # Ended holders leave the list here, because the level that they left is about to be replaced.
-            kept = [h for h in holders if h.session_id != requester.session_id and h.session_id not in self._ended]
+            kept: list[Requester] = []
+            for holder in holders:
+                mine = holder.session_id == requester.session_id
+                # With a deadman its first place stays: it outlives the rollback of this set.
+                replaced = mine and (not requester.deadman or _holds(requester.session_id, kept))
+                if holder.session_id not in self._ended and not replaced:
+                    kept.append(holder)
             self._holders[output] = [*kept, requester]
         return former
 
@@ -131,9 +137,11 @@ class DrivenOutputs:
         Called before the transaction: should the former holder end while it runs, that end makes the output safe. A
         transaction that fails claims the output again.
         """
-        if (taken_by := back.taken_by(output)) != back.held_by(output):
+        if back.taken_by(output) != back.held_by(output):
             holders = self._holders[output]
-            holders[:] = [holder for holder in holders if holder.session_id != taken_by]
+            places = [place for place, holder in enumerate(holders) if holder.session_id == back.taken_by(output)]
+            # Only its last place: with a deadman it may have set the output before, which still counts.
+            del holders[places[-1]]
 
     def holder(self, output: Hashable) -> str | None:
         """Return the session that has set an output last and has not ended; None if there is none."""

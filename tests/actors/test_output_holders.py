@@ -156,6 +156,18 @@ async def test_a_line_that_another_session_sets_is_safe_when_the_session_with_a_
     assert cell.written == {}
 
 
+async def test_a_deadman_outlives_the_rollback_of_a_later_set_of_its_session(cell):
+    a, b = await cell.open(heartbeat_ms=60_000), await cell.open()
+    for _ in range(3):
+        await cell.set(a, 1)
+        await cell.set(b, 1)
+    result = await cell.rolled_back(a, 0)
+    assert (result.steps[0].rolled_back, cell.level) == (True, 1)
+    await cell.end(a)
+    assert cell.level == 0
+    assert cell.written == {}
+
+
 @pytest.mark.slow
 async def test_a_deadman_that_fires_makes_the_line_safe_that_another_session_has_set_since(cell):
     a, b = await cell.open(heartbeat_ms=50), await cell.open()

@@ -284,7 +284,8 @@ class Client:
 
     def step(self, mark):
         """A step of a task."""
-        return orders.step(self.rng, mark, self.world.terms["policy"].get(self.principal.key), hot=self.world.hot)
+        step = orders.step(self.rng, mark, self.world.terms["policy"].get(self.principal.key), hot=self.world.hot)
+        return orders.expecting(step, random.Random(f"{self.scenario.seed}/expect/{mark}"))
 
     async def submit(self) -> None:
         params = self.submission()
@@ -477,16 +478,28 @@ class Client:
         if not self.plans:
             return
         plan = self.plans.pop()
-        if rng.random() < 0.8:
-            await self.have_approved(plan)
+        approved = rng.random() < 0.8
+        # By a chance of its own, as in `plan`: what must be refused.
+        odd = random.Random(f"{self.scenario.seed}/odd/{self.name}")
+        if odd.random() < 0.3:
+            params = {"session_id": session, "plan_id": plan["plan_id"], "hash": plan["hash"]}
+            self.send(self.request("plan.approve", params, ("got", session)))
+        if odd.random() < 0.3:
+            await self.of_another("plan.approve", plan, "sha256:" + "0" * 64)
+        if approved:
+            await self.of_another("plan.approve", plan, plan["hash"])
+        if odd.random() < 0.3:
+            await self.of_another("plan.execute", plan, plan["hash"])
+        if odd.random() < 0.2:
+            await trio.sleep(self.world.terms["limits"]["plan_ttl_s"] + odd.choice([-1, 0.1, 3]))
         for _ in range(2):
             if self.connection is not None and not self.connection.over:
                 params = {"session_id": session, "plan_id": plan["plan_id"]}
                 self.send(self.request("plan.execute", params, ("task", session)))
                 await trio.sleep(rng.choice([1.1, 2.0]))
 
-    async def have_approved(self, plan) -> None:
-        """Let another principal approve a plan, on a connection of its own."""
+    async def of_another(self, method, plan, plan_hash) -> None:
+        """Let another principal do something with a plan, on a connection of its own."""
         other = Client(self.scenario, self.number)
         uid = int(APPROVER.partition(":")[2])
         other.principal = Principal(kind="unix", uid=uid, gid=uid)
@@ -496,8 +509,8 @@ class Client:
         other.open_session()
         await other.hear(1)
         if other.sessions and other.connection is not None and not other.connection.over:
-            params = {"session_id": other.sessions[0], "plan_id": plan["plan_id"], "hash": plan["hash"]}
-            other.send(other.request("plan.approve", params, ("got", other.sessions[0])))
+            params = {"session_id": other.sessions[0], "plan_id": plan["plan_id"], "hash": plan_hash}
+            other.send(other.request(method, params, ("got", other.sessions[0])))
             await other.hear(1)
         other.go("close")
 

@@ -82,9 +82,9 @@ class Wire:
         self.tell("bus.begin", bus=self.bus, transaction=number, what=role or what, args=args)
         return number
 
-    def end(self, number, outcome) -> None:
+    def end(self, number, outcome, **more) -> None:
         """It has ended."""
-        self.tell("bus.end", bus=self.bus, transaction=number, outcome=outcome)
+        self.tell("bus.end", bus=self.bus, transaction=number, outcome=outcome, **more)
 
     def look(self) -> None:
         """Where an exchange may go wrong before it has any effect."""
@@ -130,14 +130,16 @@ class Wire:
             return work()
         number = self.begin(what, args)
         token = INSIDE.set(True)
-        outcome = "error"
+        outcome, read = "error", {}
         try:
             self.look()
             value = work()
             outcome = "done"
+            if what == "get":
+                read["value"] = value
         finally:
             INSIDE.reset(token)
-            self.end(number, outcome)
+            self.end(number, outcome, **read)
         return value
 
     async def run(self, what, args, work):
@@ -191,9 +193,11 @@ class Gpio(_OnWire, SimGpio):
             clock_ns=lambda: int(trio.current_time() * 1e9),
         )
         self.wire = wire
+        self.stuck: dict[int, int] = {}
+        """Lines that stay at a level whatever drives them."""
 
     def get(self, line):
-        return self.wire.call("get", {"line": line}, lambda: super(Gpio, self).get(line))
+        return self.wire.call("get", {"line": line}, lambda: self.stuck.get(line, super(Gpio, self).get(line)))
 
     def set(self, line, state):
         def work():

@@ -14,7 +14,7 @@ import trio
 
 from hearth.errors import RpcError
 
-from .terms import BUSES, HOT, INTERLOCKS
+from .terms import BUSES, HOT, INTERLOCKS, LINES
 
 
 def _one_i2c(rng):
@@ -124,6 +124,20 @@ async def _doors(world, rng) -> None:
                 await trio.sleep(rng.choice([0.01, 0.3, 1.5]) * rng.random())
 
 
+async def _sticks(world, rng) -> None:
+    """Let lines stay at a level whatever drives them; not one of the faults that are counted."""
+    for _ in range(rng.choice([0, 0, 1, 3])):
+        await trio.sleep(rng.random() * rng.choice([0.02, 0.3, 2]))
+        line, level = rng.choice([*LINES]), rng.randint(0, 1)
+        if world.drivers is not None:
+            stuck = world.drivers["gpio:sim"].stuck
+            world.tape.tell("fault", what="stuck", line=line, value=level)
+            stuck[line] = level
+            await trio.sleep(rng.choice([0.02, 0.5, 3]))
+            stuck.pop(line, None)
+            world.tape.tell("fault", what="freed", line=line)
+
+
 async def _halts(world, rng) -> None:
     """Halt the daemon, and reset the halt after a while; in some worlds, and not one of the faults that are counted."""
     if rng.random() > 0.25:
@@ -177,6 +191,7 @@ async def run(world, trims) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_halts, world, random.Random(f"{world.seed}/halts"))
         nursery.start_soon(_doors, world, random.Random(f"{world.seed}/doors"))
+        nursery.start_soon(_sticks, world, random.Random(f"{world.seed}/sticks"))
         for at, (when, fault) in enumerate(plan(world.seed)):
             name = f"f{at}"
             await trio.sleep_until(start + when)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Transaction:
     """One exchange with a device, from its beginning there to its end."""
 
-    __slots__ = ("args", "begun", "begun_at", "bus", "ended", "ended_at", "number", "outcome", "step", "what")
+    __slots__ = ("args", "begun", "begun_at", "bus", "ended", "ended_at", "number", "outcome", "step", "value", "what")
 
     def __init__(self, entry):
         what = entry.what
@@ -30,6 +30,8 @@ class Transaction:
         self.ended = FOR_EVER
         self.ended_at = float("inf")
         self.outcome: str | None = None
+        self.value: int | None = None
+        """What a read of a line has found."""
         self.step: Step | None = None
 
     @property

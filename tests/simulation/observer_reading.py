@@ -99,7 +99,7 @@ class Reading:
         transaction = self._running.pop((entry.what["bus"], entry.what["transaction"]), None)
         if transaction is not None:
             transaction.ended, transaction.ended_at = entry.number, entry.at
-            transaction.outcome = entry.what["outcome"]
+            transaction.outcome, transaction.value = entry.what["outcome"], entry.what.get("value")
 
     def _daemon_starts(self, entry):
         self._life = {"begun": entry.number, "told": None, "told_at": None, "signal": None, "signals": 0}

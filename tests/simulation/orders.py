@@ -127,6 +127,16 @@ def step(rng, mark, entry, *, hot):
     return {"tool": tool, "args": {"mark": mark, **args}}
 
 
+def expecting(step, rng):
+    """The step, sometimes with a read that must show its effect."""
+    tool, args = step["tool"], step["args"]
+    if tool != "gpio.set" or args["line"] not in range(6) or rng.random() > 0.25:
+        return step
+    read = {"mark": f"{args['mark']}.seen", "line": args["line"]}
+    expect = {"tool": "gpio.get", "args": read, "equals": {"value": args["value"]}}
+    return {**step, "expect": {**expect, "within_ms": rng.choice([1, 20, 100])}}
+
+
 CONSTRAINTS = (
     ("exclusive", 0.2, [True]),
     ("priority", 0.4, ["low", "high", "urgent"]),

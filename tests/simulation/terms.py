@@ -40,7 +40,7 @@ PRINCIPALS = {
         "rates": {},
         "approval": {"from_risk": 3, "persons": 1, "other": True},
     },
-    "uid:1002": {"max_risk": 2, "ceiling": 2, "tools": ["*"], "rates": {"gpio.set": [4, 1], "i2c.write": [6, 2]}},
+    "uid:1002": {"max_risk": 2, "ceiling": 3, "tools": ["*"], "rates": {"gpio.set": [4, 1], "i2c.write": [6, 2]}},
     "uid:1003": {"max_risk": 1, "ceiling": 2, "tools": ["*"], "rates": {"file.write": [3, 1], "world.nap": [2, 1]}},
     "uid:1004": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.*", "i2c.read", "world.*"], "rates": {"gpio.*": [5, 1]}},
 }
@@ -50,6 +50,8 @@ OWN_RATES = {"i2c.scan": [5, 1]}
 UNLISTED = "uid:1005"
 APPROVER = "uid:1002"
 """Who may approve the plans of others."""
+AUTHOR = "uid:1001"
+"""Whose plans need the approval of another, although it may approve those of others."""
 
 
 def policy_of(terms):
@@ -62,7 +64,7 @@ def policy_of(terms):
             max_risk_ceiling=entry["ceiling"],
             tools=tuple(entry["patterns"]),
             rate={pattern: f"{count}/{period}s" for pattern, (count, period) in entry["patterns_rates"].items()},
-            rights=("approve",) if key == APPROVER else (),
+            rights=("approve",) if key in (APPROVER, AUTHOR) else (),
             approval=(ApprovalConfig(**entry["approval"]),) if entry["approval"] else (),
         )
         for key, entry in terms["policy"].items()

@@ -57,6 +57,7 @@ TERMS = {
         "max_batch": 4,
         "idle_ttl_s": 5,
         "shutdown_grace_s": 1,
+        "plan_ttl_s": 5,
     },
     "durability": "os",
     "end_bound": 10,
@@ -99,14 +100,14 @@ class Scribe:
         self.tell("bus.begin", bus=bus, transaction=self._transactions, what=what, args=args)
         return self._transactions
 
-    def end(self, bus, transaction, outcome="done"):
-        self.tell("bus.end", bus=bus, transaction=transaction, outcome=outcome)
+    def end(self, bus, transaction, outcome="done", **more):
+        self.tell("bus.end", bus=bus, transaction=transaction, outcome=outcome, **more)
 
-    def whole(self, bus, what="set", *, levels=(), **args):
+    def whole(self, bus, what="set", *, levels=(), read=None, **args):
         transaction = self.begin(bus, what, **args)
         for line, value in levels:
             self.tell("bus.level", bus=bus, line=line, value=value)
-        self.end(bus, transaction)
+        self.end(bus, transaction, **({} if read is None else {"value": read}))
 
     # --- clients
 
@@ -585,6 +586,28 @@ def deadline(how):
     return s.done()
 
 
+@case("a step that expects an effect succeeds only when a read has shown it", "no read", "too early", "another level")
+def expected(how):
+    s = begun()
+    spec = s.spec("gpio.set")
+    read = {"mark": "m1.seen", "line": 1}
+    spec["steps"][0]["expect"] = {"tool": "gpio.get", "args": read, "equals": {"value": 1}}
+    task = s.task("t1", spec=spec)
+    s.step(task, 0, "start")
+    if how == "too early":
+        s.whole("gpio", "get", read=1, **read)
+    s.whole("gpio", mark=mark(task), line=1, value=1, levels=[(1, 1)])
+    if how is None:
+        s.whole("gpio", "get", read=0, **read)
+    if how in (None, "another level"):
+        s.whole("gpio", "get", read=0 if how else 1, **read)
+    s.step(task, 0, "finish", status="SUCCESS")
+    s.finish(task)
+    s.whole("gpio", "safe", levels=[(1, 0)])
+    s.close(safe=[{"line": 1, "safe": 0}])
+    return s.done()
+
+
 @case(
     "events come only after the answer that promised them, and to nobody else",
     "before", "to another", "after the end", "a task of another session",
@@ -890,6 +913,7 @@ ASKS = {
 @case(
     "what needs an approval runs only as a plan that another has approved, once, and as it was shown",
     "no plan", "not approved", "approved by its author", "another hash", "twice", "other args",
+    "by another", "too late", "approved as another",
 )  # fmt: skip
 def planned(how):
     s = begun(policy=ASKS)
@@ -900,11 +924,14 @@ def planned(how):
     if how != "not approved":
         s.record("plan.approve", **named, principal="alice" if how == "approved by its author" else "bob")
     ran = s.spec("file.delete")["steps"] if how == "other args" else spec["steps"]
+    if how == "approved as another":
+        s.call("plan.approve", {"ok": True}, session_id="s1", plan_id="p1", hash="sha256:2")
     named["hash"] = "sha256:1"
+    s.now = 6.0 if how == "too late" else 4.0
     for name in ("t1", "t2") if how == "twice" else ("t1",):
         task = {"id": name, "session": "s1", "steps": ran, "spec": spec}
         if how != "no plan":
-            s.record("plan.execute", **named, principal="alice", task_id=name)
+            s.record("plan.execute", **named, principal="bob" if how == "by another" else "alice", task_id=name)
         steps = [{"tool": step["tool"], "args_hash": args_hash(step["args"])} for step in ran]
         s.record("task.submit", session_id="s1", principal="alice", task_id=name, steps=steps)
         s.run(task, what="delete")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import audit, buses, ends, events, halts, interlocks, limits, plans, sessions, tasks, wire
+from . import audit, buses, effects, ends, events, halts, interlocks, limits, plans, sessions, tasks, wire
 
 ALL = (
     buses.overlap,
@@ -27,6 +27,7 @@ ALL = (
     tasks.idempotent,
     tasks.rollback,
     tasks.deadline,
+    effects.seen,
     events.promised,
     events.complete,
     events.numbered,
