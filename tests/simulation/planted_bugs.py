@@ -190,8 +190,8 @@ BUGS = (
         "anybodys-session",
         "another principal's session id is accepted",
         "hearth.actors.runtime",
-        "if session is None or session.principal != principal or",
-        "if session is None or",
+        "if session is None or session.principal != principal:",
+        "if session is None:",
         "a session belongs to its principal",
     ),
     Bug(
