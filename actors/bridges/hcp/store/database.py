@@ -429,7 +429,8 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
                 # A power cut at this moment leaves a file that is created again; it held nothing yet.
                 job_store.execute("PRAGMA synchronous = OFF")
         # foreign_keys: off by default, and rows of a deleted session must go with it. secure_delete: what is deleted
-        # may be personal. trusted_schema: a file that was planted here must not call functions.
+        # may be personal. trusted_schema: a file that was planted here must not call functions. temp_store: a confined
+        # daemon may make no files in the directories for temporary ones, where a large statement puts its journal.
         for pragma in (
             "journal_mode = WAL",
             f"synchronous = {'FULL' if durability == 'fsync' else 'NORMAL'}",
@@ -437,6 +438,7 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
             "foreign_keys = ON",
             "secure_delete = ON",
             "trusted_schema = OFF",
+            "temp_store = MEMORY",
         ):
             job_store.execute(f"PRAGMA {pragma}")
     except BaseException:
