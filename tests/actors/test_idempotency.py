@@ -97,6 +97,7 @@ async def test_a_principal_with_too_many_keys_is_refused_also_after_a_restart_an
         assert await session.submit("no key", [LIGHT])
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("limit", ["max_retained_bytes", "max_retained_total_bytes"])
 async def test_keys_take_half_of_a_memory_quota_and_leave_the_other_half_to_work_without_keys(tmp_path, limit):
     quota = 1 << 20

@@ -820,6 +820,7 @@ def quiet_log():
 
 
 @pytest.mark.spec("design 8: interlocks")
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", range(4))
 async def test_an_observer_sees_no_driven_level_while_a_required_condition_is_open(autojump_clock, seed):
     (await watched_storm(seed, 2_500)).judge(switched_on=50, cut=10)

@@ -235,7 +235,7 @@ async def play(seed, count):
 
 
 @pytest.mark.spec("design 8: limits of outputs")
-@pytest.mark.slow
+@pytest.mark.proof
 async def test_whatever_is_asked_on_every_path_no_line_and_no_register_leaves_its_limits(autojump_clock):
     ran, *seen = await play(1, 3_000)
     # It was no quiet day.

@@ -269,7 +269,7 @@ async def test_intents_are_charged_for_what_they_take(roomy):
             await local.submit(session, ("wait", {}), intent="\N{GRINNING FACE}" * 4000)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 async def test_keys_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     async with weighed(world, most=5):
