@@ -244,6 +244,8 @@ async def test_durability_says_when_sqlite_syncs(place, durability, level):
     async with running(job_store):
         await begin(job_store)
         assert job_store._file._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        # In memory: a confined daemon may make no temporary file.
+        assert job_store._file._connection.execute("PRAGMA temp_store").fetchone() == (2,)
 
 
 # --- a disk that fails
