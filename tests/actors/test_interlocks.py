@@ -843,6 +843,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("what", BROKEN)
 async def test_the_observer_sees_what_a_broken_interlock_lets_through(autojump_clock, monkeypatch, what):
     name, instead = BROKEN[what]
