@@ -644,11 +644,18 @@ def promised(how):
 
 
 @case(
-    "every subscriber got each start, finish and task_finish once and in order", "missing", "twice", "swapped", "lost"
-)
+    "every subscriber got each start, finish and task_finish once and in order",
+    "missing", "twice", "swapped", "lost", "lost, with a key",
+)  # fmt: skip
 def complete(how):
     s = begun()
-    task = s.task("t1", "gpio.set", subscribe=True)
+    s.call("task.events.subscribe", {"ok": True}, session_id="s1")
+    unanswered = {"id": "t0", "session": "s1", **s.spec("gpio.set")}
+    unanswered["spec"] = {"steps": unanswered["steps"], "idempotency_key": "k0"}
+    s.ask("task.submit", session_id="s1", task=unanswered["spec"])
+    s.submitted(unanswered)
+    s.finish(unanswered, "FAILED")
+    task = s.task("t1", "gpio.set", subscribe=True, key="k1" if how == "lost, with a key" else None)
     s.run(task)
     s.finish(task)
     events = [("start", {"step_index": 0}), ("finish", {"step_index": 0}), ("task_finish", {"status": "SUCCESS"})]
@@ -658,7 +665,7 @@ def complete(how):
         events.append(events[2])
     elif how == "swapped":
         events = [events[1], events[0], events[2]]
-    elif how == "lost":
+    elif how is not None:
         events = events[:2]
     for seq, (phase, members) in enumerate(events, 1):
         s.event(task, seq, phase, **members)

@@ -143,6 +143,14 @@ def _told_by(reading, task):
     return float("inf") if number == FOR_EVER else reading.entries[number].at + SLACK
 
 
+def _acknowledged(task):
+    """The entry that answers its submission: with a key it comes when the disk has that, and before all events."""
+    first = task.unheard or next(iter(task.asked), None)
+    if first is None or "idempotency_key" not in first.params["task"]:
+        return -1
+    return task.asked[0].answer.number if task.asked else FOR_EVER
+
+
 def _run(task, client, feed, expected, got, *, holes):
     """What came is what was due, from some place on, without a gap."""
     if not got:
@@ -177,7 +185,7 @@ def _nothing_missing(client, task, feed, expected, got, by):
     until = min([feed.until, *(r.number for r in client.requests if r.method in changes and r.number > feed.since)])
     asked = [r for r in client.requests if r.answer is not None and feed.since < r.answer.number < until]
     latest = max(asked, key=lambda request: request.number, default=None)
-    if latest is None or latest.at < by:
+    if latest is None or latest.at < by or latest.number < _acknowledged(task):
         return
     due = [one for one in expected if feed.since < one[0] < latest.number]
     have = {(phase, index) for event, phase, index in got if event.number < latest.answer.number}
