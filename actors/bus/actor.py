@@ -370,6 +370,7 @@ class Bus:
             if output is not None:
                 # A ticket that must run takes an effect back: it may drive the output although that cannot be written
                 # down.
+                ticket.former_holders = self._driven.holders(output)
                 enter = self._driven.borrow if ticket.borrows else self._driven.claim
                 ticket.held_by = enter(output, ticket.requester, insist=ticket.must_run)
         return op
@@ -440,6 +441,9 @@ class Bus:
             data = error.data = dict(error.data or {})
             effect = data.setdefault("effect", effect_of(error))
             back = ticket.gives_back
+            if effect == "none" and ticket.former_holders is not None:
+                self._driven.unclaim(ticket.drives, ticket.requester, ticket.former_holders)
+                ticket.held_by = None
             # A pulse that a limit does not let end yet has changed neither the level nor its holders.
             too_early = back is not None and back.borrowed and isinstance(error, LimitViolated)
             if back is not None and ticket.drives is not None and effect != "done" and not too_early:

@@ -42,7 +42,7 @@ from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, ResourceBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from pathlib import Path
 
     from hearth.errors import RpcError
@@ -110,6 +110,27 @@ class DrivenOutputs:
                     kept.append(holder)
             self._holders[output] = [*kept, requester]
         return former
+
+    def holders(self, output: Hashable) -> tuple[Requester, ...]:
+        """Return the holders of an output, for `unclaim`."""
+        return tuple(self._holders.get(output, ()))
+
+    def unclaim(self, output: Hashable, requester: Requester, former: Sequence[Requester]) -> None:
+        """Return an output to its `former` holders: what was to drive it had no effect.
+
+        It stays with the requester if the session that had set it has gone since: the level must have a holder.
+        """
+        holders = self._holders.get(output, [])
+        if not holders or holders[-1].session_id != requester.session_id:
+            # Made safe or halted since.
+            return
+
+        def stays(holder: Requester) -> bool:
+            ended = holder.session_id in self._ended
+            return holder in holders or ended != (holder.session_id == requester.session_id)
+
+        if former and stays(former[-1]):
+            holders[:] = filter(stays, former)
 
     def borrow(self, output: Hashable, requester: Requester, *, insist: bool) -> str:
         """Note that a session drives an output for a while; return the session to give it back to."""

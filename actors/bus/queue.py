@@ -170,6 +170,8 @@ class Ticket(Slot[Any]):
     """Asks a transaction that has begun to end early. The transaction still returns its outcome."""
     held_by: str | None = field(default=None, init=False)
     """The session to which the output that this drives goes back, if its effect is taken back."""
+    former_holders: Sequence[Requester] | None = field(default=None, init=False)
+    """The holders of the output that this drives, before; None until it has begun."""
     clamped: Sequence[Mapping[str, Any]] = field(default=(), init=False)
     """What was written in place of values beyond a limit."""
     state: State = field(default=State.QUEUED, init=False)

@@ -494,6 +494,46 @@ async def test_an_output_that_an_interlock_made_safe_is_held_by_no_session(autoj
         assert cell.pumping, "it is the other session's now"
 
 
+async def test_a_set_that_an_interlock_refuses_leaves_the_output_to_the_session_that_has_set_it(autojump_clock):
+    cell = Cell(lock(DOOR_CLOSED))
+    async with session_of(cell) as other, cell.sessions().open_session() as session:
+        await session.run("gpio.set", line="PUMP", value=0)
+        steps = [step("gpio.watch", line="LAMP", timeout_ms=1000), step("gpio.set", line="PUMP", value=1)]
+        task = await other.submit("too late", steps)
+        await trio.sleep(0.5)
+        cell.gpio.push(DOOR, OPENED)
+        assert (await task.wait()).steps[1].error_code == InterlockOpen.code
+        await session.close()
+        assert cell.outputs == []
+
+
+async def test_a_set_that_fails_without_an_effect_leaves_the_output_to_the_session_that_has_set_it(autojump_clock):
+    cell = Cell()
+    async with session_of(cell) as other, cell.sessions().open_session() as session:
+        await session.run("gpio.set", line="LAMP", value=1)
+        cell.gpio.fail()
+        with pytest.raises(DeviceError):
+            await other.run("gpio.set", line="LAMP", value=0)
+        await session.close()
+        assert (cell.outputs, cell.gpio.state(LAMP)) == ([], 0)
+
+
+async def test_a_set_that_fails_without_an_effect_leaves_an_output_to_the_end_that_could_not_make_it_safe(
+    autojump_clock,
+):
+    cell = Cell()
+    async with session_of(cell) as other:
+        async with cell.sessions().open_session() as session:
+            await session.run("gpio.set", line="LAMP", value=1)
+            cell.gpio.fail(10)
+        with pytest.raises(DeviceError):
+            await other.run("gpio.set", line="LAMP", value=0)
+        cell.gpio.fail(0)
+        cell.crash(cell.runtime.buses["gpio:cell"])
+        await trio.sleep(1)
+        assert (cell.outputs, cell.gpio.state(LAMP)) == ([], 0)
+
+
 async def test_an_output_that_cannot_be_made_safe_is_tried_again_and_reported_once(autojump_clock, caplog):
     cell = Cell(lock(LID_CLOSED))
     async with session_of(cell) as session:
