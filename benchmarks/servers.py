@@ -38,6 +38,7 @@ durability = "{durability}"
 [limits]
 idle_ttl_s = 100_000
 max_sessions_per_principal = 100_000
+session_rate = "999999/s"
 max_tasks_per_session = 10_000
 max_connections = 100_000
 {limits}
