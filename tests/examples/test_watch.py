@@ -173,7 +173,7 @@ async def test_when_the_daemon_was_started_anew_the_page_says_that_the_session_i
     assert "If it has ended, the session and its events have ended with it" in hint
     assert "not lost" not in await tab.evaluate(shown("#waiting"))
     await picture(tab, "link-lost")
-    assert await tab.evaluate(f"document.querySelector('#run').disabled && !!{shown(f'{PLAN} header button')}")
+    await tab.until(f"document.querySelector('#run').disabled && !!{shown(f'{PLAN} header button')}")
     await site.says("(runs again)")
     await tab.until(f"{shown('#gone')}.includes('The session is gone.')")
     assert await tab.evaluate("document.querySelector('#gone').getAttribute('role')") == "alert"

@@ -35,6 +35,7 @@ def besieged(bench):
 
     @contextlib.asynccontextmanager
     async def make(**options):
+        gc.collect()  # what earlier tests left open is closed now, not while this one counts
         before = descriptors()
         async with opened(bench, **options) as server:
             async with await server.client() as inside:
@@ -45,7 +46,7 @@ def besieged(bench):
                     assert await echoed(newcomer)
             await server.quiet()
             server.close()
-            assert descriptors() == before
+        await passes(lambda: descriptors() <= before)
 
     return make
 
