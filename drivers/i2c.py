@@ -150,8 +150,6 @@ well below the kernel's limit, so that one transaction cannot hold the bus for a
 MAX_MESSAGE, MAX_MESSAGES = 8192, 42
 """The kernel's limits: bytes in one message, messages in one exchange."""
 
-MAX_REGISTER_BYTES = 2
-
 _BITS_PER_BYTE = 9
 _SLACK_MS = 500.0
 _PER_MESSAGE_MS = 5.0
@@ -257,32 +255,44 @@ def check_transfer(bus: int, addr: int, messages: Sequence[Message], addresses: 
     raise DeviceError(f"i2c bus {bus}: {reason}", effect="none", data={"bus": bus, "addr": addr, "errno": "EINVAL"})
 
 
-def selects(messages: Sequence[Message]) -> bool:
-    """True for a read from a register: before its last address, a device has taken a register's number at most."""
+def selects(messages: Sequence[Message], width: RegWidth | None) -> bool:
+    """Return True for a read from a register: before its last address, a device has taken a register's number at most.
+
+    `width` is the bits of that number. Where it is not known, it counts as 8: a second byte may be a register's value.
+    """
     match messages:
         case [Write(data), Read()]:
-            return len(data) <= MAX_REGISTER_BYTES
+            return len(data) <= (width or 8) // 8
         case _:
             return False
 
 
-def refused_effect(messages: Sequence[Message]) -> Effect:
+def refused_effect(messages: Sequence[Message], width: RegWidth | None) -> Effect:
     """Return the effect of an exchange that ended at an address, when it is unknown at which one.
 
-    "none" if the first is the only one, and for a read from a register: a pointer that moved is no effect.
+    "none" if the first is the only one, and for a read from a register: a pointer that moved is no effect. `width` is
+    the bits of a register's number, None where the board profile does not say.
     """
-    return "none" if len(messages) == 1 or selects(messages) else "unknown"
+    return "none" if len(messages) == 1 or selects(messages, width) else "unknown"
 
 
-def nack(bus: int, addr: int, messages: Sequence[Message], *, errno: str = "ENXIO", byte: bool = False) -> DeviceError:
+def nack(
+    bus: int,
+    addr: int,
+    messages: Sequence[Message],
+    width: RegWidth | None,
+    *,
+    errno: str = "ENXIO",
+    byte: bool = False,
+) -> DeviceError:
     """Return the error of an address without acknowledgement; with `byte` it may as well have been a byte after it."""
     if byte:
         # A reader does not acknowledge: without bytes to write, it was the address.
         only_read = len(messages) == 1 and isinstance(messages[0], Read)
-        effect: Effect = "none" if only_read or selects(messages) else "unknown"
+        effect: Effect = "none" if only_read or selects(messages, width) else "unknown"
         message = f"the device at {addr:#04x} stopped acknowledging, or there is none; i2c.scan lists those that do"
     else:
-        effect = refused_effect(messages)
+        effect = refused_effect(messages, width)
         message = f"no device acknowledges address {addr:#04x}; i2c.scan lists those that do"
     return DeviceError(f"i2c bus {bus}: {message}", effect=effect, data={"bus": bus, "addr": addr, "errno": errno})
 

@@ -9,7 +9,7 @@ Order of one operation, all of it inside one transaction, so nothing comes in be
 
     check(output, level) --> the driver's operation --> note(output, level)
          |                        |
-         +-- raises, effect none  +-- raises: `failed` notes that the level may be there
+         +-- raises, effect none  +-- raises: `failed` notes that the level may be there, or the former one
 
 Bringing outputs to their safe state (`make_safe`, `halt`) is never checked, only noted: safety comes first.
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from hearth.drivers.base import Driver
     from hearth.drivers.boards import Board
     from hearth.drivers.gpio import GpioDriver, LineState
-    from hearth.drivers.i2c import I2cDriver, Message, Outcome
+    from hearth.drivers.i2c import I2cDriver, Message, Outcome, RegWidth
     from hearth.drivers.uart import UartDriver
     from hearth.tools import Drive
 
@@ -115,9 +115,12 @@ class BusGuard:
             if self.lines is not None and level == 1:
                 self.due_changed.wake()
 
-    def failed(self, output: Hashable, level: Any, error: RpcError) -> None:
-        """Note that bringing an output to a level failed: unless the effect is "none", it may be there."""
-        if effect_of(error) == "none":
+    def failed(self, output: Hashable, level: Any, error: BaseException | None = None) -> None:
+        """Note that bringing an output to a level failed: unless the effect is "none", it may be there.
+
+        Whatever is no error of the driver's (a bug, a cancellation) leaves that unknown.
+        """
+        if isinstance(error, RpcError) and effect_of(error) == "none":
             return
         if self.interlocks is not None:
             self.interlocks.note(output, level, certain=False)
@@ -153,9 +156,9 @@ class BusGuard:
     def opened(self) -> None:
         """Note that the bus has been opened, in Trio: what its outputs did before is not known."""
         self._clock = trio.lowlevel.current_clock().current_time
-        if self.lines is not None:
+        if self._limits is not None:
             # A chip that is opened during a halt drives nothing.
-            self.lines.opened(self._clock(), driven=not getattr(self._driver, "halted", False))
+            self._limits.opened(self._clock(), driven=not getattr(self._driver, "halted", False))
 
 
 async def keep_lines(guard: BusGuard, lines: LineLimits, bring_safe: Callable[[int], Ticket]) -> None:
@@ -212,7 +215,7 @@ class _GuardedGpio(_GuardedDriver):
         guard.check(line, state)
         try:
             former = self._driver.set(line, state)
-        except RpcError as error:
+        except BaseException as error:
             guard.failed(line, state, error)
             raise
         guard.note(line, state)
@@ -226,8 +229,9 @@ class _GuardedGpio(_GuardedDriver):
 
     def _noted(self, reports: Any) -> Any:
         for report in reports:
-            if "safe" in report and "error" not in report:
-                self._guard.note(report["line"], report["safe"])
+            if "safe" in report:
+                note = self._guard.failed if "error" in report else self._guard.note
+                note(report["line"], report["safe"])
         return reports
 
 
@@ -238,7 +242,7 @@ class _GuardedI2c(_GuardedDriver):
         guard = self._guard
         limits = guard.registers
         if limits is None or not limits.lists(addr, ten_bit=ten_bit):
-            if _writes(messages):
+            if _writes(messages, self._driver.addresses.reg_width(addr, ten_bit=ten_bit)):
                 guard.check(addr, messages)
             return self._driver.transfer(addr, messages, ten_bit=ten_bit)
         writes = limits.writes(addr, messages)
@@ -250,7 +254,7 @@ class _GuardedI2c(_GuardedDriver):
         settle = partial(self._settle, limits, addr, messages, writes, numbers)
         try:
             answer = self._driver.transfer(addr, messages, ten_bit=ten_bit)
-        except RpcError as error:
+        except BaseException as error:
             settle(error)
             raise
         if not isinstance(answer, bytes):
@@ -265,11 +269,11 @@ class _GuardedI2c(_GuardedDriver):
         messages: Sequence[Message],
         writes: Sequence[RegisterWrite],
         numbers: Sequence[int],
-        outcome: bytes | RpcError,
+        outcome: bytes | BaseException,
     ) -> None:
         """Note what a transaction has written and read, or may have written."""
         for write, number in zip(writes, numbers, strict=True):
-            if isinstance(outcome, RpcError):
+            if isinstance(outcome, BaseException):
                 self._guard.failed(write.output, number, outcome)
             else:
                 self._guard.note(write.output, number)
@@ -278,19 +282,19 @@ class _GuardedI2c(_GuardedDriver):
                 self._guard.note(output, number)
 
 
-async def _settled(exchange: Coroutine[Any, Any, bytes], settle: Callable[[bytes | RpcError], None]) -> bytes:
+async def _settled(exchange: Coroutine[Any, Any, bytes], settle: Callable[[bytes | BaseException], None]) -> bytes:
     try:
         data = await exchange
-    except RpcError as error:
+    except BaseException as error:
         settle(error)
         raise
     settle(data)
     return data
 
 
-def _writes(messages: Sequence[Message]) -> bool:
+def _writes(messages: Sequence[Message], width: RegWidth | None) -> bool:
     """Return False for a read, also of a register: a pointer that moves is no effect."""
-    return not (selects(messages) or all(isinstance(message, Read) for message in messages))
+    return not (selects(messages, width) or all(isinstance(message, Read) for message in messages))
 
 
 class _GuardedUart(_GuardedDriver):

@@ -6,11 +6,12 @@ fast. It touches no hardware and keeps no clock: `guard` asks it before each eff
 time in seconds of a monotonic clock. It is used by one transaction at a time, in whatever thread, so it has no lock.
 
 A line is on while it is driven to 1, else off. It is off since the bus was first opened, because what came before is
-not known. What an output does when the daemon does not drive it, and what an unlimited one does, is not known here.
+not known. After a switching that failed it may be either: then both directions keep their limits. What an output does
+when the daemon does not drive it, and what an unlimited one does, is not known here.
 
 A register's value is known from the last write or read of the whole register. `max_step` and `slew_per_s` are counted
-from there; while the value is not known (at the start, after a write that failed), a register that can be read must be
-read first. Bounds are compared as the register's integers, never as floating-point numbers.
+from there; while the value is not known (after the bus was opened, after a write that failed), a register that can be
+read must be read first. Bounds are compared as the register's integers, never as floating-point numbers.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class _TimedLine:
     """The time of the last switching."""
     on_at: float = -inf
     """The time at which it was last switched on."""
+    uncertain: bool = False
+    """True after a switching that failed: it may be on or off."""
     due: float = inf
     """The time by which it has to be in its safe state."""
     reopened: bool = False
@@ -75,7 +78,7 @@ class LineLimits:
         if line is None:
             return level
         on = level == 1
-        if on is line.on:
+        if on is line.on and not line.uncertain:
             return level
         if not on:
             limit, until = "min_on_ms", line.since + line.min_on
@@ -93,8 +96,8 @@ class LineLimits:
         if line is None:
             return
         on = level == 1
-        if on is not line.on:
-            line.on, line.since = on, now
+        if on is not line.on or line.uncertain:
+            line.on, line.since, line.uncertain = on, now, False
             if on:
                 line.on_at = now
         if not on:
@@ -145,9 +148,13 @@ class LineLimits:
         line.pause = min(2 * line.pause, LONGEST_PAUSE)
 
     def failed(self, output: Hashable, level: Any, now: float) -> None:
-        """Note that a line may be at a level, which failed: it counts as on if it may be on, and not as off."""
+        """Note that a line may be at a level, which failed, or at its former one."""
+        line = self._lines.get(output)  # type: ignore[call-overload]
+        if line is None or (not line.uncertain and line.on is (level == 1)):
+            return
         if level == 1:
             self.note(output, level, now)
+        line.since, line.uncertain = now, True
 
     def foresee(self, drive: Drive) -> None:
         """Refuse what could never pass, a pulse that is too short or too long. Raises LimitViolated."""
@@ -344,6 +351,12 @@ class RegisterLimits:
         if register.spec.on_limit == "clamp":
             return ceil(min(max(level, low), high))
         raise self._beyond(place, register.spec, level, limit, wait)
+
+    def opened(self, now: float, *, driven: bool) -> None:
+        """Note that the adapter was opened: what its devices did before is not known."""
+        del driven  # They have levels of their own, which no opening changes.
+        for output in self._registers:
+            self.note(output, None, now)
 
     def note(self, output: Hashable, level: Any, now: float) -> None:
         """Note the number that was written to a register or read from it; None where it is not known."""

@@ -361,7 +361,7 @@ class LinuxI2c(BaseDriver):
             try:
                 return _raw(handle, addr, messages, _TEN_BIT_FLAG if ten_bit else 0)
             except OSError as error:
-                raise self._failure(error, addr, messages) from None
+                raise self._failure(error, addr, messages, ten_bit=ten_bit) from None
         if ten_bit:
             raise self._unable(addr, "10-bit addresses: it has no raw I2C")
         found = call_for(messages, self._functionality)
@@ -457,12 +457,15 @@ class LinuxI2c(BaseDriver):
                 raise owned(self.bus, addr, owner) from None
             raise self._failure(error, addr, [Read(1)]) from None
 
-    def _failure(self, error: OSError, addr: int, messages: Sequence[Message]) -> DeviceError:
+    def _failure(
+        self, error: OSError, addr: int, messages: Sequence[Message], *, ten_bit: bool = False
+    ) -> DeviceError:
         if self._gone():
             gone_error = gone(self.bus, self._path, effect="unknown")
             self._gone_report.report(gone_error)
             return gone_error
-        return failed(error, self.bus, addr, messages, able=able(self._functionality), retries=self.retries)
+        width = self.addresses.reg_width(addr, ten_bit=ten_bit)
+        return failed(error, self.bus, addr, messages, width, able=able(self._functionality), retries=self.retries)
 
     def _gone(self) -> bool:
         return self._presence is None or self._presence.gone()

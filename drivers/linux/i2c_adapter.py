@@ -28,6 +28,8 @@ from hearth.errors import DeviceError, Effect, ResourceBusy, TimedOut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hearth.drivers.i2c import RegWidth
+
 # --- i2c errors -------------------------------------------------------------------------------------------------------
 #
 # The translation from OSError to hearth's errors: each with its errno's name, its place, its cure where there is one,
@@ -72,17 +74,25 @@ def errno_name(error: OSError) -> str:
 
 
 def failed(
-    error: OSError, bus: int, addr: int, messages: Sequence[Message], *, able: str = "", retries: int = 0
+    error: OSError,
+    bus: int,
+    addr: int,
+    messages: Sequence[Message],
+    width: RegWidth | None,
+    *,
+    able: str = "",
+    retries: int = 0,
 ) -> DeviceError:
     """Return the error of an exchange that the kernel ended with `error`, on an adapter that is still there.
 
-    `able` says what the adapter can do in one exchange, for an exchange that it cannot do.
+    `width` is the bits of a register's number, if the board profile says. `able` says what the adapter can do in one
+    exchange, for an exchange that it cannot do.
     """
     number = error.errno or errno.EIO
     if number in _NOT_ACKNOWLEDGED:
-        return nack(bus, addr, messages, errno=errno_name(error))
+        return nack(bus, addr, messages, width, errno=errno_name(error))
     if number == errno.EREMOTEIO:
-        return nack(bus, addr, messages, errno="EREMOTEIO", byte=True)
+        return nack(bus, addr, messages, width, errno="EREMOTEIO", byte=True)
     data = {"bus": bus, "addr": addr, "errno": errno_name(error)}
     place = f"i2c bus {bus}, address {addr:#04x}"
     if number == errno.ETIMEDOUT:
@@ -95,7 +105,7 @@ def failed(
     if number in _NOT_SUPPORTED:
         reason, effect = f"the adapter cannot do {in_words(messages)} as one exchange{able}", "none"
     elif number in _REFUSED:
-        reason, effect = _REFUSED[number], refused_effect(messages)
+        reason, effect = _REFUSED[number], refused_effect(messages, width)
         if number == errno.EAGAIN:
             data["retries"] = retries
     else:

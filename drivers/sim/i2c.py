@@ -40,7 +40,7 @@ from hearth.errors import TimedOut
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Mapping, Sequence
 
-    from hearth.drivers.i2c import Addresses
+    from hearth.drivers.i2c import Addresses, RegWidth
 
 # --- faults -----------------------------------------------------------------------------------------------------------
 #
@@ -400,6 +400,8 @@ class _Progress:
     due: float
     fault: SimFault | None
     messages: Sequence[Message]
+    width: RegWidth | None
+    """The bits of a register's number, if the board profile says."""
     moved: int = field(default=0, init=False)
 
 
@@ -474,7 +476,7 @@ class SimI2c(BaseDriver):
         wide = ten_bit or addr > LAST_SEVEN_BIT
         device = self.devices.get(addr) if wide == (addr > LAST_SEVEN_BIT) else None
         transaction = Transaction(addr)
-        progress = self._begin(addr, messages)
+        progress = self._begin(addr, messages, self.addresses.reg_width(addr, ten_bit=ten_bit))
         self.log.append(transaction)
         try:
             await self._delay(self.faults.latency_s)
@@ -482,7 +484,7 @@ class SimI2c(BaseDriver):
                 reading = isinstance(message, Read)
                 await self._tick(transaction, progress)
                 if device is None or not device.start(reading=reading):
-                    raise nack(self.bus, addr, messages)
+                    raise nack(self.bus, addr, messages, progress.width)
                 if isinstance(message, Read):
                     await self._receive(device, message.length, transaction, progress)
                 else:
@@ -498,7 +500,7 @@ class SimI2c(BaseDriver):
         for byte in data:
             await self._tick(transaction, progress)
             if not device.write(byte):
-                raise nack(self.bus, transaction.addr, progress.messages, errno="EREMOTEIO", byte=True)
+                raise nack(self.bus, transaction.addr, progress.messages, progress.width, errno="EREMOTEIO", byte=True)
             transaction.written.append(byte)
             progress.moved += 1
 
@@ -537,11 +539,11 @@ class SimI2c(BaseDriver):
         device.stop()
         return True
 
-    def _begin(self, addr: int | None, messages: Sequence[Message]) -> _Progress:
+    def _begin(self, addr: int | None, messages: Sequence[Message], width: RegWidth | None = None) -> _Progress:
         if self._in_flight:
             self.overlaps += 1
         self._in_flight += 1
-        return _Progress(self._clock(), self.faults.pick(addr), messages)
+        return _Progress(self._clock(), self.faults.pick(addr), messages, width)
 
     async def _delay(self, seconds: float) -> None:
         if seconds > 0:
@@ -568,8 +570,8 @@ class SimI2c(BaseDriver):
         addr = transaction.addr if transaction else FIRST_ADDR
         if fault.kind == "nack":
             if progress.moved:
-                raise nack(self.bus, addr, progress.messages, errno="EREMOTEIO", byte=True)
-            raise nack(self.bus, addr, progress.messages)
+                raise nack(self.bus, addr, progress.messages, progress.width, errno="EREMOTEIO", byte=True)
+            raise nack(self.bus, addr, progress.messages, progress.width)
         await self._delay(fault.seconds)
         raise TimedOut(
             f"i2c bus {self.bus}: the device at {addr:#04x} held the clock for {fault.seconds * 1000:g} ms",

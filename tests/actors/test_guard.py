@@ -48,6 +48,11 @@ EFFECTS = {
     "gpio.pulse": ("gpio:sim", {"line": LINE, "value": 1, "duration_ms": 1}, (LINE, 1)),
     "i2c.write": ("i2c:1", {"bus": 1, "addr": 0x50, "reg": 0, "hex": "01"}, None),
     "i2c.transfer": ("i2c:1", {"bus": 1, "addr": 0x50, "hex": "00 01"}, None),
+    "i2c.transfer: a register written, and read": (
+        "i2c:1",
+        {"bus": 1, "addr": 0x50, "messages": [{"hex": "0001"}, {"read": 1}]},
+        None,
+    ),
     "uart.write": ("uart:uart0", {"port": "uart0", "text": "x"}, ("data", b"x")),
     "uart.exchange": ("uart:uart0", {"port": "uart0", "text": "x", "len": 1, "timeout_ms": 100}, ("data", b"x")),
     "uart.control": ("uart:uart0", {"port": "uart0", "break_ms": 10}, None),
@@ -72,7 +77,7 @@ async def test_a_tool_with_an_effect_asks_the_guard_before_the_driver(tmp_path, 
         guard = runtime.buses[bus].guard
         setattr(guard, plug, asked)
         guard.foresee = lambda _drive: None  # what would refuse it at submit already
-        task = await session.submit("effect", [step(tool, **args)])
+        task = await session.submit("effect", [step(tool.partition(":")[0], **args)])
         result = await task.wait()
         assert result.steps[0].error_code == Halted.code
         assert result.steps[0].error_data["effect"] == "none"

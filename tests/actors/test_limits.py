@@ -11,7 +11,7 @@ from support.waiting import passes
 from support.world import BoardWorld, running
 
 from hearth import step
-from hearth.errors import DeviceError, LimitViolated
+from hearth.errors import DeviceError, InternalError, LimitViolated
 
 PUMP, FREE = 0, 3
 
@@ -268,6 +268,64 @@ async def test_a_pulse_within_its_limits_runs(autojump_clock):
         ]
 
 
+def broken(working, error, *, moves):
+    """A driver's `set` that switches the line, or not, and raises."""
+
+    def set_(line, state):
+        if moves:
+            working(line, state)
+        raise error
+
+    return set_
+
+
+@pytest.mark.parametrize("moves", [True, False], ids=["moved", "did not move"])
+@pytest.mark.parametrize(("value", "limit"), [(1, {"min_on_ms": 100}), (0, {"min_off_ms": 100})], ids=["on", "off"])
+async def test_after_a_switching_that_failed_a_line_may_be_at_either_level(
+    autojump_clock, monkeypatch, value, limit, moves
+):
+    async with a_world(profile(PUMP=limit)) as world, embedded(world) as session:
+        await trio.sleep(1)
+        if value == 0:
+            await session.run("gpio.set", line="PUMP", value=1)
+        with monkeypatch.context() as patch:
+            failing = DeviceError("broken", effect="unknown")
+            patch.setattr(world.gpio, "set", broken(world.gpio.set, failing, moves=moves))
+            with pytest.raises(DeviceError):
+                await session.run("gpio.set", line="PUMP", value=value)
+        # Back again: if it was switched, that is too early.
+        refusal = await refused(session, "gpio.set", line="PUMP", value=1 - value)
+        assert refusal.data["limit"] in limit
+        # And also what was asked for first may be a switching.
+        await trio.sleep(0.101)
+        await session.run("gpio.set", line="PUMP", value=value)
+        await refused(session, "gpio.set", line="PUMP", value=1 - value)
+
+
+async def test_a_line_that_may_be_on_after_a_failure_goes_to_its_safe_state_in_time(autojump_clock, monkeypatch):
+    async with a_world(profile(PUMP={"max_on_ms": 200})) as world, embedded(world) as session:
+        with monkeypatch.context() as patch:
+            failing = DeviceError("broken", effect="unknown")
+            patch.setattr(world.gpio, "set", broken(world.gpio.set, failing, moves=True))
+            with pytest.raises(DeviceError):
+                await session.run("gpio.set", line="PUMP", value=1)
+        assert world.gpio.state(PUMP) == 1
+        await trio.sleep(0.201)
+        assert world.gpio.state(PUMP) == 0
+
+
+async def test_a_line_that_may_be_on_after_a_crash_of_its_driver_goes_to_its_safe_state(autojump_clock, monkeypatch):
+    async with a_world(profile(PUMP={"max_on_ms": 60_000})) as world, embedded(world) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(world.gpio, "set", broken(world.gpio.set, OSError("a bug"), moves=True))
+            with pytest.raises(InternalError):
+                await session.run("gpio.set", line="PUMP", value=1)
+        assert world.gpio.state(PUMP) == 1
+        # When the supervisor has opened the chip again: long before the longest time on.
+        await trio.sleep(10)
+        assert world.gpio.state(PUMP) == 0
+
+
 # --- registers --------------------------------------------------------------------------------------------------------
 
 CHIP = 0x50
@@ -477,6 +535,30 @@ async def test_after_a_write_whose_effect_is_unknown_the_value_is_not_known(auto
         assert "its present value is not known" in error.message
         await session.run("i2c.read", bus=1, addr=CHIP, reg=0, len=1)
         await write(session, 0, "66")
+
+
+async def test_a_register_is_read_anew_after_a_write_whose_exchange_also_read(autojump_clock):
+    """One that failed at its second address has written, although it looks like a read."""
+    async with a_world(converter(STEPPED)) as world, embedded(world) as session:
+        driver = world.parts.drivers["i2c:1"]
+        driver.devices[CHIP].memory[0] = 100
+        await session.run("i2c.read", bus=1, addr=CHIP, reg=0, len=1)
+        driver.faults.nack(after=2)
+        with pytest.raises(DeviceError) as caught:
+            await session.run("i2c.transfer", bus=1, addr=CHIP, messages=[{"hex": "0065"}, {"read": 1}])
+        assert caught.value.data["effect"] == "unknown"
+        await refused(session, "i2c.write", bus=1, addr=CHIP, reg=0, hex="66")
+
+
+async def test_a_register_is_read_anew_after_its_adapter_was_opened_again(autojump_clock):
+    """The device may have been without power until then, or have been used by others."""
+    async with a_world(converter(STEPPED)) as world, embedded(world) as session:
+        driver = world.parts.drivers["i2c:1"]
+        driver.devices[CHIP].memory[0] = 100
+        await session.run("i2c.read", bus=1, addr=CHIP, reg=0, len=1)
+        world.runtime.buses["i2c:1"].guard.opened()
+        error = await refused(session, "i2c.write", bus=1, addr=CHIP, reg=0, hex="65")
+        assert "its present value is not known" in error.message
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

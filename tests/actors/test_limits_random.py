@@ -6,6 +6,7 @@ gets, with the virtual time of each, and compares them with the limits as this f
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import Counter
@@ -33,6 +34,8 @@ DUTY, WORD, ANGLE, STATUS = 0x10, 0x20, 0x30, 0x40
 WORD_MOST, ANGLE_STEP, ANGLE_SLEW = 0x1234, 12, 40
 DUTY_LEAST, DUTY_MOST = 10, 200
 CHIP = 0x50
+ERASED = 0xFF
+"""What each byte of the device is before it is first written: writing the same again is no change."""
 
 PROFILE = {
     "name": "bench",
@@ -129,7 +132,7 @@ def judge_lines(heater, motor):
 
 def judge_registers(written):
     """Assert the limits of the registers, for each message on the wire; return how many values there were."""
-    angle = None
+    angle = (-math.inf, ERASED)
     values = 0
     for at, message in written:
         reg, *data = message
@@ -143,10 +146,9 @@ def judge_registers(written):
                 assert data[0] << 8 | data[1] <= WORD_MOST
                 data, reg = data[2:], reg + 2
             elif reg == ANGLE:
-                if angle is not None and angle[1] != data[0]:
+                if angle[1] != data[0]:
                     assert abs(data[0] - angle[1]) <= ANGLE_STEP
                     assert abs(data[0] - angle[1]) <= ANGLE_SLEW * (at - angle[0]) + SLACK
-                if angle is None or angle[1] != data[0]:
                     angle = (at, data[0])
                 data, reg = data[1:], reg + 1
             else:

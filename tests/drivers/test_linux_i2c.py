@@ -27,8 +27,8 @@ WRITE, READ, REGISTER, QUERY = [Write(b"\x00\x01")], [Read(2)], [Write(b"\x00"),
 LISTS = {"write": WRITE, "read": READ, "register": REGISTER, "query": QUERY}
 
 
-def failure(number, messages=WRITE, **more):
-    return failed(OSError(number, os.strerror(number)), 3, 0x50, messages, **more)
+def failure(number, messages=WRITE, width=None, **more):
+    return failed(OSError(number, os.strerror(number)), 3, 0x50, messages, width, **more)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,12 @@ def test_an_errno_has_its_name_its_place_and_an_effect_that_can_be_proven(number
         assert isinstance(error, TimedOut) == (number == errno.ETIMEDOUT)
 
 
+@pytest.mark.parametrize(("width", "effect"), [(None, "unknown"), (8, "unknown"), (16, "none")])
+def test_two_bytes_before_a_read_are_a_registers_number_only_where_the_profile_says_so(width, effect):
+    error = failure(errno.EREMOTEIO, [Write(b"\x00\x01"), Read(2)], width)
+    assert error.data["effect"] == effect
+
+
 def test_different_causes_are_told_in_different_words():
     numbers = (errno.ENXIO, errno.EREMOTEIO, errno.EAGAIN, errno.EBUSY, errno.ETIMEDOUT, errno.EIO, errno.EPROTO)
     assert len({failure(number).message for number in numbers}) == len(numbers)
@@ -76,7 +82,7 @@ def test_a_lost_arbitration_tells_how_often_the_kernel_may_try_again():
 
 def test_an_error_without_a_number_is_an_io_error():
     assert errno_name(OSError("strange")) == "EIO"
-    assert failed(OSError("strange"), 1, 0x50, WRITE).data["errno"] == "EIO"
+    assert failed(OSError("strange"), 1, 0x50, WRITE, None).data["errno"] == "EIO"
 
 
 def test_an_adapter_that_has_gone_is_enodev_with_the_effect_that_is_known():

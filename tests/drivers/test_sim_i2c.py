@@ -103,12 +103,13 @@ async def test_an_injected_nack_says_whether_anything_can_have_been_taken(bus, t
 @pytest.mark.parametrize(
     ("messages", "effect"),
     [
-        ([Write(b"\x00\x01"), Read(1)], "none"),
+        ([Write(b"\x00"), Read(1)], "none"),
+        ([Write(b"\x00\x01"), Read(1)], "unknown"),
         ([Read(4)], "none"),
         ([Write(b"\x00AB"), Read(1)], "unknown"),
         ([Write(b"\x00"), Write(b"A")], "unknown"),
     ],
-    ids=["register", "read", "command", "two writes"],
+    ids=["register", "read", "register written and read", "command", "two writes"],
 )
 @pytest.mark.parametrize("after", [0, 1])
 async def test_what_has_no_effect_is_an_exchange_that_wrote_a_register_number_at_most(
