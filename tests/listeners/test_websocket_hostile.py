@@ -34,7 +34,7 @@ import hearth
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.accept import MOST_UNKNOWN_PEERS_EACH
 from hearth.actors.listeners.tls import Certificates
-from hearth.config.model import AuditConfig, Config, PolicyConfig
+from hearth.config.model import AuditConfig, Config, LimitsConfig, PolicyConfig
 from hearth.policy.principal import Tokens, from_token
 
 pytestmark = pytest.mark.slow
@@ -94,13 +94,14 @@ def storm(tmp_path):
     @asynccontextmanager
     async def opened(**options):
         here = PolicyConfig("here", {"any": True})
-        config = Config(audit=AuditConfig(path=tmp_path / "audit.log"), policy=(here,))
+        # The bystander opens one session after the other, as fast as the machine can.
+        limits = LimitsConfig(session_rate="1000000/s")
+        config = Config(audit=AuditConfig(path=tmp_path / "audit.log"), policy=(here,), limits=limits)
         principals = []
         async with hearth.open_runtime(board="sim", config=config) as runtime:
 
             async def welcome(carrier, principal):
                 principals.append(principal)
-                limits = config.limits
                 await Connection(
                     carrier, principal, runtime._runtime, max_outstanding=limits.max_outstanding, max_document_bytes=MAX
                 ).run()
