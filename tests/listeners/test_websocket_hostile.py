@@ -95,7 +95,7 @@ def storm(tmp_path):
     async def opened(**options):
         here = PolicyConfig("here", {"any": True})
         # The bystander opens one session after the other, as fast as the machine can.
-        limits = LimitsConfig(session_rate="1000000/s")
+        limits = LimitsConfig(session_rate="999999/s")
         config = Config(audit=AuditConfig(path=tmp_path / "audit.log"), policy=(here,), limits=limits)
         principals = []
         async with hearth.open_runtime(board="sim", config=config) as runtime:
