@@ -91,6 +91,8 @@ def build_parts(
     # A bus of its own: a program that runs for minutes must not hold up a list of processes.
     drivers["exec"] = ProgramDriver(launcher)
     journal = Journal(audit, clock=clock)
+    if config.audit.arguments == "hash":
+        tools = [evolve(tool, logged=()) for tool in tools]
     registry = ToolRegistry(tools)
     policy = _policy(config) or default_policy
     meter = _meter(config, board, journal)

@@ -59,7 +59,12 @@ if TYPE_CHECKING:
 
 LINGER = 5.0
 """Seconds that a client which has finished sending may wait for its answers."""
-WEIGHTY = frozenset(("task.get", "tool.list", "plan.list", "mcp.tools", "hcp.capabilities", "hcp.artifact"))
+WEIGHTY = frozenset(
+    (
+        "task.get", "tool.list", "plan.list", "observe.state", "observe.audit", "mcp.tools", "hcp.capabilities",
+        "hcp.artifact",
+    )
+)  # fmt: skip
 """Methods whose answers may be long: megabytes for a request of a few bytes."""
 WEIGHTY_AT_ONCE = 8
 """Calls of these methods in flight on one connection: a client that does not read costs at most so many answers."""

@@ -21,7 +21,7 @@ from attrs import define, evolve, field
 from hearth._util.exceptions import unwrapped
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts
-from hearth.actors.events import EventLog, EventReader
+from hearth.actors.events import EventReader
 from hearth.actors.mailbox import Slot
 from hearth.actors.messages import CloseSession
 from hearth.actors.runtime import Runtime
@@ -62,18 +62,18 @@ EMBEDDED_POLICY = (PolicyEntry(name="embedded", match=Match(any=True), max_risk=
 
 
 class LocalFollower:
-    """A receiver of one task's history. Implements `messages.EventSink`."""
+    """A receiver of one history. Implements `messages.EventSink`."""
 
     def __init__(self) -> None:
         self.gone = False
         self.reader: EventReader | None = None
 
-    def follow(self, log: EventLog, from_seq: int) -> None:
+    def follow(self, log: History, from_seq: int) -> None:
         """See EventSink."""
         if not self.gone:
             self.reader = EventReader(log, from_seq)
 
-    def unfollow(self, log: EventLog) -> None:
+    def unfollow(self, log: History) -> None:
         """See EventSink."""
         self.close()
 
@@ -114,7 +114,7 @@ class LocalLink(SessionLink):
 
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
-    ) -> tuple[Mapping[str, Any], Following | None]:
+    ) -> tuple[Mapping[str, Any], Following[TaskEvent] | None]:
         """See SessionLink."""
         following = LocalFollowing(self, {})
         follower = following.follower
@@ -165,15 +165,23 @@ class LocalLink(SessionLink):
         """Subscribe `follower` to a task's history."""
         await self._ask("task.events.subscribe", params, follower)
 
+    async def begin_observing(self, params: Mapping[str, Any], follower: EventSink) -> None:
+        """Subscribe `follower` to the runtime's events."""
+        await self._ask("observe.subscribe", params, follower)
+
+    def observe(self, params: Mapping[str, Any]) -> Following[Mapping[str, Any]]:
+        """See SessionLink."""
+        return LocalObserving(self, params)
+
     def _session(self, session_id: str) -> Session:
         return self._runtime.find_session(session_id, self._principal.key, of_job=self._of_job)
 
-    def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
+    def follow(self, session_id: str, task_id: str, from_seq: int) -> Following[TaskEvent]:
         """See SessionLink."""
         return LocalFollowing(self, {"session_id": session_id, "task_id": task_id, "from_seq": from_seq})
 
 
-class LocalFollowing(Following):
+class LocalFollowing(Following["TaskEvent"]):
     """A task's history, read in the same process."""
 
     def __init__(self, link: LocalLink, params: Mapping[str, Any]) -> None:
@@ -195,6 +203,29 @@ class LocalFollowing(Following):
     def close(self) -> None:
         """See Following."""
         self.follower.close()
+
+
+class LocalObserving(Following["Mapping[str, Any]"]):
+    """The runtime's events, read in the same process."""
+
+    def __init__(self, link: LocalLink, params: Mapping[str, Any]) -> None:
+        self._link = link
+        self._params = params
+        self._follower = LocalFollower()
+
+    async def start(self) -> None:
+        """See Following."""
+        await self._link.begin_observing(self._params, self._follower)
+
+    async def next(self) -> Mapping[str, Any] | None:
+        """See Following."""
+        reader = self._follower.reader
+        assert reader is not None, "read before the subscription"
+        return await anext(reader, None)
+
+    def close(self) -> None:
+        """See Following."""
+        self._follower.close()
 
 
 class EmbeddedRuntime(JobsClient):

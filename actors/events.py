@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PROGRESS_KEPT = 64
 """Progress events that a history holds: enough for a burst between two wake-ups of a healthy reader."""
+MOST_READ = 64
+"""Events that a reader in the same process takes at once."""
 PROGRESS_BYTES = 64 << 10
 """Bytes of progress events that a history holds; it holds the newest one even if that alone is longer."""
 
@@ -180,11 +182,6 @@ class EventLog(Retained):
         """True while the history goes on and a reader that has not gone follows it."""
         return any(not reader.gone for reader in self._readers)
 
-    def read(self, from_seq: int, most: int = 64) -> tuple[list[bytes], int]:
-        """Return up to `most` events numbered `from_seq` or higher, in order, and the number to read from next."""
-        found, after = self.lines(from_seq, most)
-        return [line[len(_HEAD) : -len(_TAIL)] for line in found], after
-
     def lines(self, from_seq: int, most: int) -> tuple[list[bytes], int]:
         """Return the notifications of these events; see History."""
         kept = self._kept
@@ -201,9 +198,9 @@ class EventLog(Retained):
 
 
 class EventReader:
-    """A reader for one task of the same process: `async for params in reader` until the history ends."""
+    """A reader of one history in the same process: `async for params in reader` until the history ends."""
 
-    def __init__(self, log: EventLog, from_seq: int = 1) -> None:
+    def __init__(self, log: History, from_seq: int = 1) -> None:
         self._log = log
         self._next = from_seq
         self._ready: deque[bytes] = deque()
@@ -221,7 +218,7 @@ class EventReader:
     async def __anext__(self) -> Mapping[str, Any]:
         while not self._ready:
             self._event = trio.Event()
-            found, self._next = self._log.read(self._next)
+            found, self._next = self._log.lines(self._next, MOST_READ)
             if found:
                 self._ready.extend(found)
                 break
@@ -229,7 +226,7 @@ class EventReader:
                 self.close()
                 raise StopAsyncIteration
             await self._event.wait()
-        params: Mapping[str, Any] = orjson.loads(self._ready.popleft())
+        params: Mapping[str, Any] = orjson.loads(self._ready.popleft())["params"]
         return params
 
     def close(self) -> None:

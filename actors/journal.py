@@ -125,6 +125,8 @@ class Journal:
         self._bug: Exception | None = None
         self.metrics = Metrics()
         """The counters of the runtime: the journal counts records, other components their own facts."""
+        self.observe: Callable[[Mapping[str, Any]], None] | None = None
+        """Called with each record as it is posted; must not raise."""
         self.failures = 0
         """The number of times that the log became unwritable."""
         self._underway = 0
@@ -167,6 +169,8 @@ class Journal:
         count = self.metrics.record
         for record in records:
             count(record)
+            if self.observe is not None:
+                self.observe(record)
         if self._closed or self._hung:
             receipt.fail(_unavailable(self._failure or f"audit log {self._log.path}: closed"))
             return receipt

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from hearth.actors.bus.interlocks import Interlock
-    from hearth.actors.events import EventLog, History
+    from hearth.actors.events import History
     from hearth.errors import RpcError
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params
@@ -35,10 +35,10 @@ class EventSink(Protocol):
         """True when the receiver will never read again."""
         ...
 
-    def follow(self, log: EventLog, from_seq: int) -> None:
+    def follow(self, log: History, from_seq: int) -> None:
         """Send the events of a history from number `from_seq` on."""
 
-    def unfollow(self, log: EventLog) -> None:
+    def unfollow(self, log: History) -> None:
         """Send no more events of a history."""
 
 

@@ -30,14 +30,16 @@ from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
 from hearth.actors.messages import TIMER_FIRED, CloseSession, Request, StopTasks
+from hearth.actors.observe import Observer
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
 from hearth.actors.task_registry import IdempotencyKeys, KeysFile
+from hearth.audit.record import timestamp
 from hearth.config.model import HcpConfig, TasksConfig
 from hearth.drivers.gpio import HaltSpec
-from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
+from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown, TaskNotFound
 from hearth.hcp.capability import CapabilitySet
 from hearth.mcp.names import endpoints
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
@@ -210,6 +212,7 @@ class Runtime:
         self.serves_mcp = False
         """True if the HTTP listeners have /mcp, for mcp.info."""
         self._nursery: trio.Nursery | None = None
+        self._policy_read_at = timestamp(parts.clock())
         self._running = 0
         self._one_ended = trio.Event()
         self._started = trio.Event()
@@ -255,6 +258,19 @@ class Runtime:
             stop_tasks=self._stop_tasks,
             healthy=lambda: bool(self.health()["ok"]),
         )
+        self.observer = Observer(
+            parts.board,
+            parts.halt,
+            self.buses,
+            self.halt,
+            self.approvals.overview,
+            parts.clock,
+            overview=self._overview,
+            health=self.health,
+            policy=lambda: {"entries": [entry.name for entry in parts.policy], "read_at": self._policy_read_at},
+            owner=self._owner,
+        )
+        parts.journal.observe = self.observer.record
         validators, known = {}, {}
         for tool in parts.registry.values():
             check_schema(tool.params_schema, f"tool {tool.name}: params_schema")
@@ -272,6 +288,7 @@ class Runtime:
                 self.refusals,
                 halt_flag,
                 Buckets(DRY_RUN_RATE),
+                self.observer,
                 self.interlocks,
             ),
             checks=Checks(
@@ -291,6 +308,7 @@ class Runtime:
             keys=self.keys,
             wake_at=self._timers.set,
             forget=self._forget,
+            cancel_any=self._cancel_any,
         )
 
     # --- the directory ------------------------------------------------------------------------------------------
@@ -387,6 +405,23 @@ class Runtime:
         self.audit(
             "session.close", session_id=session.session_id, principal=session.principal, reason=reason, **details
         )
+
+    def _overview(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the open sessions, and their live tasks, as observers see them."""
+        sessions = list(self._sessions.values())
+        return [session.overview() for session in sessions], [task for each in sessions for task in each.live_tasks()]
+
+    def _owner(self, session_id: str) -> str | None:
+        session = self._sessions.get(session_id)
+        return None if session is None else session.principal
+
+    def _cancel_any(self, task_id: str, by: Session) -> dict[str, Any]:
+        """Cancel a task of whatever session, and record by whom. Raises TaskNotFound."""
+        home = next((session for session in self._sessions.values() if session.has_live(task_id)), None)
+        if home is None:
+            raise TaskNotFound(data={"task_id": task_id[:64]})
+        self.audit("task.cancel", session_id=by.session_id, task_id=task_id, principal=by.principal)
+        return home.cancel_task(task_id)
 
     def _stop_tasks(self) -> None:
         for session in self._sessions.values():
@@ -495,6 +530,7 @@ class Runtime:
                     await outer.start(self.halt.run)
                     outer.start_soon(self._timers.run)
                     outer.start_soon(self.refusals.run)
+                    outer.start_soon(self.observer.run)
                     if self.parts.energy is not None:
                         outer.start_soon(self.parts.energy.run)
                     async with trio.open_nursery() as sessions:

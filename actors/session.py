@@ -53,8 +53,18 @@ from hearth.actors.messages import (
     Verdicts,
     refuse,
 )
+from hearth.actors.observe import ObserveRequests
 from hearth.actors.task_registry import TaskRegistry
-from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
+from hearth.audit.record import timestamp
+from hearth.errors import (
+    AuditUnavailable,
+    InternalError,
+    PermissionDenied,
+    RpcError,
+    SessionInvalid,
+    ShuttingDown,
+    TaskNotFound,
+)
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
 from hearth.policy.memory import FEED_BYTES, SESSION_BYTES, text_bytes
 from hearth.policy.rules import PrincipalRates, RateLimits
@@ -68,6 +78,7 @@ from hearth.protocol.methods import (
     McpInfo,
     McpTools,
     McpUse,
+    ObserveParams,
     PlanParams,
     SessionClose,
     TaskCancel,
@@ -77,7 +88,7 @@ from hearth.protocol.methods import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
     from hearth.actors.admission import Checks
     from hearth.actors.approval.plans import Plans
@@ -123,6 +134,8 @@ class SessionServices:
     """Asks for a TIMER_FIRED at a time of Trio's clock."""
     forget: Callable[[Session], None]
     """Removes the session from the directory, so that no request finds it. Idempotent."""
+    cancel_any: Callable[[str, Session], dict[str, Any]]
+    """Cancels a task of whatever session, for this one. Raises TaskNotFound."""
     rates: PrincipalRates = field(factory=PrincipalRates)
     """The tokens that each principal has used, over all its sessions."""
 
@@ -144,6 +157,7 @@ class Session:
     _admission: Admission = field(init=False)
     _subscribers: Subscribers = field(init=False)
     _plan_requests: PlanRequests = field(init=False)
+    _observing: ObserveRequests | None = field(default=None, init=False)
     # Scopes of requests that wait: `_wind_up` cancels them, since a disk or a person may not answer for long.
     _waits: set[trio.CancelScope] = field(factory=set, init=False)
     _idle_timer: IdleTimer = field(init=False)
@@ -242,6 +256,8 @@ class Session:
         finally:
             # Again, for a session that was torn down and has not come to its winding up.
             self._services.forget(self)
+            if self._observing is not None:
+                self._observing.close()
             self._task_registry.close()
             self._account.release(self._charged)
             if self._handling is not None:
@@ -313,7 +329,8 @@ class Session:
                 if task.acts:
                     task.cancel("halted", message.error)
         elif isinstance(message, Disconnected):
-            if self._subscribers.had(message.follower, message.followed):
+            observed = self._observing is not None and self._observing.forget(message.follower)
+            if observed or self._subscribers.had(message.follower, message.followed):
                 self._idle_timer.followed_at = trio.current_time()
             self._subscribers.forget(message.follower)
             if message.follower is self._opener and self._opening.on_disconnect == "close":
@@ -343,25 +360,33 @@ class Session:
         elif isinstance(params, TaskGet):
             request.result(self._task_registry.get(params.task_id))
         elif isinstance(params, TaskCancel):
-            request.result(self._task_registry.cancel(params.task_id))
+            request.result(self._cancel(params.task_id))
         elif isinstance(params, EventsSubscribe):
             self._subscribers.subscribe(request, params)
         elif isinstance(params, EventsUnsubscribe):
             self._subscribers.unsubscribe(request, params)
-        elif isinstance(params, ToolList):
-            request.result(orjson.Fragment(self._services.manifests.tool_list(self._grant)))
-        elif isinstance(params, McpTools):
-            request.result(orjson.Fragment(self._services.manifests.mcp_tools(self._grant)))
-        elif isinstance(params, McpInfo):
-            request.result(self._services.manifests.mcp_info(self._grant))
-        elif isinstance(params, McpUse):
-            assert self._nursery is not None
-            record = self._admission.permit(params.tool, trio.current_time())
-            self._nursery.start_soon(self._answer, request, partial(self._permit, record))
+        elif isinstance(params, (ToolList, McpTools, McpInfo, McpUse)):
+            self._offer(request, params)
         elif isinstance(params, (HaltNow, HaltReset, HaltQuery)):
             self._halt(request, params)
         elif isinstance(params, PlanParams):
             self._plan_requests.handle(request, params, verdicts)
+        elif isinstance(params, ObserveParams):
+            self._observe(request, params)
+
+    def _offer(self, request: Request, params: ToolList | McpTools | McpInfo | McpUse) -> None:
+        """Answer what the session may use. Raises RpcError."""
+        manifests = self._services.manifests
+        if isinstance(params, ToolList):
+            request.result(orjson.Fragment(manifests.tool_list(self._grant)))
+        elif isinstance(params, McpTools):
+            request.result(orjson.Fragment(manifests.mcp_tools(self._grant)))
+        elif isinstance(params, McpInfo):
+            request.result(manifests.mcp_info(self._grant))
+        else:
+            assert self._nursery is not None
+            record = self._admission.permit(params.tool, trio.current_time())
+            self._nursery.start_soon(self._answer, request, partial(self._permit, record))
 
     # --- requests that wait -------------------------------------------------------------------------------------
 
@@ -413,6 +438,52 @@ class Session:
         if checks.interlocks is not None:
             verdicts |= await checks.interlocks.verdicts(question.locks)
         return partial(self._execute, request, verdicts)
+
+    # --- observers ----------------------------------------------------------------------------------------------
+
+    def _observe(self, request: Request, params: ObserveParams) -> None:
+        """Execute an observe.* method. Raises PermissionDenied, QueueFull."""
+        self._grant.require("observe")
+        if self._observing is None:
+            tasks = self._services.tasks
+            path = tasks.journal.settings.path
+            self._observing = ObserveRequests(tasks.observer, path, self._account, self.wait_beside)
+        grant = self._grant
+        you = {"principal": self.principal, "policy": grant.policy, "rights": sorted(grant.rights)}
+        self._observing.handle(request, params, you)
+
+    def overview(self) -> dict[str, Any]:
+        """Return the session as observers see it."""
+        opened = self._services.tasks.clock() - (trio.current_time() - self._idle_timer.opened_at)
+        return {
+            "session_id": self.session_id,
+            "principal": self.principal,
+            "policy": self._grant.policy,
+            "client_name": self._opening.client_name,
+            "opened_at": timestamp(opened),
+        }
+
+    def live_tasks(self) -> Iterator[dict[str, Any]]:
+        """Yield the live tasks as observers see them."""
+        for task in self._task_registry.all_live():
+            if (view := task.overview()) is not None:
+                yield view
+
+    def has_live(self, task_id: str) -> bool:
+        """Return True if this is a live task of this session."""
+        return any(task.task_id == task_id for task in self._task_registry.all_live())
+
+    def cancel_task(self, task_id: str) -> dict[str, Any]:
+        """Cancel a task; return the result of task.cancel. Raises TaskNotFound."""
+        return self._task_registry.cancel(task_id)
+
+    def _cancel(self, task_id: str) -> dict[str, Any]:
+        try:
+            return self.cancel_task(task_id)
+        except TaskNotFound:
+            if "admin" not in self._grant.rights:
+                raise
+            return self._services.cancel_any(task_id, self)
 
     # --- submissions --------------------------------------------------------------------------------------------
 
@@ -516,7 +587,8 @@ class Session:
 
     def _check_idle(self) -> None:
         """Close a session that has been silent for too long; otherwise ask for a timer at the next deadline."""
-        self.reason = self._idle_timer.too_long(trio.current_time(), followed=self._subscribers.listening)
+        followed = self._subscribers.listening or (self._observing is not None and self._observing.listening)
+        self.reason = self._idle_timer.too_long(trio.current_time(), followed=followed)
         if self.reason is None:
             # One timer at a time: it is asked for again each time it has fired, and requests do not move it.
             self._services.wake_at(self.session_id, self._idle_timer.until)
@@ -591,12 +663,12 @@ class IdleTimer:
     session.
     """
 
-    __slots__ = ("_heartbeat_ms", "_opened_at", "_ttl", "followed_at", "heard_at", "until")
+    __slots__ = ("_heartbeat_ms", "_ttl", "followed_at", "heard_at", "opened_at", "until")
 
     def __init__(self, ttl: float, heartbeat_ms: float | None, now: float) -> None:
         self._ttl = ttl
         self._heartbeat_ms = heartbeat_ms
-        self._opened_at = self.heard_at = self.followed_at = now
+        self.opened_at = self.heard_at = self.followed_at = now
         """The time of the last request, and the last time at which a subscriber was known."""
         self.until = now
         """The time of the next check, set by `too_long`."""
@@ -604,7 +676,7 @@ class IdleTimer:
     @property
     def unbroken(self) -> bool:
         """True if no request has come since the session was opened."""
-        return self.heard_at == self._opened_at
+        return self.heard_at == self.opened_at
 
     def too_long(self, now: float, *, followed: bool) -> str | None:
         """Return the reason why the session must be closed, or None. `followed`: there is a subscriber now."""

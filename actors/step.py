@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hearth.actors.bus.queue import HaltFlag
     from hearth.actors.events import EventLog
     from hearth.actors.journal import Journal
+    from hearth.actors.observe import Observer
     from hearth.actors.refusals import Refusals
     from hearth.api import Expect, Status
     from hearth.errors import Effect
@@ -57,6 +58,7 @@ class TaskServices:
     halt_flag: HaltFlag
     dry_runs: Buckets
     """Limits how often each principal may submit a dry run."""
+    observer: Observer
     interlocks: Interlocks | None = None
     """The interlocks of the board, if it has any."""
 
@@ -106,6 +108,8 @@ class StepRun:
     """The hardware that its session may use."""
     held: dict[Hashable, str] = field(factory=dict)
     """By output that the step drove: the session to which it goes back if the effect is taken back."""
+    logged: Mapping[str, Any] = field(factory=dict)
+    """The args that the log and observers may have in clear; set by `hash_args`."""
     _args_hash: str | None = None
 
     @property
@@ -115,7 +119,9 @@ class StepRun:
 
     def hash_args(self) -> str:
         """Compute `args_hash`, before the step begins and drops its args; for long args it takes milliseconds."""
-        self._args_hash = args_hash(orjson.loads(self.args))
+        args = orjson.loads(self.args)
+        self.logged = self.tool.logged_args(args)
+        self._args_hash = args_hash(args)
         return self._args_hash
 
     @property

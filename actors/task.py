@@ -141,6 +141,7 @@ class TaskActor:
     """The Trio time when the last step or wait for a lease ended: the next step's latency counts from it."""
     # A task without guarded steps is acknowledged, and runs, even if its records cannot be written.
     _minor: bool = field(init=False)
+    _finish_posted: bool = field(default=False, init=False)
     _result_bytes: int = field(default=0, init=False)
     _patience: float = field(default=FINAL_COMMIT_LIMIT, init=False)
     # Records that are not posted yet, receipts of posted ones, and events that wait for those receipts.
@@ -176,6 +177,23 @@ class TaskActor:
     def acts(self) -> bool:
         """True if a step of it has an effective risk of 1 or more: a halt cancels it."""
         return any(step.risk for step in self.steps)
+
+    def overview(self) -> dict[str, Any] | None:
+        """Return the task as observers see it, with all its steps; None once its end has been posted."""
+        if self._finish_posted:
+            return None
+        view: dict[str, Any] = {
+            "task_id": self.task_id,
+            "session_id": self.requester.session_id,
+            "principal": self.requester.principal,
+            "intent": self.intent[:256],
+            "submitted_at": timestamp(self._services.clock() - (trio.current_time() - self._started_at)),
+            "status": self.status,
+            "steps": [
+                {"tool": step.tool.name, "args": step.logged, "status": step.status} for step in self.steps
+            ],
+        }
+        return {**view, "dry_run": True} if self._constraints.dry_run else view
 
     def describe(self, status: Status | None = None) -> dict[str, Any]:
         """Return the task as task.get shows it (draft §3.5); a live task shows the steps that have started."""
@@ -333,6 +351,9 @@ class TaskActor:
             }
         self._records.append(record)
         self._events.append(("finish", {"step_index": index, "tool": step.tool.name, **step.outcome()}))
+        if self._services.observer.awake and step.result is not None:
+            ids = {"session_id": self.requester.session_id, "task_id": self.task_id, "step_index": index}
+            self._services.observer.reading(step.tool.name, step.logged, step.result, ids)
 
     def _no_room(self, step: StepRun, size: int) -> QueueFull | None:
         """Charge a result of `size` bytes, or return the error because of which it cannot be kept.
@@ -488,7 +509,9 @@ class TaskActor:
             members["error_code"] = self._error.code
             members["error_data"] = self._error.data
             record["error_code"] = self._error.code
+        # Posted before the next checkpoint, by `_commit_last`.
         self._records.append(record)
+        self._finish_posted = True
         self._events.append(("task_finish", members))
         snapshot = to_keep(self.describe(status))
         # `status` changes only after the commit: task.get must not show an end that is not on record.
@@ -591,6 +614,8 @@ def _reads(steps: Sequence[StepRun]) -> list[StepRun]:
 def _submitted(step: StepRun) -> dict[str, Any]:
     """Return a step as the record of its submission has it."""
     call: dict[str, Any] = {"tool": step.tool.name, "args_hash": step.args_hash}
+    if step.logged:
+        call["args"] = step.logged
     if step.expectation is not None:
         call["expect"] = _submitted(step.expectation.read)
     return call

@@ -428,6 +428,26 @@ class Session(Protocol):
         """
         ...
 
+    async def observe_state(self) -> Mapping[str, Any]:
+        """Return the whole runtime as it is now: lines, buses, sessions, tasks, approvals, halt (observe.state).
+
+        Raises PermissionDenied without the right `observe`, as the two methods below.
+        """
+        ...
+
+    def observe(self, *, stream: str | None = None, from_seq: int | None = None) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield the runtime's events in order, each as the params of observe.event; the first is a snapshot.
+
+        With the `stream` of an earlier event and the number after it as `from_seq` it goes on from there, if that is
+        still kept. A reader that falls behind gets a snapshot, which says how many events it `missed`. A connection
+        has one such subscription; another one ends it. Raises CarrierError when the connection ends.
+        """
+        ...
+
+    async def observe_audit(self, *, from_seq: int | None = None, limit: int = 100) -> Mapping[str, Any]:
+        """Return up to `limit` (1 to 500) audit records from number `from_seq` on, or the newest (observe.audit)."""
+        ...
+
     async def close(self) -> int:
         """Close the session; return the number of its tasks that have not ended yet."""
         ...

@@ -279,6 +279,12 @@ class Tool:
     preview: Callable[[Args], Preview | None] | None = None
     """Returns the way to show what a step with these args changes, which fit `params_schema`; None: it is not shown."""
 
+    logged: tuple[str, ...] = ()
+    """The names of the args that the audit log and observers may have in clear: never payload data, never a secret.
+
+    Only scalars are shown, and of a long text its beginning. Of all other args the log has the hash alone.
+    """
+
     uses: Callable[[Args], Sequence[Use]] | None = None
     """Returns the lines, I2C devices and ports that a step with these args uses; None: the tool does not say.
 
@@ -297,6 +303,14 @@ class Tool:
     def rate(self) -> str:
         """The rate limit of one principal, used if the policy sets none."""
         return self.default_rate or DEFAULT_RATES[self.risk_level]
+
+    def logged_args(self, args: Args) -> dict[str, Json]:
+        """Return the args that may be shown in clear."""
+        return {
+            name: _brief(args[name])
+            for name in self.logged
+            if name in args and isinstance(args[name], (str, int, float))
+        }
 
     def to_wire(self) -> dict[str, Json]:
         """Return the entry of tool.list (draft §3.3), plus result_schema, capability, idempotent and least_risk.
@@ -319,6 +333,14 @@ class Tool:
         if self.least_risk < self.risk_level:
             wire["least_risk"] = self.least_risk
         return wire
+
+
+LONGEST_LOGGED = 128
+"""Characters of a logged text, such as a path."""
+
+
+def _brief(value: Json) -> Json:
+    return f"{value[:LONGEST_LOGGED]}…" if isinstance(value, str) and len(value) > LONGEST_LOGGED else value
 
 
 class ToolRegistry(Mapping[str, Tool]):

@@ -16,6 +16,7 @@ import trio
 from attrs import define, field, frozen
 
 from hearth._util.ids import new_id
+from hearth.audit.record import timestamp
 from hearth.errors import InvalidParams, PermissionDenied
 
 if TYPE_CHECKING:
@@ -68,6 +69,21 @@ class Approvals:
     def __iter__(self) -> Iterator[Question]:
         """Yield the open questions, the oldest first."""
         return iter(list(self._open.values()))
+
+    def overview(self) -> list[dict[str, Any]]:
+        """Return the open questions as observers see them: without what they are about."""
+        return [
+            {
+                "kind": question.kind,
+                "approval_id": question.question_id,
+                "principal": question.principal,
+                "needs": question.rule.to_wire(),
+                "approved_by": list(question.approved_by),
+                "asked_at": timestamp(question.asked_at),
+                "expires_at": timestamp(question.expires_at),
+            }
+            for question in self
+        ]
 
     @property
     def closed(self) -> bool:

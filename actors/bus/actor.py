@@ -331,6 +331,27 @@ class Bus:
             health["leased"] = True
         return health
 
+    def levels(self) -> Mapping[int, int]:
+        """Return the levels of the lines of a GPIO chip as far as they are known, for observers; disturbs nothing.
+
+        Lines that the driver holds are read where that takes a plain call, unless a task has the bus for itself; of
+        others the level is the one that was last driven.
+        """
+        known = {line: level for line, level in self.guard.levels.items() if level != "input"}
+        held = getattr(self.driver, "held", None)
+        if held is None or not self._inline or self.state != "ready" or self._queue.lease is not None:
+            return known
+        for line in held():
+            try:
+                known[line] = self.driver.get(line)  # type: ignore[attr-defined]
+            except RpcError:
+                known.pop(line, None)
+        return known
+
+    def holder(self, output: Hashable) -> str | None:
+        """Return the id of the session that set an output last and has not ended, or None."""
+        return self._driven.holder(output)
+
     # --- used by requesters and by the lanes --------------------------------------------------------------------------
 
     @property

@@ -83,6 +83,8 @@ class BusGuard:
     """Woken when a line has been switched on that has to be safe by a certain time."""
     clamped: list[Mapping[str, Any]] = field(factory=list, init=False)
     """By the running transaction: each value that was asked for, and the one that is written in its place."""
+    levels: dict[int, LineState] = field(factory=dict, init=False)
+    """Of a GPIO chip: the levels that lines were last driven to, for observers."""
     halt: Callable[[Hashable, object], None] | None = field(default=None, init=False)
     """Refuses everything while the daemon is halted: raises Halted."""
     interlocks: InterlockChecks | None = field(default=None, init=False)
@@ -156,6 +158,7 @@ class BusGuard:
     def opened(self) -> None:
         """Note that the bus has been opened, in Trio: what its outputs did before is not known."""
         self._clock = trio.lowlevel.current_clock().current_time
+        self.levels.clear()
         if self._limits is not None:
             # A chip that is opened during a halt drives nothing.
             self._limits.opened(self._clock(), driven=not getattr(self._driver, "halted", False))
@@ -216,8 +219,10 @@ class _GuardedGpio(_GuardedDriver):
         try:
             former = self._driver.set(line, state)
         except BaseException as error:
+            guard.levels.pop(line, None)
             guard.failed(line, state, error)
             raise
+        guard.levels[line] = state
         guard.note(line, state)
         return former
 
@@ -230,8 +235,13 @@ class _GuardedGpio(_GuardedDriver):
     def _noted(self, reports: Any) -> Any:
         for report in reports:
             if "safe" in report:
-                note = self._guard.failed if "error" in report else self._guard.note
-                note(report["line"], report["safe"])
+                line, failed = report["line"], "error" in report
+                if failed:
+                    self._guard.levels.pop(line, None)
+                else:
+                    self._guard.levels[line] = report["safe"]
+                note = self._guard.failed if failed else self._guard.note
+                note(line, report["safe"])
         return reports
 
 

@@ -26,6 +26,7 @@ _TYPES: Final[dict[str, dict[str, Any]]] = {
     "string; another value counts as none": {},
     "string or null": {"type": ["string", "null"]},
     "integer": {"type": "integer"},
+    "integer or null": {"type": ["integer", "null"]},
     "number": {"type": "number"},
     "number above 0": {"type": "number", "exclusiveMinimum": 0},
     "boolean": {"type": "boolean"},
@@ -212,6 +213,7 @@ def json_schema(page: str) -> dict[str, Any]:
             "required": ["code", "message"],
         },
         "task.event": _object(_rows(page, "Member")),
+        "observe.event": _object(_rows(page, "Field")),
     }
     described = list(methods(page))
     for method in described:
@@ -237,12 +239,12 @@ def json_schema(page: str) -> dict[str, Any]:
     }
     event = {
         "type": "object",
-        "properties": {
-            "jsonrpc": {"const": "2.0"},
-            "method": {"const": "task.event"},
-            "params": {"$ref": "#/$defs/task.event"},
-        },
+        "properties": {"jsonrpc": {"const": "2.0"}},
         "required": ["jsonrpc", "method", "params"],
+        "oneOf": [
+            {"properties": {"method": {"const": name}, "params": {"$ref": f"#/$defs/{name}"}}}
+            for name in ("task.event", "observe.event")
+        ],
     }
     definitions |= {"request": call, "answer": answer, "notification": event}
     one = [{"$ref": f"#/$defs/{name}"} for name in ("request", "answer", "notification")]

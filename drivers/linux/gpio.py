@@ -353,6 +353,10 @@ class LinuxGpio(BaseDriver):
 
     # --- transactions -------------------------------------------------------------------------------------------
 
+    def held(self) -> list[int]:
+        """Return the lines that this driver has requested, which a read does not change."""
+        return [offset for offset, cell in self._cells.items() if cell.line.request is not None]
+
     def get(self, line: int) -> Level:
         """See `GpioDriver.get`."""
         cell = self._cells.get(line) or self._refuse(line)

@@ -199,6 +199,10 @@ class SimGpio(BaseDriver):
             data={"line": line, "errno": "EINVAL"},
         )
 
+    def held(self) -> list[int]:
+        """Return the lines that can be read without a change: all of them, while the chip is open."""
+        return list(self._lines)
+
     def get(self, line: int) -> Level:
         """See `GpioDriver.get`."""
         cell = self._lines.get(line) or self._line(line)

@@ -42,6 +42,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
     return [
         Tool(
             name="file.list",
+            logged=("path",),
             risk_level=0,
             timeout_ms=5000,
             description=(
@@ -64,6 +65,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
         ),
         Tool(
             name="file.stat",
+            logged=("path",),
             risk_level=0,
             timeout_ms=5000,
             description=(
@@ -86,6 +88,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
         ),
         Tool(
             name="file.read",
+            logged=("path", "offset", "len"),
             risk_level=0,
             timeout_ms=5000,
             description=(
@@ -116,6 +119,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
         ),
         Tool(
             name="file.write",
+            logged=("path", "mode"),
             risk_level=1,
             timeout_ms=10_000,
             supports_rollback=True,
@@ -155,6 +159,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
         ),
         Tool(
             name="file.delete",
+            logged=("path",),
             risk_level=3,
             idempotent=True,
             timeout_ms=10_000,

@@ -186,6 +186,7 @@ def gpio_tools(board: Board) -> list[Tool]:
     return [
         Tool(
             name="gpio.get",
+            logged=("chip", "line"),
             risk_level=0,
             timeout_ms=1_000,
             description=(
@@ -201,6 +202,7 @@ def gpio_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="gpio.watch",
+            logged=("chip", "line", "edge", "count", "timeout_ms"),
             risk_level=0,
             timeout_ms=MAX_WATCH_MS + _GRACE_MS,
             description=(
@@ -238,6 +240,7 @@ def gpio_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="gpio.set",
+            logged=("chip", "line", "value"),
             risk_level=2,
             timeout_ms=1_000,
             supports_rollback=True,
@@ -258,6 +261,7 @@ def gpio_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="gpio.pulse",
+            logged=("chip", "line", "value", "duration_ms"),
             risk_level=2,
             timeout_ms=MAX_PULSE_MS + _GRACE_MS,
             description=(

@@ -218,6 +218,7 @@ def _sensor_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="hw.sensor.read",
+            logged=("sensor",),
             risk_level=0,
             timeout_ms=5_000,
             description="Read a sensor by its name and return its value with the unit (for example celsius).",

@@ -276,6 +276,7 @@ def i2c_tools(board: Board) -> list[Tool]:
     return [
         Tool(
             name="i2c.read",
+            logged=("bus", "addr", "ten_bit", "reg", "reg_width", "len"),
             risk_level=2,
             effective_risk=read_risk,
             timeout_ms=_TIMEOUT_MS,
@@ -303,6 +304,7 @@ def i2c_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="i2c.write",
+            logged=("bus", "addr", "ten_bit", "reg", "reg_width"),
             risk_level=2,
             timeout_ms=_TIMEOUT_MS,
             description=(
@@ -332,6 +334,7 @@ def i2c_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="i2c.transfer",
+            logged=("bus", "addr", "ten_bit", "read_len"),
             risk_level=2,
             timeout_ms=_TIMEOUT_MS,
             description=(
@@ -365,6 +368,7 @@ def i2c_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="i2c.scan",
+            logged=("bus",),
             risk_level=1,
             idempotent=True,
             timeout_ms=_TIMEOUT_MS,

@@ -66,6 +66,7 @@ def _list_tool(bus: str) -> Tool:
     argv = schemas.listed("command line, cut to 4096 bytes; only where the operator shows it", {"type": "string"})
     return Tool(
         name="proc.list",
+        logged=("sort", "limit"),
         risk_level=0,
         discloses=True,
         timeout_ms=5000,
@@ -135,6 +136,7 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
 
     return Tool(
         name="proc.exec",
+        logged=("template",),
         risk_level=3,
         timeout_ms=max(map(_limit_ms, templates.values()), default=_MARGIN_MS),
         description=(
@@ -252,6 +254,7 @@ def _signal_tool(bus: str) -> Tool:
     signals: Schema = {"enum": list(SIGNALS), "description": "SIGTERM asks a program to end, SIGKILL ends it"}
     return Tool(
         name="proc.signal",
+        logged=("pid", "signal"),
         risk_level=3,
         timeout_ms=1000,
         description=(

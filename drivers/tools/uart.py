@@ -201,6 +201,7 @@ def uart_tools(board: Board) -> list[Tool]:
     return [
         Tool(
             name="uart.read",
+            logged=("port", "len", "gap_ms", "timeout_ms"),
             risk_level=1,
             timeout_ms=MAX_READ_MS + _GRACE_MS,
             description=(
@@ -230,6 +231,7 @@ def uart_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="uart.write",
+            logged=("port", "drain"),
             risk_level=2,
             timeout_ms=int(2 * write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + _GRACE_MS,
             description=(
@@ -252,6 +254,7 @@ def uart_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="uart.exchange",
+            logged=("port", "len", "gap_ms", "timeout_ms"),
             risk_level=2,
             timeout_ms=MAX_EXCHANGE_MS + int(write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + _GRACE_MS,
             description=(
@@ -280,6 +283,7 @@ def uart_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="uart.control",
+            logged=("port", "rts", "dtr", "break_ms"),
             risk_level=2,
             timeout_ms=int(write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + MAX_BREAK_MS + _GRACE_MS,
             supports_rollback=True,

@@ -166,11 +166,17 @@ class Session(WithNamespaces, Face[ClientSession]):
     halt = _awaited(api.Session.halt)
     halt_status = _awaited(api.Session.halt_status)
     reset_halt = _awaited(api.Session.reset_halt)
+    observe_state = _awaited(api.Session.observe_state)
+    observe_audit = _awaited(api.Session.observe_audit)
     prepare = _awaited(api.Session.prepare)
     execute = _making(api.Session.execute, Task)
     plans = _awaited(api.Session.plans)
     approve = _awaited(api.Session.approve)
     reject = _awaited(api.Session.reject)
+
+    def observe(self, *, stream: str | None = None, from_seq: int | None = None) -> Events[Mapping[str, Any]]:
+        """See hearth.Session."""
+        return Events(self._portal, partial(self._inner.observe, stream=stream, from_seq=from_seq))
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.Session."""

@@ -64,9 +64,9 @@ def is_aside(path: Path) -> bool:
     return _ASIDE.search(path.name) is not None
 
 
-def first_seq(fd: int) -> int | None:
-    """Return the seq of the first record of a file, or None if it does not begin with a record."""
-    match = _FIRST_SEQ.match(os.pread(fd, 64, 0))
+def first_seq(fd: int, offset: int = 0) -> int | None:
+    """Return the seq of the record at an offset of a file, or None if no record begins there."""
+    match = _FIRST_SEQ.match(os.pread(fd, 64, offset))
     return int(match[1]) if match else None
 
 

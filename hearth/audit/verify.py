@@ -19,7 +19,7 @@ import orjson
 from attrs import define, field, frozen
 
 from hearth.audit import keys
-from hearth.audit.files import backward, first_seq, head_of, is_aside, parse, real, rotated_files, rotated_seq
+from hearth.audit.files import CHUNK, backward, first_seq, head_of, is_aside, parse, real, rotated_files, rotated_seq
 from hearth.audit.record import GENESIS, Head
 
 if TYPE_CHECKING:
@@ -99,6 +99,69 @@ def tail(path: PathLike, count: int) -> list[Record]:
             break
         records.append(record)
     return records[::-1]
+
+
+MOST_PAGE_BYTES = 1 << 20
+"""Bytes of the records that `page` returns, but for the last one."""
+
+
+def page(path: PathLike, first: int | None, count: int) -> dict[str, Any]:
+    """Return up to `count` records of the log at `path` from number `first` on, or else the newest, in rising order.
+
+    The result has `records`, the numbers `first_seq` and `last_seq` of the log's first and last record (0: none), and
+    `next_seq`, the number from which to read on; None at the end. Reads only near those records. Raises OSError.
+    """
+    base = real(path)
+    with contextlib.ExitStack() as stack:
+        # The current file first: if it is rotated in between, the open file is still the newest one.
+        files = [stack.enter_context(base.open("rb"))] if base.exists() else []
+        ends = {os.fstat(file.fileno()).st_ino for file in files}
+        older = [file for file in rotated_files(base) if file.stat().st_ino not in ends]
+        last = head(base)
+        last_seq = 0 if last is None else last[0]
+        begins = [(rotated_seq(file) or 1, file) for file in older]
+        if files and (begin := first_seq(files[0].fileno())) is not None:
+            begins.append((begin, base))
+        oldest = begins[0][0] if begins else 0
+        wanted = max(oldest, last_seq - count + 1 if first is None else first)
+        records: list[Record] = []
+        size = 0
+        for place, (_, file) in enumerate(begins):
+            if place + 1 < len(begins) and begins[place + 1][0] <= wanted:
+                continue
+            opened = files[0] if file is base else stack.enter_context(file.open("rb"))
+            for line, record in _forward(opened, wanted):
+                if len(records) == count or size > MOST_PAGE_BYTES:
+                    break
+                records.append(record)
+                size += len(line)
+    until = records[-1]["seq"] if records else wanted - 1
+    return {
+        "records": records,
+        "first_seq": oldest,
+        "last_seq": last_seq,
+        "next_seq": until + 1 if until < last_seq else None,
+    }
+
+
+def _forward(file: IO[bytes], seq: int) -> Iterator[tuple[bytes, Record]]:
+    """Yield the whole records of a file from number `seq` on; lines begin with their number, so it is halved."""
+    fd = file.fileno()
+    low, high = 0, os.fstat(fd).st_size
+    while high - low > CHUNK:
+        middle = (low + high) // 2
+        block = os.pread(fd, CHUNK, middle)
+        start = block.find(b"\n") + 1
+        found = first_seq(fd, middle + start) if start else None
+        if found is None or found > seq:
+            high = middle
+        else:
+            low = middle + start
+    file.seek(low)
+    for line in file:
+        record = parse(line)
+        if record is not None and record["seq"] >= seq:
+            yield line, record
 
 
 def _newest_first(path: PathLike) -> Iterator[tuple[bytes, Record]]:

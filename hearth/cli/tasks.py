@@ -23,7 +23,7 @@ from hearth.api import TERMINAL
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, report, session, standard
 from hearth.cli.tools import entry_of, require_known_args
-from hearth.client.session import TaskEvents
+from hearth.client.session import EventIterator
 from hearth.errors import HearthError, InvalidParams, TaskFailed, from_wire
 from hearth.protocol.known import require_known
 
@@ -203,7 +203,7 @@ async def get_task(client: Client, task: Reference) -> Mapping[str, Any]:
 @asynccontextmanager
 async def follow(client: Client, task: Reference) -> AsyncIterator[AsyncIterator[TaskEvent]]:
     """Follow the task's events from the first to the last."""
-    async with aclosing(TaskEvents(client.follow(task.session_id, task.task_id, 1))) as events:
+    async with aclosing(EventIterator(client.follow(task.session_id, task.task_id, 1))) as events:
         yield events
 
 

@@ -34,6 +34,7 @@ from hearth.protocol.client import (
     Broken,
     ClientProtocol,
     HcpMessage,
+    Notification,
     ProtocolViolation,
     RefusedByServer,
     Reply,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from hearth.api import Phase, StepResult
     from hearth.client.job_stream import JobRouter
+    from hearth.client.observing import Observation
     from hearth.transport.address import Address
 
 
@@ -70,7 +72,7 @@ LONGEST_WAIT: Final = 1.0
 """Seconds between two requests about a task that has not changed for long."""
 
 
-class Polling(Following):
+class Polling(Following[TaskEvent]):
     """One reader of one task's events, made from the answers to task.get."""
 
     def __init__(self, connection: Client, session_id: str, task_id: str, from_seq: int) -> None:
@@ -145,10 +147,10 @@ def _has_begun(step: StepResult) -> bool:
     return step.status == "RUNNING" or step.status in TERMINAL
 
 
-class Fallback(Following):
+class Fallback(Following[TaskEvent]):
     """A subscription that polling replaces if the server knows no subscriptions."""
 
-    def __init__(self, subscription: Following, polling: Polling) -> None:
+    def __init__(self, subscription: Following[TaskEvent], polling: Polling) -> None:
         self._following = subscription
         self._polling = polling
 
@@ -222,6 +224,7 @@ class Client(SessionLink, JobsClient):
         self._streams: dict[str, bool] = {}
         """Session id -> True if the server sends events; for each session that was opened here and is still open."""
         self._jobs: JobRouter | None = None
+        self._observation: Observation | None = None
         self._outgoing, self._to_send = trio.open_memory_channel[bytes](float("inf"))
         self._abandoned = 0
         """Number of requests whose caller was cancelled and whose effect is to be undone once it is known."""
@@ -299,7 +302,7 @@ class Client(SessionLink, JobsClient):
 
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
-    ) -> tuple[Mapping[str, Any], Following | None]:
+    ) -> tuple[Mapping[str, Any], Following[TaskEvent] | None]:
         """See SessionLink."""
         if not self._streams.get(params["session_id"], False):
             return await self.call("task.submit", params, compensate=compensate), None
@@ -363,7 +366,7 @@ class Client(SessionLink, JobsClient):
             return self._broken.error
         return CarrierError(f"the connection ended {when}: {self._broken}")
 
-    def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
+    def follow(self, session_id: str, task_id: str, from_seq: int) -> Following[TaskEvent]:
         """See SessionLink."""
         polling = Polling(self, session_id, task_id, from_seq)
         streams = self._streams.get(session_id)
@@ -372,6 +375,22 @@ class Client(SessionLink, JobsClient):
         subscription = Subscription(self._subscriptions, session_id, task_id, from_seq)
         # None: the session was opened elsewhere, and the features of its server are unknown here.
         return subscription if streams else Fallback(subscription, polling)
+
+    def observe(self, params: Mapping[str, Any]) -> Following[Mapping[str, Any]]:
+        """See SessionLink."""
+        from hearth.client.observing import Observation
+
+        return Observation(self, params, self._begin_observation, self._end_observation)
+
+    def _begin_observation(self, observation: Observation) -> None:
+        # The server sends one stream on a connection: it is the newest one's.
+        if self._observation is not None:
+            self._observation.replaced()
+        self._observation = observation
+
+    def _end_observation(self, observation: Observation) -> None:
+        if self._observation is observation:
+            self._observation = None
 
     # --- jobs: job_stream.JobLink -------------------------------------------------------------------------------
 
@@ -426,6 +445,9 @@ class Client(SessionLink, JobsClient):
                         self._answered(event)
                     elif isinstance(event, TaskEventNotification):
                         self._subscriptions.take(event.event)
+                    elif isinstance(event, Notification):
+                        if event.method == "observe.event" and self._observation is not None:
+                            self._observation.take(event.params)
                     elif isinstance(event, HcpMessage):
                         if self._jobs is not None:
                             self._jobs.receive(event.value)
@@ -476,6 +498,8 @@ class Client(SessionLink, JobsClient):
         for pending in self._pending.values():
             pending.answered.set()
         self._subscriptions.end(self._ended)
+        if self._observation is not None:
+            self._observation.end(self._ended("while it was observed"))
         if self._jobs is not None:
             self._jobs.end(self._ended)
 

@@ -16,7 +16,7 @@ of a task that stops unsubscribes.
 A subscription ends with `task_finish`, with `close`, or with the connection. What has been received is read first in
 each case; after that a reader gets the end of the stream, or the error that ended the connection.
 
-All of it runs in the Trio thread. `TaskEvents.__del__` alone may run elsewhere, and then does nothing.
+All of it runs in the Trio thread. `EventIterator.__del__` alone may run elsewhere, and then does nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
 from attrs import define
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     )
 
 
+T = TypeVar("T")
+
 TakeBack: TypeAlias = "Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any]] | None]"
 """A function for a result whose caller was cancelled: returns the method and params that undo its effect, or None."""
 
@@ -77,15 +79,15 @@ def _instead(function: str) -> str:
     return f"and no event loop runs here: use hearth.sync{function}, or trio.run"
 
 
-class Following(ABC):
-    """One subscription to one task's events; nothing happens before `start`."""
+class Following(ABC, Generic[T]):
+    """One subscription, to one task's events or to a runtime's; nothing happens before `start`."""
 
     @abstractmethod
     async def start(self) -> None:
         """Subscribe. Raises the RpcError of the answer, or CarrierError; it may then be called again."""
 
     @abstractmethod
-    async def next(self) -> TaskEvent | None:
+    async def next(self) -> T | None:
         """Return the next event, or None after the last. Cancelling this loses no event."""
 
     @abstractmethod
@@ -93,8 +95,8 @@ class Following(ABC):
         """End the subscription; idempotent, and never waits."""
 
 
-class TaskEvents:
-    """The iterator of `async for event in task.events()`.
+class EventIterator(Generic[T]):
+    """The iterator of `async for event in task.events()`, and of `session.observe()`.
 
     A reader may stop early without closing it: the subscription ends with this object, at the latest with the task. A
     timeout around one event loses none; the next call continues from there.
@@ -102,15 +104,15 @@ class TaskEvents:
 
     __slots__ = ("_following", "_started", "_thread")
 
-    def __init__(self, following: Following, *, started: bool = False) -> None:
+    def __init__(self, following: Following[T], *, started: bool = False) -> None:
         self._following = following
         self._started = started
         self._thread = threading.get_ident()
 
-    def __aiter__(self) -> TaskEvents:
+    def __aiter__(self) -> EventIterator[T]:
         return self
 
-    async def __anext__(self) -> TaskEvent:
+    async def __anext__(self) -> T:
         if not self._started:
             await self._following.start()
             self._started = True
@@ -150,7 +152,7 @@ class SessionLink(ABC):
     @abstractmethod
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
-    ) -> tuple[Mapping[str, Any], Following | None]:
+    ) -> tuple[Mapping[str, Any], Following[TaskEvent] | None]:
         """Call task.submit and subscribe to the task's events in the same request; None if the server cannot do that.
 
         The returned Following has started. Raises as `call`.
@@ -161,7 +163,11 @@ class SessionLink(ABC):
         """Call a method without waiting for an answer."""
 
     @abstractmethod
-    def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
+    def observe(self, params: Mapping[str, Any]) -> Following[Mapping[str, Any]]:
+        """Return a subscription to the runtime's events, by the params of observe.subscribe."""
+
+    @abstractmethod
+    def follow(self, session_id: str, task_id: str, from_seq: int) -> Following[TaskEvent]:
         """Return a subscription to a task: its events from `from_seq` on, of which `task_finish` is the last."""
 
 
@@ -172,7 +178,7 @@ class ClientTask:
     _link: SessionLink
     _session_id: str
     task_id: str
-    _events: TaskEvents | None = None
+    _events: EventIterator[TaskEvent] | None = None
     """The events that the submission subscribed to, until the first reader takes them."""
 
     def __repr__(self) -> str:
@@ -181,13 +187,13 @@ class ClientTask:
     def _params(self) -> dict[str, Any]:
         return {"session_id": self._session_id, "task_id": self.task_id}
 
-    def events(self, *, from_seq: int = 1) -> TaskEvents:
+    def events(self, *, from_seq: int = 1) -> EventIterator[TaskEvent]:
         """See hearth.api.Task."""
         # The first reader takes the submission's own subscription. Later ones need a replay: its events are read once.
         if from_seq == 1 and self._events is not None:
             events, self._events = self._events, None
             return events
-        return TaskEvents(self._link.follow(self._session_id, self.task_id, from_seq))
+        return EventIterator(self._link.follow(self._session_id, self.task_id, from_seq))
 
     async def wait(self) -> TaskResult:
         """See hearth.api.Task."""
@@ -299,10 +305,10 @@ class ClientSession(WithNamespaces):
         # The members of a step are checked here; only the server knows the arguments of its tools.
         params = {"session_id": self.session_id, "task": task, "strict": True}
         require_known("task.submit", params)
-        events: TaskEvents | None = None
+        events: EventIterator[TaskEvent] | None = None
         if follow:
             answer, following = await self._link.submit(params, compensate=compensate)
-            events = None if following is None else TaskEvents(following, started=True)
+            events = None if following is None else EventIterator(following, started=True)
         else:
             answer = await self._link.call("task.submit", params, compensate=compensate)
         return ClientTask(self._link, self.session_id, member(answer, "task_id", str, "task.submit"), events)
@@ -381,6 +387,21 @@ class ClientSession(WithNamespaces):
     async def reset_halt(self) -> HaltStatus:
         """See hearth.api.Session."""
         return read_halt(await self._link.call("halt.reset", {"session_id": self.session_id}))
+
+    async def observe_state(self) -> Mapping[str, Any]:
+        """See hearth.api.Session."""
+        return await self._link.call("observe.state", {"session_id": self.session_id})
+
+    def observe(self, *, stream: str | None = None, from_seq: int | None = None) -> EventIterator[Mapping[str, Any]]:
+        """See hearth.api.Session."""
+        given = {"session_id": self.session_id, "stream": stream, "from_seq": from_seq}
+        return EventIterator(self._link.observe({name: value for name, value in given.items() if value is not None}))
+
+    async def observe_audit(self, *, from_seq: int | None = None, limit: int = 100) -> Mapping[str, Any]:
+        """See hearth.api.Session."""
+        return await self._link.call(
+            "observe.audit", {"session_id": self.session_id, "from_seq": from_seq, "limit": limit}
+        )
 
     async def close(self) -> int:
         """See hearth.api.Session."""
@@ -478,7 +499,7 @@ class Subscriptions:
                 subscription.wake()
 
 
-class Subscription(Following):
+class Subscription(Following[TaskEvent]):
     """One reader of one task's events; it drops duplicates, since a second subscription makes the server replay.
 
     The server replays after its answer. An event before the answer may be on its way to another reader: it counts only

@@ -282,6 +282,9 @@ class AuditConfig:
     checkpoint_interval_s: Seconds = 3600
     reserve_bytes: Annotated[int, Integer(0, 2**30)] = 1024 * 1024
     """Bytes that are reserved for the last records of running work when the disk is full; 0: none."""
+    arguments: Annotated[Literal["declared", "hash"], Choice("declared", "hash")] = "declared"
+    """"declared": the log has the arguments that each tool declares safe (line, value, address, path; never data);
+    "hash": it has only a hash of them."""
     key: Annotated[Path | None, AbsolutePath()] = None
 
 

@@ -368,6 +368,37 @@ class HaltReset:
     """halt.reset."""
 
 
+@frozen(eq=False)
+class ObserveState:
+    """observe.state: the whole runtime, as it is now."""
+
+
+@frozen(eq=False)
+class ObserveSubscribe:
+    """observe.subscribe: the runtime as one ordered stream, from an event of `stream` on, or from a snapshot."""
+
+    stream: str | None = None
+    from_seq: int | None = None
+
+
+@frozen(eq=False)
+class ObserveUnsubscribe:
+    """observe.unsubscribe."""
+
+
+@frozen(eq=False)
+class ObserveAudit:
+    """observe.audit: audit records from a number on, or the newest."""
+
+    from_seq: int | None = None
+    limit: int = 100
+
+
+ObserveParams: TypeAlias = ObserveState | ObserveSubscribe | ObserveUnsubscribe | ObserveAudit
+MOST_RECORDS = 500
+"""Audit records in one answer."""
+
+
 Params: TypeAlias = (
     SessionOpen
     | SessionClose
@@ -378,6 +409,7 @@ Params: TypeAlias = (
     | EventsSubscribe
     | EventsUnsubscribe
     | PlanParams
+    | ObserveParams
     | McpInfo
     | McpTools
     | McpUse
@@ -551,12 +583,19 @@ def _read_subscribe(params: Mapping[str, Any]) -> EventsSubscribe:
     return EventsSubscribe(task_id, 1 if from_seq is None else from_seq)
 
 
+def _read_audit(params: Mapping[str, Any]) -> ObserveAudit:
+    limit = read_integer(params, "limit", "", 1, MOST_RECORDS)
+    return ObserveAudit(read_integer(params, "from_seq", "", 1), 100 if limit is None else limit)
+
+
 _CLOSE = SessionClose()
 _LIST = ToolList()
 _MCP_INFO = McpInfo()
 _MCP_TOOLS = McpTools()
 _HALT_STATUS = HaltQuery()
 _HALT_RESET = HaltReset()
+_OBSERVE_STATE = ObserveState()
+_OBSERVE_UNSUBSCRIBE = ObserveUnsubscribe()
 
 METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "session.open": _read_open,
@@ -578,6 +617,12 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "halt": _read_halt,
     "halt.status": lambda _params: _HALT_STATUS,
     "halt.reset": lambda _params: _HALT_RESET,
+    "observe.state": lambda _params: _OBSERVE_STATE,
+    "observe.subscribe": lambda params: ObserveSubscribe(
+        read_optional_text(params, "stream"), read_integer(params, "from_seq", "", 1)
+    ),
+    "observe.unsubscribe": lambda _params: _OBSERVE_UNSUBSCRIBE,
+    "observe.audit": _read_audit,
     **HCP_METHODS,
 }
 """Method name -> reader of its params object (all but a HACP session_id, which `read_session_id` takes first)."""

@@ -202,6 +202,13 @@ class Session(Face[ClientSession]):
     halt = _blocking(api.Session.halt)
     halt_status = _blocking(api.Session.halt_status)
     reset_halt = _blocking(api.Session.reset_halt)
+    observe_state = _blocking(api.Session.observe_state)
+    observe_audit = _blocking(api.Session.observe_audit)
+
+    def observe(self, *, stream: str | None = None, from_seq: int | None = None) -> Events[Mapping[str, Any]]:
+        """Return an iterator over the runtime's events; see `hearth.Session`."""
+        return Events(self._portal, partial(self._inner.observe, stream=stream, from_seq=from_seq))
+
     prepare = _blocking(api.Session.prepare)
     execute = _making(api.Session.execute, Task)
     plans = _blocking(api.Session.plans)

@@ -254,6 +254,14 @@ design 8: plan.execute | decided | once, by its own principal, approved as the p
 design 8: plan.list, plan.approve, plan.reject | decided | for holders of the right that the plan needs; each
     principal once, with the hash of what it was shown; not the author's own where another must; one rejection ends
     the plan; on record before it counts
+design 14: observe.state | decided | for holders of the right `observe`, else -32003: board, lines with value, owner
+    and safe state, buses, sessions, tasks, approvals, halt; no payload of a task or plan
+design 14: observe.subscribe | decided | one ordered stream of all of it, from `from_seq` of the same stream on, else
+    behind a snapshot; what is no longer kept is replaced by a snapshot that says how many events it replaces
+design 14: observe.audit | decided | records by range, at most 500 and 1 MiB an answer
+design 14: audited arguments | decided | the args that a tool declares safe, in clear; with `arguments = "hash"` only
+    their hash
+design 14: task.cancel | decided | with the right `admin` also of a task of another session; recorded
 design 8: capability flags | decided | what the session may really do, and nothing else
 """
 )

@@ -16,6 +16,10 @@ from hearth.protocol.methods import (
     HaltNow,
     HaltQuery,
     HaltReset,
+    ObserveAudit,
+    ObserveState,
+    ObserveSubscribe,
+    ObserveUnsubscribe,
     PlanApprove,
     PlanExecute,
     PlanList,
@@ -82,6 +86,7 @@ def test_beside_the_core_only_event_subscription_plans_mcp_introspection_and_the
     } == {
         "task.events.subscribe", "task.events.unsubscribe", "mcp.info", "mcp.tools", "mcp.use",
         "halt", "halt.status", "halt.reset",
+        "observe.state", "observe.subscribe", "observe.unsubscribe", "observe.audit",
         "plan.prepare", "plan.execute", "plan.list", "plan.approve", "plan.reject",
     }  # fmt: skip
 
@@ -117,6 +122,12 @@ GOOD = [
     ("halt", {"reason": "x" * 300}, HaltNow("x" * 300)),
     *[("halt", {"reason": value}, HaltNow()) for value in NOT_TEXT],
     ("halt.status", {}, HaltQuery()),
+    ("observe.state", {}, ObserveState()),
+    ("observe.subscribe", {}, ObserveSubscribe()),
+    ("observe.subscribe", {"stream": "s", "from_seq": 4}, ObserveSubscribe("s", 4)),
+    ("observe.unsubscribe", {}, ObserveUnsubscribe()),
+    ("observe.audit", {}, ObserveAudit()),
+    ("observe.audit", {"from_seq": 7, "limit": 500}, ObserveAudit(7, 500)),
     ("halt.reset", {}, HaltReset()),
     ("plan.execute", {"plan_id": "p"}, PlanExecute("p")),
     ("plan.execute", {"plan_id": "p", "hash": "h", "wait_ms": 9, "subscribe": True}, PlanExecute("p", "h", 9, True)),

@@ -232,6 +232,7 @@ class MemoryJournal:
 
     def __init__(self, observer, *, durability="os"):
         self.settings = SimpleNamespace(durability=durability, path="memory")
+        self.observe = None
         self.failure = None
         self.failures = 0
         self.warning = None
@@ -268,6 +269,8 @@ class MemoryJournal:
         receipt = MemoryReceipt()
         for record in records:
             self.metrics.record(record)
+            if self.observe is not None:
+                self.observe(record)
         if self.ended:
             receipt.settle(AuditUnavailable("the log is closed"))
         elif self.settings.durability == "relaxed":
