@@ -67,8 +67,8 @@ demo: $(RUNTIME) ## See what hearth is, in a minute: a real daemon, a real clien
 demo-hcp: $(RUNTIME) ## Another agent hands over a whole job, and gets outputs, a file and an account of it
 	@$(BIN)/hearth demo --hcp
 
-demo-web: $(RUNTIME) ## A page that watches a real daemon on a simulated board (ARGS=--open opens the browser)
-	$(BIN)/python examples/watch/serve.py $(ARGS)
+demo-web: $(STAMP) ## The dashboard over a real daemon on the simulated board with the tank (ARGS=--open opens the browser)
+	@$(BIN)/hearth demo --web $(ARGS)
 
 test: $(STAMP) ## The tests, the hardware's too, with branch coverage; what takes long is in `make proof`
 	$(BIN)/python -m coverage erase

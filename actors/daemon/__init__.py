@@ -27,7 +27,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 from attrs import define, evolve, field
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from hearth.actors.listeners.accept import Listener
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
+    from hearth.actors.listeners.websocket import WebSocketHandshake
     from hearth.actors.runtime import RuntimeParts
     from hearth.actors.transport import Carrier
     from hearth.config.listen import Endpoint
@@ -127,7 +128,9 @@ class Daemon:
         ):
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    handler = partial(self._serve_connection, runtime, listener.address.partition(":")[0])
+                    scheme = listener.address.partition(":")[0]
+                    # Over HTTP only what has become a WebSocket is served by this handler.
+                    handler = partial(self._serve_connection, runtime, scheme.replace("http", "ws"))
                     accepting.start_soon(listener.accept_all, connections, limiter, handler)
                 self._announce(path, runtime.listeners[1:])
                 accepting.start_soon(self._warm_up)
@@ -424,7 +427,8 @@ def open_listeners(
             listeners.append(_websocket(config, tokens, certificates.get("websocket"), config.websocket.listen, report))
         if config.http.listen is not None:
             assert runtime is not None, "[http] needs a runtime"
-            listeners.append(_http(config, certificates.get("http"), config.http.listen, report, runtime))
+            tokens = token_digests(policy)
+            listeners.append(_http(config, tokens, certificates.get("http"), config.http.listen, report, runtime))
     except BaseException:
         for listener in listeners:
             listener.close()
@@ -452,27 +456,37 @@ def _websocket(
     report: Report,
 ) -> Listener:
     from hearth.actors.listeners.tcp import TcpListener, bind
+
+    section = config.websocket
+    handshaker = _handshaker(
+        config, tokens, certificates, origins=frozenset(section.origins), behind_proxy=section.plaintext
+    )
+    listening = bind("websocket", listen)
+    return TcpListener(listening, handshaker, certificates, send_timeout=config.limits.send_timeout_s, report=report)
+
+
+def _handshaker(
+    config: Config, tokens: AbstractSet[str], certificates: Certificates | None, **more: Any
+) -> WebSocketHandshake:
     from hearth.actors.listeners.websocket import WebSocketHandshake
     from hearth.policy.principal import Tokens
 
     section, limits = config.websocket, config.limits
-    handshaker = WebSocketHandshake(
+    return WebSocketHandshake(
         certificates=certificates,
-        origins=frozenset(section.origins),
         tokens=Tokens(tokens),
         max_document_bytes=limits.max_document_bytes,
         handshake_timeout=limits.handshake_timeout_s,
         send_timeout=limits.send_timeout_s,
         ping_interval=section.ping_interval_s,
         ping_timeout=section.ping_timeout_s,
-        behind_proxy=section.plaintext,
+        **more,
     )
-    listening = bind("websocket", listen)
-    return TcpListener(listening, handshaker, certificates, send_timeout=limits.send_timeout_s, report=report)
 
 
 def _http(
     config: Config,
+    tokens: AbstractSet[str],
     certificates: Certificates | None,
     listen: Endpoint,
     report: Report,
@@ -482,17 +496,24 @@ def _http(
     from hearth.actors.listeners.tcp import bind
 
     listening = bind("http", listen)
-    from hearth.actors.bridges.http.app import opened
+    from hearth.actors.bridges.http import dashboard
+    from hearth.actors.bridges.http.app import HACP, Hosts, opened
     from hearth.actors.bridges.http.listener import HttpListener
 
     if with_mcp:
         # Import it before the daemon is ready: it takes most of a second.
         import_module("hearth.actors.bridges.mcp.http")
 
+    section, websocket = config.http, None
+    page = dashboard.load() if section.ui else {}
+    if page:
+        # The origin is checked against the request's own Host, by `hosts`.
+        websocket = _handshaker(config, tokens, certificates, origins=None, behind_proxy=section.plaintext, path=HACP)
+    hosts = Hosts(section.hosts, section.origins, encrypted=section.cert is not None, behind_proxy=section.plaintext)
+
     def open_app() -> AbstractAsyncContextManager[ASGIApp]:
-        return opened(
-            config, runtime(), partial(report, "http" if certificates is None else "https"), with_mcp=with_mcp
-        )
+        reporting = partial(report, "http" if certificates is None else "https")
+        return opened(config, runtime(), hosts, reporting, with_mcp=with_mcp, page=page)
 
     def count(carrier: str) -> AbstractContextManager[None]:
         return runtime().parts.journal.metrics.connection(carrier)
@@ -506,4 +527,6 @@ def _http(
         send_timeout=limits.send_timeout_s,
         report=report,
         count=count,
+        hosts=hosts,
+        websocket=websocket,
     )

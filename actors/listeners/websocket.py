@@ -111,10 +111,11 @@ class WebSocketHandshake:
 
     `origins` are the pages that may connect, as a browser writes them ("http://127.0.0.1:8000"). Times are seconds;
     `handshake_timeout` is for TLS and HTTP together. `behind_proxy`: the peers are proxies that act for other users.
+    `path` is what a client asks for. `origins` None: whoever calls `serve` has checked the origin.
     """
 
     _certificates: Certificates | None = field(kw_only=True, alias="certificates")
-    _origins: AbstractSet[str] = field(kw_only=True, alias="origins")
+    _origins: AbstractSet[str] | None = field(kw_only=True, alias="origins")
     _tokens: Tokens = field(kw_only=True, alias="tokens")
     _max_document_bytes: int = field(kw_only=True, alias="max_document_bytes")
     _handshake_timeout: float = field(kw_only=True, alias="handshake_timeout")
@@ -122,6 +123,7 @@ class WebSocketHandshake:
     _ping_interval: float = field(kw_only=True, alias="ping_interval")
     _ping_timeout: float = field(kw_only=True, alias="ping_timeout")
     _behind_proxy: bool = field(default=False, kw_only=True, alias="behind_proxy")
+    _path: str = field(default="/", kw_only=True, alias="path")
     _keep_alive: KeepAliveTimer = field(init=False)
     scheme: str = field(init=False)
 
@@ -135,12 +137,12 @@ class WebSocketHandshake:
         with connected:
             if self._certificates is None:
                 transport = SocketTransport(connected, send_timeout=self._send_timeout)
-                await self._serve(self._wire(transport, transport), connected, no_certificate, deadline, peer, handler)
+                await self.serve(transport, transport, no_certificate, deadline, peer, handler)
             else:
                 timeouts = self._handshake_timeout, self._send_timeout
                 stream = await handshake(connected, self._certificates, *timeouts)
-                wire = self._wire(stream, stream.transport_stream)
-                await self._serve(wire, connected, partial(certificate_of, stream), deadline, peer, handler)
+                certificate = partial(certificate_of, stream)
+                await self.serve(stream, stream.transport_stream, certificate, deadline, peer, handler)
 
     def _wire(self, stream: trio.abc.Stream, transport: SocketTransport) -> Wire:
         # One message may wait while another is being received.
@@ -153,16 +155,20 @@ class WebSocketHandshake:
             ping_timeout=self._ping_timeout,
         )
 
-    async def _serve(
+    async def serve(
         self,
-        wire: Wire,
-        connected: socket.socket,
+        stream: trio.abc.Stream,
+        transport: SocketTransport,
         certificate: Certificate,
         deadline: float,
         peer: str,
         handler: ConnectionHandler,
     ) -> None:
-        """Authenticate the peer, and serve the connection until it is closed. Raises AuthenticationFailed."""
+        """Authenticate the peer by the request that comes, and serve the connection until it is closed.
+
+        `transport` is the stream, or what lies beneath its TLS. Raises AuthenticationFailed.
+        """
+        wire, connected = self._wire(stream, transport), transport.socket
         failure: AuthenticationFailed | None = None
         contained = IN_HANDSHAKE
         try:
@@ -201,7 +207,7 @@ class WebSocketHandshake:
         with trio.CancelScope(deadline=deadline):
             request = await self._request(nursery, wire)
             try:
-                subprotocol = examine(request, self._origins)
+                subprotocol = examine(request, self._origins, self._path)
                 principal = caller(request, self._tokens, certificate, connected, behind_proxy=self._behind_proxy)
             except Refused as refused:
                 await request.reject(refused.status, extra_headers=refused.headers)
@@ -236,12 +242,11 @@ def _names(errors: BaseExceptionGroup[BaseException]) -> set[str]:
 SUBPROTOCOL = "hacp.v0"
 BEARER = "bearer."
 """The prefix of a subprotocol entry that carries a bearer token: a script in a page can set no header."""
-PATH = "/"
 _SHOWN = 100
 """Characters of the peer's text that a reason repeats at most."""
 
 
-def examine(request: WebSocketRequest, origins: AbstractSet[str]) -> str | None:
+def examine(request: WebSocketRequest, origins: AbstractSet[str] | None, path: str = "/") -> str | None:
     """Return the subprotocol to answer with, or None. Raises Refused; checks path, Origin, subprotocol, in this order.
 
     The Host header is not checked. It could reveal a page of another site whose name points at this machine (DNS
@@ -249,10 +254,10 @@ def examine(request: WebSocketRequest, origins: AbstractSet[str]) -> str | None:
     not among the allowed ones. A client that is no browser can send any Host.
     """
     # The path may contain a secret (a token in a query), so the reason does not repeat it.
-    if request.path != PATH:
-        raise Refused(404, f"it asked for a path other than {PATH}")
-    given = values(request.headers, b"origin")
-    if given and (len(given) > 1 or given[0] not in origins):
+    if request.path != path:
+        raise Refused(404, f"it asked for a path other than {path}")
+    given = [] if origins is None else values(request.headers, b"origin")
+    if origins is not None and given and (len(given) > 1 or given[0] not in origins):
         shown = ", ".join(given)[:_SHOWN]
         raise Refused(403, f"origin {shown!r} is not in [websocket] origins")
     offered = request.proposed_subprotocols

@@ -191,7 +191,7 @@ class WebSocketConfig:
 
 @frozen(field_transformer=checked)
 class HttpConfig:
-    """[http]: MCP at /mcp, the AgentCard, /healthz and /metrics, over TLS if `cert` and `key` are set.
+    """[http]: the dashboard at /ui, MCP at /mcp, the AgentCard, /healthz and /metrics, over TLS with `cert` and `key`.
 
     As with [websocket], a listener that other machines can reach needs TLS, or a proxy in front and `plaintext`.
     """
@@ -208,6 +208,8 @@ class HttpConfig:
     plaintext: Annotated[bool, Flag()] = False
     mcp: Annotated[bool | None, Flag()] = None
     """True if /mcp is served; None: if the MCP SDK is installed."""
+    ui: Annotated[bool, Flag()] = True
+    """True if the dashboard is served, with HACP over a WebSocket for it."""
 
     def __attrs_post_init__(self) -> None:
         _check_section(self)

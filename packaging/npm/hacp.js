@@ -105,6 +105,15 @@
  * @property {number} seq The number of changes so far, for the next `plans({ afterSeq: seq, waitMs })`.
  * @property {Plan[]} plans
  *
+ * @typedef {object} ObserveEvent The params of an `observe.event` notification (docs/reference/methods.md#observesubscribe).
+ * @property {string} stream
+ * @property {number} seq
+ * @property {string} ts RFC 3339, UTC.
+ * @property {"snapshot" | "record" | "lines" | "buses" | "halt" | "approvals" | "health" | "reading"} kind
+ * @property {number | null} [missed] Of "snapshot": how many events it replaces, or null if that is not known.
+ * @property {Record<string, any>} [state] Of "snapshot".
+ * @property {Record<string, any>} [record] Of "record": an audit record.
+ *
  * @typedef {object} ClientOptions
  * @property {string} [token] A bearer token; it is sent in the handshake, as a subprotocol, never in an address.
  * @property {number} [firstPauseMs] Before the first new attempt; doubled before each further one. 250.
@@ -475,6 +484,10 @@ export class HacpClient extends Emitter {
 
   /** @param {string} method @param {any} params */
   #notified(method, params) {
+    if (method === "observe.event") {
+      for (const session of this.#sessions.values()) session._observed(params);
+      return;
+    }
     if (method !== "task.event" || typeof params?.task_id !== "string") return; // a notification of a later release
     for (const session of this.#sessions.values()) {
       if (session.tasks.has(params.task_id)) {
@@ -491,9 +504,10 @@ export class HacpClient extends Emitter {
  *
  * Events: "event" (`detail` is a {@link TaskEvent}: every event of every task that is followed, each once, in order),
  * "task" (`detail` is a {@link HacpTask} that was not known before), "gone" (the session has ended, and not by
- * `close()`: its tasks are cancelled, its outputs in their safe state; open another one).
+ * `close()`: its tasks are cancelled, its outputs in their safe state; open another one), "observe" (`detail` is an
+ * {@link ObserveEvent}), "denied" (it may observe no longer; `detail` is the {@link HacpError}).
  *
- * @extends {Emitter<{event: TaskEvent, task: HacpTask, gone: null}>}
+ * @extends {Emitter<{event: TaskEvent, task: HacpTask, gone: null, observe: ObserveEvent, denied: HacpError}>}
  */
 export class HacpSession extends Emitter {
   #client;
@@ -501,6 +515,8 @@ export class HacpSession extends Emitter {
   #tasks = new Map();
   #following = false;
   #ended = false;
+  /** @type {{stream?: string, from_seq?: number} | null} Where the stream goes on; null while it is not observed. */
+  #observing = null;
 
   /** @internal @param {HacpClient} client @param {string} id @param {string[]} capabilities */
   constructor(client, id, capabilities) {
@@ -667,6 +683,38 @@ export class HacpSession extends Emitter {
     await this.call("task.events.unsubscribe");
   }
 
+  /**
+   * Observe the whole daemon (observe.subscribe): "observe" events follow, the first of which is a snapshot. After a lost
+   * link the stream goes on where it was; what is no longer kept is replaced by a snapshot.
+   *
+   * @param {{stream: string, seq: number}} [after] The last event that was seen in an earlier session.
+   * @returns {Promise<Record<string, any>>} With `you`: this session's principal, policy and rights.
+   * @throws {HacpError} RPC_PERMISSION_DENIED without the right `observe`.
+   */
+  async observe(after) {
+    this.#observing = after ? { stream: after.stream, from_seq: after.seq + 1 } : {};
+    try {
+      return await this.call("observe.subscribe", { ...this.#observing });
+    } catch (error) {
+      if (error instanceof HacpError) this.#observing = null;
+      throw error;
+    }
+  }
+
+  /** The state of the whole daemon as it is now (observe.state). */
+  observeState() {
+    return this.call("observe.state");
+  }
+
+  /**
+   * Read audit records (observe.audit): from a number on, or the newest.
+   *
+   * @param {{fromSeq?: number, limit?: number}} [options]
+   */
+  observeAudit({ fromSeq, limit } = {}) {
+    return this.call("observe.audit", { from_seq: fromSeq, limit });
+  }
+
   /** List the tools that the session may use (tool.list). @returns {Promise<Record<string, any>[]>} */
   async tools() {
     return (await this.call("tool.list")).tools;
@@ -772,7 +820,7 @@ export class HacpSession extends Emitter {
 
   /** @internal True while events are awaited. */
   get _listening() {
-    return this.#following || [...this.#tasks.values()].some((task) => task._followed && !task.finished);
+    return this.#following || this.#observing !== null || [...this.#tasks.values()].some((task) => task._followed && !task.finished);
   }
 
   /** @internal Ask if the session exists, and for nothing else. Throws RPC_SESSION_INVALID if not. */
@@ -791,6 +839,7 @@ export class HacpSession extends Emitter {
     // The whole session first, since it starts each history from its first event; the tasks' positions then replace
     // those. All in one batch, so that no history is sent in between.
     if (this.#following) wanted.push(["task.events.subscribe", { session_id: this.id }]);
+    if (this.#observing) wanted.push(["observe.subscribe", { session_id: this.id, ...this.#observing }]);
     for (const task of this.#tasks.values()) {
       if (!task.finished && (task._followed || this.#following)) {
         const after = { session_id: this.id, task_id: task.id, from_seq: task.lastSeq + 1 };
@@ -808,6 +857,10 @@ export class HacpSession extends Emitter {
       answers.forEach((answer, index) => {
         if (answer.status === "fulfilled") return;
         if (!(answer.reason instanceof HacpError)) throw answer.reason;
+        if (part[index][0] === "observe.subscribe" && !this.#ended) {
+          this.#observing = null;
+          this._emit("denied", answer.reason);
+        }
         const taskId = part[index][1].task_id;
         if (typeof taskId === "string" && answer.reason.code === TASK_NOT_FOUND) {
           this.#tasks.get(taskId)?._fail(answer.reason);
@@ -822,6 +875,13 @@ export class HacpSession extends Emitter {
     if (!task._note(event)) return; // seen before
     task._emit("event", event);
     this._emit("event", event);
+  }
+
+  /** @internal @param {ObserveEvent} event */
+  _observed(event) {
+    if (!this.#observing) return;
+    this.#observing = { stream: event.stream, from_seq: event.seq + 1 };
+    this._emit("observe", event);
   }
 
   /** @internal Handle a session that the server does not know any more. */

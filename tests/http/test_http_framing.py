@@ -8,6 +8,7 @@ import trio
 from hypothesis import given, settings, strategies as st
 from support.http import LISTEN, Raw, passes
 
+from hearth.actors.bridges.http.app import Hosts
 from hearth.actors.bridges.http.listener import FRAMING_EACH, HEADER_BYTES, Framing, HttpListener
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accept import ConnectionLimiter
@@ -37,7 +38,7 @@ async def connect():
 
     listener = HttpListener(
         tcp.bind("http", LISTEN), None, server, handshake_timeout=30, send_timeout=30, report=lambda *_: None,
-        count=nullcontext,
+        count=nullcontext, hosts=Hosts((), (), encrypted=False),
     )  # fmt: skip
     port = int(listener.address.rpartition(":")[2])
     async with trio.open_nursery() as nursery:

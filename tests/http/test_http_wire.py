@@ -31,6 +31,7 @@ def listening(app, send_timeout=5):
         send_timeout=send_timeout,
         report=lambda *_: None,
         count=nullcontext,
+        hosts=Hosts((), (), encrypted=False),
     )
 
 

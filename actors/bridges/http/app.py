@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hearth.actors.bridges.http import metrics
+from hearth.actors.bridges.http import dashboard, metrics
 from hearth.actors.listeners.accept import Refused, caller, values
 from hearth.errors import SessionInvalid
 from hearth.policy.principal import Tokens
@@ -220,15 +220,24 @@ def health_report(runtime: Runtime) -> Mapping[str, Any]:
 
 @asynccontextmanager
 async def opened(
-    config: Config, runtime: Runtime, report: Callable[[str, str], None], *, with_mcp: bool
+    config: Config,
+    runtime: Runtime,
+    hosts: Hosts,
+    report: Callable[[str, str], None],
+    *,
+    with_mcp: bool,
+    page: Mapping[str, tuple[str, bytes]],
 ) -> AsyncIterator[ASGIApp]:
-    """Open the application over a runtime; `report` is called with peer and reason of each refused client."""
+    """Open the application over a runtime; `report` is called with peer and reason of each refused client.
+
+    `page` has the files of the dashboard, which were read before the daemon confined itself; none if it has no page.
+    """
     section, limits, policy = config.http, config.limits, runtime.parts.policy
-    encrypted, behind_proxy = section.cert is not None, section.plaintext
-    hosts = Hosts(section.hosts, section.origins, encrypted=encrypted, behind_proxy=behind_proxy)
-    callers = Callers(policy, Tokens(token_digests(policy)), report, behind_proxy=behind_proxy)
+    callers = Callers(policy, Tokens(token_digests(policy)), report, behind_proxy=section.plaintext)
     async with AsyncExitStack() as stack:
         routes = [*health_routes(runtime), *metrics.routes(runtime), *card_routes(runtime.agent_card)]
+        if page:
+            routes += [*dashboard.routes(page), Route(HACP, upgrade_required)]
         runtime.serves_mcp = with_mcp
         if with_mcp:
             routes += await stack.enter_async_context(_mcp(config, runtime))
@@ -278,8 +287,18 @@ def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[R
     )
 
 
-OPEN = (HEALTH,)
-"""Paths that need no principal."""
+HACP = "/hacp"
+"""The path of HACP over a WebSocket, for pages of this origin; `listener` passes such a request on."""
+
+
+async def upgrade_required(_request: Request) -> Response:
+    """Answer 426 to a request for `HACP` that is none for a WebSocket."""
+    headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
+    return Problem(426, "this path speaks HACP over a WebSocket (docs/carriers.md)", headers).response()
+
+
+OPEN = (HEALTH, dashboard.PREFIX.rstrip("/"))
+"""Paths that need no principal, and all beneath `dashboard.PREFIX`."""
 WELL_KNOWN = "/.well-known/"
 """The prefix of paths that are open to every client and every web page."""
 READING = ("GET", "HEAD", "OPTIONS")
@@ -327,7 +346,7 @@ class AccessControl:
             if full is not None:
                 raise Problem(503, f"{full.message}; try again later", {"Retry-After": "5"})
             state["admitted"] = True
-        elif not public and path not in OPEN:
+        elif not public and path not in OPEN and not path.startswith(dashboard.PREFIX):
             raise self._callers.refusal(who, connection)
         receive.announced(headers)
         await self._app(scope, receive, answer)

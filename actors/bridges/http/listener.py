@@ -20,13 +20,14 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
-from hearth.actors.bridges.http.app import MEDIA_TYPE, document
+from hearth.actors.bridges.http.app import HACP, MEDIA_TYPE, Problem, document
 from hearth.actors.bridges.http.connection import GRACE, PeerConnection
 from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.listeners.tcp import Listening, each_unknown_peer
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.supervisor import contain
 from hearth.actors.transport import CLOSING, SocketTransport
+from hearth.protocol.jsonrpc import dump_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,9 +37,13 @@ if TYPE_CHECKING:
     from hypercorn.typing import AppWrapper, H11SendableEvent
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from hearth.actors.bridges.http.app import Hosts
     from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
+    from hearth.actors.listeners.websocket import WebSocketHandshake
+    from hearth.actors.transport import Carrier
+    from hearth.policy.principal import Principal
 
 # --- listener ---------------------------------------------------------------------------------------------------------
 
@@ -63,6 +68,8 @@ class HttpListener(Listening):
         send_timeout: float,
         report: Report,
         count: Callable[[str], AbstractContextManager[None]],
+        hosts: Hosts,
+        websocket: WebSocketHandshake | None = None,
     ) -> None:
         self._scheme = "http" if certificates is None else "https"
         super().__init__(self._scheme, listening, certificates)
@@ -71,6 +78,9 @@ class HttpListener(Listening):
         self._send_timeout = send_timeout
         self._report = report
         self._count = count
+        self._hosts = hosts
+        self._websocket = websocket
+        """Answers requests for HACP; None if there is no page that sends any."""
         self._settings = settings()
         self._connections: set[PeerConnection] = set()
         self._over = trio.Event()
@@ -78,13 +88,12 @@ class HttpListener(Listening):
         """Set when a connection has ended."""
 
     async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: ConnectionHandler) -> None:
-        """See Listener. Connections are served here, not by `handler`."""
-        del handler
+        """See Listener. Connections are served here, and by `handler` once they have become a WebSocket."""
         app = await nursery.start(self._serve_app)
 
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
             connection = PeerConnection(connected, peer, settled, limiter, timeout=self._handshake_timeout)
-            nursery.start_soon(self._serve, app, connection)
+            nursery.start_soon(self._serve, app, connection, handler)
 
         await each_unknown_peer(self._listening, limiter, self._send_timeout, begin)
 
@@ -110,13 +119,13 @@ class HttpListener(Listening):
             self._left = trio.Event()
             await self._left.wait()
 
-    async def _serve(self, app: ASGIApp, connection: PeerConnection) -> None:
+    async def _serve(self, app: ASGIApp, connection: PeerConnection, handler: ConnectionHandler) -> None:
         self._connections.add(connection)
         try:
             with self._count(self._scheme), connection.connected, connection.scope:
                 await contain(
                     f"connection of {connection.peer}",
-                    partial(self._serve_stream, app, connection),
+                    partial(self._serve_stream, app, connection, handler),
                     lambda _error: None,
                 )
         finally:
@@ -124,7 +133,7 @@ class HttpListener(Listening):
             self._left.set()
             connection.over()
 
-    async def _serve_stream(self, app: ASGIApp, connection: PeerConnection) -> None:
+    async def _serve_stream(self, app: ASGIApp, connection: PeerConnection, handler: ConnectionHandler) -> None:
         connected = connection.connected
         stream: trio.abc.Stream
         if self._certificates is None:
@@ -138,16 +147,81 @@ class HttpListener(Listening):
             # Read once, as on the other carriers: a peer that was admitted stays when its certificate expires.
             connection.certificate = cache(partial(certificate_of, secure))
             stream, transport = secure, secure.transport_stream
+        upgrades = None if self._websocket is None else partial(self._upgrades, connected.getsockname()[0])
         try:
-            await HttpConnection(app, self._settings, stream, transport, connection).run()
+            http = HttpConnection(app, self._settings, stream, transport, connection, upgrades)
+            await http.run()
+            if http.upgraded is not None:
+                await self._serve_websocket(Replayed(http.upgraded, stream), transport, connection, handler)
         finally:
             with trio.move_on_after(CLOSING) as closing:
                 closing.shield = True
                 await stream.aclose()
 
+    def _upgrades(self, address: str, request: h11.Request) -> bool:
+        """Return True for a request that WebSocketHandshake answers; one of a foreign page is refused as any other."""
+        headers = list(request.headers)
+        asked = any(name == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
+        if request.method != b"GET" or request.target != HACP.encode() or not asked:
+            return False
+        try:
+            self._hosts.origin(headers, self._hosts.check(headers, address))
+        except Problem:
+            return False
+        return True
+
+    async def _serve_websocket(
+        self, stream: Replayed, transport: SocketTransport, connection: PeerConnection, handler: ConnectionHandler
+    ) -> None:
+        """Serve a connection whose first request is for a WebSocket, as the WebSocket listener does."""
+        assert self._websocket is not None
+
+        async def let_in(carrier: Carrier, principal: Principal) -> None:
+            refusal = connection.let_in(principal)
+            if refusal is not None:
+                await carrier.send([dump_error(None, refusal)])
+                await carrier.aclose()
+                return
+            await handler(carrier, principal)
+
+        try:
+            await self._websocket.serve(
+                stream, transport, connection.certificate, connection.scope.deadline, connection.peer, let_in
+            )
+        except AuthenticationFailed as unknown_peer:
+            self._report(self._scheme, connection.peer, str(unknown_peer))
+
     def finish(self) -> None:
         """See Listener."""
         self._over.set()
+
+
+class Replayed(trio.abc.Stream):
+    """A stream of which some bytes have been read: they are received first."""
+
+    def __init__(self, read: bytes, stream: trio.abc.Stream) -> None:
+        self._read = read
+        self._stream = stream
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """See trio.abc.ReceiveStream."""
+        if not self._read:
+            return await self._stream.receive_some(max_bytes)
+        await trio.lowlevel.checkpoint()
+        data, self._read = self._read[:max_bytes], self._read[max_bytes:] if max_bytes is not None else b""
+        return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """See trio.abc.SendStream."""
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See trio.abc.SendStream."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        """See trio.abc.AsyncResource."""
+        await self._stream.aclose()
 
 
 # --- The framing of requests: where one ends, and how many bytes it may use beside its body --------------------------
@@ -221,7 +295,8 @@ def _require_one_length(request: h11.Request) -> None:
 # --- HTTP/1.1 on one connection: hypercorn's protocol and ASGI, over a Trio stream -----------------------------------
 #
 # Hypercorn reads and writes the messages. This part decides when a connection ends, and ends its tasks with it. It
-# speaks HTTP/1.1 only: a request to upgrade to HTTP/2 or a WebSocket is answered as a plain request.
+# speaks HTTP/1.1 only: a request to upgrade to HTTP/2 is answered as a plain request, and so is one to upgrade to a
+# WebSocket, unless it is the first on its connection and `upgrades` says that it is for another part of the daemon.
 
 log = logging.getLogger("hearth.http")
 
@@ -254,7 +329,13 @@ class HttpConnection:
         stream: trio.abc.Stream,
         transport: SocketTransport,
         connection: PeerConnection,
+        upgrades: Callable[[h11.Request], bool] | None = None,
     ) -> None:
+        self._upgrades = upgrades
+        self._received = b""
+        """All bytes up to the first request, while that may be one to upgrade."""
+        self.upgraded: bytes | None = None
+        """After `run`: what was received, if the first request is for another protocol, which has to answer it."""
         self._app = app
         self._config = config
         self._stream = stream
@@ -279,9 +360,10 @@ class HttpConnection:
             requests = self._requests = _Requests(nursery, self._connection)
             state = ConnectionState({"connection": self._connection})
             self._protocol = _Protocol(requests, self._app, self._config, state, encrypted, client, server, self._send)
+            self._protocol.upgrades = self._upgrades
             with self._reading:
                 await self._read()
-            if not self._ignoring_input:
+            if self.upgraded is None and not self._ignoring_input:
                 await self._protocol.handle(Closed())
                 self._connection.close_within(GRACE)
 
@@ -297,7 +379,13 @@ class HttpConnection:
                 continue
             if data:
                 self._connection.note_data()
-            await self._protocol.receive(bytes(data), lambda: self._closing or self._ignoring_input)
+            if self._protocol.upgrades is not None:
+                self._received += data
+            try:
+                await self._protocol.receive(bytes(data), lambda: self._closing or self._ignoring_input)
+            except _Upgraded:
+                self.upgraded = self._received
+                return
             if not data or self._ignoring_input:
                 return
 
@@ -344,8 +432,15 @@ class HttpConnection:
                 self._transport.socket.shutdown(socket.SHUT_WR)
 
 
+class _Upgraded(Exception):
+    """The request is for another protocol."""
+
+
 class _Protocol(H11Protocol):
     """Hypercorn's HTTP/1.1 without its upgrades to other protocols."""
+
+    upgrades: Callable[[h11.Request], bool] | None = None
+    """Asked about the first request, and None from then on."""
 
     def __init__(
         self,
@@ -389,7 +484,10 @@ class _Protocol(H11Protocol):
             await self.send(RawData(data=data))
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        """Refuse every upgrade to HTTP/2."""
+        """Refuse every upgrade to HTTP/2. Raises _Upgraded for a first request that another protocol answers."""
+        upgrades, self.upgrades = self.upgrades, None
+        if upgrades is not None and upgrades(event):
+            raise _Upgraded
 
     async def _create_stream(self, request: h11.Request) -> None:
         headers = [(name, value) for name, value in request.headers if name != b"upgrade"]

@@ -65,9 +65,11 @@ SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "verify-audit.sh"
 @click.command()
 @click.option("--fast", is_flag=True, help="No pauses to read in; there are none when piped either.")
 @click.option("--hcp", is_flag=True, help="The other demo: an agent submits a job, and gets an account of it.")
+@click.option("--web", is_flag=True, help="Another one: the dashboard, over a daemon with something to see.")
+@click.option("--open", "opens", is_flag=True, help="With --web: open the page in the browser.")
 @click.option("--no-sandbox", is_flag=True, help="Do not confine its hearthd; needed where the processor is emulated.")
 @standard
-def demo(options: Options, fast: bool, hcp: bool, no_sandbox: bool) -> int:
+def demo(options: Options, fast: bool, hcp: bool, web: bool, opens: bool, no_sandbox: bool) -> int:
     """See what hearth is: a real daemon, a real client, a simulated board.
 
     Needs no hardware, no root and no configuration, and leaves nothing behind. Whatever it says, it has checked; if
@@ -75,6 +77,10 @@ def demo(options: Options, fast: bool, hcp: bool, no_sandbox: bool) -> int:
     """
     if options.named_by == "--socket":
         raise click.UsageError("the demo starts a daemon of its own; leave --socket out")
+    if web:
+        from hearth.cli.demo.web import serve
+
+        return interruptible(lambda: serve(no_sandbox=no_sandbox, opens=opens))
     stage = make_stage(as_json=options.json, terminal=sys.stdout.isatty(), fast=fast)
     play, then = play_scenes, "tools"
     if hcp:

@@ -1,0 +1,1 @@
+../../../../packaging/npm/hacp.js

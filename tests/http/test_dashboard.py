@@ -1,0 +1,332 @@
+"""The dashboard in a real browser, over a real hearthd: what a person sees, does by keyboard, and is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+from support.chromium import Browser, Tab, chromium, driving, needs_chromium
+from support.hearthd import Hearthd
+from support.ports import free_port
+
+from hearth import connect, step
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+pytestmark = [pytest.mark.proof, needs_chromium, pytest.mark.usefixtures("unmeasured")]
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "test-artefacts"
+"""Where screenshots are kept for a person to look at."""
+AXE = ROOT / ".node" / "node_modules" / "axe-core" / "axe.min.js"
+VIEWS = ("board", "tasks", "approvals", "timeline", "system")
+TOKENS = {name: f"hearth_{name}-of-the-dashboard" for name in ("operator", "watcher", "agent", "nobody")}
+TAB, ENTER, SPACE = ("Tab", 9), ("Enter", 13, "\r"), (" ", 32, " ")
+
+
+def entry(name: str, more: str = "") -> str:
+    digest = hashlib.sha256(TOKENS[name].encode()).hexdigest()
+    return f'[[policy]]\nname = "{name}"\nmatch = {{ token_sha256 = "{digest}" }}\n{more}\n'
+
+
+POLICY = (
+    entry("operator", 'max_risk = 3\nrights = ["observe", "approve", "reset_halt", "admin"]')
+    + entry("watcher", 'rights = ["observe"]')
+    + entry("agent", "max_risk = 2\napproval = [{ from_risk = 2, other = true }]")
+    + entry("nobody")
+    + '[[policy]]\nname = "local"\nmatch = { any = true }\n'
+)
+
+
+@pytest.fixture(scope="module")
+def chromium_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One browser for all: each page is a private window, and what starts slowly is started once."""
+    with chromium(tmp_path_factory.mktemp("browser")) as address:
+        yield address
+
+
+@pytest.fixture
+async def browser(chromium_address: str) -> AsyncIterator[Browser]:
+    async with driving(chromium_address) as started:
+        yield started
+
+
+class Site:
+    """A daemon that serves its dashboard, always on the same port."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.daemon = Hearthd(directory, f'[http]\nlisten = "127.0.0.1:{self.port}"\nmcp = false\n{POLICY}')
+
+    def url(self, who: str | None = "operator") -> str:
+        """The page's address, with the token of one of the entries."""
+        return f"http://127.0.0.1:{self.port}/ui/" + ("" if who is None else f"#token={TOKENS[who]}")
+
+    def client(self, who: str) -> Any:
+        """A client of hearth's own with a token, on the port of the page."""
+        return connect(f"ws://127.0.0.1:{self.port}/hacp", token=TOKENS[who])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    made.daemon.start()
+    yield made
+    made.daemon.end()
+    assert "Traceback" not in made.daemon.said
+
+
+async def enter(browser: Browser, site: Site, who: str = "operator", **window: Any) -> Tab:
+    """The page, signed in and live."""
+    tab = await browser.open(**window)
+    await tab.navigate(site.url(who))
+    await tab.until("document.querySelector('#link').dataset.state === 'open' && !document.querySelector('#board').hidden")
+    return tab
+
+
+async def go(tab: Tab, view: str) -> None:
+    await tab.evaluate(f"location.hash = '{view}'; 1")
+    await tab.until(f"!document.querySelector('#{view}').hidden && document.title === 'hearth: {view}'")
+
+
+def text(selector: str) -> str:
+    """An expression: the text of the first element of a selector, or an empty one."""
+    return f"(document.querySelector({json.dumps(selector)})?.innerText ?? '')"
+
+
+async def press(tab: Tab, key: str, code: int, typed: str = "") -> None:
+    await tab.press(key, code, typed)
+
+
+async def tab_to(tab: Tab, selector: str) -> None:
+    """Move the focus by the Tab key alone until it is on an element."""
+    for _ in range(120):
+        if await tab.evaluate(f"document.activeElement === document.querySelector({json.dumps(selector)})"):
+            return
+        await press(tab, *TAB)
+    raise AssertionError(f"Tab does not lead to {selector}")
+
+
+async def test_each_view_shows_what_the_daemon_does(browser: Browser, site: Site) -> None:
+    tab = await enter(browser, site)
+    assert "token" not in await tab.evaluate("location.href")
+    async with site.client("operator") as client, client.open_session(client_name="robot") as session:
+        await session.gpio.set("LED", 1)
+        await session.run("hw.sensor.read", sensor="temperature")
+        led = "[...document.querySelectorAll('#board tbody tr')].find((row) => row.cells[0].innerText === 'LED')"
+        await tab.until(f"{led} && {led}.cells[2].innerText === '1' && {led}.cells[4].innerText.startsWith('token:')")
+        await tab.until(f"{text('#board figure figcaption')}.startsWith('temperature: ')")
+        task = await session.submit("wait for the button", [step("gpio.watch", line="BUTTON", timeout_ms=60_000)])
+        await go(tab, "tasks")
+        card = "#tasks article[aria-label='Task: wait for the button']"
+        await tab.until(f"{text(card)}.includes('RUNNING')")
+        await tab.click(f"{card} button")
+        assert (await task.wait()).status == "CANCELLED"
+        await tab.until(f"{text(card)}.includes('CANCELLED')")
+        await go(tab, "system")
+        await tab.until(f"{text('#system table')}.includes('robot')")
+        assert "all is well" in await tab.evaluate(text("#system .facts"))
+        await go(tab, "timeline")
+        await tab.until(f"{text('#timeline .scroll table')}.includes('gpio.set line=LED value=1')")
+    assert tab.errors == []
+    assert all(f"127.0.0.1:{site.port}/" in address for address in tab.requested), tab.requested
+
+
+async def test_by_keyboard_alone_a_plan_is_approved_and_the_daemon_halted_and_reset(
+    browser: Browser, site: Site, nursery: trio.Nursery
+) -> None:
+    tab = await enter(browser, site)
+    async with site.client("agent") as client, client.open_session(client_name="agent") as agent:
+        plan = await agent.prepare("light the lamp", [step("gpio.set", line="LED", value=1)])
+        await tab_to(tab, "nav a[href='#approvals']")
+        await press(tab, *ENTER)
+        await tab.until(f"{text('#approvals article')}.includes('light the lamp')")
+        shown = await tab.evaluate(text("#approvals article"))
+        assert "value=0" in shown
+        assert "value=1" in shown
+        await tab_to(tab, "#approvals article button.good")
+        await press(tab, *ENTER)
+        task = await agent.execute(plan, wait_ms=30_000)
+        assert (await task.wait()).status == "SUCCESS"
+        await press(tab, "h", 72, "h")
+        await tab.until("!document.querySelector('#halted').hidden")
+        assert (await agent.halt_status()).halted
+        await tab.until("!document.querySelector('#reset').hidden")
+        await tab_to(tab, "#reset")
+        await press(tab, *ENTER)
+        # One step alone resets nothing.
+        await tab.until("!document.querySelector('#reset-sure').hidden && !document.querySelector('#halted').hidden")
+        await tab_to(tab, "#reset-now")
+        await press(tab, *SPACE)
+        await tab.until("document.querySelector('#halted').hidden")
+        assert not (await agent.halt_status()).halted
+    (record,) = site.daemon.records(event="halt")
+    assert record["reason"] == "by a person at the dashboard"
+
+
+async def test_h_in_a_text_field_is_a_letter(browser: Browser, site: Site) -> None:
+    tab = await enter(browser, site)
+    async with site.client("agent") as client, client.open_session() as agent:
+        await agent.prepare("light the lamp", [step("gpio.set", line="LED", value=1)])
+        await go(tab, "approvals")
+        await tab.click("#approvals article input")
+        await press(tab, "h", 72, "h")
+        await tab.until("document.querySelector('#approvals article input').value === 'h'")
+        await tab.click("#approvals article button:not(.good)")
+        await tab.until(f"{text('#notice')}.startsWith('Rejected')")
+    assert site.daemon.records(event="plan.reject")[0]["reason"] == "h"
+    assert not site.daemon.records(event="halt")
+
+
+async def test_what_a_person_may_not_do_is_not_offered(browser: Browser, site: Site) -> None:
+    async with site.client("agent") as client, client.open_session() as agent:
+        await agent.prepare("the content of somebody else's plan", [step("gpio.set", line="LED", value=1)])
+        task = await agent.submit("wait", [step("gpio.watch", line="BUTTON", timeout_ms=60_000)])
+        tab = await enter(browser, site, "watcher")
+        await go(tab, "approvals")
+        await tab.until(f"{text('#approvals')}.includes('you may not decide')")
+        assert not any("somebody else's plan" in json.dumps(told) for told in tab.received)
+        await go(tab, "tasks")
+        await tab.until("document.querySelector('#tasks article')")
+        assert await tab.evaluate("document.querySelector('#tasks article button')") is None
+        await agent.halt("x")
+        await tab.until("!document.querySelector('#halted').hidden")
+        assert await tab.evaluate("document.querySelector('#reset').hidden")
+        await task.cancel()
+
+
+async def test_without_the_right_the_page_says_so_and_shows_no_data(browser: Browser, site: Site) -> None:
+    tab = await browser.open()
+    await tab.navigate(site.url("nobody"))
+    await tab.until("!document.querySelector('#denied').hidden")
+    assert "'observe' is not given by policy 'nobody'" in await tab.evaluate(text("#denied-why"))
+    assert await tab.evaluate("[...document.querySelectorAll('.view')].every((view) => view.hidden && !view.innerText)")
+    assert not any("observe.event" in json.dumps(told) for told in tab.received)
+
+
+async def test_a_wrong_token_leads_back_to_the_sign_in_with_the_reason(browser: Browser, site: Site) -> None:
+    tab = await browser.open()
+    await tab.navigate(f"{site.url(None)}#token=hearth_guessed")
+    await tab.until(f"{text('#sign-in-why')}.includes('did not accept this sign-in')")
+    assert await tab.evaluate("sessionStorage.getItem('token')") is None
+    await tab.click("#token")
+    await tab.type(TOKENS["operator"])
+    await press(tab, *ENTER)
+    await tab.until("!document.querySelector('#board').hidden")
+
+
+async def test_a_daemon_that_begins_anew_is_noticed_and_the_page_says_what_it_does_not_know(
+    browser: Browser, site: Site
+) -> None:
+    tab = await enter(browser, site)
+    async with site.client("operator") as client, client.open_session() as session:
+        await session.gpio.set("LED", 1)
+    await trio.to_thread.run_sync(site.daemon.kill)
+    await tab.until("document.querySelector('#link').dataset.state === 'waiting'")
+    assert "is lost" in await tab.evaluate(text("#alarms"))
+    await trio.to_thread.run_sync(site.daemon.start)
+    await tab.until("document.querySelector('#link').dataset.state === 'open'")
+    await tab.until(f"{text('#notice')}.includes('has begun anew')")
+    async with site.client("operator") as client, client.open_session(client_name="after") as session:
+        await go(tab, "system")
+        await tab.until(f"{text('#system table')}.includes('after')")
+
+
+async def test_what_tasks_say_is_text_and_never_markup(browser: Browser, site: Site) -> None:
+    evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    tab = await enter(browser, site)
+    async with site.client("operator") as client, client.open_session(client_name=evil) as session:
+        await (await session.submit(evil, [step("gpio.get", line=4)])).wait()
+        for view in VIEWS:
+            await go(tab, view)
+        await go(tab, "tasks")
+        await tab.until(f"{text('#tasks')}.includes('onerror')")
+        await go(tab, "system")
+        await tab.until(f"{text('#system')}.includes('onerror')")
+        assert await tab.evaluate("document.querySelector('main img, main script')") is None
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not here: make judges")
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+async def test_axe_finds_nothing_in_any_view_and_both_themes(browser: Browser, site: Site, dark: bool) -> None:
+    KEPT.mkdir(exist_ok=True)
+    theme = "dark" if dark else "light"
+    tab = await enter(browser, site, width=1280, height=800, dark=dark)
+    await tab.evaluate(f"{AXE.read_text('utf-8')};1")
+
+    async def judged(what: str) -> None:
+        found = await tab.evaluate(
+            "axe.run(document, {resultTypes: ['violations']}).then((found) => JSON.stringify(found.violations.map("
+            "(one) => [one.id, one.nodes[0].html, one.nodes[0].failureSummary])))"
+        )
+        assert json.loads(found) == [], f"{what}, {theme}"
+
+    async with site.client("agent") as client, client.open_session(client_name="agent") as agent:
+        await agent.prepare("light the lamp", [step("gpio.set", line="LED", value=1)])
+        await agent.run("hw.sensor.read", sensor="tank")
+        waiting = await agent.submit("wait", [step("gpio.watch", line="BUTTON", timeout_ms=60_000)])
+        for view in VIEWS:
+            await go(tab, view)
+            await tab.until("document.querySelector('main').innerText.length > 40")
+            await judged(view)
+            for width, height in ((1280, 800), (390, 844)):
+                await tab.look_like(width=width, height=height, dark=dark)
+                await tab.screenshot(KEPT / f"dashboard-{view}-{width}-{theme}.png")
+                # Plots take the new width with the next frame.
+                await tab.until(f"document.documentElement.scrollWidth <= {width}")
+            await tab.look_like(width=1280, height=800, dark=dark)
+        await tab.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        await go(tab, "board")
+        await judged("board with its tables")
+        await agent.halt("smoke")
+        await tab.until("!document.querySelector('#reset').hidden")
+        await tab.click("#reset")
+        await judged("halted")
+        await tab.click("#reset-now")
+        await waiting.cancel()
+    await tab.click("#sign-out")
+    await tab.until("!document.querySelector('#sign-in').hidden")
+    await judged("sign-in")
+
+
+def test_the_model_adds_up_the_stream_as_the_python_client_does() -> None:
+    """Run the page's reducer in Node on events that hearth.client.observing takes too."""
+    node = subprocess.run(["node", "--version"], capture_output=True, check=False)
+    if node.returncode:
+        pytest.skip("there is no Node here: apt-get install nodejs")
+    from hearth.client import observing
+
+    state = {"stream": "s", "seq": 3, "ts": "2026-11-24T15:52:48.469Z", "version": "1", "lines": [], "buses": {},
+             "readings": [], "sessions": [], "tasks": [], "approvals": [], "halt": {"halted": False}, "health": {}}  # fmt: skip
+    ids = {"session_id": "a", "task_id": "t", "principal": "uid:1"}
+    records = [
+        {"event": "session.open", "session_id": "a", "principal": "uid:1", "policy": "p"},
+        {"event": "task.submit", **ids, "intent": "x", "steps": [{"tool": "gpio.set", "args": {"line": 1}}]},
+        {"event": "task.step.start", **ids, "step_index": 0, "tool": "gpio.set"},
+        {"event": "task.step.finish", **ids, "step_index": 0, "status": "SUCCESS", "latency_ms": 1},
+    ]
+    first = {"stream": "s", "seq": 3, "ts": state["ts"], "kind": "snapshot", "missed": None, "state": state}
+    events = [first] + [
+        {"stream": "s", "seq": 4 + index, "ts": state["ts"], "kind": "record", "record": record}
+        for index, record in enumerate(records)
+    ]
+    mine: dict[str, Any] = {}
+    for event in events:
+        observing.apply(mine, json.loads(json.dumps(event)))
+    program = (
+        f"import {{ Model }} from {json.dumps(str(ROOT / 'actors/bridges/http/ui/model.js'))};"
+        f"const model = new Model(); for (const event of {json.dumps(events)}) model.apply(event);"
+        "const { sessions, tasks } = model.state; console.log(JSON.stringify({ sessions, tasks }));"
+    )
+    done = subprocess.run(["node", "--input-type=module", "-e", program], capture_output=True, check=True, text=True)
+    theirs = json.loads(done.stdout)
+    for task in theirs["tasks"]:
+        for one in task["steps"]:
+            one.pop("latency_ms", None)
+    assert theirs == {"sessions": mine["sessions"], "tasks": mine["tasks"]}
