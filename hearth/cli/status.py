@@ -6,6 +6,7 @@ here, for these commands and for the application of `hearth top` (`top`), which 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from hearth.aio import Session
+    from hearth.errors import HearthError
     from hearth.transport.address import Address
 
 Row = tuple[str, ...]
@@ -249,16 +251,18 @@ def top(options: Options, plain: bool) -> int:
         asyncio.run(_print_events(options))
         return DONE
     try:
-        from hearth.cli.top import Top
+        # By name, as `main` imports the commands: the application is made of what is here.
+        view = import_module("hearth.cli.top")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise ConfigError(MISSING) from None
-    app = Top(options.address)
-    failed = app.run()
+    app = view.Top(options.address)
+    failed: HearthError | None = app.run()
     if failed is not None:
         raise failed
-    return app.return_code or DONE
+    code: int = app.return_code or DONE
+    return code
 
 
 async def follow(

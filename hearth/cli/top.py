@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.text import Text
 from textual.app import App
 from textual.containers import Horizontal, Vertical
+from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Static
 
 from hearth.cli import common, status
@@ -130,4 +131,4 @@ def _fill(table: DataTable[Text], rows: Sequence[status.Row]) -> None:
     for number, row in enumerate(cells):
         for column, (old, new) in enumerate(zip(table.get_row_at(number), row, strict=True)):
             if old != new:
-                table.update_cell_at((number, column), new, update_width=True)
+                table.update_cell_at(Coordinate(number, column), new, update_width=True)
