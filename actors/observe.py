@@ -186,6 +186,7 @@ class Observer:
                     "bus": place[0],
                     "line": line.offset,
                     "name": line.name,
+                    "aliases": [alias for alias, offset in chip.aliases.items() if offset == line.offset],
                     "value": None,
                     "owner": None,
                     "direction": line.direction,

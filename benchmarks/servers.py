@@ -49,7 +49,7 @@ match = {{ uid = {uid} }}
 max_risk = 2
 tools = ["hw.*", "gpio.*", "i2c.*", "uart.*", "sys.*"]
 rate = {{ "hw.board" = "1/h", "*" = "999999/s" }}
-rights = ["approve", "reset_halt"]
+rights = ["approve", "observe", "reset_halt"]
 """
 """Everything that guards a real daemon is on; only the numbers are out of the way of thousands of clients."""
 

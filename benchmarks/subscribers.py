@@ -58,12 +58,16 @@ class Subscribers:
         try:
             elapsed, lags = 0.0, []
             while elapsed < seconds:
-                took, seen = self._once(request, 2 * steps + 1)
+                took, seen = self._once(request, self.messages(steps))
                 elapsed += took
                 lags += seen
             return Round(elapsed, lags)
         finally:
             gc.enable()
+
+    def messages(self, steps: int) -> int:
+        """How many messages a subscriber gets of a task of so many steps."""
+        return 2 * steps + 1
 
     def _once(self, request: bytes, messages: int) -> tuple[float, list[float]]:
         """Let one thing happen; how long it took to tell everybody its `messages` events, and all their lags."""
@@ -73,7 +77,7 @@ class Subscribers:
         counts = dict.fromkeys(recvs, 0)
         arrivals: list[tuple[float, int, int]] = []
         watched = self.clients[0].socket.fileno()
-        story = b""
+        story = parts[watched]
         left = len(recvs)
         with select.epoll() as epoll:
             for number in recvs:
@@ -96,7 +100,7 @@ class Subscribers:
                         before = counts[number]
                         counts[number] = before + found
                         arrivals.append((at, before, found))
-                        left -= before + found == messages
+                        left -= before < messages <= before + found
             took = clock() - begun
         self.actor.lines(1)
         made = self._made(story, messages)
@@ -120,6 +124,27 @@ class Subscribers:
         self.actor.close()
         for client in self.clients:
             client.close()
+
+
+@define
+class Observers(Subscribers):
+    """Observers of the whole runtime: they get the records of each task, the numbers of its results, and samples."""
+
+    def messages(self, steps: int) -> int:
+        """Without the samples, which come ten times a second at most."""
+        return 3 * steps + 2
+
+    def _made(self, story: bytes, messages: int) -> list[float]:
+        events = []
+        at = 0
+        while (end := frame_end(story, at)) is not None:
+            if story[at] == TEXT:
+                events.append(json.loads(payload(story[at:end]))["params"])
+            at = end
+        numbers = [event["seq"] for event in events]
+        if len(events) < messages or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            raise RuntimeError(f"not a whole stream: {len(events)} events, {numbers[:3]} to {numbers[-3:]}")
+        return [epoch(event["ts"]) for event in events]
 
 
 def count(data: bytes, pong: Callable[[bytes], None]) -> tuple[int, bytes]:
@@ -160,14 +185,23 @@ def of_floor(address: str, subscribers: int) -> Subscribers:
 
 def of_hearth(address: str, subscribers: int) -> Subscribers:
     """WebSocket clients that follow all tasks of a session which another WebSocket client opened."""
+    return _of_hearth(address, subscribers, Subscribers, "task.events.subscribe")
+
+
+def observers_of_hearth(address: str, subscribers: int) -> Subscribers:
+    """WebSocket clients that observe the runtime, in which another WebSocket client works."""
+    return _of_hearth(address, subscribers, Observers, "observe.subscribe")
+
+
+def _of_hearth(address: str, subscribers: int, kind: type[Subscribers], subscribe: str) -> Subscribers:
     actor, *clients = connected(WebSocketClient, address, 1 + subscribers)
     with to_keep(actor, *clients):
         session_id = actor.call("session.open", client_name="bench", on_disconnect="close")["session_id"]
         for client in clients:
-            client.call("task.events.subscribe", session_id=session_id)
+            client.call(subscribe, session_id=session_id)
 
     def submit(steps: int) -> bytes:
         task = {"intent": "benchmark", "steps": [{"tool": "gpio.get", "args": {"line": 17}}] * steps}
         return actor.request("task.submit", {"session_id": session_id, "task": task})
 
-    return Subscribers(clients, actor, submit, session_id)
+    return kind(clients, actor, submit, session_id)

@@ -15,7 +15,7 @@ from hearth.policy.principal import Principal
 
 @asynccontextmanager
 async def a_world():
-    policy = (evolve(OPEN, rights=["reset_halt"]),)
+    policy = (evolve(OPEN, rights=["reset_halt", "observe"]),)
     async with running(BenchWorld(keep=(31,), close_grace_s=0.2, policy=policy)) as world:
         yield world
 

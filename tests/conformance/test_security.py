@@ -358,9 +358,13 @@ def test_12_a_program_that_the_operator_opted_into_has_risk_3(hearthd) -> None:
     "activity (for example, motion sensor reads taken at specific times).",
 )
 @pytest.mark.spec("13", "is", "Standard log retention, access control, and minimization practices apply.")
-def test_13_the_log_is_not_for_everybody_and_holds_neither_arguments_nor_results(hearthd, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", ["declared", "hash"])
+def test_13_the_log_is_not_for_everybody_and_holds_neither_payload_nor_results(
+    hearthd, tmp_path: Path, arguments: str
+) -> None:
     (tmp_path / "w").mkdir()
-    running = hearthd(f'[files]\nread = ["{tmp_path}/w"]\nwrite = ["{tmp_path}/w"]')
+    files = f'[files]\nread = ["{tmp_path}/w"]\nwrite = ["{tmp_path}/w"]'
+    running = hearthd(files, audit=f'arguments = "{arguments}"')
     peer = running.peer()
     session = peer.open()
     secret = base64.b64encode(b"attack at dawn").decode()
@@ -371,7 +375,8 @@ def test_13_the_log_is_not_for_everybody_and_holds_neither_arguments_nor_results
     assert b"file.write" in log
     assert secret.encode() not in log
     assert b"attack at dawn" not in log
-    assert b"a-telling-name" not in log
+    # Which file it was is an argument that may be told, unless the operator wants hashes alone.
+    assert (b"a-telling-name" in log) == (arguments == "declared")
     assert stat.S_IMODE(running.audit.stat().st_mode) & 0o027 == 0
 
 

@@ -35,7 +35,7 @@ USUAL = {"memory": "uid", "unix": "uid", "stdio": "uid", "ws": "uid", "tls": "ce
 TOKENS = {"alice": "hearth_alice-of-the-tests", "bob": "hearth_bob-of-the-tests"}
 OWN = Principal(kind="unix", uid=os.geteuid(), gid=os.getegid())
 """Whose connections in memory are."""
-HERE = PolicyEntry(name="here", match=Match(any=True), max_risk=2, max_risk_ceiling=3, rights=["reset_halt"])
+HERE = PolicyEntry(name="here", match=Match(any=True), max_risk=2, max_risk_ceiling=3, rights=["reset_halt", "observe"])
 BIN = Path(sys.executable).parent
 
 

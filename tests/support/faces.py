@@ -77,7 +77,7 @@ class AsyncioObject:
             return AsyncioObject(self._loop, value)
         if not callable(value):
             return value
-        if name == "events":
+        if name in ("events", "observe"):
             return lambda **arguments: AsyncioEvents(self._loop, value(**arguments))
         return partial(self._call, value)
 
@@ -135,7 +135,7 @@ class BlockingObject:
             return BlockingObject(value)
         if not callable(value):
             return value
-        if name == "events":
+        if name in ("events", "observe"):
             return lambda **arguments: BlockingEvents(value(**arguments))
         return partial(self._call, value)
 

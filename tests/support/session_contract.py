@@ -15,6 +15,7 @@ import trio
 from support.waiting import passes
 
 from hearth.api import step
+from hearth.client import observing
 from hearth.errors import (
     ApprovalRequired,
     DeviceError,
@@ -684,6 +685,30 @@ class SessionContract:
             done = await finished(task)
         assert done.steps[0].error_code == TimedOut.code
         assert done.steps[0].error_data["effect"] == "done"
+
+    # --- observing ----------------------------------------------------------------------------------------------
+
+    @pytest.mark.usefixtures("halts")
+    async def test_whoever_may_observe_sees_the_tasks_of_other_sessions_in_order_and_their_records(self, face):
+        async with face.open_session() as session, face.open_session() as watcher:
+            events = watcher.observe()
+            state = {}
+            observing.apply(state, await anext(events))
+            assert session.session_id in {one["session_id"] for one in state["sessions"]}
+            await session.run("bench.set", line=1, value=1)
+            seen, ended = [], False
+            while not ended:
+                told = await anext(events)
+                assert told["seq"] == state["seq"] + 1
+                observing.apply(state, told)
+                record = told.get("record", {})
+                seen += [record["event"]] if record.get("session_id") == session.session_id else []
+                ended = record.get("event") == "task.finish"
+            assert seen == ["task.submit", "task.step.start", "task.step.finish", "task.finish"]
+            assert state["tasks"] == []
+            fresh = await watcher.observe_state()
+            assert {one["session_id"] for one in fresh["sessions"]} >= {session.session_id, watcher.session_id}
+            await events.aclose()
 
     # --- the halt -----------------------------------------------------------------------------------------------
 
