@@ -6,6 +6,7 @@ here, for these commands and for the application of `hearth top` (`top`), which 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -257,6 +258,8 @@ def top(options: Options, plain: bool) -> int:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise ConfigError(MISSING) from None
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("there is no terminal for the view: use `hearth top --plain`")
     app = view.Top(options.address)
     failed: HearthError | None = app.run()
     if failed is not None:

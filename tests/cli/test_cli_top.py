@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +112,41 @@ def test_without_the_right_to_observe_it_ends_with_the_reason(own_daemon):
         return app
 
     assert "the right 'observe' is not given" in str(asyncio.run(work()).return_value)
+
+
+# --- the command on a terminal --------------------------------------------------------------------------------------
+
+
+def on_terminal(*args, press: bytes = b"", after: bytes = b"") -> tuple[int, bytes]:
+    """Run `hearth top ARGS…` on a pty, and press a key once `after` is on it; its exit code and what it wrote."""
+    controller, terminal = pty.openpty()
+    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
+    command = [str(Path(sys.executable).parent / "hearth"), "top", *map(str, args)]
+    environ = {**os.environ, "TERM": "xterm-256color"}
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environ) as process:
+        os.close(terminal)
+        written = b""
+        while True:
+            try:
+                written += os.read(controller, 65536)
+            except OSError:  # EIO: the last writer has closed the terminal
+                break
+            if press and after in written:
+                os.write(controller, press)
+                press = b""
+        os.close(controller)
+        return process.wait(timeout=60), written
+
+
+@pytest.mark.slow
+def test_on_a_terminal_q_quits_with_0_and_without_a_daemon_it_exits_with_3(daemon, tmp_path):
+    code, written = on_terminal("--socket", daemon.socket, press=b"q", after=b"healthy")
+    assert (code, b"gpio:sim" in written) == (0, True)
+    code, written = on_terminal("--socket", tmp_path / "none.sock")
+    screen, _, after = written.rpartition(b"\x1b[?1049l")
+    assert (code, b"no daemon at" in after, screen != b"") == (3, True, True), "the error is on the terminal itself"
+
+
+def test_without_a_terminal_it_names_plain(local_cli):
+    refused = local_cli("top", stdin=b"")
+    assert (refused.code, "`hearth top --plain`" in refused.err) == (2, True)
