@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from hearth.transport.address import Address
 
 Row = tuple[str, ...]
-LINES = ("line", "name", "value", "owner", "session")
+LINES = ("line", "name", "value", "owner or role", "session")
 BUSES = ("bus", "state", "queued", "transactions", "reason")
-SESSIONS = ("session", "principal", "policy", "opened", "client", "lines", "tasks")
-TASKS = ("task", "status", "principal", "session", "step", "intent")
+SESSIONS = ("principal", "policy", "client", "lines", "tasks", "opened", "session")
+TASKS = ("status", "principal", "step", "intent", "session", "task")
 STEPS = ("#", "tool", "args", "status")
 APPROVALS = ("id", "kind", "by", "needs", "approved by", "expires")
 
@@ -66,13 +66,13 @@ def session_rows(state: Mapping[str, Any]) -> list[Row]:
     """Return the cells under `SESSIONS`."""
     return [
         (
-            each["session_id"],
             each["principal"],
             each["policy"] or "",
-            each["opened_at"],
             each["client_name"] or "",
             str(sum(1 for line in state["lines"] if _belongs(line["owner"], each))),
             str(sum(1 for task in state["tasks"] if _belongs(task, each))),
+            each["opened_at"],
+            each["session_id"],
         )
         for each in state["sessions"]
     ]
@@ -86,12 +86,12 @@ def task_rows(state: Mapping[str, Any]) -> list[Row]:
     """Return the cells under `TASKS`."""
     return [
         (
-            task["task_id"],
             task["status"] + (" (dry run)" if task.get("dry_run") else ""),
             task["principal"],
-            task["session_id"],
             _present_step(task["steps"]),
             task["intent"],
+            task["session_id"],
+            task["task_id"],
         )
         for task in state["tasks"]
     ]

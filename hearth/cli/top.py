@@ -45,7 +45,9 @@ class Top(App[HearthError]):
     #state { height: 1; padding: 0 1; background: $success-muted; }
     #state.wrong { background: $error; color: $text; text-style: bold; }
     #state.away { background: $warning-muted; }
-    DataTable { height: 1fr; border: round $primary; }
+    DataTable { height: 1fr; border: round $primary; scrollbar-size: 1 1; }
+    #lines { width: 2fr; }
+    Vertical { width: 3fr; }
     """
     BINDINGS: ClassVar = [("h", "halt", "HALT at once"), ("q", "quit", "Quit")]
     ENABLE_COMMAND_PALETTE = False
@@ -62,9 +64,9 @@ class Top(App[HearthError]):
         """Make the widgets: the state of the daemon in one line, the tables, the keys."""
         yield Static(id="state", markup=False)
         with Horizontal():
-            yield from self._tables("lines", "buses")
+            yield from self._tables("lines")
             with Vertical():
-                yield from self._tables("tasks", "sessions", "approvals")
+                yield from self._tables("tasks", "approvals", "sessions", "buses")
         yield Footer()
 
     def _tables(self, *names: str) -> Iterator[DataTable[Text]]:
@@ -91,7 +93,6 @@ class Top(App[HearthError]):
         self._session = session
         self._said = words if session is not None else f"connection lost: {words}; trying again"
         self._changed = True
-        self.notify(common.clean(self._said), severity="warning" if session is None else "information", markup=False)
 
     def _draw(self) -> None:
         if not self._changed:
