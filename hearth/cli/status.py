@@ -16,7 +16,7 @@ from hearth._version import __version__
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, session, standard
 from hearth.cli.tasks import brief
-from hearth.errors import CarrierError, ConfigError
+from hearth.errors import CarrierError, ConfigError, SessionInvalid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -232,6 +232,8 @@ async def tasks(options: Options) -> None:
 
 # --- hearth top -----------------------------------------------------------------------------------------------------
 
+SILENCE = 5.0
+"""Seconds without an event after which the daemon is asked whether the session is still there."""
 RETRY = 1.0
 """Seconds between two attempts to reach a daemon whose connection has ended."""
 MISSING = "the view needs Textual: pip install 'hearthd[tui]'; or use `hearth top --plain`"
@@ -287,10 +289,19 @@ async def follow(
                 opened = await client.open_session(client_name="hearth top", client_version=__version__)
                 first = False
                 connected(opened, f"connected to {address.place}")
-                async for event in opened.observe(**last):
+                events = opened.observe(**last)
+                while True:
+                    try:
+                        async with asyncio.timeout(SILENCE):
+                            event = await anext(events)
+                    except TimeoutError:
+                        # A session that the daemon has closed gets no more events, and is not told.
+                        await opened.observe_state()
+                        continue
                     yield event
                     last = {"stream": event["stream"], "from_seq": event["seq"] + 1}
-            reason = "the daemon has ended the stream"
+        except SessionInvalid:
+            reason = "the daemon has closed the session"
         except CarrierError as error:
             if first:
                 raise

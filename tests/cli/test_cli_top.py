@@ -20,6 +20,7 @@ pytest.importorskip("textual", reason="the view takes the extra: pip install 'he
 
 from textual.widgets import DataTable, Static
 
+from hearth.cli import status
 from hearth.cli.top import Top
 
 CONFIG = """
@@ -98,6 +99,23 @@ def test_it_says_that_the_connection_is_lost_halts_nothing_then_and_comes_back(o
             await until(pilot, lambda: "healthy" in text(app))
             session = daemon.peer().open()
             await until(pilot, lambda: session in str(rows(app, "sessions")))
+
+    asyncio.run(work())
+
+
+def test_a_session_that_the_daemon_closes_is_noticed_and_opened_again(own_daemon, monkeypatch):
+    daemon = own_daemon(CONFIG)
+    monkeypatch.setattr(status, "SILENCE", 0.05)
+
+    async def work() -> None:
+        app = Top(parse(daemon.socket))
+        async with app.run_test(size=(200, 50)) as pilot:
+            await until(pilot, lambda: "healthy" in text(app) and rows(app, "sessions"))
+            first = rows(app, "sessions")[0][-1]
+            peer = daemon.peer()
+            assert "result" in peer.call("session.close", {"session_id": first})
+            await until(pilot, lambda: "the daemon has closed the session" in text(app))
+            await until(pilot, lambda: "healthy" in text(app) and first not in str(rows(app, "sessions")))
 
     asyncio.run(work())
 
