@@ -1,6 +1,6 @@
 """Requirements with hashes: what `make`, the Debian package and the bill of materials install.
 
-    python packaging/lock.py build run mcp plot test   # print the requirements of these sets, for pip --require-hashes
+    python packaging/lock.py build run mcp tui test    # print the requirements of these sets, for pip --require-hashes
     python packaging/lock.py --update                  # write requirements.lock anew, from the index that pip asks
 
 It owns requirements.lock: for each version that constraints.txt pins, the sets that need it and the SHA-256 of every

@@ -272,9 +272,7 @@ async def account(options: Options, session: str) -> None:
         ended = None if result is None else hcp_view.result_json(result)
         click.echo(common.compact({"job": job.entry, "messages": written, "result": ended}))
     else:
-        from hearth.cli.hcp_account import show
-
-        show(job.entry, messages, result)
+        hcp_view.show(job.entry, messages, result)
 
 
 async def _on_record(job: ClientJob) -> AsyncIterator[Message]:

@@ -1,4 +1,4 @@
-"""`hearth plan`: prepare a plan, show it, approve or reject it, and execute it.
+"""`hearth plan`: prepare a plan, show it, approve or reject it, and execute it. `hearth approve`: decide what waits.
 
 A plan is shown as it will run, with what each step changes. Approving reads the plan again, and approves exactly what
 it has shown: the client computes the hash from that.
@@ -16,12 +16,14 @@ from attrs import asdict
 from hearth.cli import common
 from hearth.cli.common import Options, interruptible, session, standard
 from hearth.cli.tasks import Reference, brief, exit_code, get_task, hold, read_plan, task_lines
-from hearth.errors import ApprovalRequired, PlanStale
+from hearth.errors import ApprovalRequired, MethodNotFound, PermissionDenied, PlanStale
+from hearth.hcp import is_installed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hearth.api import Plan
+    from hearth.client.connection import Client
     from hearth.client.session import ClientSession
 
 STEPS = ("#", "tool", "args", "before", "after")
@@ -187,3 +189,101 @@ async def _execute(options: Options, plan_id: str, wait_s: float, seconds: float
         if seconds is not None:
             await hold(client, reference, seconds)
     return exit_code(done)
+
+
+# --- the command approve: plans and jobs ------------------------------------------------------------------------------
+
+
+@click.command(name="approve")
+@click.argument("approval_id", metavar="[ID]", required=False)
+@click.option("--yes", is_flag=True, help="Do not ask: for a plan, with the --hash of what was read.")
+@click.option("--hash", "digest", metavar="HASH", help="Approve only if the plan has this hash.")
+@click.option("--reason", metavar="TEXT", help="The reason of the approval, for the audit log.")
+@click.option("--reject", metavar="REASON", help="Reject it instead; its author gets the reason.")
+@standard
+async def approve_waiting(
+    options: Options, approval_id: str | None, yes: bool, digest: str | None, reason: str | None, reject: str | None
+) -> None:
+    """Show the plans and jobs that wait for your approval; with an ID show that one, ask, and approve it.
+
+    A plan is shown with what each step changes, before and after, and exactly what is shown is approved.
+    """
+    if reject is not None and (yes or digest is not None or reason is not None):
+        raise click.UsageError("--reject has its own reason, and takes no --yes, --hash or --reason")
+    if approval_id is None:
+        if yes or digest is not None or reason is not None or reject is not None:
+            raise click.UsageError("name what to decide: `hearth approve` lists it, `hearth approve ID` decides it")
+        await _list_waiting(options)
+        return
+    if reject is None and not yes and (options.json or not sys.stdin.isatty()):
+        raise click.UsageError(
+            "there is no terminal to ask on: read it, then approve with --yes, a plan also with --hash"
+        )
+    async with session(options) as (client, opened):
+        found = next((each for each in await opened.plans() if each.plan_id == approval_id), None)
+        job = None if found is not None else await _waiting_job(client, approval_id)
+        if found is not None and reject is None:
+            _require_hash(found, yes=yes, digest=digest)
+        elif job is not None and digest is not None:
+            raise click.UsageError("--hash is for plans, and this is a job: leave it out")
+        if not options.json:
+            click.echo("\n".join(plan_lines(found) if found is not None else _job_lines(job or {})))
+        if reject is None and not yes:
+            answer = await trio.to_thread.run_sync(click.confirm, "\nApprove this?", abandon_on_cancel=True)
+            if not answer:
+                raise click.Abort
+        missing = 0
+        if found is None:
+            await client.decide(approval_id, approve=reject is None, reason=reason if reject is None else reject)
+        elif reject is not None:
+            await opened.reject(found, reason=reject)
+        else:
+            missing = await opened.approve(found, reason=reason)
+    told = {"id": approval_id, "kind": "job" if found is None else "plan", "approved": reject is None}
+    rest = f"; {missing} more must approve it" if missing else ""
+    words = f"approved{rest}" if reject is None else "rejected"
+    click.echo(common.compact({**told, "missing": missing}) if options.json else words)
+
+
+def _require_hash(found: Plan, *, yes: bool, digest: str | None) -> None:
+    """Raise unless a plan is what was read: click.UsageError without its hash, PlanStale with another one."""
+    if yes and digest is None:
+        cure = f"`hearth plan show {found.plan_id}` prints it"
+        raise click.UsageError(f"--yes approves a plan unseen: say with --hash which content you have read; {cure}")
+    if digest is not None and digest != found.hash:
+        raise PlanStale(f"the plan {found.plan_id} has the hash {found.hash}, not that of --hash: read it again")
+
+
+async def _waiting_jobs(client: Client) -> Sequence[Mapping[str, Any]]:
+    """Return the jobs that wait for this principal's approval; none where it may not approve, or no jobs are served."""
+    if not is_installed():
+        return []
+    try:
+        return await client.pending_approvals()
+    except (MethodNotFound, PermissionDenied):
+        return []
+
+
+async def _waiting_job(client: Client, approval_id: str) -> Mapping[str, Any]:
+    for each in await _waiting_jobs(client):
+        if each.get("approval_id") == approval_id:
+            return each
+    raise PlanStale(f"nothing that you may decide waits as {approval_id}: `hearth approve` lists what does")
+
+
+def _job_lines(job: Mapping[str, Any]) -> list[str]:
+    """Return a job that waits as text: what it asks for, with its inputs and hazards."""
+    shown = {name: value for name, value in job.items() if value not in (None, [], {}) and name != "approval_id"}
+    state = click.style("waiting", fg=STATES["waiting"], bold=True)
+    return [f"{state}  {common.clean(str(job.get('approval_id')))}", *common.fields(shown, indent="  ")]
+
+
+async def _list_waiting(options: Options) -> None:
+    async with session(options) as (client, opened):
+        plans = [each for each in await opened.plans() if each.state == "waiting" and each.may_approve]
+        jobs = await _waiting_jobs(client)
+    if options.json:
+        click.echo(common.compact({"plans": [asdict(each) for each in plans], "jobs": list(jobs)}))
+        return
+    shown = [plan_lines(each) for each in plans] + [_job_lines(each) for each in jobs]
+    click.echo("\n\n".join("\n".join(lines) for lines in shown) or "nothing waits for you")

@@ -574,9 +574,7 @@ BY_NAME: Final[Mapping[str, CardTool]] = {
 def usable(grant: Grant) -> list[str]:
     """Return the MCP names of the AgentCard tools that a session with this grant may use."""
     return [
-        mcp_name
-        for mcp_name, tool in zip(CARD_TOOLS, BY_NAME.values(), strict=True)
-        if _refusal(tool, grant) is None
+        mcp_name for mcp_name, tool in zip(CARD_TOOLS, BY_NAME.values(), strict=True) if _refusal(tool, grant) is None
     ]
 
 

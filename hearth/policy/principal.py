@@ -281,7 +281,11 @@ def from_loopback(connected: Connected) -> Principal:
     the Unix socket, so sessions may be used over both. But the kernel reports no groups and no pid here: the groups are
     those of the user database, a uid unknown to it has none, and there is no pid. Raises PermissionDenied.
     """
-    uid = peer_uid(connected)
+    return from_uid(peer_uid(connected))
+
+
+def from_uid(uid: int) -> Principal:
+    """Return the user of this uid as the user database has it, with the groups that it names."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:

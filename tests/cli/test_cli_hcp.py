@@ -337,6 +337,25 @@ def test_a_person_decides_about_a_job_of_another_principal(local_cli, boss, file
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [["--yes", "--reason", "I was there"], ["--reject", "too loud"]], ids=" ".join)
+def test_hearth_approve_shows_and_decides_the_jobs_that_wait(local_cli, boss, file, hearth_process, options):
+    with hearth_process("hcp", "submit", str(file(job(loud=True)))) as process:
+        (asked,) = waiting(boss)
+        assert asked["approval_id"] in boss("approve").out
+        assert local_cli("approve").out == "nothing waits for you\n"
+        assert boss("approve", "--json").json["jobs"] == [asked]
+        assert local_cli("approve", asked["approval_id"], *options).code == 1
+        assert boss("approve", asked["approval_id"], "--yes", "--hash", "sha256:0").code == 2
+        decided = boss("approve", asked["approval_id"], *options)
+        accepted = options[0] == "--yes"
+        assert (decided.code, decided.out.splitlines()[-1]) == (0, "approved" if accepted else "rejected")
+        assert "noise" in decided.out
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == (0 if accepted else 1)
+        assert "COMPLETED" in out if accepted else "too loud" in err
+
+
+@pytest.mark.slow
 def test_a_job_that_waits_for_approval_is_listed_and_withdrawn_by_its_caller(local_cli, boss, file, hearth_process):
     with hearth_process("hcp", "submit", str(file(job(loud=True))), "--message-id", "taken-back") as process:
         waiting(boss)

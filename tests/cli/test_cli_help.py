@@ -74,7 +74,7 @@ def test_completion_needs_no_trio():
 
 def test_a_tab_imports_no_command(monkeypatch):
     code = "from hearth.cli.main import main; import sys\ntry: main()\nfinally: print('trio' in sys.modules)"
-    environ = {"_HEARTH_COMPLETE": "bash_complete", "COMP_WORDS": "hearth a", "COMP_CWORD": "1"}
+    environ = {"_HEARTH_COMPLETE": "bash_complete", "COMP_WORDS": "hearth au", "COMP_CWORD": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environ},
@@ -114,7 +114,7 @@ def test_every_command_explains_itself(name):
     shown = CliRunner().invoke(cli, [name, "--help"])
     assert shown.exit_code == 0
     assert shown.output.startswith(f"Usage: cli {name}")
-    if name not in ("audit", "card", "completion", "hcp", "plan", "tls", "token"):
+    if name not in ("audit", "card", "completion", "hcp", "plan", "policy", "tls", "token"):
         assert "--json" in shown.output
         assert "--socket" in shown.output
         assert "--to" in shown.output

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 LOCK = (PACKAGING / "requirements.lock").read_text("utf-8")
-ALL = ("build", "run", "hcp", "mcp", "http", "plot", "test", "fuzz", "dev", "sbom", "site", "installers")
+ALL = ("build", "run", "hcp", "mcp", "http", "plot", "tui", "test", "fuzz", "dev", "sbom", "site", "installers")
 OURS_OR_PIPS = {"hearthd", "pip", "setuptools"}
 """What `python -m venv` brings in its own version; the setuptools that builds is looked at by itself."""
 
@@ -52,7 +52,7 @@ def test_what_is_installed_here_is_what_the_lock_has(lock) -> None:
     assert ours.items() <= names(LOCK).items()
 
 
-SETS = [("run",), ("run", "hcp", "mcp"), ("run", "hcp", "mcp", "plot", "test", "fuzz", "dev")]
+SETS = [("run",), ("run", "hcp", "mcp"), ("run", "hcp", "mcp", "plot", "tui", "test", "fuzz", "dev")]
 
 
 @pytest.mark.parametrize("sets", SETS, ids=" ".join)

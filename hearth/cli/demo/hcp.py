@@ -19,7 +19,6 @@ from hearth.audit.verify import verify
 from hearth.cli import hcp_view
 from hearth.cli.audit import record_line
 from hearth.cli.demo.stage import SCENE_LIMIT, run_daemon
-from hearth.cli.hcp_account import show
 from hearth.client.connection import connect
 from hearth.client.job_stream import closes
 from hearth.errors import JobRejected
@@ -208,7 +207,7 @@ async def _the_account(stage: Stage, client: Client, result: JobResult) -> None:
     job = await client.attach_job(result.session_id)
     messages = [message async for message in job.messages()]
     told = io.StringIO()
-    show(job.entry, messages, await job.wait(), file=told, width=_WIDTH)
+    hcp_view.show(job.entry, messages, await job.wait(), file=told, width=_WIDTH)
     for line in told.getvalue().splitlines():
         if "checkpoint" not in line or "-000001" in line or "checkpoints" in line:
             stage.happened(line.rstrip())

@@ -1,0 +1,365 @@
+"""`hearth status`, `sessions`, `tasks` and `top`: what an observer sees of the whole runtime.
+
+All of it comes from observe.state and its events, so a caller needs the right `observe`. The rows and lines are made
+here, for these commands and for the application of `hearth top` (`top`), which needs Textual.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hearth._version import __version__
+from hearth.cli import common
+from hearth.cli.common import DONE, FAILED, Options, session, standard
+from hearth.cli.tasks import brief
+from hearth.errors import CarrierError, ConfigError, SessionInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from hearth.aio import Session
+    from hearth.errors import HearthError
+    from hearth.transport.address import Address
+
+Row = tuple[str, ...]
+LINES = ("line", "name", "value", "owner or role", "session")
+BUSES = ("bus", "state", "queued", "transactions", "reason")
+SESSIONS = ("principal", "policy", "client", "lines", "tasks", "opened", "session")
+TASKS = ("status", "principal", "step", "intent", "session", "task")
+STEPS = ("#", "tool", "args", "status")
+APPROVALS = ("id", "kind", "by", "needs", "approved by", "expires")
+
+
+def line_rows(state: Mapping[str, Any], *, driven: bool = False) -> list[Row]:
+    """Return the cells under `LINES`; with `driven` only of the lines that a session drives."""
+    return [
+        (
+            f"{line['bus']} {line['line']}",
+            line["name"] or "",
+            common.scalar(line["value"]),
+            _owner(line) or line["role"] or line["reserved"] or "",
+            line["owner"]["session_id"] or "" if line["owner"] else "",
+        )
+        for line in state["lines"]
+        if line["owner"] or not driven
+    ]
+
+
+def _owner(line: Mapping[str, Any]) -> str:
+    """Return the principal that drives a line; a stop sequence is no principal's."""
+    return (line["owner"]["principal"] or "the daemon") if line["owner"] else ""
+
+
+def bus_rows(state: Mapping[str, Any]) -> list[Row]:
+    """Return the cells under `BUSES`."""
+    return [
+        (name, bus["state"], str(bus["queued"]), str(bus["transactions"]), bus.get("reason") or "")
+        for name, bus in state["buses"].items()
+    ]
+
+
+def session_rows(state: Mapping[str, Any]) -> list[Row]:
+    """Return the cells under `SESSIONS`."""
+    return [
+        (
+            each["principal"],
+            each["policy"] or "",
+            each["client_name"] or "",
+            str(sum(1 for line in state["lines"] if _belongs(line["owner"], each))),
+            str(sum(1 for task in state["tasks"] if _belongs(task, each))),
+            each["opened_at"],
+            each["session_id"],
+        )
+        for each in state["sessions"]
+    ]
+
+
+def _belongs(what: Mapping[str, Any] | None, to: Mapping[str, Any]) -> bool:
+    return what is not None and what["session_id"] == to["session_id"]
+
+
+def task_rows(state: Mapping[str, Any]) -> list[Row]:
+    """Return the cells under `TASKS`."""
+    return [
+        (
+            task["status"] + (" (dry run)" if task.get("dry_run") else ""),
+            task["principal"],
+            _present_step(task["steps"]),
+            task["intent"],
+            task["session_id"],
+            task["task_id"],
+        )
+        for task in state["tasks"]
+    ]
+
+
+def _present_step(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Return the step that runs, or that is next, with its number."""
+    for number, step in enumerate(steps, 1):
+        if step["status"] in (None, "RUNNING"):
+            return f"{number}/{len(steps)} {step['tool']} {brief(step['args'])}".rstrip()
+    return f"{len(steps)}/{len(steps)}"
+
+
+def approval_rows(state: Mapping[str, Any]) -> list[Row]:
+    """Return the cells under `APPROVALS`."""
+    return [
+        (
+            each["approval_id"],
+            each["kind"],
+            each["principal"],
+            f"{each['needs']['persons']} with {each['needs']['right']!r}",
+            ", ".join(each["approved_by"]) or "-",
+            each["expires_at"],
+        )
+        for each in state["approvals"]
+    ]
+
+
+def faults(state: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong, in words: a halt, and whatever makes the daemon's health not ok; [] if all is well."""
+    halt, health = state["halt"], state["health"]
+    found = [halted_words(halt)] if halt["halted"] else []
+    found += [
+        f"bus {name} is {bus['state']}: {bus.get('reason') or 'no reason given'}"
+        for name, bus in state["buses"].items()
+        if bus["state"] != "ready"
+    ]
+    for name, what in (("audit", "the audit log cannot be written"), ("outputs", "the list of outputs")):
+        member = health.get(name) or {"ok": True}
+        if not member["ok"]:
+            found.append(f"{what}: {member.get('reason') or 'no reason given'}")
+    return found if found or health["ok"] else ["the daemon reports that it is not healthy"]
+
+
+def halted_words(halt: Mapping[str, Any]) -> str:
+    """Return a halt in one line."""
+    by = halt.get("by") or {}
+    who = by if isinstance(by, str) else by.get("principal")
+    named = f" by {who}" if who else ""
+    return f"halted since {halt.get('since')}{named}: {halt.get('reason') or 'no reason given'}"
+
+
+def status_lines(state: Mapping[str, Any], place: str) -> list[str]:
+    """Return the screen of `hearth status`."""
+    wrong = faults(state)
+    word = "halted" if state["halt"]["halted"] else "unhealthy" if wrong else "healthy"
+    head = click.style(word, fg="red" if wrong else "green", bold=True)
+    health, audit = state["health"], state["health"]["audit"]
+    sandbox = health.get("sandbox") or {"state": "not in force"}
+    facts: dict[str, Any] = {
+        "daemon": f"hearth {state['version']} on {place}; board {state['board']['name']}",
+        "halt": halted_words(state["halt"]) if state["halt"]["halted"] else "none",
+        "audit": f"record {audit.get('seq', '-')}, head {audit.get('head', '-')}, durability {audit['durability']}",
+        "sandbox": "; ".join([sandbox["state"], *sandbox.get("notes", ())]),
+        "you": f"{state['you']['principal']}, policy {state['you']['policy']!r}: {', '.join(state['you']['rights'])}",
+    }  # fmt: skip
+    lines = [f"{head}  {common.clean(wrong[0]) if wrong else 'no bus, no log and no halt needs attention'}"]
+    lines += [f"  {common.clean(fault)}" for fault in wrong[1:]]
+    lines += common.fields(facts, indent="  ")
+    sections = (
+        ("buses", BUSES, bus_rows(state)),
+        ("driven lines", LINES, line_rows(state, driven=True)),
+        ("sessions", SESSIONS, session_rows(state)),
+        ("tasks", TASKS, task_rows(state)),
+        ("waiting approvals", APPROVALS, approval_rows(state)),
+    )
+    for title, headers, rows in sections:
+        shown = common.table(headers, rows, indent="  ") if rows else []
+        lines += ["", click.style(title if rows else f"{title}: none", bold=True), *shown]
+    return lines
+
+
+async def _state(options: Options) -> Mapping[str, Any]:
+    async with session(options) as (_client, opened):
+        found = dict(await opened.observe_state())
+    # The session of this command is closed by now.
+    found["sessions"] = [each for each in found["sessions"] if each["session_id"] != opened.session_id]
+    return found
+
+
+@click.command()
+@standard
+async def status(options: Options) -> int:
+    """Show the daemon on one screen: health, halt, buses, driven lines, sessions, tasks, approvals, audit log, sandbox.
+
+    Exits with 0 if it is healthy, with 1 if it is unhealthy or halted, and with 3 if it cannot be reached.
+    """
+    state = await _state(options)
+    wrong = faults(state)
+    if options.json:
+        click.echo(common.compact({"healthy": not wrong, "faults": wrong, **state}))
+    else:
+        click.echo("\n".join(status_lines(state, options.address.place)))
+    return FAILED if wrong else DONE
+
+
+@click.command()
+@standard
+async def sessions(options: Options) -> None:
+    """List all open sessions, but for that of this command: principal, policy entry, driven lines, tasks."""
+    state = await _state(options)
+    if options.json:
+        click.echo(common.compact(state["sessions"]))
+    elif rows := session_rows(state):
+        click.echo("\n".join(common.table(SESSIONS, rows)))
+    else:
+        click.echo("there is none")
+
+
+@click.command()
+@standard
+async def tasks(options: Options) -> None:
+    """List the tasks of all sessions that wait or run, each with its steps and their audited args."""
+    state = await _state(options)
+    if options.json:
+        click.echo(common.compact(state["tasks"]))
+        return
+    lines = []
+    for task in state["tasks"]:
+        where = click.style(common.clean(f"{task['session_id']}/{task['task_id']}"), dim=True)
+        words = f"{common.clean(task['intent'])}  {common.clean(task['principal'])}"
+        lines.append(f"{common.status(task['status'])}  {words}  {where}")
+        steps = enumerate(task["steps"])
+        rows = [(str(n), step["tool"], brief(step["args"]), step["status"] or "") for n, step in steps]
+        lines += [*common.table(STEPS, rows, indent="  "), ""]
+    click.echo("\n".join(lines[:-1]) if lines else "there is none")
+
+
+# --- hearth top -----------------------------------------------------------------------------------------------------
+
+SILENCE = 5.0
+"""Seconds without an event after which the daemon is asked whether the session is still there."""
+RETRY = 1.0
+"""Seconds between two attempts to reach a daemon whose connection has ended."""
+MISSING = "the view needs Textual: pip install 'hearthd[tui]'; or use `hearth top --plain`"
+
+
+@click.command()
+@click.option("--plain", is_flag=True, help="Print one line for each event instead; needs no Textual.")
+@standard
+def top(options: Options, plain: bool) -> int:
+    """Watch the daemon live: lines, buses, tasks, sessions, approvals, halt. Key h halts at once, q quits.
+
+    It is a client like any other, and reconnects when the daemon restarts. With --plain or --json it prints each event
+    as one line, with --json whole.
+    """
+    import asyncio
+
+    if plain or options.json:
+        asyncio.run(_print_events(options))
+        return DONE
+    try:
+        # By name, as `main` imports the commands: the application is made of what is here.
+        view = import_module("hearth.cli.top")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "textual":
+            raise
+        raise ConfigError(MISSING) from None
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("there is no terminal for the view: use `hearth top --plain`")
+    app = view.Top(options.address)
+    failed: HearthError | None = app.run()
+    if failed is not None:
+        raise failed
+    code: int = app.return_code or DONE
+    return code
+
+
+async def follow(
+    address: Address, connected: Callable[[Session | None, str], None]
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the events of the daemon, over connections that are made anew; call `connected` at each change.
+
+    `connected` gets the session, or None with the reason. Raises CarrierError if the first attempt fails, and RpcError.
+    """
+    import asyncio
+
+    from hearth import aio
+
+    last: dict[str, Any] = {}
+    first = True
+    while True:
+        try:
+            async with aio.connect(address) as client:
+                opened = await client.open_session(client_name="hearth top", client_version=__version__)
+                first = False
+                connected(opened, f"connected to {address.place}")
+                events = opened.observe(**last)
+                while True:
+                    try:
+                        async with asyncio.timeout(SILENCE):
+                            event = await anext(events)
+                    except TimeoutError:
+                        # A session that the daemon has closed gets no more events, and is not told.
+                        await opened.observe_state()
+                        continue
+                    yield event
+                    last = {"stream": event["stream"], "from_seq": event["seq"] + 1}
+        except SessionInvalid:
+            reason = "the daemon has closed the session"
+        except CarrierError as error:
+            if first:
+                raise
+            reason = str(error)
+        connected(None, reason)
+        await asyncio.sleep(RETRY)
+
+
+async def _print_events(options: Options) -> None:
+    def connected(opened: Session | None, words: str) -> None:
+        note = words if opened is not None else f"connection lost: {words}; trying again"
+        click.echo(f"hearth: {common.clean(note)}", err=True)
+
+    async for event in follow(options.address, connected):
+        click.echo(common.compact(event) if options.json else event_line(event))
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """Return an event of the stream as one line: time of day (UTC), kind, words."""
+    kind = event["kind"]
+    words = _WORDS[kind](event) if kind in _WORDS else ""
+    if kind == "record":
+        kind = event["record"]["event"]
+    line = f"{event['ts'][11:23]}  {kind.ljust(16)}  {words}".rstrip()
+    return common.clean(line).replace("\n", " ")
+
+
+def _snapshot_words(event: Mapping[str, Any]) -> str:
+    state, missed = event["state"], event["missed"]
+    counts = ", ".join(f"{len(state[name])} {name}" for name in ("lines", "buses", "sessions", "tasks", "approvals"))
+    return counts + (f"; {missed} events were missed" if missed else "")
+
+
+def _record_words(event: Mapping[str, Any]) -> str:
+    record = dict(event["record"])
+    del record["event"]
+    steps = record.pop("steps", ())
+    if steps and isinstance(steps[0], dict):
+        record["steps"] = "; ".join(f"{step['tool']} {brief(step.get('args') or {})}".rstrip() for step in steps)
+    elif steps:
+        record["steps"] = steps
+    return brief({name: value for name, value in record.items() if not name.endswith("_hash")})
+
+
+def _lines_words(event: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{line['bus']} {line['line']}={common.scalar(line['value'])}" + (f" ({_owner(line)})" if line["owner"] else "")
+        for line in event["lines"]
+    )
+
+
+_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "snapshot": _snapshot_words,
+    "record": _record_words,
+    "lines": _lines_words,
+    "buses": lambda event: "; ".join(f"{name} {brief(bus)}" for name, bus in event["buses"].items()),
+    "halt": lambda event: halted_words(event["halt"]) if event["halt"]["halted"] else "not halted",
+    "approvals": lambda event: ", ".join(each["approval_id"] for each in event["approvals"]) or "none waits",
+    "health": lambda event: "ok" if event["health"]["ok"] else "not ok",
+    "reading": lambda event: f"{event['tool']} {brief(event['args'])}: {brief(event['values'])}",
+}
