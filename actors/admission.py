@@ -385,6 +385,10 @@ class Admission:
     _account: Account
     deadman: bool = field(kw_only=True)
 
+    def take_grant(self, grant: Grant, rates: RateLimits) -> None:
+        """Let another grant decide from now on."""
+        self._grant, self._rates = grant, rates
+
     def accept(
         self,
         submit: TaskSubmit,

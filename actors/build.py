@@ -94,7 +94,7 @@ def build_parts(
     if config.audit.arguments == "hash":
         tools = [evolve(tool, logged=()) for tool in tools]
     registry = ToolRegistry(tools)
-    policy = _policy(config) or default_policy
+    policy = policy_entries(config) or default_policy
     meter = _meter(config, board, journal)
     hcp = _job_settings(config.hcp)
     offered = _capabilities(hcp, registry)
@@ -210,7 +210,8 @@ def audit_settings(config: Config) -> AuditSettings:
     )
 
 
-def _policy(config: Config) -> list[PolicyEntry]:
+def policy_entries(config: Config) -> list[PolicyEntry]:
+    """Return the entries of a configuration. Raises ConfigError."""
     entries = []
     for index, entry in enumerate(config.policy):
         try:

@@ -41,6 +41,11 @@ class ToolCatalogue:
         self._tool_lists: dict[str, bytes] = {}
         self._mcp_tools: dict[str, tuple[int, bytes]] = {}
 
+    def forget(self) -> None:
+        """Build the lists anew, because policy entries have changed."""
+        self._tool_lists.clear()
+        self._mcp_tools.clear()
+
     def tool_list(self, grant: Grant) -> bytes:
         """Return the tool.list result, as JSON."""
         known = self._tool_lists.get(grant.policy)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hearth.actors.events import History
     from hearth.errors import RpcError
     from hearth.policy.principal import Principal
+    from hearth.policy.rules import Grant
     from hearth.protocol.methods import Params
     from hearth.tools import PathUse
 
@@ -135,12 +136,19 @@ class StopTasks:
     error: RpcError
 
 
+@frozen(eq=False)
+class NewGrant:
+    """A notice that the policy was read again, with what it permits the session from now on."""
+
+    grant: Grant
+
+
 class TimerFired:
     """A notice to check what is due: a task has ended while the session winds up, or a deadline may have passed."""
 
 
 TIMER_FIRED = TimerFired()
-Notice: TypeAlias = "CloseSession | Disconnected | StopTasks | TimerFired"
+Notice: TypeAlias = "CloseSession | Disconnected | NewGrant | StopTasks | TimerFired"
 Message: TypeAlias = "Request | Resumed | Notice"
 
 
@@ -148,5 +156,5 @@ def refuse(message: Message, error: RpcError) -> None:
     """Answer a message with an error, if it expects an answer."""
     if isinstance(message, Resumed):
         message.request.error(error)
-    elif not isinstance(message, (CloseSession, Disconnected, StopTasks, TimerFired)):
+    elif not isinstance(message, (CloseSession, Disconnected, NewGrant, StopTasks, TimerFired)):
         message.error(error)

@@ -29,7 +29,7 @@ from hearth.actors.bus.interlocks import Interlocks
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
-from hearth.actors.messages import TIMER_FIRED, CloseSession, Request, StopTasks
+from hearth.actors.messages import TIMER_FIRED, CloseSession, NewGrant, Request, StopTasks
 from hearth.actors.observe import Observer
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
@@ -44,12 +44,12 @@ from hearth.hcp.capability import CapabilitySet
 from hearth.mcp.names import endpoints
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
 from hearth.policy.memory import MemoryBudget
-from hearth.policy.rules import Buckets, Grant, PolicyEntry, Rate, decide, too_often
+from hearth.policy.rules import Buckets, Grant, PolicyEntry, PolicyInForce, Rate, decide, in_force, too_often
 from hearth.protocol.known import known_by
 from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
     from pathlib import Path
 
     from hearth.actors.agentcard import EnergyMeter
@@ -135,7 +135,7 @@ class RuntimeParts:
     board: Board
     drivers: Mapping[str, Any]
     registry: ToolRegistry
-    policy: Sequence[PolicyEntry]
+    policy: PolicyInForce = field(converter=in_force)
     paths: PathGuard
     journal: Journal
     limits: Any
@@ -196,8 +196,8 @@ class Runtime:
         self.parts = parts
         self.closing = False
         self._sessions: dict[str, Session] = {}
-        self._of_jobs: set[str] = set()
-        """The ids of the sessions in which jobs run their steps."""
+        self._openers: dict[str, tuple[Principal, frozenset[str] | None]] = {}
+        """By session id: its principal, and the tools of the job that runs its steps in it."""
         self._per_principal: dict[str, int] = {}
         self._grants: dict[tuple[str, frozenset[str] | None], Grant] = {}
         self.refusals = Refusals(parts.journal, Rate.parse(parts.limits.reject_rate), parts.clock)
@@ -207,6 +207,8 @@ class Runtime:
         self.listeners: list[str] = []
         """Addresses at which clients may connect, for health."""
         self._policed: Mapping[str, Ranked] = {**parts.registry, **CARD_TOOLS}
+        self.reload: Callable[[], Awaitable[dict[str, Any]]] = _not_reloaded
+        """Reads the configuration again, for policy.reload; returns its answer. Raises RpcError."""
         self.job_server: JobServer | None = None
         """The receiver of jobs (HCP), while it serves."""
         self.serves_mcp = False
@@ -309,6 +311,7 @@ class Runtime:
             wake_at=self._timers.set,
             forget=self._forget,
             cancel_any=self._cancel_any,
+            reload=self._reload,
         )
 
     # --- the directory ------------------------------------------------------------------------------------------
@@ -325,13 +328,11 @@ class Runtime:
         """
         if self.closing or self._nursery is None:
             raise ShuttingDown
-        grant = decide(self.parts.policy, principal, self._policed)
+        grant = self._grant_of(principal, tools)
         if grant is None:
             if self.refusals.admit("session.reject", principal.key, PermissionDenied.code):
                 self.audit("session.reject", principal=principal.key, reason="no policy entry matches")
             raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
-        # One grant for all sessions of a policy entry: it is the largest thing an idle session would hold.
-        grant = self._grants.setdefault((grant.policy, tools), grant if tools is None else grant.narrowed(tools))
         count = self._per_principal.get(principal.key, 0)
         most = self.parts.limits.max_sessions_per_principal
         if count >= most:
@@ -342,12 +343,42 @@ class Runtime:
         account = self.memory.for_principal(principal.key)
         session = Session(principal.key, grant, opening, self._services, account)
         self._sessions[session.session_id] = session
-        if tools is not None:
-            self._of_jobs.add(session.session_id)
+        self._openers[session.session_id] = principal, tools
         self._per_principal[principal.key] = count + 1
         self._running += 1
         self._nursery.start_soon(self._run_session, session, request)
         return session
+
+    def _grant_of(self, principal: Principal, tools: frozenset[str] | None) -> Grant | None:
+        grant = decide(self.parts.policy, principal, self._policed)
+        if grant is None:
+            return None
+        # One grant for all sessions of a policy entry: it is the largest thing an idle session would hold.
+        return self._grants.setdefault((grant.policy, tools), grant if tools is None else grant.narrowed(tools))
+
+    def replace_policy(self, entries: Sequence[PolicyEntry]) -> int:
+        """Let these entries decide from now on; return the number of sessions that are closed because of it.
+
+        A session whose principal still has an entry goes on, with what that permits from its next request on; its tasks
+        go on in any case. One whose principal has none is closed.
+        """
+        former = {entry.name: entry for entry in self.parts.policy}
+        self.parts.policy.replace(entries)
+        self._policy_read_at = timestamp(self.parts.clock())
+        self._grants.clear()
+        self._services.manifests.forget()
+        kept = {entry.name for entry in entries if former.get(entry.name) == entry}
+        self._services.rates.forget_entries(former.keys() - kept)
+        closed = 0
+        for session in list(self._sessions.values()):
+            grant = self._grant_of(*self._openers[session.session_id])
+            closed += grant is None
+            session.post(CloseSession("its policy entry was removed") if grant is None else NewGrant(grant))
+        self.audit("policy.reload", entries=[entry.name for entry in entries], closed=closed)
+        return closed
+
+    async def _reload(self) -> dict[str, Any]:
+        return await self.reload()
 
     def refused(self, carrier: str, peer: str, reason: str) -> None:
         """Record that the peer at an address failed to authenticate, and the reason."""
@@ -376,7 +407,7 @@ class Runtime:
         session = self._sessions.get(session_id)
         if session is None or session.principal != principal:
             raise SessionInvalid
-        if (session_id in self._of_jobs) != of_job:
+        if (self._openers[session_id][1] is not None) != of_job:
             raise SessionInvalid
         return session
 
@@ -388,7 +419,7 @@ class Runtime:
     def _forget(self, session: Session) -> None:
         if self._sessions.pop(session.session_id, None) is not None:
             self._timers.forget(session.session_id)
-            self._of_jobs.discard(session.session_id)
+            del self._openers[session.session_id]
             count = self._per_principal[session.principal] - 1
             if count:
                 self._per_principal[session.principal] = count
@@ -574,6 +605,11 @@ class Runtime:
             self._nursery.cancel_scope.cancel()
         for bus in self.buses.values():
             bus.abandon()
+
+
+async def _not_reloaded() -> dict[str, Any]:
+    why = "this runtime was given its policy by a program, and not by a file that could be read again"
+    raise PermissionDenied(f"Permission denied: {why}", data={"reason": why})
 
 
 # --- timers

@@ -47,6 +47,7 @@ from hearth.actors.messages import (
     TIMER_FIRED,
     CloseSession,
     Disconnected,
+    NewGrant,
     Resumed,
     StopTasks,
     TimerFired,
@@ -80,6 +81,7 @@ from hearth.protocol.methods import (
     McpUse,
     ObserveParams,
     PlanParams,
+    PolicyReload,
     SessionClose,
     TaskCancel,
     TaskGet,
@@ -136,6 +138,8 @@ class SessionServices:
     """Removes the session from the directory, so that no request finds it. Idempotent."""
     cancel_any: Callable[[str, Session], dict[str, Any]]
     """Cancels a task of whatever session, for this one. Raises TaskNotFound."""
+    reload: Callable[[], Awaitable[dict[str, Any]]]
+    """Reads policy and certificates again; returns the answer to policy.reload. Raises RpcError."""
     rates: PrincipalRates = field(factory=PrincipalRates)
     """The tokens that each principal has used, over all its sessions."""
 
@@ -305,7 +309,7 @@ class Session:
                 raise
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, (CloseSession, Disconnected, StopTasks, TimerFired)):
+        if isinstance(message, (CloseSession, Disconnected, NewGrant, StopTasks, TimerFired)):
             self._notice(message)
         elif self.reason is not None:
             # An earlier message of the same batch has ended the session.
@@ -324,6 +328,8 @@ class Session:
     def _notice(self, message: Notice) -> None:
         if isinstance(message, CloseSession):
             self.reason = self.reason or message.reason
+        elif isinstance(message, NewGrant):
+            self._take_grant(message.grant)
         elif isinstance(message, StopTasks):
             for task in self._task_registry.all_live():
                 if task.acts:
@@ -340,6 +346,14 @@ class Session:
                 self.reason = self.reason or "its client never learned of it"
         elif self.reason is None:
             self._check_idle()
+
+    def _take_grant(self, grant: Grant) -> None:
+        """Let a new grant decide from the next request on; what has been accepted goes on."""
+        self._grant = grant
+        self._admission.take_grant(grant, RateLimits(grant, self.principal, self._services.rates))
+        self._plan_requests.take_grant(grant)
+        if self._observing is not None and "observe" not in grant.rights:
+            self._observing.close()
 
     def _handle(self, request: Request, execute: Callable[[], None]) -> None:
         """Execute one request. An RpcError is sent as its answer; anything else is a bug and is raised."""
@@ -373,6 +387,10 @@ class Session:
             self._plan_requests.handle(request, params, verdicts)
         elif isinstance(params, ObserveParams):
             self._observe(request, params)
+        elif isinstance(params, PolicyReload):
+            assert self._nursery is not None
+            self._grant.require("admin")
+            self._nursery.start_soon(self._answer, request, self._services.reload)
 
     def _offer(self, request: Request, params: ToolList | McpTools | McpInfo | McpUse) -> None:
         """Answer what the session may use. Raises RpcError."""

@@ -325,6 +325,10 @@ class PlanRequests:
     _halt_flag: HaltFlag
     _account: Account
 
+    def take_grant(self, grant: Grant) -> None:
+        """Let another grant decide from now on."""
+        self._grant = grant
+
     def handle(self, request: Request, params: PlanParams, verdicts: Verdicts) -> None:
         """Execute one request. Raises RpcError, Unchecked."""
         if isinstance(params, PlanPrepare):

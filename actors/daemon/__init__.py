@@ -7,8 +7,8 @@
 
 Components start top to bottom and stop bottom to top. On SIGTERM or SIGINT the listeners stop, jobs and sessions end,
 transactions in flight finish, outputs go to their safe state, clients get the answers and events that are due, the
-journal is flushed, and the process exits 0. A second signal ends the wait for transactions. On SIGHUP certificates are
-read again.
+journal is flushed, and the process exits 0. A second signal ends the wait for transactions. On SIGHUP policy, tokens
+and certificates are read again.
 
 All listeners are opened before the first peer is served, so that a daemon which cannot have one of its addresses does
 not start. A carrier that is not configured is not imported.
@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
-from attrs import define, evolve, field
+from attrs import define, evolve, field, fields_dict
 
 from hearth._version import __version__
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
-from hearth.actors.build import build_parts
+from hearth.actors.build import build_parts, policy_entries
 from hearth.actors.connection import Connection
 from hearth.actors.daemon.process import (
     RELOAD,
@@ -53,14 +53,14 @@ from hearth.actors.runtime import Runtime
 from hearth.actors.supervisor import contain
 from hearth.config.model import Config, default_socket, load_config
 from hearth.drivers.sandbox.cage import cannot_hold
-from hearth.errors import ConfigError
+from hearth.errors import ConfigError, InvalidParams, RpcError
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
-from hearth.policy.rules import default_policy, idle_conditions, idle_job_rules, token_digests, unused_patterns
+from hearth.policy.rules import default_policy, idle_conditions, idle_job_rules, in_force, unused_patterns
 from hearth.schema import check_schema
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence, Set as AbstractSet
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from starlette.types import ASGIApp
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from hearth.actors.transport import Carrier
     from hearth.config.listen import Endpoint
     from hearth.drivers.sandbox.enforce import SandboxReport
-    from hearth.policy.principal import Principal
+    from hearth.policy.principal import Principal, Tokens
     from hearth.policy.rules import PolicyEntry
 
 
@@ -93,6 +93,10 @@ class Daemon:
 
     _config: Config
     _parts: RuntimeParts
+    _file: Path | None
+    """The configuration's file, for a reload."""
+    _default_policy: Sequence[PolicyEntry]
+    _listeners: Sequence[Listener] = field(default=(), init=False)
     signals: Signals = field(kw_only=True)
     log_handler: NonBlockingLogHandler = field(kw_only=True)
     notifier: Notifier = field(kw_only=True)
@@ -120,6 +124,8 @@ class Daemon:
         self._runtime = Runtime(self._parts)
         self._runtime.listeners = [listener.address for listener in listeners]
         self._runtime.serves_mcp = serves_mcp(self._config)
+        self._runtime.reload = self._reload
+        self._listeners = listeners
         async with (
             self._runtime.serve() as runtime,
             watched(os.environ, self.notifier, runtime.parts.journal.answer),
@@ -136,7 +142,7 @@ class Daemon:
                 accepting.start_soon(self._warm_up)
                 accepting.start_soon(self._remind, listeners)
                 while (asked := await self.signals.next()) is RELOAD:
-                    self._reload(listeners)
+                    await self._reload_by_signal()
                 log.info("%s: shutting down", asked)
                 accepting.cancel_scope.cancel()
             for listener in listeners:
@@ -176,20 +182,50 @@ class Daemon:
         finally:
             self._connections.discard(connection)
 
-    def _reload(self, listeners: Sequence[Listener]) -> None:
-        """Read certificates again; a listener whose files cannot be read keeps its certificates."""
+    async def _reload_by_signal(self) -> None:
+        try:
+            await self._reload()
+        except RpcError as error:
+            log.error("SIGHUP: %s", error.message)
+
+    async def _reload(self) -> dict[str, Any]:
+        """Read policy, tokens and certificates again; return the answer to policy.reload.
+
+        Raises InvalidParams for a configuration that cannot be used: then the policy stays as it is. A listener whose
+        files cannot be read keeps its certificates.
+        """
         self.notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        failed = False
-        for listener in listeners:
+        try:
             try:
-                listener.reload()
+                config, entries = await trio.to_thread.run_sync(self._read_again)
             except ConfigError as error:
-                failed = True
-                log.error("%s keeps the certificates it had: %s", listener.address, error)
-        if not failed:
-            log.info("SIGHUP: certificates have been read again; the rest of the configuration takes a restart")
-        _warn(listeners)
-        self.notifier.notify("READY=1")
+                reason = f"nothing has changed: {'; '.join(str(error).splitlines())}"
+                raise InvalidParams(f"the configuration cannot be used, {reason}", data={"reason": reason}) from None
+            kept: list[str] = []
+            for listener in self._listeners:
+                try:
+                    listener.reload()
+                except ConfigError as error:
+                    kept.append(listener.address)
+                    log.error("%s keeps the certificates it had: %s", listener.address, error)
+            runtime = self.runtime()
+            closed = runtime.replace_policy(entries)
+            sections = [name for name in fields_dict(Config) if _differs(self._config, config, name)]
+            if not kept:
+                log.info("certificates have been read again")
+            log.info("the policy has been read again: %d entries; %d sessions are closed", len(entries), closed)
+            if sections:
+                log.warning("changes in %s take a restart", ", ".join(f"[{name}]" for name in sections))
+            _warn(self._listeners)
+            answer = {"ok": True, "entries": [entry.name for entry in entries], "closed": closed, "restart": sections}
+            return {**answer, "certificates_kept": kept} if kept else answer
+        finally:
+            self.notifier.notify("READY=1")
+
+    def _read_again(self) -> tuple[Config, Sequence[PolicyEntry]]:
+        """Return configuration and policy entries as they are in the file now. Blocking. Raises ConfigError."""
+        config = load_config(self._file)
+        return config, policy_entries(config) or self._default_policy
 
     async def _remind(self, listeners: Sequence[Listener]) -> None:
         """Log once a day the certificates that are about to expire."""
@@ -219,6 +255,17 @@ class Daemon:
             self.log_handler.write_line(f"hearthd: listening on {address}")
         self.log_handler.write_line(f"hearthd: ready on {path}")
         self.notifier.notify(f"READY=1\nSTATUS=ready on {path}")
+
+
+def _differs(running: Config, read: Config, section: str) -> bool:
+    """Return True if a section of the file is not what the daemon runs with."""
+    now, then = getattr(running, section), getattr(read, section)
+    # What options of the command line may have replaced is not compared.
+    if section == "board":
+        then = evolve(then, profile=now.profile)
+    elif section == "server":
+        then = evolve(then, socket=now.socket)
+    return section != "policy" and bool(now != then)
 
 
 def _warn(listeners: Sequence[Listener]) -> None:
@@ -261,7 +308,8 @@ def options_parser() -> argparse.ArgumentParser:
         description="The hearth daemon: hardware for agents, safe and audited.",
         epilog="SIGTERM and SIGINT end it: sessions are closed, transactions in flight finish, outputs go to their "
         "safe state, and it exits 0; a second one stops waiting for transactions. SIGHUP makes it read its "
-        "certificates again, without dropping a session; for anything else in the configuration, restart it. A "
+        "policy, tokens and certificates again, as `hearth reload` does: a session that keeps a policy entry goes on; "
+        "for anything else in the configuration, restart it. A "
         "terminal that closes ends what was started in it, except under nohup. It exits 2 where the configuration "
         "cannot be used.",
     )
@@ -297,7 +345,7 @@ def _check(config: Config, file: Path | None) -> None:
     jobs = idle_job_rules(parts.policy, parts.capabilities) if parts.hcp.serve else []
     for warning in [*unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
-    plan_of(config, parts, places_of(parts, None), 0 if config.sandbox.user else os.geteuid())
+    plan_of(config, parts, places_of(parts, None, file), 0 if config.sandbox.user else os.geteuid())
     if (reason := cannot_hold(config)) is not None:
         raise ConfigError(reason)
     for line in missing_features(config):
@@ -342,10 +390,10 @@ def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler
     try:
         policy = default_policy(uid, unix.socket_gid(path))
         parts = build_parts(config, default_policy=policy, config_file=file, socket=path)
-        daemon = Daemon(config, parts, signals=signals, log_handler=log_handler, notifier=notifier)
+        daemon = Daemon(config, parts, file, policy, signals=signals, log_handler=log_handler, notifier=notifier)
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
         # Addresses are bound and devices known: from here on nothing is opened that the plan does not name.
-        own = places_of(parts, path if bound is not None else None)
+        own = places_of(parts, path if bound is not None else None, file)
         daemon.confined(confine_daemon(config, parts, own, made, no_sandbox=no_sandbox, notifier=notifier.fileno()))
         log_handler.start()
         if config.hcp.capabilities:
@@ -423,11 +471,11 @@ def open_listeners(
         if config.tls.listen is not None:
             listeners.append(_tls(config, certificates["tls"], config.tls.listen, report))
         if config.websocket.listen is not None:
-            tokens = token_digests(policy)
+            tokens = in_force(policy).tokens
             listeners.append(_websocket(config, tokens, certificates.get("websocket"), config.websocket.listen, report))
         if config.http.listen is not None:
             assert runtime is not None, "[http] needs a runtime"
-            tokens = token_digests(policy)
+            tokens = in_force(policy).tokens
             listeners.append(_http(config, tokens, certificates.get("http"), config.http.listen, report, runtime))
     except BaseException:
         for listener in listeners:
@@ -450,7 +498,7 @@ def _tls(config: Config, certificates: Certificates, listen: Endpoint, report: R
 
 def _websocket(
     config: Config,
-    tokens: AbstractSet[str],
+    tokens: Tokens,
     certificates: Certificates | None,
     listen: Endpoint,
     report: Report,
@@ -466,15 +514,14 @@ def _websocket(
 
 
 def _handshaker(
-    config: Config, tokens: AbstractSet[str], certificates: Certificates | None, **more: Any
+    config: Config, tokens: Tokens, certificates: Certificates | None, **more: Any
 ) -> WebSocketHandshake:
     from hearth.actors.listeners.websocket import WebSocketHandshake
-    from hearth.policy.principal import Tokens
 
     section, limits = config.websocket, config.limits
     return WebSocketHandshake(
         certificates=certificates,
-        tokens=Tokens(tokens),
+        tokens=tokens,
         max_document_bytes=limits.max_document_bytes,
         handshake_timeout=limits.handshake_timeout_s,
         send_timeout=limits.send_timeout_s,
@@ -486,7 +533,7 @@ def _handshaker(
 
 def _http(
     config: Config,
-    tokens: AbstractSet[str],
+    tokens: Tokens,
     certificates: Certificates | None,
     listen: Endpoint,
     report: Report,

@@ -55,10 +55,10 @@ def plan_of(config: Config, parts: RuntimeParts, places: Places, uid: int) -> Sa
     )
 
 
-def places_of(parts: RuntimeParts, bound: Path | None) -> Places:
-    """Return the paths of the daemon's own files; `bound` is its socket, if it bound one itself."""
+def places_of(parts: RuntimeParts, bound: Path | None, file: Path | None) -> Places:
+    """Return the paths of the daemon's own files: `bound`, the socket that it bound itself; `file`, its hearth.toml."""
     settings = parts.journal.settings
-    return Places(audit=real(settings.path), key=settings.key, socket=bound)
+    return Places(audit=real(settings.path), key=settings.key, socket=bound, config=file)
 
 
 def confine_daemon(

@@ -128,6 +128,8 @@ class Places:
     audit: Path
     key: Path
     socket: Path | None = None
+    config: Path | None = None
+    """The configuration's file, which a reload reads again."""
 
     @property
     def own(self) -> tuple[Path, ...]:
@@ -257,8 +259,16 @@ def _own(places: Places) -> Iterator[PathGrant]:
     yield PathGrant(places.audit.parent, "write", "the audit log, what lies beside it, and whole jobs")
     if places.key.parent != places.audit.parent:
         yield PathGrant(places.key.parent, "write", "the audit log's key")
+    if places.config is not None:
+        yield from _read_again(places.config.absolute(), "the configuration")
     if places.socket is not None:
         yield PathGrant(places.socket.parent, "unlink", "the socket, which goes when the daemon ends")
+
+
+def _read_again(path: Path, why: str) -> Iterator[PathGrant]:
+    """Grant what a reload reads: by then it may be another file of the same name."""
+    for place in dict.fromkeys((path.parent, path.resolve().parent)):
+        yield PathGrant(path if place in _TOP else place, "read", why)
 
 
 def _configured(config: Config, tools: Collection[str]) -> Iterator[PathGrant]:
@@ -266,9 +276,7 @@ def _configured(config: Config, tools: Collection[str]) -> Iterator[PathGrant]:
         for key in ("cert", "key", "client_ca"):
             path = getattr(section, key)
             if section.listen is not None and path is not None:
-                # SIGHUP reads it again, and by then it may be another file of the same name.
-                for place in dict.fromkeys((path.parent, path.resolve().parent)):
-                    yield PathGrant(path if place in _TOP else place, "read", f"[{name}] {key}")
+                yield from _read_again(path, f"[{name}] {key}")
     for path in config.files.read:
         yield PathGrant(path, "read", "[files] read", asked=True)
     for path in config.files.write:

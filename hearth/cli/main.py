@@ -39,6 +39,7 @@ COMMANDS = {
     "watch": ("hearth.cli.tasks:watch", "Follow a task to its end."),
     "plan": ("hearth.cli.plan:plan", "Prepare, show, approve and execute exactly what runs."),
     "approve": ("hearth.cli.plan:approve_waiting", "Show what waits for an approval; approve or reject one."),
+    "reload": ("hearth.cli.tasks:reload", "Have the daemon read its policy, tokens and certificates again."),
     "halt": ("hearth.cli.tasks:halt", "Stop all effects at once; show or reset the halt."),
     "hcp": ("hearth.cli.hcp:hcp", "Submit jobs, follow them, and show their outcomes (HCP)."),
     "connect": ("hearth.cli.connect:connect", "Carry the protocol between stdin, stdout and the daemon, for ssh."),

@@ -441,6 +441,32 @@ async def halt(options: Options, reason: str | None, status: bool, reset: bool) 
     return DONE if reset or found.latched else FAILED
 
 
+@click.command()
+@standard
+async def reload(options: Options) -> int:
+    """Have the daemon read policy, tokens and certificates again; it needs the right `admin`.
+
+    Sessions whose principal keeps a policy entry go on; the others are closed. A configuration with a fault changes
+    nothing. Exits with 1 if a listener keeps the certificates it had.
+    """
+    async with session(options) as (_client, opened):
+        try:
+            answer = await opened.call("policy.reload")
+        except InvalidParams as error:
+            # The fault is in the daemon's file, not in what was typed here.
+            raise HearthError(error.message) from None
+    if options.json:
+        click.echo(common.compact(dict(answer)))
+    else:
+        sessions = "1 session" if answer["closed"] == 1 else f"{answer['closed']} sessions"
+        click.echo(f"policy entries: {', '.join(answer['entries'])}; {sessions} closed")
+        for section in answer["restart"]:
+            click.echo(f"[{section}] has changed, which takes a restart")
+        for address in answer.get("certificates_kept", ()):
+            click.echo(f"{address} keeps the certificates it had; the daemon's log says why")
+    return FAILED if answer.get("certificates_kept") else DONE
+
+
 # --- the command run ------------------------------------------------------------------------------------------------
 #
 # Words of the command line become JSON values here; the daemon validates them.

@@ -378,6 +378,10 @@ class Tokens:
     __slots__ = ("_digests",)
 
     def __init__(self, digests: Iterable[str]) -> None:
+        self.replace(digests)
+
+    def replace(self, digests: Iterable[str]) -> None:
+        """Accept these from now on, and no others."""
         self._digests = tuple(digest.lower().encode("ascii") for digest in digests)
 
     def __bool__(self) -> bool:

@@ -12,17 +12,17 @@ import hmac
 import ipaddress
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, overload
 
 from attrs import Attribute, Factory, evolve, field, frozen
 
 from hearth.errors import ApprovalRequired, ConfigError, PermissionDenied, RateLimited
 from hearth.hcp.messages import CLASSIFICATIONS, RISKS
-from hearth.policy.principal import alternative_name
+from hearth.policy.principal import Tokens, alternative_name
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:
@@ -429,6 +429,37 @@ def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[
     return None
 
 
+class PolicyInForce(Sequence[PolicyEntry]):
+    """The entries that decide now, and the tokens that they name; a reload replaces both, whole and at once."""
+
+    def __init__(self, entries: Iterable[PolicyEntry]) -> None:
+        self._entries = tuple(entries)
+        self.tokens = Tokens(token_digests(self._entries))
+        """Shared by all who ask for proof."""
+
+    @overload
+    def __getitem__(self, index: int) -> PolicyEntry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PolicyEntry]: ...
+
+    def __getitem__(self, index: int | slice) -> PolicyEntry | Sequence[PolicyEntry]:
+        return self._entries[index]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def replace(self, entries: Iterable[PolicyEntry]) -> None:
+        """Let these entries decide from now on."""
+        self._entries = tuple(entries)
+        self.tokens.replace(token_digests(self._entries))
+
+
+def in_force(entries: Iterable[PolicyEntry]) -> PolicyInForce:
+    """Return the policy itself, or one of these entries."""
+    return entries if isinstance(entries, PolicyInForce) else PolicyInForce(entries)
+
+
 def default_policy(own_uid: int, socket_gid: int | None) -> tuple[PolicyEntry, ...]:
     """Return the policy of a configuration without entries: the daemon's user and the socket's group, max_risk 2.
 
@@ -604,6 +635,11 @@ class PrincipalRates:
                 self._forget(now)
             found = self._used[principal, policy] = {}
         return found
+
+    def forget_entries(self, policies: Iterable[str]) -> None:
+        """Delete the buckets of these policy entries, whose rates may have changed."""
+        gone = {*policies}
+        self._used = {key: buckets for key, buckets in self._used.items() if key[1] not in gone}
 
     def _forget(self, now: float) -> None:
         full_at = {

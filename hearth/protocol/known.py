@@ -192,6 +192,7 @@ KNOWN: Mapping[str, KnownMembers] = {
     "observe.subscribe": _params("stream", "from_seq"),
     "observe.unsubscribe": _params(),
     "observe.audit": _params("from_seq", "limit"),
+    "policy.reload": _params(),
     "hcp.capabilities": _params(),
     "hcp.sessions": _params(),
     "hcp.attach": _params("from_sequence"),

@@ -399,6 +399,11 @@ MOST_RECORDS = 500
 """Audit records in one answer."""
 
 
+@frozen(eq=False)
+class PolicyReload:
+    """policy.reload: read policy, tokens and certificates again."""
+
+
 Params: TypeAlias = (
     SessionOpen
     | SessionClose
@@ -410,6 +415,7 @@ Params: TypeAlias = (
     | EventsUnsubscribe
     | PlanParams
     | ObserveParams
+    | PolicyReload
     | McpInfo
     | McpTools
     | McpUse
@@ -595,6 +601,7 @@ _MCP_TOOLS = McpTools()
 _HALT_STATUS = HaltQuery()
 _HALT_RESET = HaltReset()
 _OBSERVE_STATE = ObserveState()
+_POLICY_RELOAD = PolicyReload()
 _OBSERVE_UNSUBSCRIBE = ObserveUnsubscribe()
 
 METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
@@ -623,6 +630,7 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     ),
     "observe.unsubscribe": lambda _params: _OBSERVE_UNSUBSCRIBE,
     "observe.audit": _read_audit,
+    "policy.reload": lambda _params: _POLICY_RELOAD,
     **HCP_METHODS,
 }
 """Method name -> reader of its params object (all but a HACP session_id, which `read_session_id` takes first)."""

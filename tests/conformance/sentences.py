@@ -261,6 +261,8 @@ design 14: observe.subscribe | decided | one ordered stream of all of it, from `
 design 14: observe.audit | decided | records by range, at most 500 and 1 MiB an answer
 design 14: audited arguments | decided | the args that a tool declares safe, in clear; with `arguments = "hash"` only
     their hash
+design 14: reload | decided | policy, tokens and certificates are read again; a session keeps what its entry permits
+    from the next request on; one whose principal has no entry any more is closed; a fault changes nothing
 design 14: task.cancel | decided | with the right `admin` also of a task of another session; recorded
 design 8: capability flags | decided | what the session may really do, and nothing else
 """

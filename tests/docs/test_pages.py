@@ -23,6 +23,7 @@ TESTED_IN = {
     "docs/http.md": HERE,
     "docs/getting-started.md": HERE,
     "docs/operations.md": HERE,
+    "docs/dashboard.md": "tests/http/test_ui.py",
     "docs/mcp.md": "tests/mcp/test_print_config.py",
     "docs/reliability.md": "tests/docs/test_reliability_page.py",
     "docs/reference/audit.md": "tests/audit/test_audit_docs.py",

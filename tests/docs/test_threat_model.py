@@ -9,14 +9,15 @@ from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
 from hearth._util.text import LONGEST_COMPARED, MOST_COMPARED
-from hearth.actors import admission, connection, refusals, send_queue
+from hearth.actors import admission, connection, observe, refusals, send_queue
 from hearth.actors.approval import plans
 from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
-from hearth.audit import backlog
+from hearth.audit import backlog, verify
 from hearth.config.model import Config
 from hearth.policy import memory
 from hearth.policy.rules import Rate
+from hearth.protocol import methods
 from hearth.protocol.known import LONGEST_NAME, MOST_NAMED
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
@@ -83,6 +84,8 @@ def bound(row: str) -> list[float]:
             ],
         ),
         ("Sessions", [LIMITS.max_sessions_per_principal, LIMITS.idle_ttl_s]),
+        ("Events kept for observers", [observe.MOST_KEPT, observe.MOST_KEPT_BYTES / MIB, observe.KEEP_S]),
+        ("Audit records in one answer to an observer", [methods.MOST_RECORDS, verify.MOST_PAGE_BYTES / MIB]),
         (
             "Plans",
             [LIMITS.max_plans_per_principal, plans.MOST_PLANS, plans.MOST_PLAN_BYTES / KIB, LIMITS.plan_ttl_s],
@@ -107,7 +110,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 33
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 35
 
 
 def test_what_is_said_of_messages_is_so() -> None:

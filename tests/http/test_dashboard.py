@@ -86,7 +86,8 @@ async def enter(browser: Browser, site: Site, who: str = "operator", **window: A
     """The page, signed in and live."""
     tab = await browser.open(**window)
     await tab.navigate(site.url(who))
-    await tab.until("document.querySelector('#link').dataset.state === 'open' && !document.querySelector('#board').hidden")
+    live = "document.querySelector('#link').dataset.state === 'open'"
+    await tab.until(f"{live} && !document.querySelector('#board').hidden")
     return tab
 
 
@@ -302,8 +303,8 @@ def test_the_model_adds_up_the_stream_as_the_python_client_does() -> None:
         pytest.skip("there is no Node here: apt-get install nodejs")
     from hearth.client import observing
 
-    state = {"stream": "s", "seq": 3, "ts": "2026-11-24T15:52:48.469Z", "version": "1", "lines": [], "buses": {},
-             "readings": [], "sessions": [], "tasks": [], "approvals": [], "halt": {"halted": False}, "health": {}}  # fmt: skip
+    empty: dict[str, Any] = {name: [] for name in ("lines", "readings", "sessions", "tasks", "approvals")}
+    state = {**empty, "seq": 3, "ts": "2026-11-24T15:52:48.469Z", "buses": {}, "halt": {"halted": False}, "health": {}}
     ids = {"session_id": "a", "task_id": "t", "principal": "uid:1"}
     records = [
         {"event": "session.open", "session_id": "a", "principal": "uid:1", "policy": "p"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 import trio
@@ -15,8 +16,9 @@ from support.raw_websocket import RawWebSocket
 from hearth.actors.bridges.http import dashboard
 from hearth.actors.listeners.accept import MOST_UNKNOWN_PEERS_EACH
 from hearth.config.listen import HttpConfig
-from hearth.config.model import PolicyConfig
+from hearth.config.model import PolicyConfig, load_config
 
+ROOT = Path(__file__).parents[2]
 FILES = dashboard.load()
 
 
@@ -259,3 +261,12 @@ def test_the_client_in_the_page_is_the_one_that_is_published() -> None:
     mode = (dashboard.FOLDER / "hacp.js").lstat().st_mode
     assert stat.S_ISLNK(mode) or "site-packages" in str(dashboard.FOLDER)
     assert b"class HacpClient" in FILES["/ui/hacp.js"][1]
+
+
+def test_the_configuration_on_the_page_of_the_dashboard_is_one(tmp_path) -> None:
+    text = (ROOT / "docs" / "dashboard.md").read_text("utf-8")
+    file = tmp_path / "hearth.toml"
+    file.write_text(text.split("```toml\n")[1].split("```")[0])
+    config = load_config(file)
+    assert config.http.ui
+    assert config.policy[0].rights == ("observe", "approve", "reset_halt", "admin")

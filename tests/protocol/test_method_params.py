@@ -24,6 +24,7 @@ from hearth.protocol.methods import (
     PlanExecute,
     PlanList,
     PlanReject,
+    PolicyReload,
     SessionClose,
     SessionOpen,
     TaskCancel,
@@ -86,7 +87,7 @@ def test_beside_the_core_only_event_subscription_plans_mcp_introspection_and_the
     } == {
         "task.events.subscribe", "task.events.unsubscribe", "mcp.info", "mcp.tools", "mcp.use",
         "halt", "halt.status", "halt.reset",
-        "observe.state", "observe.subscribe", "observe.unsubscribe", "observe.audit",
+        "policy.reload", "observe.state", "observe.subscribe", "observe.unsubscribe", "observe.audit",
         "plan.prepare", "plan.execute", "plan.list", "plan.approve", "plan.reject",
     }  # fmt: skip
 
@@ -122,6 +123,7 @@ GOOD = [
     ("halt", {"reason": "x" * 300}, HaltNow("x" * 300)),
     *[("halt", {"reason": value}, HaltNow()) for value in NOT_TEXT],
     ("halt.status", {}, HaltQuery()),
+    ("policy.reload", {}, PolicyReload()),
     ("observe.state", {}, ObserveState()),
     ("observe.subscribe", {}, ObserveSubscribe()),
     ("observe.subscribe", {"stream": "s", "from_seq": 4}, ObserveSubscribe("s", 4)),

@@ -1,7 +1,8 @@
-"""SIGHUP: certificates are read again and nobody is dropped; only a terminal that has gone makes it the end."""
+"""A reload: policy, tokens and certificates are read again; only who has lost its policy entry is dropped."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,15 +10,20 @@ import subprocess
 import sys
 
 import pytest
+import trio
 from cryptography.hazmat.primitives.serialization import Encoding
-from support.carriers import Papers
-from support.dialing import OpenHearthd, tls, web_socket
-from support.hearthd import BOUND, Hearthd, Peer, eventually
+from support.carriers import BIN, TOKENS, Papers
+from support.dialing import OpenHearthd, Refused, tls, web_socket
+from support.hearthd import BOUND, Hearthd, Peer, eventually, submission
+
+from hearth import open_runtime
+from hearth.errors import PermissionDenied
+from hearth.policy.principal import from_token
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 WATCH = ("gpio.watch", {"line": 4, "timeout_ms": 60_000})
-DONE = "certificates have been read again"
+DONE = "the policy has been read again"
 
 
 @pytest.fixture
@@ -185,3 +191,163 @@ def test_in_a_terminal_it_reloads_until_the_terminal_has_gone_and_then_ends_with
     [closed] = running.records(event="session.close")
     assert closed["reason"] == "shutting down"
     assert closed["safe"]
+
+
+# --- the policy -------------------------------------------------------------------------------------------------------
+
+
+def entry(name: str, uid_or_token: str, more: str = "") -> str:
+    return f'[[policy]]\nname = "{name}"\nmatch = {{ {uid_or_token} }}\n{more}\n'
+
+
+def bearer(who: str) -> str:
+    return f'token_sha256 = "{from_token(TOKENS[who]).token_sha256}"'
+
+
+US = entry("us", f"uid = {os.geteuid()}", 'rights = ["admin", "observe"]')
+
+
+class Ruled:
+    """A daemon with a WebSocket listener, whose policy a test rewrites."""
+
+    def __init__(self, directory) -> None:
+        self.running = Hearthd(directory, '[websocket]\nlisten = "127.0.0.1:0"\n@POLICY@')
+        self.template = self.running.config.read_text()
+
+    def rule(self, *entries: str) -> None:
+        """Replace the file as an editor does: by another one of the same name."""
+        fresh = self.running.config.with_suffix(".new")
+        fresh.write_text(self.template.replace("@POLICY@", "".join(entries)))
+        fresh.replace(self.running.config)
+
+    def over(self, who: str) -> Peer:
+        return self.running.peer(web_socket(self.running.listening["ws"], token=TOKENS[who]))
+
+    def reload(self):
+        """What policy.reload answers us."""
+        peer = self.running.peer()
+        return peer.call("policy.reload", {"session_id": peer.open()})
+
+
+@pytest.fixture
+def ruled(tmp_path):
+    made = Ruled(tmp_path)
+    made.rule(US, entry("alice", bearer("alice"), "max_risk = 2"), entry("bob", bearer("bob")))
+    made.running.start()
+    yield made
+    made.running.end()
+    assert "Traceback" not in made.running.said
+
+
+@pytest.mark.spec("design 14: reload")
+@pytest.mark.parametrize("how", ["signal", "method"])
+def test_a_policy_change_by_reload_never_drops_a_session_that_keeps_its_right(ruled, how: str) -> None:
+    alice = ruled.over("alice")
+    session = alice.open()
+    watching = alice.submit(session, WATCH)
+    assert alice.run(session, "gpio.set", line=17, value=1)["status"] == "SUCCESS"
+    ruled.rule(US, entry("alice", bearer("alice"), "max_risk = 1"), entry("new", 'user = "root"'))
+    if how == "signal":
+        hang_up(ruled.running)
+    else:
+        answer = ruled.reload()["result"]
+        assert answer == {"ok": True, "entries": ["us", "alice", "new"], "closed": 0, "restart": []}
+    # What was accepted goes on; what comes is judged by the new entry.
+    assert alice.call("task.get", {"session_id": session, "task_id": watching})["result"]["status"] == "RUNNING"
+    assert alice.run(session, "gpio.get", line=17)["result"]["value"] == 1
+    refused = alice.refusal("task.submit", submission(session, ("gpio.set", {"line": 17, "value": 0})))
+    assert refused["code"] == -32003
+    assert not ruled.running.records(event="session.close", session_id=session)
+    ruled.rule(US, entry("alice", bearer("alice"), "max_risk = 2"))
+    assert "result" in ruled.reload()
+    assert alice.run(session, "gpio.set", line=17, value=0)["status"] == "SUCCESS"
+
+
+@pytest.mark.spec("design 14: reload")
+def test_a_reload_closes_the_session_that_lost_its_right(ruled) -> None:
+    alice, bob = ruled.over("alice"), ruled.over("bob")
+    mine, session = bob.open(), alice.open()
+    alice.run(session, "gpio.set", line=17, value=1)
+    ruled.rule(US, entry("bob", bearer("bob")))
+    assert ruled.reload()["result"]["closed"] == 1
+    closed = ruled.running.recorded(event="session.close", session_id=session)
+    assert closed["reason"] == "its policy entry was removed"
+    assert closed["safe"][0]["line"] == 17
+    assert alice.refusal("task.get", {"session_id": session, "task_id": "0"})["code"] == -32000
+    assert alice.refusal("session.open")["code"] == -32003
+    with pytest.raises(Refused, match="401"):
+        ruled.over("alice")
+    assert bob.run(mine, "gpio.get", line=17)["result"]["value"] == 0
+    assert ruled.running.records(event="policy.reload")[-1]["entries"] == ["us", "bob"]
+
+
+def test_an_observer_that_loses_its_right_gets_nothing_more(ruled) -> None:
+    ruled.rule(US, entry("alice", bearer("alice"), 'rights = ["observe"]'))
+    assert "result" in ruled.reload()
+    alice = ruled.over("alice")
+    session = alice.open()
+    assert "result" in alice.call("observe.subscribe", {"session_id": session})
+    ruled.rule(US, entry("alice", bearer("alice")))
+    assert "result" in ruled.reload()
+    assert alice.refusal("observe.state", {"session_id": session})["code"] == -32003
+    alice.start("tool.list", {"session_id": session})
+    while "result" not in (said := alice.line()):
+        assert said["params"]["record"]["event"] in ("session.open", "policy.reload", "session.close")
+
+
+@pytest.mark.parametrize(
+    ("broken", "named"),
+    [
+        ("[[policy]]\nname = 'x'\n", "match"),
+        ("[[policy]\n", "hearth.toml"),
+        (entry("x", "uid = 1", "max_rsk = 2"), "max_rsk"),
+        (entry("x", 'user = "no such account"'), "no such account"),
+    ],
+    ids=["no match", "no TOML", "unknown key", "unknown account"],
+)
+def test_a_file_with_a_fault_changes_nothing_and_the_fault_is_named(ruled, broken: str, named: str) -> None:
+    alice = ruled.over("alice")
+    session = alice.open()
+    ruled.rule(broken)
+    peer = ruled.running.peer()
+    refused = peer.refusal("policy.reload", {"session_id": peer.open()})
+    assert refused["code"] == -32602
+    assert named in refused["data"]["reason"]
+    assert alice.run(session, "gpio.set", line=17, value=1)["status"] == "SUCCESS"
+    ruled.running.signal(signal.SIGHUP)
+    eventually(lambda: "SIGHUP: the configuration cannot be used, nothing has changed" in ruled.running.said)
+    assert not ruled.running.records(event="policy.reload")
+    assert ruled.over("bob").open()
+
+
+def test_only_an_administrator_reloads_and_other_sections_are_named(ruled) -> None:
+    alice = ruled.over("alice")
+    assert alice.refusal("policy.reload", {"session_id": alice.open()})["code"] == -32003
+    ruled.template = ruled.template.replace("[audit]", "[limits]\nidle_ttl_s = 10\n[audit]")
+    ruled.rule(US)
+    assert ruled.reload()["result"]["restart"] == ["limits"]
+    eventually(lambda: "changes in [limits] take a restart" in ruled.running.said)
+
+
+def test_hearth_reload_prints_the_outcome_and_fails_with_the_fault(ruled) -> None:
+    def run(*arguments: str):
+        command = [BIN / "hearth", "--socket", str(ruled.running.socket), "reload", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False)
+
+    done = run()
+    assert (done.returncode, done.stdout) == (0, "policy entries: us, alice, bob; 0 sessions closed\n")
+    assert json.loads(run("--json").stdout)["entries"] == ["us", "alice", "bob"]
+    ruled.rule("[[policy]]\nname = 'x'\n")
+    failed = run()
+    assert failed.returncode == 1
+    assert "nothing has changed" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_runtime_in_a_program_says_that_there_is_no_file_to_read(tmp_path) -> None:
+    async def ask() -> None:
+        with pytest.raises(PermissionDenied, match="given its policy by a program"):
+            async with open_runtime() as runtime, runtime.open_session() as session:
+                await session.call("policy.reload")
+
+    trio.run(ask)

@@ -25,8 +25,6 @@ from starlette.routing import Route
 from hearth.actors.bridges.http import dashboard, metrics
 from hearth.actors.listeners.accept import Refused, caller, values
 from hearth.errors import SessionInvalid
-from hearth.policy.principal import Tokens
-from hearth.policy.rules import token_digests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from hearth.api import Session
     from hearth.config.model import Config
     from hearth.policy.principal import Principal
-    from hearth.policy.rules import PolicyEntry
+    from hearth.policy.rules import PolicyInForce
 
 PATH = "/.well-known/agentcard"
 MAX_AGE = 3600
@@ -232,8 +230,8 @@ async def opened(
 
     `page` has the files of the dashboard, which were read before the daemon confined itself; none if it has no page.
     """
-    section, limits, policy = config.http, config.limits, runtime.parts.policy
-    callers = Callers(policy, Tokens(token_digests(policy)), report, behind_proxy=section.plaintext)
+    section, limits = config.http, config.limits
+    callers = Callers(runtime.parts.policy, report, behind_proxy=section.plaintext)
     async with AsyncExitStack() as stack:
         routes = [*health_routes(runtime), *metrics.routes(runtime), *card_routes(runtime.agent_card)]
         if page:
@@ -421,8 +419,7 @@ CURES = {
 class Callers:
     """The authentication of requests for `AccessControl`. `report` gets peer and reason of each failed one."""
 
-    _policy: Sequence[PolicyEntry]
-    _tokens: Tokens
+    _policy: PolicyInForce
     _report: Callable[[str, str], None]
     behind_proxy: bool = field(kw_only=True)
 
@@ -430,7 +427,7 @@ class Callers:
         """Return the principal of a request on this connection, or the reason why there is none."""
         try:
             return caller(
-                headers, self._tokens, connection.certificate, connection.local, behind_proxy=self.behind_proxy
+                headers, self._policy.tokens, connection.certificate, connection.local, behind_proxy=self.behind_proxy
             )
         except Refused as refused:
             return refused
