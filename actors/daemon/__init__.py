@@ -93,9 +93,9 @@ class Daemon:
 
     _config: Config
     _parts: RuntimeParts
-    _file: Path | None
+    _file: Path | None = field(default=None, kw_only=True, alias="file")
     """The configuration's file, for a reload."""
-    _default_policy: Sequence[PolicyEntry]
+    _default_policy: Sequence[PolicyEntry] = field(default=(), kw_only=True, alias="default_policy")
     _listeners: Sequence[Listener] = field(default=(), init=False)
     signals: Signals = field(kw_only=True)
     log_handler: NonBlockingLogHandler = field(kw_only=True)
@@ -390,7 +390,15 @@ def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler
     try:
         policy = default_policy(uid, unix.socket_gid(path))
         parts = build_parts(config, default_policy=policy, config_file=file, socket=path)
-        daemon = Daemon(config, parts, file, policy, signals=signals, log_handler=log_handler, notifier=notifier)
+        daemon = Daemon(
+            config,
+            parts,
+            file=file,
+            default_policy=policy,
+            signals=signals,
+            log_handler=log_handler,
+            notifier=notifier,
+        )
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
         # Addresses are bound and devices known: from here on nothing is opened that the plan does not name.
         own = places_of(parts, path if bound is not None else None, file)

@@ -6,12 +6,12 @@ import importlib.util
 import json
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 from support.chromium import Browser, Tab, chromium, driving, needs_chromium
-from support.watching import WATCH
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, serve_websocket
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ GONE = {"code": -32000, "message": "No such session"}
 
 @contextmanager
 def example() -> Iterator[ModuleType]:
-    """examples/watch/serve.py as a module."""
-    spec = importlib.util.spec_from_file_location("watch_serve", WATCH / "serve.py")
+    """watch_serve.py as a module."""
+    spec = importlib.util.spec_from_file_location("watch_serve", Path(__file__).with_name("watch_serve.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

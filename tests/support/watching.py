@@ -1,6 +1,6 @@
 """The watch example as a person starts it, and a link that can be cut: for the tests that look at its page.
 
-Owns the process of examples/watch/serve.py, and a relay between the page and the daemon. It asks neither anything.
+Owns the process of watch_serve.py, and a relay between the page and the daemon. It asks neither anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 WATCH = Path(__file__).parents[2] / "examples" / "watch"
-COMMAND = (sys.executable, str(WATCH / "serve.py"))
+COMMAND = (sys.executable, str(Path(__file__).parents[1] / "examples" / "watch_serve.py"))
 BOUND = 60.0
 """Seconds after which any wait here is a failure."""
 
@@ -91,7 +91,7 @@ class Serving:
 
 @asynccontextmanager
 async def serving(*arguments: str, env: Mapping[str, str] | None = None) -> AsyncIterator[Serving]:
-    """Run examples/watch/serve.py; it, and its daemon, do not outlive this context."""
+    """Run watch_serve.py; it, and its daemon, do not outlive this context."""
     process = await trio.lowlevel.open_process(
         [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,

@@ -1,17 +1,14 @@
-"""A daemon on a simulated board, and the page that watches it: both on this machine only, and gone when this ends.
+"""A daemon on a simulated board, and a folder over HTTP for a page of it: for the tests of examples/watch and hacp.js.
 
-    python examples/watch/serve.py [--open]
+    python tests/examples/watch_serve.py
 
-Starts the hearthd of this environment with a [websocket] listener and a token made for this run, serves this folder
-over HTTP, and prints the address to open. A hearthd that ends by itself (try `kill -9` with the number that is printed)
-is started again at the same place, so that one can see what the page does about it.
+A hearthd that ends by itself is started again at the same place, so that a test sees what the page does about it.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import html
 import json
 import os
 import queue
@@ -23,7 +20,6 @@ import tempfile
 import threading
 import time
 import urllib.parse
-import webbrowser
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,7 +31,7 @@ from hearth._util.python import python_module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[2] / "examples" / "watch"
 START_PATIENCE = 30.0
 STOP_PATIENCE = 20.0
 TOO_SOON = 3.0
@@ -219,15 +215,7 @@ def address_of(site: Site, daemon: Daemon, token: str) -> str:
     return f"{site.origin}/#{urllib.parse.urlencode({'url': daemon.address, 'token': token}, safe=':/')}"
 
 
-def open_browser(folder: Path, address: str) -> None:
-    """Open the page by way of a file that only we can read: other users can see a browser's command line."""
-    path = folder / "open.html"
-    path.touch(mode=0o600)
-    path.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">\n')
-    webbrowser.open(path.as_uri())
-
-
-def run(port: int, *, with_browser: bool) -> None:
+def run(port: int) -> None:
     """Both, until a signal ends them. Raises Failed."""
     happenings: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -242,8 +230,6 @@ def run(port: int, *, with_browser: bool) -> None:
             print(f"hearthd runs (pid {daemon.process.pid}) and listens on {daemon.address}.")
             print("\nOpen this page; the address carries a token, so keep it to yourself:\n\n  ", end="")
             print(f"{address_of(site, daemon, token)}\n\nCtrl-C ends both.", flush=True)
-            if with_browser:
-                open_browser(folder, address_of(site, daemon, token))
             soon = 0
             while (code := happenings.get()) is not None:
                 soon = soon + 1 if time.monotonic() - daemon.started < TOO_SOON else 0
@@ -261,10 +247,9 @@ def main() -> int:
     """The command line; the exit code."""
     parser = argparse.ArgumentParser(description="Serve the page that watches a daemon on a simulated board.")
     parser.add_argument("--port", type=int, default=0, help="of the page; unless given, one that is free")
-    parser.add_argument("--open", action="store_true", help="open it in the browser")
     chosen = parser.parse_args()
     try:
-        run(chosen.port, with_browser=chosen.open)
+        run(chosen.port)
     except Failed as error:
         print(f"serve.py: {error}", file=sys.stderr)
         return 1
