@@ -267,10 +267,10 @@ class Runtime:
             self.halt,
             self.approvals.overview,
             parts.clock,
-            overview=self._overview,
-            health=self.health,
-            policy=lambda: {"entries": [entry.name for entry in parts.policy], "read_at": self._policy_read_at},
-            owner=self._owner,
+            self._overview,
+            self.health,
+            lambda: {"entries": [entry.name for entry in parts.policy], "read_at": self._policy_read_at},
+            self._owner,
         )
         parts.journal.observe = self.observer.record
         validators, known = {}, {}

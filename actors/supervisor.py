@@ -36,12 +36,12 @@ async def contain(name: str, actor: Callable[[], Awaitable[None]], on_crash: Cal
     try:
         await actor()
     except Exception as error:
-        log.error("%s crashed", name, exc_info=error)
+        log.error("%s crashed", name, exc_info=error, extra=_about(name))
         on_crash(sole(error))
     except BaseExceptionGroup as group:
         crash, rest = group.split(Exception)
         if crash is not None:
-            log.error("%s crashed", name, exc_info=crash)
+            log.error("%s crashed", name, exc_info=crash, extra=_about(name))
             on_crash(sole(crash))
         raise rest or group from None  # it crashed while it was being cancelled: the cancellation is not contained
 
@@ -55,6 +55,7 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
     pause = FIRST_PAUSE
     failures = 0
     last = ""
+    about = {"bus": bus.bus_id}
     while True:
         opened_at = trio.current_time()
         try:
@@ -63,19 +64,19 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
                 opened_at = trio.current_time()
                 last = ""
                 if failures:
-                    log.info("bus %s: is open again after %d attempts", bus.bus_id, failures)
+                    log.info("bus %s: is open again after %d attempts", bus.bus_id, failures, extra=about)
                     audit("bus.reopened", bus=bus.bus_id, attempts=failures)
                 started()
         except Exception as error:
             what = _describe(error)
             # A device that is missing for a day must not fill the operator's log with one line.
             level = logging.DEBUG if what == last else logging.ERROR
-            log.log(level, "bus %s: %s", bus.bus_id, what, exc_info=_traced(error))
+            log.log(level, "bus %s: %s", bus.bus_id, what, exc_info=_traced(error), extra=about)
             last = what
         except BaseExceptionGroup as group:
             crash, rest = group.split(Exception)
             if crash is not None:
-                log.error("bus %s: %s", bus.bus_id, _describe(crash), exc_info=_traced(crash))
+                log.error("bus %s: %s", bus.bus_id, _describe(crash), exc_info=_traced(crash), extra=about)
             raise rest or group from None  # as in `contain`
         else:
             return
@@ -85,6 +86,12 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
         failures += 1
         await trio.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _about(name: str) -> dict[str, str]:
+    """Return what a message about an actor of this name is about: "session 01M8…", "task 01M8…"."""
+    kind, _, its_id = name.partition(" ")
+    return {kind: its_id} if kind in ("session", "task") else {}
 
 
 def _traced(error: BaseException) -> BaseException | None:

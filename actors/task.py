@@ -574,7 +574,8 @@ class TaskActor:
             except RpcError as error:
                 step.rolled_back = False
                 members["error"] = error.message
-                log.warning("task %s step %d could not be rolled back: %s", self.task_id, index, error)
+                about = {"task": self.task_id, "session": self.requester.session_id, "bus": step.bus.bus_id}
+                log.warning("task %s step %d could not be rolled back: %s", self.task_id, index, error, extra=about)
             finally:
                 if interlocks is not None:
                     interlocks.leave(wanted)

@@ -265,6 +265,7 @@ class DrivenOutputs:
             ", ".join(map(str, outputs)),
             "" if session_id == HALT else f", driven by {holder},",
             f"were brought to their safe state: {safe}" if error is None else f"are not safe: {error.message}",
+            extra={"bus": self._bus, **({"session": session_id} if "session_id" in whose else {})},
         )
 
 

@@ -292,6 +292,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.check:
             _check(config, options.config)
             return
+        log_handler.write_as(config.log.format)
         _serve(config, options.config, log_handler, no_sandbox=options.no_sandbox)
     except ConfigError as error:
         for line in str(error).splitlines():

@@ -2,8 +2,9 @@
 
 Signals. SIGTERM and SIGINT ask the daemon to end. Before the event loop runs, the process exits at once, because
 nothing has begun. While the loop runs, `Signals.next` returns them. After the end they are ignored. SIGHUP asks it to
-read its certificates again. If the terminal from which it was started has gone, SIGHUP asks it to end as the others do,
-because closing a terminal must not leave outputs driven. A SIGHUP that was ignored at the start (nohup) stays ignored.
+read policy and certificates again. If the terminal from which it was started has gone, SIGHUP asks it to end as the
+others do, because closing a terminal must not leave outputs driven. A SIGHUP that was ignored at the start (nohup)
+stays ignored.
 
 Service manager. Readiness (sd_notify(3)), signs of life (sd_watchdog_enabled(3)) and socket activation
 (sd_listen_fds(3)), over environment variables and a datagram socket; the priority of each line of the log, if stderr
@@ -20,13 +21,16 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections import deque
 from contextlib import asynccontextmanager, suppress
 from queue import Full, Queue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
+import orjson
 import trio
 
+from hearth.audit.record import timestamp
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,6 +51,29 @@ _PRIORITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNIN
 """Level of logging -> priority of syslog(3), highest first; what is below them all is debug (7)."""
 
 
+JOURNAL: Final = "/run/systemd/journal/socket"
+"""The socket of the system's journal, for messages with fields (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/)."""
+FIELDS: Final = ("session", "task", "bus")
+"""What a message may be about, given in `extra` of the call that logs it."""
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, str]:
+    """Return what a message is about, by the names of `FIELDS`."""
+    return {name: str(getattr(record, name)) for name in FIELDS if hasattr(record, name)}
+
+
+def to_journal(message: str, level: int, logger: str, fields: Mapping[str, str]) -> bytes:
+    """Return a message in the journal's native protocol: each value with its length, so that it may have line ends."""
+    told = {"MESSAGE": message, "PRIORITY": str(_priority(level)), "SYSLOG_IDENTIFIER": "hearthd", "LOGGER": logger}
+    told |= {name.upper(): value for name, value in fields.items()}
+    encoded = ((name.encode(), value.encode(errors="backslashreplace")) for name, value in told.items())
+    return b"".join(name + b"\n" + len(value).to_bytes(8, "little") + value + b"\n" for name, value in encoded)
+
+
+def _priority(level: int) -> int:
+    return next((number for least, number in _PRIORITIES if level >= least), 7)
+
+
 class NonBlockingLogHandler(logging.Handler):
     """A logging handler that never waits: a thread of its own writes the lines.
 
@@ -54,6 +81,9 @@ class NonBlockingLogHandler(logging.Handler):
     thread that does nothing else. Lines that find the queue full are dropped and counted. Lines that come before
     `start` wait until then. If `environ` says that the descriptor is the system's journal, every line begins with its
     priority, `<6>` for example (sd-daemon(3)): the journal takes that off, and `journalctl -p warning` finds the line.
+
+    `write_as` chooses another format than text: "json", one object a line, or "journald", which sends messages with
+    their fields to the journal, and writes those that it does not take as text.
     """
 
     def __init__(self, descriptor: int = STDERR, environ: Mapping[str, str] | None = None) -> None:
@@ -63,11 +93,30 @@ class NonBlockingLogHandler(logging.Handler):
         self._lines: Queue[bytes | None] = Queue(MOST_LINES)
         self._dropped = 0
         self._thread: threading.Thread | None = None
+        self._json = False
+        self._journal: socket.socket | None = None
+
+    def write_as(self, format_: Literal["text", "json", "journald"], journal: str = JOURNAL) -> None:
+        """Choose the format; call it before the process is confined, after which no socket can be reached any more.
+
+        Raises ConfigError if there is no journal here.
+        """
+        self._json = format_ == "json"
+        if format_ == "journald":
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            connected.setblocking(False)
+            try:
+                connected.connect(journal)
+            except OSError as error:
+                connected.close()
+                cure = 'use "text", which systemd takes too, or "json"'
+                raise ConfigError(f'[log] format = "journald": {journal}: {error.strerror}; {cure}') from None
+            self._journal = connected
 
     def start(self) -> None:
         """Start the thread; call it after the process is confined, or the thread would not be confined. Idempotent."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write, name="hearth-log", daemon=True)
+            self._thread = threading.Thread(target=self._write_lines, name="hearth-log", daemon=True)
             self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -76,15 +125,35 @@ class NonBlockingLogHandler(logging.Handler):
         See logging.Handler.
         """
         record.msg, record.args = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage()), None
-        self.write_line(self.format(record), record.levelno)
+        fields = fields_of(record)
+        if self._json or self._journal is not None:
+            told = record.getMessage()
+            if record.exc_info:
+                told += "\n" + logging.Formatter().formatException(record.exc_info)
+            self._write(self.format(record), told, record.levelno, record.name, fields)
+        else:
+            self.write_line(self.format(record), record.levelno)
 
     def write_line(self, text: str, level: int = logging.INFO) -> None:
-        """Queue a line as it is; never waits."""
+        """Queue a line as it is, or in the chosen format; never waits."""
+        self._write(text, text.removeprefix("hearthd: "), level, "hearth.daemon", {})
+
+    def _write(self, text: str, told: str, level: int, logger: str, fields: Mapping[str, str]) -> None:
+        if self._journal is not None:
+            with suppress(OSError):
+                # Not a wait: a journal that has no room, or has gone, leaves the message to stderr.
+                self._journal.send(to_journal(told, level, logger, fields))
+                return
         if self._dropped:
-            text = f"({self._dropped} messages were dropped here: stderr was not read)\n{text}"
-        if self._in_journal:
-            priority = next((number for least, number in _PRIORITIES if level >= least), 7)
-            text = "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+            dropped = f"({self._dropped} messages were dropped here: stderr was not read)\n"
+            text, told = dropped + text, dropped + told
+        if self._json:
+            name = logging.getLevelName(level).lower()
+            text = orjson.dumps(
+                {"ts": timestamp(time.time()), "level": name, "logger": logger, "message": _sendable(told), **fields}
+            ).decode()
+        elif self._in_journal:
+            text = "\n".join(f"<{_priority(level)}>{line}" for line in text.split("\n"))
         try:
             self._lines.put_nowait(text.encode(errors="backslashreplace") + b"\n")
         except Full:
@@ -99,8 +168,10 @@ class NonBlockingLogHandler(logging.Handler):
             self._lines.put_nowait(None)
             if self._thread is not None:
                 self._thread.join(FLUSH_TIMEOUT)
+        if self._journal is not None:
+            self._journal.close()
 
-    def _write(self) -> None:
+    def _write_lines(self) -> None:
         while (line := self._lines.get()) is not None:
             rest = memoryview(line)
             while rest:
@@ -112,6 +183,10 @@ class NonBlockingLogHandler(logging.Handler):
                 except OSError:
                     # The reader has gone. Try again with the next line: a terminal may come back.
                     break
+
+
+def _sendable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def is_journal(descriptor: int, environ: Mapping[str, str]) -> bool:
@@ -138,7 +213,7 @@ def keep_standard_descriptors() -> None:
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 RELOAD = "reload"
-"""The value that `next` returns for a signal that asks for certificates to be read again."""
+"""The value that `next` returns for a signal that asks for policy and certificates to be read again."""
 
 
 class Signals:

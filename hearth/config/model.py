@@ -289,6 +289,13 @@ class AuditConfig:
 
 
 @frozen(field_transformer=checked)
+class LogConfig:
+    """[log]: the daemon's own messages; the audit log is [audit]."""
+
+    format: Annotated[Literal["text", "json", "journald"], Choice("text", "json", "journald")] = "text"
+
+
+@frozen(field_transformer=checked)
 class FilesConfig:
     """[files]: the roots beneath which file tools may read and write; none by default (draft §12.2)."""
 
@@ -449,6 +456,7 @@ class Config:
     hcp: HcpConfig = field(factory=HcpConfig)
     board: BoardConfig = BoardConfig()
     audit: AuditConfig = AuditConfig()
+    log: LogConfig = LogConfig()
     files: FilesConfig = FilesConfig()
     tools: ToolsConfig = field(factory=ToolsConfig)
     tasks: TasksConfig = TasksConfig()

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import socket
+
+import pytest
+from support.hearthd import Hearthd, eventually
 
 from hearth.actors.daemon.process import MOST_LINES, NonBlockingLogHandler
+from hearth.errors import ConfigError
 
 
 def read_all(reading: int) -> bytes:
@@ -131,3 +137,79 @@ def test_no_listener_there_is_no_trouble() -> None:
     log_handler.write_line("into the void")
     log_handler.end()
     os.close(writing)
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+def about(level: int, text: str, **fields: str) -> logging.LogRecord:
+    record = logging.LogRecord("hearth.bus", level, "", 0, text, (), None)
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record
+
+
+def test_as_json_each_line_is_an_object_with_what_it_is_about() -> None:
+    reading, writing = os.pipe()
+    log_handler = NonBlockingLogHandler(writing)
+    log_handler.write_as("json")
+    log_handler.start()
+    log_handler.handle(about(logging.WARNING, "not\nsafe \udcff", bus="i2c:1", session="s"))
+    log_handler.write_line("hearthd: ready on x")
+    log_handler.end()
+    os.close(writing)
+    first, second = map(json.loads, read_all(reading).splitlines())
+    os.close(reading)
+    assert first.pop("ts").endswith("Z")
+    assert first == {
+        "level": "warning", "logger": "hearth.bus", "message": "not\\nsafe \\udcff", "bus": "i2c:1", "session": "s",
+    }  # fmt: skip
+    assert (second["message"], second["level"]) == ("ready on x", "info")
+
+
+def parsed(datagram: bytes) -> dict[str, str]:
+    """The fields of a message, by the journal's native protocol."""
+    found = {}
+    while datagram:
+        name, datagram = datagram.split(b"\n", 1)
+        size = int.from_bytes(datagram[:8], "little")
+        found[name.decode()] = datagram[8 : 8 + size].decode()
+        assert datagram[8 + size : 9 + size] == b"\n"
+        datagram = datagram[9 + size :]
+    return found
+
+
+def test_to_journald_messages_have_priorities_and_fields_and_none_is_lost_with_it(tmp_path) -> None:
+    reading, writing = os.pipe()
+    log_handler = NonBlockingLogHandler(writing)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(tmp_path / "journal"))
+        log_handler.write_as("journald", str(tmp_path / "journal"))
+        log_handler.start()
+        log_handler.handle(about(logging.ERROR, "cannot be used", bus="i2c:1", task="t", session="s"))
+        assert parsed(journal.recv(65536)) == {
+            "MESSAGE": "cannot be used", "PRIORITY": "3", "SYSLOG_IDENTIFIER": "hearthd", "LOGGER": "hearth.bus",
+            "BUS": "i2c:1", "TASK": "t", "SESSION": "s",
+        }  # fmt: skip
+    log_handler.handle(about(logging.INFO, "the journal has gone"))
+    log_handler.end()
+    os.close(writing)
+    assert read_all(reading) == b"the journal has gone\n"
+    os.close(reading)
+
+
+def test_without_a_journal_its_format_is_refused_with_the_cure(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r'\[log\] format = "journald": .*; use "text"'):
+        NonBlockingLogHandler().write_as("journald", str(tmp_path / "none"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unmeasured")
+def test_a_daemon_that_logs_json_says_nothing_else_and_names_the_bus_and_the_session(tmp_path) -> None:
+    daemon = Hearthd(tmp_path, '[log]\nformat = "json"')
+    with pytest.raises(AssertionError):
+        # It waits for a line that begins with "hearthd: ready on", and kills what does not end.
+        daemon.start("--board", "no such board")
+    told = json.loads(daemon.said.removeprefix("hearthd did not start:\n").splitlines()[0])
+    assert told["level"] == "error"
+    assert eventually(lambda: daemon.process is not None and daemon.process.poll() == 2)
