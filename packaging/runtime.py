@@ -33,7 +33,10 @@ def epoch() -> int:
 
 
 def copy_source(target: Path) -> Path:
-    """The files that a wheel is built from. The links of the import package stay links (decision 0001)."""
+    """The files that a wheel is built from. The links of the import package stay links (decision 0001).
+
+    A link to a file, such as the page's to the client that npm gets, becomes that file: it may lead out of the copy.
+    """
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     target.mkdir(parents=True)
     for name in PARTS:
@@ -41,6 +44,9 @@ def copy_source(target: Path) -> Path:
             shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy2(ROOT / name, target / name)
+    for link in [path for path in target.rglob("*") if path.is_symlink() and not path.is_dir()]:
+        link.unlink()
+        shutil.copy2(ROOT / link.relative_to(target), link)
     return target
 
 
