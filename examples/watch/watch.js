@@ -19,13 +19,14 @@ async function connect(url, token) {
   await client.connect();
   await open(client);
   find("connect").hidden = true;
-  find("run").hidden = false;
 }
 
 /** Open a session. It outlives a lost link; when the daemon has begun anew it is gone, and another one is opened. */
 async function open(client) {
   session = await client.openSession({ clientName: "examples/watch", onDisconnect: "close" });
+  find("run").hidden = false;
   session.addEventListener("gone", async () => {
+    find("run").hidden = true;
     tell("The session is gone: its tasks were cancelled, and its outputs are safe.");
     await client.whenOpen();
     await open(client);

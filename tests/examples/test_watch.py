@@ -78,7 +78,7 @@ async def test_after_the_daemons_end_the_page_says_what_became_of_its_session_an
     tab = await open_page(browser, site.url)
     site.kill_daemon()
     await tab.until(events("The session is gone"))
-    await tab.until("document.querySelector('#state').innerText === 'open'")
+    await tab.until(f"document.querySelector('#state').innerText === 'open' && {USABLE}")
     await tab.click("#run button:not(#cancel)")
     await tab.until(events("task_finish SUCCESS"))
 
