@@ -56,33 +56,53 @@ def doctor(options: Options, config: str | None, board: str | None) -> int:
 
     Exits with 1 if a check failed, and with 3 if a daemon was named and none answers there.
     """
-    loaded = Config() if config is None else load_config(Path(config))
-    if config is not None and options.named_by == "default":
-        socket = loaded.server.socket or default_socket(os.environ, os.geteuid())
-        options = evolve(options, where=str(socket), named_by="--config")
-    address = options.address
-    log = loaded.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
-    # Before the daemon is contacted: an invalid profile is a usage error, not a finding.
-    found = look_at_hardware(board or (None if config is None else loaded.board.profile))
-    confines = look_at_confinement(loaded)
+    examination = Examination(options, config, board)
 
     async def work() -> int:
-        checks = [Check("OK", "hearth", f"version {__version__}")]
-        checks += check_address(address, options.named_by)
-        daemon = await _ask_daemon(options)
-        checks += [*daemon, check_state(log.parent), check_log(log, expected=config is not None)]
-        checks += [*hardware_checks(found), *machine_checks(confines)]
+        checks = await examination.run()
         failed = any(check.state == "FAIL" for check in checks)
         if options.json:
-            told = {"ok": not failed, "checks": [asdict(check) for check in checks], "hardware": found}
-            told["confinement"] = confines
-            click.echo(common.compact(told))
+            click.echo(common.compact(examination.to_json(checks)))
         else:
             click.echo("\n".join(lines(checks)))
-        unreachable = any(check.name == DAEMON and check.state == "FAIL" for check in daemon)
+        unreachable = any(check.name == DAEMON and check.state == "FAIL" for check in checks)
         return UNREACHABLE if unreachable else FAILED if failed else DONE
 
     return interruptible(work)
+
+
+class Examination:
+    """All checks for one daemon, its configuration and this machine. Raises ConfigError for a bad file or profile."""
+
+    def __init__(self, options: Options, config: str | None, board: str | None) -> None:
+        self.config = Config() if config is None else load_config(Path(config))
+        self._expects_log = config is not None
+        if config is not None and options.named_by == "default":
+            socket = self.config.server.socket or default_socket(os.environ, os.geteuid())
+            options = evolve(options, where=str(socket), named_by="--config")
+        self.options = options
+        self.address = options.address
+        self.log = self.config.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
+        # Before the daemon is contacted: an invalid profile is a usage error, not a finding.
+        self.hardware = look_at_hardware(board or (None if config is None else self.config.board.profile))
+        self.confinement = look_at_confinement(self.config)
+
+    async def run(self) -> list[Check]:
+        """Return the findings. Contacts the daemon, if there is one."""
+        checks = [Check("OK", "hearth", f"version {__version__}")]
+        checks += check_address(self.address, self.options.named_by)
+        checks += await _ask_daemon(self.options)
+        checks += [check_state(self.log.parent), check_log(self.log, expected=self._expects_log)]
+        return [*checks, *hardware_checks(self.hardware), *machine_checks(self.confinement)]
+
+    def to_json(self, checks: list[Check]) -> dict[str, Any]:
+        """Return the findings and all that they are about, for a program."""
+        return {
+            "ok": all(check.state != "FAIL" for check in checks),
+            "checks": [asdict(check) for check in checks],
+            "hardware": self.hardware,
+            "confinement": self.confinement,
+        }
 
 
 def lines(checks: list[Check]) -> list[str]:

@@ -48,6 +48,7 @@ COMMANDS = {
     "policy": ("hearth.cli.policy:policy", "Explain what a principal may do, and which policy entry says so."),
     "audit": ("hearth.cli.audit:audit", "Verify the audit log, or read its end. Needs no daemon."),
     "doctor": ("hearth.cli.doctor:doctor", "Check socket, daemon, buses and audit log, and say what to do."),
+    "bundle": ("hearth.cli.bundle:bundle", "Write an archive for support: configuration, checks, state; no secrets."),
     "tls": ("hearth.cli.credentials:tls", "Make and show certificates for a test bench."),
     "token": ("hearth.cli.credentials:token", "Make a bearer token, and the policy line for it."),
     "completion": ("hearth.cli.main:completion", "Print the completion script for bash, zsh or fish."),

@@ -187,6 +187,27 @@ export type PlanList = {
     seq: number;
     plans: Plan[];
 };
+export type ObserveEvent = {
+    stream: string;
+    seq: number;
+    /**
+     * RFC 3339, UTC.
+     */
+    ts: string;
+    kind: "snapshot" | "record" | "lines" | "buses" | "halt" | "approvals" | "health" | "reading";
+    /**
+     * Of "snapshot": how many events it replaces, or null if that is not known.
+     */
+    missed?: number | null;
+    /**
+     * Of "snapshot".
+     */
+    state?: Record<string, any>;
+    /**
+     * Of "record": an audit record.
+     */
+    record?: Record<string, any>;
+};
 export type ClientOptions = {
     /**
      * A bearer token; it is sent in the handshake, as a subprotocol, never in an address.
@@ -302,6 +323,15 @@ export type ClientOptions = {
  * @typedef {object} PlanList
  * @property {number} seq The number of changes so far, for the next `plans({ afterSeq: seq, waitMs })`.
  * @property {Plan[]} plans
+ *
+ * @typedef {object} ObserveEvent The params of an `observe.event` notification (docs/reference/methods.md#observesubscribe).
+ * @property {string} stream
+ * @property {number} seq
+ * @property {string} ts RFC 3339, UTC.
+ * @property {"snapshot" | "record" | "lines" | "buses" | "halt" | "approvals" | "health" | "reading"} kind
+ * @property {number | null} [missed] Of "snapshot": how many events it replaces, or null if that is not known.
+ * @property {Record<string, any>} [state] Of "snapshot".
+ * @property {Record<string, any>} [record] Of "record": an audit record.
  *
  * @typedef {object} ClientOptions
  * @property {string} [token] A bearer token; it is sent in the handshake, as a subprotocol, never in an address.
@@ -460,14 +490,17 @@ export declare class HacpClient extends Emitter<{
  *
  * Events: "event" (`detail` is a {@link TaskEvent}: every event of every task that is followed, each once, in order),
  * "task" (`detail` is a {@link HacpTask} that was not known before), "gone" (the session has ended, and not by
- * `close()`: its tasks are cancelled, its outputs in their safe state; open another one).
+ * `close()`: its tasks are cancelled, its outputs in their safe state; open another one), "observe" (`detail` is an
+ * {@link ObserveEvent}), "denied" (it may observe no longer; `detail` is the {@link HacpError}).
  *
- * @extends {Emitter<{event: TaskEvent, task: HacpTask, gone: null}>}
+ * @extends {Emitter<{event: TaskEvent, task: HacpTask, gone: null, observe: ObserveEvent, denied: HacpError}>}
  */
 export declare class HacpSession extends Emitter<{
     event: TaskEvent;
     task: HacpTask;
     gone: null;
+    observe: ObserveEvent;
+    denied: HacpError;
 }> {
     #private;
     id: string;
@@ -527,6 +560,29 @@ export declare class HacpSession extends Emitter<{
     follow(): Promise<void>;
     /** Stop following all tasks. */
     unfollow(): Promise<void>;
+    /**
+     * Observe the whole daemon (observe.subscribe): "observe" events follow, the first of which is a snapshot. After a lost
+     * link the stream goes on where it was; what is no longer kept is replaced by a snapshot.
+     *
+     * @param {{stream: string, seq: number}} [after] The last event that was seen in an earlier session.
+     * @returns {Promise<Record<string, any>>} With `you`: this session's principal, policy and rights.
+     * @throws {HacpError} RPC_PERMISSION_DENIED without the right `observe`.
+     */
+    observe(after?: {
+        stream: string;
+        seq: number;
+    }): Promise<Record<string, any>>;
+    /** The state of the whole daemon as it is now (observe.state). */
+    observeState(): Promise<Record<string, any>>;
+    /**
+     * Read audit records (observe.audit): from a number on, or the newest.
+     *
+     * @param {{fromSeq?: number, limit?: number}} [options]
+     */
+    observeAudit({ fromSeq, limit }?: {
+        fromSeq?: number;
+        limit?: number;
+    }): Promise<Record<string, any>>;
     /** List the tools that the session may use (tool.list). @returns {Promise<Record<string, any>[]>} */
     tools(): Promise<Record<string, any>[]>;
     /**
