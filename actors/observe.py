@@ -12,6 +12,9 @@ Theory of operation. The stream has three sources:
 - samples, ten times a second: lines with their holders, buses, halt and approvals, and health once a second. Of these,
   only changes become events. So a pulse shorter than a sample shows in the records of its task, and not in the line.
 
+The records and the readings since the last sample become one event each: what an observer and its browser pay for is
+messages, and a busy cell has thousands of records a second.
+
 One history is shared by all observers (see `events`, `send_queue`): each has a cursor, and an event is encoded once.
 The history is bounded. A cursor that asks for an event that is no longer kept gets a snapshot in its place, which says
 how many events it replaces, and goes on behind it: an observer may miss events, and never without being told.
@@ -66,6 +69,8 @@ MOST_KEPT: Final = 8192
 MOST_KEPT_BYTES: Final = 4 << 20
 MOST_READINGS: Final = 64
 """Readings that a snapshot has: the last one of each tool with its arguments."""
+MOST_GATHERED: Final = 256
+"""Records, or readings, of one event; a sample that comes late has several."""
 MOST_VALUES: Final = 32
 """Numbers of one result that a reading has."""
 
@@ -172,6 +177,8 @@ class Observer:
     _sampled: dict[str, Any] = field(factory=dict, init=False)
     """By kind: what was published last."""
     _readings: dict[bytes, dict[str, Any]] = field(factory=dict, init=False)
+    _gathered: dict[str, list[dict[str, Any]]] = field(factory=lambda: {"records": [], "readings": []}, init=False)
+    """By kind: what the next event has."""
 
     def __attrs_post_init__(self) -> None:
         self.log = ObserverLog(self.state, self._clock)
@@ -201,26 +208,39 @@ class Observer:
     # --- sources --------------------------------------------------------------------------------------------------
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Publish an audit record, which is being posted. Never raises."""
+        """Take an audit record, which is being posted. Never raises."""
         if self.awake:
-            self.log.publish("record", {"record": record})
+            self._gather("records", {"ts": timestamp(self._clock()), **record})
 
     def reading(self, tool: str, args: Mapping[str, Any], result: bytes, ids: Mapping[str, Any]) -> None:
-        """Publish the numbers of a step's result, which is JSON; `ids` name the step."""
+        """Take the numbers of a step's result, which is JSON; `ids` name the step."""
         if not self.awake:
             return
         values = numbers(orjson.loads(result))
         if values:
-            reading = {"tool": tool, "args": args, "values": values, **ids}
+            reading = {"ts": timestamp(self._clock()), "tool": tool, "args": args, "values": values, **ids}
             key = orjson.dumps([tool, args], option=orjson.OPT_SORT_KEYS)
             self._readings.pop(key, None)
-            self._readings[key] = {"ts": timestamp(self._clock()), **reading}
+            self._readings[key] = reading
             if len(self._readings) > MOST_READINGS:
                 del self._readings[next(iter(self._readings))]
-            self.log.publish("reading", reading)
+            self._gather("readings", reading)
+
+    def _gather(self, kind: str, one: dict[str, Any]) -> None:
+        gathered = self._gathered[kind]
+        gathered.append(one)
+        if len(gathered) >= MOST_GATHERED:
+            self._publish_gathered(kind)
+
+    def _publish_gathered(self, kind: str) -> None:
+        if gathered := self._gathered[kind]:
+            self._gathered[kind] = []
+            self.log.publish(kind, {kind: gathered})
 
     def sample(self) -> None:
-        """Publish what has changed since the last sample."""
+        """Publish what has happened and what has changed since the last sample."""
+        for kind in self._gathered:
+            self._publish_gathered(kind)
         changed = []
         for bus_id in {bus_id for bus_id, _ in self._lines}:
             bus = self._buses.get(bus_id)
@@ -303,6 +323,7 @@ class Observer:
             await self._watch()
             self.awake = False
             self._readings.clear()
+            self._gathered = {kind: [] for kind in self._gathered}
             self.log.begin()
 
     async def _watch(self) -> None:

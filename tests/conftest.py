@@ -33,6 +33,11 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+    # A test asserts no times: it is as right on a busy machine.
+    import hypothesis
+
+    hypothesis.settings.register_profile("untimed", hypothesis.settings(), deadline=None)
+    hypothesis.settings.load_profile("untimed")
     # Where coverage is measured, confined daemons may write what they have measured beside what we have.
     if "COVERAGE_PROCESS_CONFIG" in os.environ:
         from coverage import Coverage

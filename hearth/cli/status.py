@@ -316,17 +316,21 @@ async def _print_events(options: Options) -> None:
         click.echo(f"hearth: {common.clean(note)}", err=True)
 
     async for event in follow(options.address, connected):
-        click.echo(common.compact(event) if options.json else event_line(event))
+        click.echo(common.compact(event) if options.json else "\n".join(event_lines(event)))
 
 
-def event_line(event: Mapping[str, Any]) -> str:
-    """Return an event of the stream as one line: time of day (UTC), kind, words."""
+def event_lines(event: Mapping[str, Any]) -> list[str]:
+    """Return an event of the stream as lines of time of day (UTC), kind and words: one for each record and reading."""
     kind = event["kind"]
-    words = _WORDS[kind](event) if kind in _WORDS else ""
-    if kind == "record":
-        kind = event["record"]["event"]
-    line = f"{event['ts'][11:23]}  {kind.ljust(16)}  {words}".rstrip()
-    return common.clean(line).replace("\n", " ")
+    if kind == "records":
+        return [_line(record["ts"], record["event"], _record_words(record)) for record in event["records"]]
+    if kind == "readings":
+        return [_line(one["ts"], "reading", _reading_words(one)) for one in event["readings"]]
+    return [_line(event["ts"], kind, _WORDS[kind](event) if kind in _WORDS else "")]
+
+
+def _line(ts: str, kind: str, words: str) -> str:
+    return common.clean(f"{ts[11:23]}  {kind.ljust(16)}  {words}".rstrip()).replace("\n", " ")
 
 
 def _snapshot_words(event: Mapping[str, Any]) -> str:
@@ -335,9 +339,12 @@ def _snapshot_words(event: Mapping[str, Any]) -> str:
     return counts + (f"; {missed} events were missed" if missed else "")
 
 
-def _record_words(event: Mapping[str, Any]) -> str:
-    record = dict(event["record"])
-    del record["event"]
+def _reading_words(reading: Mapping[str, Any]) -> str:
+    return f"{reading['tool']} {brief(reading['args'])}: {brief(reading['values'])}"
+
+
+def _record_words(record: Mapping[str, Any]) -> str:
+    record = {name: value for name, value in record.items() if name not in ("event", "ts")}
     steps = record.pop("steps", ())
     if steps and isinstance(steps[0], dict):
         record["steps"] = "; ".join(f"{step['tool']} {brief(step.get('args') or {})}".rstrip() for step in steps)
@@ -355,11 +362,9 @@ def _lines_words(event: Mapping[str, Any]) -> str:
 
 _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "snapshot": _snapshot_words,
-    "record": _record_words,
     "lines": _lines_words,
     "buses": lambda event: "; ".join(f"{name} {brief(bus)}" for name, bus in event["buses"].items()),
     "halt": lambda event: halted_words(event["halt"]) if event["halt"]["halted"] else "not halted",
     "approvals": lambda event: ", ".join(each["approval_id"] for each in event["approvals"]) or "none waits",
     "health": lambda event: "ok" if event["health"]["ok"] else "not ok",
-    "reading": lambda event: f"{event['tool']} {brief(event['args'])}: {brief(event['values'])}",
 }

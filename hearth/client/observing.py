@@ -14,7 +14,7 @@ import trio
 from hearth.client.session import Following
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
     from hearth.client.session import SessionLink
     from hearth.errors import HearthError
@@ -112,10 +112,11 @@ def apply(state: MutableMapping[str, Any], event: Mapping[str, Any]) -> None:
         state["buses"] = {**state["buses"], **event["buses"]}
     elif kind in ("halt", "approvals", "health"):
         state[kind] = event[kind]
-    elif kind == "reading":
-        _apply_reading(state, event)
-    elif kind == "record":
-        _apply_record(state, event["record"], event["ts"])
+    elif kind == "readings":
+        _apply_readings(state, event["readings"])
+    elif kind == "records":
+        for record in event["records"]:
+            _apply_record(state, record)
     state["seq"], state["ts"] = event["seq"], event["ts"]
 
 
@@ -123,14 +124,14 @@ MOST_READINGS: Final = 64
 """Readings that a state has, as a snapshot."""
 
 
-def _apply_reading(state: MutableMapping[str, Any], event: Mapping[str, Any]) -> None:
-    reading = {name: value for name, value in event.items() if name not in ("stream", "seq", "kind")}
-    others = [one for one in state["readings"] if (one["tool"], one["args"]) != (reading["tool"], reading["args"])]
-    state["readings"] = [*others, reading][-MOST_READINGS:]
+def _apply_readings(state: MutableMapping[str, Any], readings: Sequence[Mapping[str, Any]]) -> None:
+    for reading in readings:
+        others = [one for one in state["readings"] if (one["tool"], one["args"]) != (reading["tool"], reading["args"])]
+        state["readings"] = [*others, reading][-MOST_READINGS:]
 
 
-def _apply_record(state: MutableMapping[str, Any], record: Mapping[str, Any], ts: str) -> None:
-    what = record["event"]
+def _apply_record(state: MutableMapping[str, Any], record: Mapping[str, Any]) -> None:
+    what, ts = record["event"], record["ts"]
     if what in ("session.open", "session.close"):
         others = [one for one in state["sessions"] if one["session_id"] != record["session_id"]]
         state["sessions"] = others if what == "session.close" else [*others, _session(record, ts)]

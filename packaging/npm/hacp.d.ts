@@ -194,7 +194,7 @@ export type ObserveEvent = {
      * RFC 3339, UTC.
      */
     ts: string;
-    kind: "snapshot" | "record" | "lines" | "buses" | "halt" | "approvals" | "health" | "reading";
+    kind: "snapshot" | "records" | "readings" | "lines" | "buses" | "halt" | "approvals" | "health";
     /**
      * Of "snapshot": how many events it replaces, or null if that is not known.
      */
@@ -204,9 +204,13 @@ export type ObserveEvent = {
      */
     state?: Record<string, any>;
     /**
-     * Of "record": an audit record.
+     * Of "records": audit records, with the time of each as `ts`.
      */
-    record?: Record<string, any>;
+    records?: Record<string, any>[];
+    /**
+     * Of "readings": numbers in the results of steps.
+     */
+    readings?: Record<string, any>[];
 };
 export type ClientOptions = {
     /**
@@ -328,10 +332,11 @@ export type ClientOptions = {
  * @property {string} stream
  * @property {number} seq
  * @property {string} ts RFC 3339, UTC.
- * @property {"snapshot" | "record" | "lines" | "buses" | "halt" | "approvals" | "health" | "reading"} kind
+ * @property {"snapshot" | "records" | "readings" | "lines" | "buses" | "halt" | "approvals" | "health"} kind
  * @property {number | null} [missed] Of "snapshot": how many events it replaces, or null if that is not known.
  * @property {Record<string, any>} [state] Of "snapshot".
- * @property {Record<string, any>} [record] Of "record": an audit record.
+ * @property {Record<string, any>[]} [records] Of "records": audit records, with the time of each as `ts`.
+ * @property {Record<string, any>[]} [readings] Of "readings": numbers in the results of steps.
  *
  * @typedef {object} ClientOptions
  * @property {string} [token] A bearer token; it is sent in the handshake, as a subprotocol, never in an address.

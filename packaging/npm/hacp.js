@@ -109,10 +109,11 @@
  * @property {string} stream
  * @property {number} seq
  * @property {string} ts RFC 3339, UTC.
- * @property {"snapshot" | "record" | "lines" | "buses" | "halt" | "approvals" | "health" | "reading"} kind
+ * @property {"snapshot" | "records" | "readings" | "lines" | "buses" | "halt" | "approvals" | "health"} kind
  * @property {number | null} [missed] Of "snapshot": how many events it replaces, or null if that is not known.
  * @property {Record<string, any>} [state] Of "snapshot".
- * @property {Record<string, any>} [record] Of "record": an audit record.
+ * @property {Record<string, any>[]} [records] Of "records": audit records, with the time of each as `ts`.
+ * @property {Record<string, any>[]} [readings] Of "readings": numbers in the results of steps.
  *
  * @typedef {object} ClientOptions
  * @property {string} [token] A bearer token; it is sent in the handshake, as a subprotocol, never in an address.

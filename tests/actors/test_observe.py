@@ -146,7 +146,7 @@ async def test_an_observer_sees_no_payload_of_a_task_and_no_content_of_a_plan(au
     assert SECRET[:8] not in everything
     assert plan.plan_id in everything
     assert '"LAMP","value":1' not in everything
-    submitted = next(event["record"] for event in seen if event.get("record", {}).get("event") == "task.submit")
+    submitted = next(one for event in seen for one in event.get("records", ()) if one["event"] == "task.submit")
     assert submitted["steps"][0]["args"] == {"bus": 1, "addr": 0x48}
 
 
@@ -197,8 +197,8 @@ async def test_the_stream_begins_with_a_snapshot_and_its_numbers_have_no_gap(aut
         numbers = [event["seq"] for event in seen]
         assert numbers == list(range(first["seq"] + 1, first["seq"] + 1 + len(seen)))
         kinds = {event["kind"] for event in seen}
-        assert {"record", "halt", "buses", "reading"} <= kinds
-        reading = next(event for event in seen if event["kind"] == "reading")
+        assert {"records", "halt", "buses", "readings"} <= kinds
+        reading = next(event["readings"][0] for event in seen if event["kind"] == "readings")
         assert (reading["tool"], reading["args"], reading["values"]) == (
             "gpio.set", {"line": "LAMP", "value": 1}, {"value": 1},
         )  # fmt: skip
@@ -226,12 +226,14 @@ async def test_an_observer_that_falls_behind_gets_a_snapshot_that_says_what_it_r
     autojump_clock, cell, monkeypatch
 ) -> None:
     monkeypatch.setattr(observe, "MOST_KEPT", 8)
+    monkeypatch.setattr(observe, "MOST_GATHERED", 2)
     async with cell.client(ALICE) as client, client.open_session() as session:
         async with cell.client(BOB) as other, other.open_session() as watcher:
             state = {}
             await observed(watcher.observe(), state, lambda state: state)
         for number in range(10):
             await session.gpio.set("LAMP", number % 2)
+            await trio.sleep(0.2)
         async with cell.client(BOB) as other, other.open_session() as watcher:
             known = state["seq"]
             events = watcher.observe(stream=state["stream"], from_seq=known + 1)
@@ -265,6 +267,7 @@ async def test_a_reader_in_this_process_that_does_not_read_gets_a_snapshot_inste
         await observed(events, state, lambda state: state)
         for number in range(10):
             await session.gpio.set("LAMP", number % 2)
+            await trio.sleep(0.2)
         await trio.sleep(1)
         await session.gpio.set("MOTOR", 1)
         seen = await observed(

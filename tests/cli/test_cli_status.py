@@ -117,13 +117,14 @@ def test_top_without_textual_names_the_extra_and_plain(local_cli, monkeypatch):
 def test_every_kind_of_event_is_one_line_without_control_characters():
     event = {"ts": "2026-01-02T03:04:05.678Z", "seq": 1, "stream": "s"}
     record = {"event": "task.submit", "intent": "a\nb\x1b[2J", "steps": [{"tool": "gpio.get", "args": {"line": 1}}]}
-    line = status.event_line({**event, "kind": "record", "record": record})
+    (line,) = status.event_lines({**event, "kind": "records", "records": [{"ts": event["ts"], **record}]})
     assert line.startswith("03:04:05.678  task.submit")
     assert ("\n" in line, "\x1b" in line, "steps=gpio.get line=1" in line) == (False, False, True)
     halt = {"halted": True, "since": "now", "reason": "smoke", "by": "uid:1"}
-    assert "halted since now by uid:1: smoke" in status.event_line({**event, "kind": "halt", "halt": halt})
+    assert "halted since now by uid:1: smoke" in status.event_lines({**event, "kind": "halt", "halt": halt})[0]
     changed = [{"bus": "gpio:sim", "line": 17, "value": 1, "owner": {"principal": "uid:1", "session_id": "S"}}]
-    assert status.event_line({**event, "kind": "lines", "lines": changed}).endswith("gpio:sim 17=1 (uid:1)")
+    (line,) = status.event_lines({**event, "kind": "lines", "lines": changed})
+    assert line.endswith("gpio:sim 17=1 (uid:1)")
 
 
 # --- approve --------------------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ KEPT = ROOT / "test-artefacts"
 """Where screenshots are kept for a person to look at."""
 AXE = ROOT / ".node" / "node_modules" / "axe-core" / "axe.min.js"
 VIEWS = ("board", "tasks", "approvals", "timeline", "system")
-TOKENS = {name: f"hearth_{name}-of-the-dashboard" for name in ("operator", "watcher", "agent", "nobody")}
-TAB, ENTER, SPACE = ("Tab", 9), ("Enter", 13, "\r"), (" ", 32, " ")
+TOKENS = {name: f"hearth_{name}-of-the-dashboard" for name in ("operator", "watcher", "clerk", "agent", "nobody")}
+TAB, ENTER, SPACE, DOWN = ("Tab", 9), ("Enter", 13, "\r"), (" ", 32, " "), ("ArrowDown", 40)
 
 
 def entry(name: str, more: str = "") -> str:
@@ -38,6 +38,7 @@ def entry(name: str, more: str = "") -> str:
 POLICY = (
     entry("operator", 'max_risk = 3\nrights = ["observe", "approve", "reset_halt", "admin"]')
     + entry("watcher", 'rights = ["observe"]')
+    + entry("clerk", 'rights = ["observe", "approve", "reset_halt"]\napproval = [{ from_risk = 2 }]')
     + entry("agent", "max_risk = 2\napproval = [{ from_risk = 2, other = true }]")
     + entry("nobody")
     + '[[policy]]\nname = "local"\nmatch = { any = true }\n'
@@ -114,6 +115,16 @@ async def tab_to(tab: Tab, selector: str) -> None:
     raise AssertionError(f"Tab does not lead to {selector}")
 
 
+async def choose(tab: Tab, selector: str, value: str) -> None:
+    """Move to a list by the Tab key, and down in it until the value is chosen."""
+    await tab_to(tab, selector)
+    for _ in range(60):
+        if await tab.evaluate(f"document.querySelector({json.dumps(selector)}).value") == value:
+            return
+        await press(tab, *DOWN)
+    raise AssertionError(f"{value} is not in {selector}")
+
+
 async def test_each_view_shows_what_the_daemon_does(browser: Browser, site: Site) -> None:
     tab = await enter(browser, site)
     assert "token" not in await tab.evaluate("location.href")
@@ -169,6 +180,86 @@ async def test_by_keyboard_alone_a_plan_is_approved_and_the_daemon_halted_and_re
         assert not (await agent.halt_status()).halted
     (record,) = site.daemon.records(event="halt")
     assert record["reason"] == "by a person at the dashboard"
+
+
+async def test_by_keyboard_alone_a_person_submits_approves_halts_and_resets(browser: Browser, site: Site) -> None:
+    tab = await enter(browser, site, "clerk")
+    await tab_to(tab, "nav a[href='#tasks']")
+    await press(tab, *ENTER)
+    await tab_to(tab, "#new-task summary")
+    await press(tab, *ENTER)
+    await tab.until("document.querySelectorAll('#new-tool option').length > 1")
+    await choose(tab, "#new-tool", "gpio.set")
+    await tab_to(tab, "#new-arg-line")
+    await tab.type("LED")
+    await choose(tab, "#new-arg-value", "1")
+    await tab_to(tab, "#new-intent")
+    await tab.type("light the lamp")
+    await press(tab, *ENTER)
+    await tab.until("document.activeElement === document.querySelector('#new-task .card')")
+    assert "value=0" in await tab.evaluate(text("#new-task .card"))
+    await tab_to(tab, "#new-task .card button.good")
+    await press(tab, *ENTER)
+    await tab_to(tab, "nav a[href='#approvals']")
+    await press(tab, *ENTER)
+    await tab.until(f"{text('#approvals article')}.includes('light the lamp')")
+    await tab_to(tab, "#approvals article button.good")
+    await press(tab, *ENTER)
+    await tab.until(f"{text('#notice')} === 'light the lamp: SUCCESS'")
+    await tab_to(tab, "nav a[href='#board']")
+    await press(tab, *ENTER)
+    led = "[...document.querySelectorAll('#board tbody tr')].find((row) => row.cells[0].innerText === 'LED')"
+    await tab.until(f"{led}?.cells[2].innerText === '1'")
+    await press(tab, "h", 72, "h")
+    await tab.until(f"!document.querySelector('#reset').hidden && {led}.cells[2].innerText === '0'")
+    await tab_to(tab, "#reset")
+    await press(tab, *ENTER)
+    await tab_to(tab, "#reset-now")
+    await press(tab, *ENTER)
+    await tab.until("document.querySelector('#halted').hidden")
+    assert tab.errors == []
+    done = ("plan.prepare", "plan.approve", "plan.execute", "halt", "halt.reset")
+    assert [record["event"] for record in site.daemon.records() if record["event"] in done] == list(done)
+
+
+async def test_a_task_that_cannot_run_says_why_and_one_that_is_discarded_is_withdrawn(
+    browser: Browser, site: Site
+) -> None:
+    tab = await enter(browser, site, "clerk")
+    await go(tab, "tasks")
+    await tab.click("#new-task summary")
+    await tab.until("document.querySelectorAll('#new-tool option').length > 1")
+    await choose(tab, "#new-tool", "gpio.set")
+    await tab.click("#new-arg-line")
+    await tab.type("LET")
+    await choose(tab, "#new-arg-value", "1")
+    await tab.click("#new-task button[type=submit]")
+    await tab.until(f"{text('#notice')}.includes('LED')")  # the nearest name
+    await tab.evaluate("document.querySelector('#new-arg-line').value = '17'; 1")
+    await tab.click("#new-task button[type=submit]")
+    await tab.until("!document.querySelector('#new-task .card').hidden")
+    await tab.click("#new-task .card button:not(.good)")
+    await tab.until("document.querySelector('#new-task .card').hidden")
+    await trio.to_thread.run_sync(lambda: site.daemon.recorded(event="plan.reject"))
+    assert not site.daemon.records(event="plan.execute")
+
+
+async def test_what_was_driven_from_the_page_is_safe_after_signing_out(browser: Browser, site: Site) -> None:
+    tab = await enter(browser, site)
+    await go(tab, "tasks")
+    await tab.click("#new-task summary")
+    await tab.until("document.querySelectorAll('#new-tool option').length > 1")
+    await choose(tab, "#new-tool", "gpio.set")
+    await tab.click("#new-arg-line")
+    await tab.type("LED")
+    await choose(tab, "#new-arg-value", "1")
+    await tab.click("#new-task button[type=submit]")
+    await tab.until("!document.querySelector('#new-task .card').hidden")
+    await tab.click("#new-task .card button.good")
+    await tab.until(f"{text('#notice')}.endsWith('SUCCESS')")
+    await tab.click("#sign-out")
+    closed = await trio.to_thread.run_sync(lambda: site.daemon.recorded(event="session.close"))
+    assert (closed["reason"], len(closed["safe"])) == ("closed by the client", 1), closed
 
 
 async def test_h_in_a_text_field_is_a_letter(browser: Browser, site: Site) -> None:
@@ -230,7 +321,7 @@ async def test_a_daemon_that_begins_anew_is_noticed_and_the_page_says_what_it_do
         await session.gpio.set("LED", 1)
     await trio.to_thread.run_sync(site.daemon.kill)
     await tab.until("document.querySelector('#link').dataset.state === 'waiting'")
-    assert "is lost" in await tab.evaluate(text("#alarms"))
+    await tab.until(f"{text('#alarms')}.includes('is lost')")
     await trio.to_thread.run_sync(site.daemon.start)
     await tab.until("document.querySelector('#link').dataset.state === 'open'")
     await tab.until(f"{text('#notice')}.includes('has begun anew')")
@@ -272,6 +363,8 @@ async def test_axe_finds_nothing_in_any_view_and_both_themes(browser: Browser, s
         await agent.prepare("light the lamp", [step("gpio.set", line="LED", value=1)])
         await agent.run("hw.sensor.read", sensor="tank")
         waiting = await agent.submit("wait", [step("gpio.watch", line="BUTTON", timeout_ms=60_000)])
+        await tab.evaluate("document.querySelector('#new-task').open = true; 1")
+        await tab.until("document.querySelectorAll('#new-tool option').length > 1")
         for view in VIEWS:
             await go(tab, view)
             await tab.until("document.querySelector('main').innerText.length > 40")
@@ -313,9 +406,10 @@ def test_the_model_adds_up_the_stream_as_the_python_client_does() -> None:
         {"event": "task.step.finish", **ids, "step_index": 0, "status": "SUCCESS", "latency_ms": 1},
     ]
     first = {"stream": "s", "seq": 3, "ts": state["ts"], "kind": "snapshot", "missed": None, "state": state}
+    timed = [{"ts": state["ts"], **record} for record in records]
     events = [first] + [
-        {"stream": "s", "seq": 4 + index, "ts": state["ts"], "kind": "record", "record": record}
-        for index, record in enumerate(records)
+        {"stream": "s", "seq": 4 + index, "ts": state["ts"], "kind": "records", "records": some}
+        for index, some in enumerate((timed[:1], timed[1:]))
     ]
     mine: dict[str, Any] = {}
     for event in events:

@@ -381,6 +381,8 @@ async def test_a_tool_a_method_and_a_status_are_there_from_the_start(served):
 
 async def test_a_scrape_writes_nothing_waits_for_no_actor_and_has_as_many_lines_as_the_board_has_parts(served):
     journal = served.runtime.parts.journal
+    with trio.fail_after(30):
+        await passes(lambda: journal.head[0] >= 2)  # the start, and its signature: its key is made in a thread
     before = journal.head
     here = trio.lowlevel.current_task()
     sizes = set()

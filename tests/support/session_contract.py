@@ -701,9 +701,9 @@ class SessionContract:
                 told = await anext(events)
                 assert told["seq"] == state["seq"] + 1
                 observing.apply(state, told)
-                record = told.get("record", {})
-                seen += [record["event"]] if record.get("session_id") == session.session_id else []
-                ended = record.get("event") == "task.finish"
+                records = [one for one in told.get("records", ()) if one.get("session_id") == session.session_id]
+                seen += [record["event"] for record in records]
+                ended = "task.finish" in seen
             assert seen == ["task.submit", "task.step.start", "task.step.finish", "task.finish"]
             assert state["tasks"] == []
             fresh = await watcher.observe_state()

@@ -24,7 +24,6 @@ let client = null;
 let session = null;
 let you = { principal: "", policy: "", rights: [] };
 let views = null;
-let drawnAt = 0;
 let opening = false;
 
 // --- signing in -------------------------------------------------------------------------------------------------------
@@ -35,6 +34,8 @@ const token = {
 };
 
 function signedOut(why) {
+  // What was driven from here goes to its safe state now, and not when the session has been idle for long enough.
+  session?.close().catch(() => undefined);
   client?.close();
   client = session = null;
   token.keep(null);
@@ -217,10 +218,12 @@ function route() {
 
 let downBefore = "";
 
+/** Draw a frame, and have the next one drawn; a page that is out of sight is not drawn. */
 function draw() {
-  const now = performance.now();
-  if (model.state && now - drawnAt >= FRAME_MS) {
-    drawnAt = now;
+  // First: a fault in one frame must not be the last one. A frame of its own for each display refresh would cost more
+  // than all that is drawn.
+  setTimeout(() => requestAnimationFrame(draw), FRAME_MS);
+  if (model.state) {
     if (!views) makeViews();
     const dirty = model.take();
     const wanted = location.hash.slice(1) in VIEWS ? location.hash.slice(1) : "board";
@@ -234,7 +237,6 @@ function draw() {
     downBefore = down;
     views[wanted].render(dirty.has("view") || dirty.has("snapshot") ? null : dirty);
   }
-  requestAnimationFrame(draw);
 }
 
 // --- the beginning ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 /** The view of what waits for a person: plans with each step before and after, and jobs (HCP). */
 
-import { ago, args, clock, list, make, say, show, who } from "./dom.js";
+import { ago, args, clock, list, make, say, show, table, who } from "./dom.js";
 
 const NOT_SERVED = -32601;
 
@@ -50,13 +50,8 @@ export class Approvals {
   }
 
   #plan(plan) {
-    const rows = plan.steps.map((step) =>
-      make("tr", {}, make("th", { scope: "row" }, make("code", {}, step.tool), " ", args(step.args)), make("td", {}, shown(step.before)), make("td", {}, shown(step.after))),
-    );
-    const head = make("tr", {}, ...["Step", "Before", "After"].map((name) => make("th", { scope: "col" }, name)));
-    const steps = make("table", {}, make("caption", { class: "unseen" }, "Steps of the plan"), make("thead", {}, head), make("tbody", {}, ...rows));
     const risk = `risk ${plan.effective_risk}, from ${who(plan.principal)}, until ${clock(plan.expires_at)}`;
-    return this.#card(plan.intent || "(no intent)", risk, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Steps" }, steps), plan.may_approve, {
+    return this.#card(plan.intent || "(no intent)", risk, planSteps(plan), plan.may_approve, {
       id: plan.plan_id,
       approve: () => this.session().approve(plan),
       reject: (reason) => this.session().reject(plan, reason),
@@ -100,6 +95,16 @@ export class Approvals {
     card._waits = waits;
     return card;
   }
+}
+
+/** A table of a plan's steps, with what each changes. */
+export function planSteps(plan) {
+  const { element, body } = table("Steps of the plan", "Step", "Before", "After");
+  for (const step of plan.steps) {
+    const name = make("th", { scope: "row" }, make("code", {}, step.tool), " ", args(step.args));
+    body.append(make("tr", {}, name, make("td", {}, shown(step.before)), make("td", {}, shown(step.after))));
+  }
+  return element;
 }
 
 function updateCard(card, { plan }) {

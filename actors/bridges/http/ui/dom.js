@@ -71,9 +71,9 @@ export function figure(value) {
   return Number(value.toPrecision(5)).toString();
 }
 
-/** A principal as people tell it from others: of a token's digest the beginning. */
+/** A principal as people tell it from others: of a token's digest the beginning. A stop sequence is no principal's. */
 export function who(principal) {
-  return principal.replace(/^(token:[0-9a-f]{12})[0-9a-f]+$/, "$1…");
+  return (principal ?? "the daemon").replace(/^(token:[0-9a-f]{12})[0-9a-f]+$/, "$1…");
 }
 
 /** Arguments as people write them: line=LED value=1. */

@@ -90,8 +90,8 @@ export class Model {
     else if (kind === "lines") event.lines.forEach((line) => this.#line(line, at));
     else if (kind === "buses") Object.assign(this.state.buses, event.buses);
     else if (kind === "halt" || kind === "approvals" || kind === "health") this.state[kind] = event[kind];
-    else if (kind === "reading") this.#reading(event, at);
-    else if (kind === "record") this.#record(event.record, event.ts);
+    else if (kind === "readings") event.readings.forEach((reading) => this.#addPoints(reading, Date.parse(reading.ts) / 1000));
+    else if (kind === "records") this.#addRecords(event.records);
     this.last = { stream: event.stream, seq: event.seq };
     this.dirty.add(kind);
   }
@@ -121,10 +121,6 @@ export class Model {
     if (changes.length > CHANGES) changes.splice(0, changes.length - CHANGES);
   }
 
-  #reading(event, at) {
-    this.#addPoints(event, at);
-  }
-
   #addPoints({ tool, args, values }, at) {
     if (tool.startsWith("gpio.")) return; // the levels of lines are shown as lines
     const of = Object.values(args).join(" ") || tool;
@@ -139,8 +135,15 @@ export class Model {
     }
   }
 
-  #record(record, ts) {
+  #addRecords(records) {
+    for (const record of records) this.#record(record);
+    this.records.push(...records);
+    if (this.records.length > MOST_RECORDS) this.records.splice(0, this.records.length - MOST_RECORDS);
+  }
+
+  #record(record) {
     const { state } = this;
+    const { ts } = record;
     const task = record.task_id && state.tasks.find((one) => one.task_id === record.task_id);
     const without = (items, key) => items.filter((one) => one[key] !== record[key]);
     if (record.event === "session.open") {
@@ -164,8 +167,6 @@ export class Model {
         this.#end(task, record, ts);
       }
     }
-    this.records.push({ ...record, ts });
-    if (this.records.length > MOST_RECORDS) this.records.splice(0, this.records.length - MOST_RECORDS);
   }
 
   /** Put a task among the ended ones; one that is as an earlier one was takes its place, and is counted. */
@@ -180,7 +181,7 @@ export class Model {
   addOlder(records) {
     const oldest = this.records.length ? Date.parse(this.records[0].ts) : Infinity;
     this.records = [...records.filter((record) => Date.parse(record.ts) < oldest), ...this.records];
-    this.dirty.add("record");
+    this.dirty.add("records");
   }
 
   /** Forget everything: another person has signed in. */

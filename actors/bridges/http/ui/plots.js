@@ -26,12 +26,19 @@ const seen = new IntersectionObserver((entries) => {
   for (const entry of entries) entry.target._onScreen = entry.isIntersecting;
 });
 
+// To ask an element for its width makes the browser lay out the page, once for each plot in each frame.
+const sized = new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) Object.assign(target, { _width: contentRect.width, _height: contentRect.height });
+});
+
 /** A figure of one series. `marks(plot)` draws over it; `draw(series, from, to)` brings it up to date, if it is in sight. */
 export class Plot {
   #plot = null;
   #width = 0;
   #theme = "";
   #rows = "";
+  #drawnTo = -Infinity;
+  #drawnFrom = 0;
 
   constructor(title, marks = () => undefined) {
     this.title = title;
@@ -44,14 +51,20 @@ export class Plot {
     this.details = make("details", { ontoggle: () => (this.#rows = "") }, make("summary", {}, "As a table"), table);
     this.element = make("figure", { class: "series" }, this.caption, this.canvas, this.details);
     seen.observe(this.element);
+    sized.observe(this.canvas);
   }
 
   draw(series, from, to) {
     if (this.element._onScreen === false) return;
+    const width = Math.max(160, this.canvas._width ?? this.canvas.clientWidth);
+    // Time moves a plot of a minute by a pixel six times a second: to draw it more often shows nothing more.
+    const moved = Math.abs(to - this.#drawnTo) + Math.abs(to - from - this.#drawnFrom);
+    if (moved < (to - from) / width) return;
+    this.#drawnTo = to;
+    this.#drawnFrom = to - from;
     const [times, values] = series.since(from);
     say(this.caption, summary(this.title, values, figure));
     if (this.details.open) this.#table(times, values);
-    const width = Math.max(160, this.canvas.clientWidth);
     const theme = colour("--live") + colour("--edge");
     if (!this.#plot || theme !== this.#theme) this.#make(width, theme);
     else if (width !== this.#width) this.#plot.setSize({ width, height: HEIGHT });
@@ -104,8 +117,12 @@ function range(values) {
 /** Draw the level of a line over time: a step plot; where the level is not known there is nothing. */
 export function drawLevel(canvas, changes, from, to) {
   const scale = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth * scale;
-  const height = canvas.clientHeight * scale;
+  if (canvas._width === undefined) {
+    canvas._width = canvas._height = 0;
+    sized.observe(canvas);
+  }
+  const width = Math.round(canvas._width * scale);
+  const height = Math.round(canvas._height * scale);
   if (!width) return;
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");

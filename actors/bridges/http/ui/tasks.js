@@ -1,17 +1,19 @@
-/** The view of what runs: live tasks with their steps, and those that have ended since the page was opened. */
+/** The view of what runs: a form for another task, live tasks with their steps, and those that have ended. */
 
 import { ago, args, list, make, say, show, who } from "./dom.js";
+import { Submit } from "./submit.js";
 
 const SHOWN_STEPS = 40;
 
 export class Tasks {
-  constructor(root, { model, session, you, fail }) {
+  constructor(root, { model, session, you, fail, tell }) {
     Object.assign(this, { model, session, you, fail });
     this.live = make("div", { class: "cards" });
     this.ended = make("div", { class: "cards" });
     this.none = make("p", { class: "soft" }, "No task is running.");
     this.endedTitle = make("h2", {}, "Ended");
-    root.append(make("h1", { id: "tasks-title" }, "Tasks"), make("h2", {}, "Running"), this.none, this.live, this.endedTitle, this.ended);
+    const submit = new Submit({ session, fail, tell });
+    root.append(make("h1", { id: "tasks-title" }, "Tasks"), submit.element, make("h2", {}, "Running"), this.none, this.live, this.endedTitle, this.ended);
   }
 
   render() {

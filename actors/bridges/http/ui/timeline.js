@@ -42,7 +42,7 @@ export class Timeline {
       this.#began = true;
       void this.#read();
     }
-    if (dirty && !dirty.has("record") && !dirty.has("snapshot")) return;
+    if (dirty && !dirty.has("records") && !dirty.has("snapshot")) return;
     const reads = new Set(this.reads.checked ? [] : this.model.records.filter(onlyReads).map((record) => record.task_id));
     const told = (record) => !QUIET.test(record.event) && !(record.task_id && reads.has(record.task_id));
     const shown = this.model.records.filter(told).slice(-SHOWN).reverse();
