@@ -15,7 +15,7 @@ from hearth.policy.principal import Principal
 
 from . import orders
 from .carriers import Pipe, line_of
-from .terms import APPROVER, PRINCIPALS, UNLISTED
+from .terms import APPROVER, AUTHOR, PRINCIPALS, UNLISTED
 
 ACTIONS = {
     "submit": 30,
@@ -67,6 +67,8 @@ class Connection:
         self.principal = principal
         self.room = room
         self.over = False
+        self.observed: dict = {}
+        """The params of the last observe.event."""
         self.waiting: dict[int, tuple] = {}
         """Requests without an answer: what is learned from it."""
         self.arrived = trio.Event()
@@ -110,6 +112,8 @@ class Connection:
         """Take from answers what later actions need."""
         document = json.loads(line)
         for answer in document if isinstance(document, list) else [document]:
+            if answer.get("method") == "observe.event":
+                self.observed = answer["params"]
             learn = self.waiting.pop(answer.get("id"), None) if "method" not in answer else None
             if learn is not None and "result" in answer:
                 self.client.learned(learn, answer["result"])
@@ -171,6 +175,9 @@ class Client:
     async def run(self, nursery, trims) -> None:
         """Do what the plan says, but for what is trimmed."""
         self.nursery = nursery
+        beside = random.Random(f"{self.scenario.seed}/observe/c{self.number}")
+        if beside.random() < 0.2:
+            nursery.start_soon(self.observe_beside, beside)
         for at, (pause, kind) in enumerate(plan(self.scenario.seed, self.number)):
             name = f"c{self.number}.{at}"
             await trio.sleep(pause)
@@ -513,6 +520,32 @@ class Client:
             other.send(other.request(method, params, ("got", other.sessions[0])))
             await other.hear(1)
         other.go("close")
+
+    async def observe_beside(self, rng) -> None:
+        """Observe the runtime for a while on a connection of one's own, mostly as one who may; go away and come back."""
+        other = Client(self.scenario, self.number)
+        uid = int(rng.choice([APPROVER] * 3 + [AUTHOR]).partition(":")[2])
+        other.principal = Principal(kind="unix", uid=uid, gid=uid)
+        other.name, other.nursery = f"c{self.number}.observer", self.nursery
+        other.ears = rng.choice(["good", "good", "slow"])
+        stream: dict = {}
+        for _ in range(rng.choice([1, 2, 3])):
+            await trio.sleep(rng.random() * rng.choice([0.01, 0.5]))
+            if not await other.connect():
+                continue
+            connection = other.connection
+            assert connection is not None
+            other.sessions.clear()
+            other.open_session()
+            await other.hear(2)
+            if other.sessions and not connection.over:
+                other.send(other.request("observe.subscribe", {"session_id": other.sessions[0], **stream}))
+                await trio.sleep(rng.choice([0.3, 2, 6]))
+                if connection.observed:
+                    last = connection.observed
+                    stream = {"stream": last["stream"], "from_seq": last["seq"] + rng.choice([1, 1, 1, 0, 7])}
+            if not connection.over:
+                other.go(rng.choice(LEAVING))
 
     async def break_session(self) -> None:
         """Use a tool that has a bug in what the session itself asks it."""

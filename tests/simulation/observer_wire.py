@@ -59,7 +59,7 @@ class Answer:
 
 
 class Event:
-    """One task.event that a client was sent."""
+    """One task.event, or observe.event, that a client was sent."""
 
     __slots__ = ("at", "client", "number", "params")
 
@@ -90,6 +90,8 @@ class Client:
         self.notifications: list[Request] = []
         self.answers: list[Answer] = []
         self.events: list[Event] = []
+        self.observed: list[Event] = []
+        """The observe.event notifications."""
         self.bad: list[int] = []
         """Lines, and members of batches, that are no requests: they are answered with an id of null or their own."""
         self.oversized = False
@@ -159,6 +161,8 @@ class Client:
             params = value.get("params")
             if value["method"] == "task.event" and type(params) is dict and "id" not in value:
                 self.events.append(Event(self.number, entry, params))
+            elif value["method"] == "observe.event" and type(params) is dict and "id" not in value:
+                self.observed.append(Event(self.number, entry, params))
             elif "id" in value:
                 self.unreadable.append(entry.number)
         else:

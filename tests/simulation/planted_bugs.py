@@ -445,5 +445,32 @@ BUGS = (
         "a silent session is closed in its time, and no other",
         seed=9,
     ),
+    Bug(
+        "observer-without-right",
+        "an observer is asked for no right",
+        "hearth.actors.session",
+        '        self._grant.require("observe")\n',
+        "",
+        "only a principal with the right to observe is told of others",
+        seed=5,
+    ),
+    Bug(
+        "resumed-one-late",
+        "an observer that comes back goes on one event too late",
+        "hearth.actors.observe",
+        "return from_seq if known and from_seq is not None else 0",
+        "return from_seq + 1 if known and from_seq is not None else 0",
+        "an observer misses no event without being told",
+        seed=29,
+    ),
+    Bug(
+        "record-not-seen",
+        "the records of a tenth of a second are told without the last",
+        "hearth.actors.observe",
+        "            self.log.publish(kind, {kind: gathered})\n",
+        "            self.log.publish(kind, {kind: gathered[:-1] or gathered})\n",
+        "what an observer sees of the log is what the log has, in its order",
+        seed=5,
+    ),
 )
 BY_NAME = {bug.name: bug for bug in BUGS}

@@ -49,7 +49,7 @@ BY_RISK = {0: [1000, 1], 1: [200, 1], 2: [200, 1], 3: [1, 1]}
 OWN_RATES = {"i2c.scan": [5, 1]}
 UNLISTED = "uid:1005"
 APPROVER = "uid:1002"
-"""Who may approve the plans of others."""
+"""Who may approve the plans of others, and observe."""
 AUTHOR = "uid:1001"
 """Whose plans need the approval of another, although it may approve those of others."""
 
@@ -64,7 +64,7 @@ def policy_of(terms):
             max_risk_ceiling=entry["ceiling"],
             tools=tuple(entry["patterns"]),
             rate={pattern: f"{count}/{period}s" for pattern, (count, period) in entry["patterns_rates"].items()},
-            rights=("approve",) if key in (APPROVER, AUTHOR) else (),
+            rights=(*(("approve",) if key in (APPROVER, AUTHOR) else ()), *(("observe",) if entry["observes"] else ())),
             approval=(ApprovalConfig(**entry["approval"]),) if entry["approval"] else (),
         )
         for key, entry in terms["policy"].items()
@@ -142,6 +142,7 @@ def make_terms(rng):
             "patterns": entry["tools"],
             "patterns_rates": entry["rates"],
             "approval": entry.get("approval"),
+            "observes": key == APPROVER,
         }
     widths = {"files": 4, "system": 2}
     return {

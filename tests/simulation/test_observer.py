@@ -47,6 +47,7 @@ TERMS = {
             "rates": {"i2c.write": [2, 1]},
         },
         "bob": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.get"], "rates": {}},
+        "dora": {"max_risk": 0, "ceiling": 0, "tools": [], "rates": {}, "observes": True},
     },
     "limits": {
         "bus_queue": 2,
@@ -1009,6 +1010,65 @@ def stopped(how):
     s.now = 5.0
     s.tell("daemon.told", signal="SIGTERM")
     s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+def observing(s, principal="dora", **more):
+    """An observer that has subscribed, and the first event that it is sent."""
+    s.client(2, principal)
+    s.session("s2", client=2, principal=principal)
+    s.call("observe.subscribe", {"ok": True, "stream": "S", "last_seq": 0}, client=2, session_id="s2", **more)
+
+
+def observed(s, seq, kind="records", **members):
+    params = {"stream": "S", "seq": seq, "ts": "2026-01-01T00:00:00.000Z", "kind": kind, **members}
+    s.hear({"jsonrpc": "2.0", "method": "observe.event", "params": params}, 2)
+
+
+@case("only a principal with the right to observe is told of others", "without the right")
+def permitted(how):
+    s = Scribe()
+    observing(s, "alice" if how else "dora")
+    observed(s, 0, "snapshot", missed=None, state={})
+    return s.done()
+
+
+@case("an observer misses no event without being told", "a gap", "twice", "another stream", "not from where it asked")
+def observer_numbered(how):
+    s = Scribe()
+    observing(s, **({"stream": "S", "from_seq": 1} if how == "not from where it asked" else {}))
+    if how == "not from where it asked":
+        observed(s, 2, "health", health={})
+        return s.done()
+    observed(s, 4, "snapshot", missed=None, state={})
+    observed(s, 5, "health", health={})
+    if how == "another stream":
+        s.hear({"jsonrpc": "2.0", "method": "observe.event", "params": {"stream": "T", "seq": 6, "kind": "health"}}, 2)
+    else:
+        observed(s, {None: 6, "a gap": 7, "twice": 5}[how], "health", health={})
+    return s.done()
+
+
+@case("what an observer sees of the log is what the log has, in its order", "left out", "turned", "not on record")
+def observer_told(how):
+    s = Scribe()
+    observing(s)
+    observed(s, 0, "snapshot", missed=None, state={})
+    seen = []
+    for number in range(4):
+        fields = {"session_id": f"x{number}", "principal": "bob"}
+        s.record("session.open", **fields)
+        seen.append({"ts": "2026-01-01T00:00:00.000Z", "event": "session.open", **fields})
+        s.record("session.close", **fields)
+        seen.append({"ts": "2026-01-01T00:00:00.000Z", "event": "session.close", **fields})
+    if how == "left out":
+        del seen[3]
+    elif how == "turned":
+        seen[2], seen[3] = seen[3], seen[2]
+    elif how == "not on record":
+        seen.append({"event": "session.open", "session_id": "x9", "principal": "bob"})
+    observed(s, 1, records=seen[:3])
+    observed(s, 2, records=seen[3:])
     return s.done()
 
 

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from . import audit, buses, effects, ends, events, halts, interlocks, limits, plans, sessions, tasks, wire
+from . import (
+    audit,
+    buses,
+    effects,
+    ends,
+    events,
+    halts,
+    interlocks,
+    limits,
+    observers,
+    plans,
+    sessions,
+    tasks,
+    wire,
+)
 
 ALL = (
     buses.overlap,
@@ -46,6 +60,9 @@ ALL = (
     sessions.owned,
     interlocks.guarded,
     plans.approved,
+    observers.permitted,
+    observers.numbered,
+    observers.told,
     halts.halted,
     halts.safe,
     ends.ends,
