@@ -13,12 +13,11 @@ import pytest
 
 from hearth.cli import bundle
 from hearth.cli.bundle import REDACTED, Parts, redact
-from hearth.policy.principal import new_token
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TOKEN = new_token()
+TOKEN = f"hearth_{'aZ7-_' * 8}aZ7"
 DIGEST = hashlib.sha256(TOKEN.encode()).hexdigest()
 PASSWORD = "correct-horse-battery"
 CONFIG = f"""
