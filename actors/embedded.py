@@ -21,20 +21,21 @@ from attrs import define, evolve, field
 from hearth._util.exceptions import unwrapped
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts
-from hearth.actors.events import EventReader
+from hearth.actors.events import EventReader, HistoryEnd
 from hearth.actors.mailbox import Slot
 from hearth.actors.messages import CloseSession
 from hearth.actors.runtime import Runtime
 from hearth.actors.send_queue import SendQueue
+from hearth.client.events import Following, WholeFollowing
 from hearth.client.jobs import JobsClient
-from hearth.client.session import ClientSession, Following, SessionLink, TakeBack, require_trio, wrong_thread
+from hearth.client.session import ClientSession, SessionLink, TakeBack, require_trio, wrong_thread
 from hearth.config.model import Config
 from hearth.drivers.boards import Board
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
 from hearth.hcp import why_not_served
 from hearth.policy.principal import embedded
 from hearth.policy.rules import RIGHTS, Match, PolicyEntry
-from hearth.protocol.client import read_event
+from hearth.protocol.client import Outcome, read_event
 from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.known import read_params, with_ignored
 from hearth.protocol.methods import METHODS, SessionOpen
@@ -66,12 +67,22 @@ class LocalFollower:
 
     def __init__(self) -> None:
         self.gone = False
-        self.reader: EventReader | None = None
+        self.log: History | None = None
+        self._from_seq = 1
+        self._reader: EventReader | None = None
 
     def follow(self, log: History, from_seq: int) -> None:
         """See EventSink."""
         if not self.gone:
-            self.reader = EventReader(log, from_seq)
+            self.log, self._from_seq = log, from_seq
+
+    async def next(self) -> Mapping[str, Any] | None:
+        """Return the next event, or None after the last."""
+        if self._reader is None:
+            # Only now: a caller that waits for the end alone is not to be woken for each event.
+            assert self.log is not None, "read before the subscription"
+            self._reader = EventReader(self.log, self._from_seq)
+        return None if self._reader.gone else await anext(self._reader, None)
 
     def unfollow(self, log: History) -> None:
         """See EventSink."""
@@ -80,8 +91,8 @@ class LocalFollower:
     def close(self) -> None:
         """Read no more."""
         self.gone = True
-        if self.reader is not None:
-            self.reader.close()
+        if self._reader is not None:
+            self._reader.close()
 
 
 class LocalLink(SessionLink):
@@ -114,7 +125,7 @@ class LocalLink(SessionLink):
 
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
-    ) -> tuple[Mapping[str, Any], Following[TaskEvent] | None]:
+    ) -> tuple[Mapping[str, Any], WholeFollowing | None]:
         """See SessionLink."""
         following = LocalFollowing(self, {})
         follower = following.follower
@@ -123,7 +134,7 @@ class LocalLink(SessionLink):
         except BaseException:
             follower.close()
             raise
-        return answer, None if follower.reader is None else following
+        return answer, None if follower.log is None else following
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """See SessionLink."""
@@ -181,7 +192,7 @@ class LocalLink(SessionLink):
         return LocalFollowing(self, {"session_id": session_id, "task_id": task_id, "from_seq": from_seq})
 
 
-class LocalFollowing(Following["TaskEvent"]):
+class LocalFollowing(WholeFollowing):
     """A task's history, read in the same process."""
 
     def __init__(self, link: LocalLink, params: Mapping[str, Any]) -> None:
@@ -195,10 +206,19 @@ class LocalFollowing(Following["TaskEvent"]):
 
     async def next(self) -> TaskEvent | None:
         """See Following."""
-        reader = self.follower.reader
-        assert reader is not None, "read before the subscription"
-        params = await anext(reader, None)
+        params = await self.follower.next()
         return None if params is None else read_event(params)
+
+    async def outcome(self) -> Outcome | None:
+        """See WholeFollowing."""
+        log = self.follower.log
+        assert log is not None, "asked before the subscription"
+        if not log.ended:
+            await HistoryEnd(log).wait()
+        outcome = Outcome()
+        for line in log.lines(1, log.last_seq)[0]:
+            outcome.take(read_event(orjson.loads(line)["params"]))
+        return outcome
 
     def close(self) -> None:
         """See Following."""
@@ -219,9 +239,7 @@ class LocalObserving(Following["Mapping[str, Any]"]):
 
     async def next(self) -> Mapping[str, Any] | None:
         """See Following."""
-        reader = self._follower.reader
-        assert reader is not None, "read before the subscription"
-        return await anext(reader, None)
+        return await self._follower.next()
 
     def close(self) -> None:
         """See Following."""

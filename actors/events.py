@@ -233,3 +233,26 @@ class EventReader:
         """Stop following."""
         self.gone = True
         self._log.detach(self)
+
+
+class HistoryEnd:
+    """A wait in the same process for the end of a history, which no earlier line wakes. Implements `Reader`."""
+
+    def __init__(self, log: History) -> None:
+        self._log = log
+        self._ended = trio.Event()
+        self.gone = False
+
+    def notify(self) -> None:
+        """See Reader."""
+        if self._log.ended:
+            self._ended.set()
+
+    async def wait(self) -> None:
+        """Wait until no further line will come."""
+        self._log.attach(self)
+        try:
+            await self._ended.wait()
+        finally:
+            self.gone = True
+            self._log.detach(self)

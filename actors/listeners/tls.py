@@ -21,9 +21,10 @@ import trio
 from attrs import define, field
 
 from hearth.actors.listeners.accept import AuthenticationFailed
-from hearth.actors.transport import PeerGone, SocketTransport, StreamCarrier, reason_of
+from hearth.actors.transport import PeerGone, StreamCarrier, reason_of
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.principal import from_certificate
+from hearth.transport.sockets import SocketTransport
 
 if TYPE_CHECKING:
     import socket

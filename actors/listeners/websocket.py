@@ -22,8 +22,9 @@ from hearth.actors.listeners import accept
 from hearth.actors.listeners.accept import AuthenticationFailed, Refused, no_certificate, values
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.listeners.websocket_stream import SLACK, TOO_BIG, KeepAliveTimer, RateMeter, Wire
-from hearth.actors.transport import PeerGone, SocketTransport, Unreadable
+from hearth.actors.transport import PeerGone, Unreadable
 from hearth.policy.principal import from_loopback
+from hearth.transport.sockets import SocketTransport
 
 if TYPE_CHECKING:
     import socket

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from trio_websocket import CloseReason
 
-    from hearth.actors.transport import SocketTransport
+    from hearth.transport.sockets import SocketTransport
 
 HANDSHAKE_BYTES = 16 << 10
 """Bytes of a handshake's request line and headers at most."""

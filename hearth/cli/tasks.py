@@ -23,7 +23,7 @@ from hearth.api import TERMINAL
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, report, session, standard
 from hearth.cli.tools import entry_of, require_known_args
-from hearth.client.session import EventIterator
+from hearth.client.events import EventIterator
 from hearth.errors import HearthError, InvalidParams, TaskFailed, from_wire
 from hearth.protocol.known import require_known
 

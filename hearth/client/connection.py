@@ -2,7 +2,7 @@
 
 It owns one connection with two background tasks. The reader gives each reply to its request and each event to its
 followers. The writer sends whole lines, so that a request whose caller is cancelled never leaves half a line on the
-wire. `hearth.protocol.client` knows the protocol, and `hearth.client.session` has the interface for users.
+wire. A caller that is alone on a Unix socket sends its line itself, and the writer only what the kernel does not take. `hearth.protocol.client` knows the protocol, and `hearth.client.session` has the interface for users.
 """
 
 from __future__ import annotations
@@ -18,17 +18,9 @@ import trio
 
 from hearth._util.exceptions import unwrapped
 from hearth.api import TERMINAL, TaskEvent
+from hearth.client.events import Following, Subscription, Subscriptions, WholeFollowing
 from hearth.client.jobs import JobsClient
-from hearth.client.session import (
-    ClientSession,
-    Following,
-    SessionLink,
-    Subscription,
-    Subscriptions,
-    TakeBack,
-    require_trio,
-    wrong_thread,
-)
+from hearth.client.session import ClientSession, SessionLink, TakeBack, require_trio, wrong_thread
 from hearth.errors import CarrierError, HearthError, MethodNotFound, RpcError
 from hearth.protocol.client import (
     Broken,
@@ -44,6 +36,7 @@ from hearth.protocol.client import (
 from hearth.protocol.jsonrpc import kind_of
 from hearth.transport import open_stream
 from hearth.transport.address import looked_up, named, parse
+from hearth.transport.sockets import SocketTransport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -225,7 +218,11 @@ class Client(SessionLink, JobsClient):
         """Session id -> True if the server sends events; for each session that was opened here and is still open."""
         self._jobs: JobRouter | None = None
         self._observation: Observation | None = None
+        self._send_nowait = stream.send_nowait if isinstance(stream, SocketTransport) else None
+        """Sends as much of a line as the kernel takes at once; None for a carrier that has to wait for that."""
         self._outgoing, self._to_send = trio.open_memory_channel[bytes](float("inf"))
+        self._unsent = 0
+        """Number of lines that the writer has yet to send."""
         self._abandoned = 0
         """Number of requests whose caller was cancelled and whose effect is to be undone once it is known."""
         self._settled, self._written, self._read_all = trio.Event(), trio.Event(), trio.Event()
@@ -302,9 +299,10 @@ class Client(SessionLink, JobsClient):
 
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
-    ) -> tuple[Mapping[str, Any], Following[TaskEvent] | None]:
+    ) -> tuple[Mapping[str, Any], WholeFollowing | None]:
         """See SessionLink."""
-        if not self._streams.get(params["session_id"], False):
+        session_id = params["session_id"]
+        if not self._streams.get(session_id, False):
             return await self.call("task.submit", params, compensate=compensate), None
         following: list[Subscription] = []
 
@@ -312,11 +310,16 @@ class Client(SessionLink, JobsClient):
             # `subscribe` is hearthd's own member: another server that sends events may ignore it.
             task_id = accepted.get("task_id")
             if accepted.get("subscribed") is True and type(task_id) is str:
-                subscription = Subscription(self._subscriptions, params["session_id"], task_id, 1)
+                subscription = Subscription(self._subscriptions, session_id, task_id, 1)
                 subscription.begin()
                 following.append(subscription)
 
-        answer = await self._call("task.submit", {**params, "subscribe": True}, compensate, heard)
+        def unsubscribing(accepted: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
+            if accepted.get("subscribed") is not True:
+                return None
+            return "task.events.unsubscribe", {"session_id": session_id, "task_id": accepted.get("task_id")}
+
+        answer = await self._call("task.submit", {**params, "subscribe": True}, compensate or unsubscribing, heard)
         return answer, following[0] if following else None
 
     async def _call(
@@ -349,16 +352,30 @@ class Client(SessionLink, JobsClient):
         if self._broken is not None:
             raise self._ended("before it was used")
         id_, line = self._protocol.request(method, params)
+        self._send(line)
         pending = self._pending[id_] = _Pending(id_, method, self._ended)
-        self._outgoing.send_nowait(line)
         return pending
+
+    def _send(self, line: bytes) -> None:
+        """Send a line: now if it has no company, else with the others that come in this turn. Never waits.
+
+        Raises trio.ClosedResourceError while the connection is being closed.
+        """
+        if self._send_nowait is not None and not self._pending and not self._unsent:
+            # A switch to the writer and back takes longer than all else that a request needs.
+            with suppress(trio.BrokenResourceError):  # the writer finds the same error, and knows what it means
+                line = line[self._send_nowait(line) :]
+            if not line:
+                return
+        self._outgoing.send_nowait(line)
+        self._unsent += 1
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """See SessionLink."""
         if self._broken is None:
             # A notification while the connection is being closed is dropped.
             with suppress(trio.ClosedResourceError):
-                self._outgoing.send_nowait(self._protocol.notify(method, params))
+                self._send(self._protocol.notify(method, params))
 
     def _ended(self, when: str) -> HearthError:
         """Return the error to raise: the server's refusal if it ended the connection, else CarrierError."""
@@ -407,7 +424,7 @@ class Client(SessionLink, JobsClient):
     def send_message(self, line: bytes) -> None:
         """See JobLink."""
         with suppress(trio.ClosedResourceError):
-            self._outgoing.send_nowait(line)
+            self._send(line)
 
     def settled(self) -> None:
         """See JobLink."""
@@ -429,6 +446,7 @@ class Client(SessionLink, JobsClient):
                 while self._to_send.statistics().current_buffer_used:
                     lines.append(self._to_send.receive_nowait())
                 await self._stream.send_all(b"".join(lines))
+                self._unsent -= len(lines)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # The daemon may have sent the reason before it closed: let the reader find it, or this error hides it.
             with trio.move_on_after(DRAIN_TIMEOUT):

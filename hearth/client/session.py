@@ -8,32 +8,28 @@ and its effect may still come. So each call whose effect would then belong to no
 (`compensate`): the link calls it when the late answer comes. A submission without an `idempotency_key` is cancelled;
 one with a key can be found again, and goes on.
 
-*Events.* The server sends the events of a task once for each connection, however many readers it has there.
-`Subscriptions` passes each event to the `Subscription` of every reader, which drops what it has seen. A reader that
-starts later makes the server replay the history, which the other readers get too and drop by number. The last reader
-of a task that stops unsubscribes.
+*One round trip.* A submission subscribes to its task in the same request, and the result comes from the events
+(`protocol.client.Outcome`). task.get is asked only if they do not suffice: for a dry run and a repeated submission, of
+which there are no events of steps, after a rollback whose reports a slow reader has missed, and on a server that sends
+no events, or whose `task.submit` does not subscribe. `hearth.client.events` has the subscriptions.
 
-A subscription ends with `task_finish`, with `close`, or with the connection. What has been received is read first in
-each case; after that a reader gets the end of the stream, or the error that ended the connection.
-
-All of it runs in the Trio thread. `EventIterator.__del__` alone may run elsewhere, and then does nothing.
+All of it runs in the Trio thread.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
-from attrs import define
+from attrs import define, field
 
 from hearth._util.text import suggest
 from hearth.api import Step, StepResult, TaskConstraints, TaskEvent, TaskResult
 from hearth.audit.record import args_hash
-from hearth.errors import MethodNotFound, TaskFailed, from_wire
+from hearth.client.events import EventIterator
+from hearth.errors import TaskFailed, from_wire
 from hearth.protocol.client import ProtocolViolation, read_halt, read_plan, read_task
 from hearth.protocol.jsonrpc import kind_of
 from hearth.protocol.known import require_known
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hearth.api import HaltStatus, Plan
-    from hearth.errors import HearthError
+    from hearth.client.events import Following, WholeFollowing
     from hearth.namespaces import (
         FilesNamespace,
         GpioNamespace,
@@ -51,9 +47,6 @@ if TYPE_CHECKING:
         SensorsNamespace,
         UartNamespace,
     )
-
-
-T = TypeVar("T")
 
 TakeBack: TypeAlias = "Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any]] | None]"
 """A function for a result whose caller was cancelled: returns the method and params that undo its effect, or None."""
@@ -79,64 +72,6 @@ def _instead(function: str) -> str:
     return f"and no event loop runs here: use hearth.sync{function}, or trio.run"
 
 
-class Following(ABC, Generic[T]):
-    """One subscription, to one task's events or to a runtime's; nothing happens before `start`."""
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Subscribe. Raises the RpcError of the answer, or CarrierError; it may then be called again."""
-
-    @abstractmethod
-    async def next(self) -> T | None:
-        """Return the next event, or None after the last. Cancelling this loses no event."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the subscription; idempotent, and never waits."""
-
-
-class EventIterator(Generic[T]):
-    """The iterator of `async for event in task.events()`, and of `session.observe()`.
-
-    A reader may stop early without closing it: the subscription ends with this object, at the latest with the task. A
-    timeout around one event loses none; the next call continues from there.
-    """
-
-    __slots__ = ("_following", "_started", "_thread")
-
-    def __init__(self, following: Following[T], *, started: bool = False) -> None:
-        self._following = following
-        self._started = started
-        self._thread = threading.get_ident()
-
-    def __aiter__(self) -> EventIterator[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        if not self._started:
-            await self._following.start()
-            self._started = True
-        event = await self._following.next()
-        if event is None:
-            self._following.close()
-            raise StopAsyncIteration
-        return event
-
-    async def aclose(self) -> None:
-        """End the subscription now; for `contextlib.aclosing`."""
-        self.close()
-
-    def close(self) -> None:
-        """End the subscription now; in the Trio thread."""
-        self._following.close()
-
-    def __del__(self) -> None:
-        # The garbage collector may run in any thread, and Trio objects are not thread-safe. In another thread do
-        # nothing: the subscription ends with its task.
-        if threading.get_ident() == self._thread:
-            self._following.close()
-
-
 class SessionLink(ABC):
     """The primitives that a session needs from a connection or a runtime."""
 
@@ -152,7 +87,7 @@ class SessionLink(ABC):
     @abstractmethod
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
-    ) -> tuple[Mapping[str, Any], Following[TaskEvent] | None]:
+    ) -> tuple[Mapping[str, Any], WholeFollowing | None]:
         """Call task.submit and subscribe to the task's events in the same request; None if the server cannot do that.
 
         The returned Following has started. Raises as `call`.
@@ -178,8 +113,17 @@ class ClientTask:
     _link: SessionLink
     _session_id: str
     task_id: str
-    _events: EventIterator[TaskEvent] | None = None
-    """The events that the submission subscribed to, until the first reader takes them."""
+    _following: WholeFollowing | None = None
+    """The subscription that came with the submission."""
+    _intent: str = ""
+    _tools: Sequence[str] | None = None
+    """The tools of the steps as submitted; None if the events do not have all of the result."""
+    _events: EventIterator[TaskEvent] | None = field(default=None, init=False)
+    """The events of `_following`, until the first reader takes them."""
+
+    def __attrs_post_init__(self) -> None:
+        if self._following is not None:
+            self._events = EventIterator(self._following, started=True)
 
     def __repr__(self) -> str:
         return f"<task {self.task_id}>"
@@ -197,10 +141,19 @@ class ClientTask:
 
     async def wait(self) -> TaskResult:
         """See hearth.api.Task."""
-        # The events only tell when the task has ended; task.get has the whole result.
-        async for _event in self.events():
-            pass
-        return await self.get()
+        return read_task(await self.show())
+
+    async def show(self) -> Mapping[str, Any]:
+        """Wait until the task is terminal, and return what task.get answers then, unchecked."""
+        outcome = None if self._following is None else await self._following.outcome()
+        if outcome is None:
+            async for _event in EventIterator(self._link.follow(self._session_id, self.task_id, 1)):
+                pass
+        elif self._tools is not None:
+            shown = outcome.task(self.task_id, self._intent, self._tools)
+            if shown is not None:
+                return shown
+        return await self._link.call("task.get", self._params())
 
     async def get(self) -> TaskResult:
         """See hearth.api.Task."""
@@ -293,7 +246,7 @@ class ClientSession(WithNamespaces):
         steps: Sequence[Step | Mapping[str, Any]],
         *,
         idempotency_key: str | None = None,
-        follow: bool = False,
+        follow: bool = True,
         **constraints: Unpack[TaskConstraints],
     ) -> ClientTask:
         """See hearth.api.Session."""
@@ -305,13 +258,19 @@ class ClientSession(WithNamespaces):
         # The members of a step are checked here; only the server knows the arguments of its tools.
         params = {"session_id": self.session_id, "task": task, "strict": True}
         require_known("task.submit", params)
-        events: EventIterator[TaskEvent] | None = None
         if follow:
-            answer, following = await self._link.submit(params, compensate=compensate)
-            events = None if following is None else EventIterator(following, started=True)
-        else:
-            answer = await self._link.call("task.submit", params, compensate=compensate)
-        return ClientTask(self._link, self.session_id, member(answer, "task_id", str, "task.submit"), events)
+            return await self._submitted(params, compensate)
+        answer = await self._link.call("task.submit", params, compensate=compensate)
+        return ClientTask(self._link, self.session_id, member(answer, "task_id", str, "task.submit"))
+
+    async def _submitted(self, params: Mapping[str, Any], compensate: TakeBack | None) -> ClientTask:
+        answer, following = await self._link.submit(params, compensate=compensate)
+        task_id = member(answer, "task_id", str, "task.submit")
+        task = params["task"]
+        tools: list[str] | None = [step.get("tool") for step in task["steps"]]
+        if "repeated" in answer or task.get("constraints", {}).get("dry_run"):
+            tools = None
+        return ClientTask(self._link, self.session_id, task_id, following, task["intent"], tools)
 
     def _cancelling(self, submitted: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
         task_id = submitted.get("task_id")
@@ -355,19 +314,28 @@ class ClientSession(WithNamespaces):
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.api.Session."""
-        task = await self.submit(f"run {tool}", [Step(tool, args)])
+        # Every member is known, so there is nothing for `require_known` to find.
+        task = {"intent": f"run {tool}", "steps": [{"tool": tool, "args": args}]}
+        params = {"session_id": self.session_id, "task": task, "strict": True}
+        answer, following = await self._link.submit(params, compensate=self._cancelling)
+        submitted = ClientTask(
+            self._link, self.session_id, member(answer, "task_id", str, "task.submit"), following, task["intent"], [tool]
+        )
         try:
-            done = await task.wait()
+            done = await submitted.wait()
         except BaseException:
             # Only this caller has the id of the task, so no other could cancel it.
-            self._link.notify("task.cancel", {"session_id": self.session_id, "task_id": task.task_id})
+            self._link.notify("task.cancel", {"session_id": self.session_id, "task_id": submitted.task_id})
             raise
+        finally:
+            if following is not None:
+                following.close()
         step = done.steps[0] if done.steps else StepResult(tool, done.status)
         if step.status == "SUCCESS":
             return step.result or {}
         if step.error_code is not None:
             raise from_wire({"code": step.error_code, "message": step.error, "data": step.error_data})
-        raise TaskFailed(f"task {task.task_id} {done.status}: {done.error or step.error or tool}")
+        raise TaskFailed(f"task {submitted.task_id} {done.status}: {done.error or step.error or tool}")
 
     async def task(self, task_id: str) -> ClientTask:
         """See hearth.api.Session."""
@@ -439,152 +407,3 @@ def _plan(answer: Mapping[str, Any]) -> Plan:
     if plan.hash != args_hash(shown):
         raise ProtocolViolation("the server sent a plan whose hash is not that of what it shows")
     return plan
-
-
-# --- events over a connection -----------------------------------------------------------------------------------------
-#
-# The subscriptions of one connection, with the events that were received and not read yet. The SessionLink calls the
-# daemon and reports the end of the connection.
-
-EVENTS_KEPT = 4096
-"""Limit of the events that wait for a slow reader; beyond it, the oldest `progress` event is dropped for a new one."""
-
-
-class EventsLink(Protocol):
-    """The primitives that subscriptions need from a connection."""
-
-    async def call(
-        self, method: str, params: Mapping[str, Any], *, heard: Callable[[Mapping[str, Any]], None]
-    ) -> Mapping[str, Any]:
-        """See SessionLink; `heard` is called with the result before anything after it is read."""
-        ...
-
-    def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """See SessionLink."""
-
-
-class Subscriptions:
-    """The subscriptions of one connection, by task."""
-
-    def __init__(self, link: EventsLink) -> None:
-        self.link = link
-        self.ended: Callable[[str], HearthError] | None = None
-        """Set when the connection has ended: returns the error for an operation, given its name."""
-        self._of_task: dict[str, list[Subscription]] = {}
-
-    def add(self, subscription: Subscription) -> None:
-        """Pass the events of its task to `subscription` from now on."""
-        self._of_task.setdefault(subscription.task_id, []).append(subscription)
-
-    def remove(self, subscription: Subscription) -> bool:
-        """Pass no more events to `subscription`; return True if it was the last one of its task."""
-        others = self._of_task.get(subscription.task_id, [])
-        if subscription not in others:
-            return False
-        others.remove(subscription)
-        if not others:
-            del self._of_task[subscription.task_id]
-        return not others
-
-    def take(self, event: TaskEvent) -> None:
-        """Pass a received event to the subscriptions of its task."""
-        for subscription in self._of_task.get(event.task_id, ()):
-            subscription.take(event)
-
-    def end(self, why: Callable[[str], HearthError]) -> None:
-        """Note the end of the connection, and wake every reader."""
-        self.ended = why
-        for subscriptions in self._of_task.values():
-            for subscription in subscriptions:
-                subscription.wake()
-
-
-class Subscription(Following[TaskEvent]):
-    """One reader of one task's events; it drops duplicates, since a second subscription makes the server replay.
-
-    The server replays after its answer. An event before the answer may be on its way to another reader: it counts only
-    if no event before it is missing.
-    """
-
-    def __init__(self, all_of_them: Subscriptions, session_id: str, task_id: str, from_seq: int) -> None:
-        self.task_id = task_id
-        self._all = all_of_them
-        self._params: dict[str, Any] = {"session_id": session_id, "task_id": task_id}
-        self._from_seq = from_seq
-        self._last_seq = from_seq - 1
-        self._events: deque[TaskEvent] = deque()
-        self._changed = trio.Event()
-        self._answered = False
-        self._over = False
-        """True when the task's last event has come, also if it is before `from_seq`."""
-
-    def begin(self) -> None:
-        """Take the task's events from now on; the request for them has been answered already."""
-        self._answered = True
-        self._all.add(self)
-
-    async def start(self) -> None:
-        """See Following."""
-        # Before the request: the events may come before its answer.
-        self._all.add(self)
-        try:
-            last_seq = await self._subscribe(self._from_seq)
-            if type(last_seq) is int and 1 <= last_seq < self._from_seq:
-                # No requested event exists yet. Only the last existing event shows whether the task has ended.
-                await self._subscribe(last_seq)
-        except MethodNotFound:
-            self._all.remove(self)  # send no unsubscribe to a server that knows no subscriptions
-            raise
-        except BaseException:
-            self.close()
-            raise
-
-    async def _subscribe(self, from_seq: int) -> Any:
-        params = {**self._params, "from_seq": from_seq}
-        answer = await self._all.link.call("task.events.subscribe", params, heard=self._heard)
-        return answer.get("last_seq")
-
-    def _heard(self, _answer: Mapping[str, Any]) -> None:
-        self._answered = True
-
-    async def next(self) -> TaskEvent | None:
-        """See Following."""
-        while not self._events:
-            if self._over:
-                return None
-            if self._all.ended is not None:
-                raise self._all.ended(f"while {self.task_id} was followed")
-            # No checkpoint between the tests above and this wait, so no event and no end is missed.
-            self._changed = trio.Event()
-            await self._changed.wait()
-        return self._events.popleft()
-
-    def close(self) -> None:
-        """See Following."""
-        # While others read the same task, the server must go on sending its events.
-        if self._all.remove(self) and not self._over:
-            self._all.link.notify("task.events.unsubscribe", self._params)
-
-    def take(self, event: TaskEvent) -> None:
-        """Queue a received event for the reader."""
-        if not self._answered and event.seq > self._last_seq + 1:
-            # The replay behind the answer brings it again, with the ones before it.
-            return
-        # Also by an event that is dropped below, as one before `from_seq`: it shows that no other will come.
-        self._over = self._over or event.phase == "task_finish"
-        self.wake()
-        # A server that does not number its events (the draft does not require it) sends 0, and repeats none.
-        if event.seq:
-            if event.seq <= self._last_seq:
-                return
-            self._last_seq = event.seq
-        if len(self._events) >= EVENTS_KEPT and event.phase == "progress":
-            for index, old in enumerate(self._events):
-                if old.phase == "progress":
-                    del self._events[index]
-                    break
-        self._events.append(event)
-
-    def wake(self) -> None:
-        """Wake the reader."""
-        self._changed.set()

@@ -274,6 +274,13 @@ def read_event(value: Any) -> TaskEvent:
 
     `seq` is 0 from a server that does not count its events. Raises ProtocolViolation as `read_task` does.
     """
+    if type(value) is dict:
+        data = value.copy()
+        task_id, seq, phase = data.pop("task_id", None), data.pop("seq", 0), data.pop("phase", None)
+        ts, step_index = data.pop("ts", ""), data.pop("step_index", None)
+        # The usual case first: this runs for every event.
+        if type(task_id) is type(phase) is type(ts) is str and type(seq) is int and type(step_index) in _INDEX:
+            return TaskEvent(task_id, seq, cast("Phase", phase), ts, step_index, data)
     event = _Reader("task.event", value)
     return TaskEvent(
         event.text("task_id"),
@@ -283,6 +290,75 @@ def read_event(value: Any) -> TaskEvent:
         event.optional("step_index", int),
         {name: member for name, member in event.members.items() if name not in _OF_THE_DRAFT},
     )
+
+
+_INDEX = (int, type(None))
+
+
+class Outcome:
+    """The result of a task by its events: what task.get answers after `task_finish`, without the request.
+
+    The events must be hearth's own: a `finish` has the step's members of task.get, and `task_finish` those of the task
+    (docs/reference/methods.md#the-taskevent-notification). `progress` alone may be missing, which the numbers show.
+    """
+
+    __slots__ = ("_end", "_finished", "_last_seq", "_missed", "_rolled_back")
+
+    def __init__(self) -> None:
+        self._last_seq = 0
+        self._missed = False
+        self._finished: dict[int | None, Mapping[str, Any]] = {}
+        self._rolled_back: dict[int | None, Any] | None = None
+        self._end: Mapping[str, Any] | None = None
+
+    def take(self, event: TaskEvent) -> None:
+        """Take the next event."""
+        self._last_seq += 1
+        if event.seq != self._last_seq:
+            self._missed, self._last_seq = True, event.seq
+        if event.phase == "finish":
+            self._finished[event.step_index] = event.data
+        elif event.phase == "task_finish":
+            self._end = event.data
+        elif event.phase == "progress" and "rolled_back" in event.data:
+            self._rolled_back = self._rolled_back or {}
+            self._rolled_back[event.step_index] = event.data["rolled_back"]
+
+    def result_of(self, tool: str) -> Mapping[str, Any] | None:
+        """Return the result of the only step of a task that succeeded; None if there is more to say, or less."""
+        end, step = self._end, self._finished.get(0)
+        if end is None or step is None or len(self._finished) != 1 or end.get("status") != "SUCCESS":
+            return None
+        result = step.get("result")
+        return result if step.get("status") == "SUCCESS" and step.get("tool") == tool and type(result) is dict else None
+
+    def task(self, task_id: str, intent: str, tools: Sequence[str]) -> dict[str, Any] | None:
+        """Return the members of task.get for a task that was submitted with these steps; unchecked, as received.
+
+        None if the events do not suffice: only task.get knows then.
+        """
+        end = self._end
+        if end is None or not isinstance(status := end.get("status"), str):
+            return None
+        if status != "SUCCESS" and self._missed:
+            return None  # perhaps the report of a rollback
+        steps: list[dict[str, Any]] = []
+        for index, tool in enumerate(tools):
+            step = self._finished.get(index)
+            if step is None:
+                if status == "SUCCESS":
+                    return None
+                # It has not begun: no event is about it.
+                step = {"tool": tool, "status": "CANCELLED"}
+            elif step.get("tool") != tool or "status" not in step:
+                return None
+            steps.append(dict(step))
+        for at, rolled_back in (self._rolled_back or {}).items():
+            if type(at) is not int or not 0 <= at < len(steps):
+                return None
+            steps[at]["rolled_back"] = rolled_back
+        more = {name: end[name] for name in ("error", "error_code", "error_data") if name in end}
+        return {"task_id": task_id, "status": status, "intent": intent, "steps": steps, **more}
 
 
 _KINDS: Mapping[Any, tuple[str, tuple[type, ...]]] = {

@@ -8,6 +8,7 @@ wrong; both name the place and the cure.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import stat
@@ -19,6 +20,7 @@ import trio
 
 from hearth.errors import CarrierError, ConfigError
 from hearth.transport.address import SshAddress, TlsAddress, UnixAddress
+from hearth.transport.sockets import SocketTransport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,7 +39,7 @@ ACCEPT_TIMEOUT = 5.0
 
 
 @asynccontextmanager
-async def open_unix(address: UnixAddress) -> AsyncIterator[trio.SocketStream]:
+async def open_unix(address: UnixAddress) -> AsyncIterator[SocketTransport]:
     """Connect to a Unix socket. Raises CarrierError."""
     path = address.path
     try:
@@ -50,7 +52,8 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[trio.SocketStream]:
         raise CarrierError(f"no permission to connect to {path}; join the group that `ls -l {path}` shows") from None
     except OSError as error:
         raise CarrierError(f"cannot connect to {path}: {error.strerror or error}") from None
-    async with trio.SocketStream(trio.socket.from_stdlib_socket(connected)) as stream:
+    # Without a limit of time: a caller that must not wait for a busy daemon has a scope of its own.
+    async with SocketTransport(connected, send_timeout=math.inf) as stream:
         if address.guessed and (owner := _foreign_owner(connected, path)) is not None:
             raise CarrierError(
                 f"uid {owner} listens at {path}, which is neither you nor root, in a directory where any user could; "

@@ -12,7 +12,8 @@ from support.pki import Bench
 
 from hearth.actors import transport as streams
 from hearth.actors.listeners.tls import TlsCarrier
-from hearth.actors.transport import PeerGone, SocketTransport, StreamCarrier, reason_of
+from hearth.actors.transport import PeerGone, StreamCarrier, reason_of
+from hearth.transport.sockets import SocketTransport
 
 BIG = b"x" * (16 << 20)
 """More than any socket buffer takes."""

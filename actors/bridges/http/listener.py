@@ -26,8 +26,9 @@ from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.listeners.tcp import Listening, each_unknown_peer
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.supervisor import contain
-from hearth.actors.transport import CLOSING, SocketTransport
+from hearth.actors.transport import CLOSING
 from hearth.protocol.jsonrpc import dump_error
+from hearth.transport.sockets import SocketTransport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
