@@ -123,14 +123,14 @@ class LocalLink(SessionLink):
         """See SessionLink."""
         return await self._ask(method, params, compensate=compensate)
 
-    async def submit(
-        self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
+    async def begin(
+        self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], WholeFollowing | None]:
         """See SessionLink."""
         following = LocalFollowing(self, {})
         follower = following.follower
         try:
-            answer = await self._ask("task.submit", {**params, "subscribe": True}, follower, compensate=compensate)
+            answer = await self._ask(method, {**params, "subscribe": True}, follower, compensate=compensate)
         except BaseException:
             follower.close()
             raise

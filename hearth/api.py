@@ -345,7 +345,7 @@ class Session(Protocol):
         steps: Sequence[Step | Mapping[str, Any]],
         *,
         idempotency_key: str | None = None,
-        follow: bool = False,
+        follow: bool = True,
         **constraints: Unpack[TaskConstraints],
     ) -> Task:
         """Submit a task (draft §3.4) with its constraints; None leaves a constraint to the server's default.
@@ -356,8 +356,8 @@ class Session(Protocol):
         buses; `on_busy="fail"` does not wait for a bus; `dry_run` checks everything and touches nothing; `priority` is
         the place in the queues.
 
-        A repeat with the same `idempotency_key` returns the first task. `follow` subscribes to the task's events in the
-        same request, which saves a round trip.
+        A repeat with the same `idempotency_key` returns the first task. The same request subscribes to the task's
+        events, so that `events` and `wait` make none of their own; `follow=False` is for a task that is left to itself.
 
         Raises TypeError for an unknown constraint, InvalidParams for an unknown argument of a tool, and the RpcError
         subclass for the server's answer.

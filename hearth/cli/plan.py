@@ -15,7 +15,7 @@ from attrs import asdict
 
 from hearth.cli import common
 from hearth.cli.common import Options, interruptible, session, standard
-from hearth.cli.tasks import Reference, brief, exit_code, get_task, hold, read_plan, task_lines
+from hearth.cli.tasks import Reference, brief, exit_code, hold, read_plan, task_lines
 from hearth.errors import ApprovalRequired, MethodNotFound, PermissionDenied, PlanStale
 from hearth.hcp import is_installed
 
@@ -182,9 +182,8 @@ async def _execute(options: Options, plan_id: str, wait_s: float, seconds: float
             except ApprovalRequired:
                 if trio.current_time() >= until:
                     raise
-        await task.wait()
         reference = Reference(opened.session_id, task.task_id)
-        done = await get_task(client, reference)
+        done = await task.show()
         click.echo(common.compact(done) if options.json else "\n".join(task_lines(done, str(reference))))
         if seconds is not None:
             await hold(client, reference, seconds)

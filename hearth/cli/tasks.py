@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -200,16 +200,9 @@ async def get_task(client: Client, task: Reference) -> Mapping[str, Any]:
     return await client.call("task.get", task.params)
 
 
-@asynccontextmanager
-async def follow(client: Client, task: Reference) -> AsyncIterator[AsyncIterator[TaskEvent]]:
-    """Follow the task's events from the first to the last."""
-    async with aclosing(EventIterator(client.follow(task.session_id, task.task_id, 1))) as events:
-        yield events
-
-
-async def show_events(client: Client, task: Reference, plan: Mapping[str, Any] | None, *, as_json: bool) -> None:
-    """Show the task's events as they come, until it has ended: live on a terminal, else as lines or JSON."""
-    async with follow(client, task) as events:
+async def show_events(following: EventIterator[TaskEvent], plan: Mapping[str, Any] | None, *, as_json: bool) -> None:
+    """Show a task's events as they come, until it has ended: live on a terminal, else as lines or JSON."""
+    async with aclosing(following) as events:
         if sys.stdout.isatty() and not as_json:
             await _watch_live(events, plan)
             return
@@ -335,14 +328,12 @@ def require_known_steps(plan: Mapping[str, Any], entries: Sequence[Mapping[str, 
 async def _submit(options: Options, plan: Mapping[str, Any], where: str, *, live: bool, seconds: float | None) -> int:
     async with session(options) as (client, opened):
         require_known_steps(plan, await opened.tools(), where)
-        task = await _submitted(client, opened.session_id, plan)
+        submitted = await opened.submit_task(plan)
         if live:
-            await show_events(client, task, plan, as_json=options.json)
-        else:
-            async with follow(client, task) as events:
-                async for _event in events:
-                    pass
-        done = await _show(client, task, options, steps=not live)
+            await show_events(submitted.events(), plan, as_json=options.json)
+        task = Reference(opened.session_id, submitted.task_id)
+        done = await submitted.show()
+        _echo(done, task, options, steps=not live)
         if seconds is not None:
             await hold(client, task, seconds)
     return exit_code(done)
@@ -355,7 +346,8 @@ async def _detach(options: Options, plan: Mapping[str, Any], where: str) -> int:
         submitted = False
         try:
             require_known_steps(plan, await client.attach(session_id).tools(), where)
-            task = await _submitted(client, session_id, plan)
+            answer = await client.call("task.submit", {"session_id": session_id, "task": plan, "strict": True})
+            task = Reference(session_id, answer["task_id"])
             submitted = True
         finally:
             if not submitted:
@@ -364,16 +356,9 @@ async def _detach(options: Options, plan: Mapping[str, Any], where: str) -> int:
     return DONE
 
 
-async def _submitted(client: Client, session_id: str, plan: Mapping[str, Any]) -> Reference:
-    answer = await client.call("task.submit", {"session_id": session_id, "task": plan, "strict": True})
-    return Reference(session_id, answer["task_id"])
-
-
-async def _show(client: Client, task: Reference, options: Options, *, steps: bool = True) -> Mapping[str, Any]:
-    """Print the present state of the task, and return it."""
-    done = await get_task(client, task)
+def _echo(done: Mapping[str, Any], task: Reference, options: Options, *, steps: bool = True) -> None:
+    """Print a task as task.get shows it."""
     click.echo(common.compact(done) if options.json else "\n".join(task_lines(done, str(task), steps=steps)))
-    return done
 
 
 @click.command()
@@ -385,7 +370,7 @@ async def get(options: Options, task: Reference) -> None:
     TASK is SESSION/TASK as `hearth submit --detach` prints it. Asking keeps its session open for another idle time.
     """
     async with connected(options) as client:
-        await _show(client, task, options)
+        _echo(await get_task(client, task), task, options)
 
 
 @click.command()
@@ -410,8 +395,10 @@ async def watch(options: Options, task: Reference) -> int:
     Ctrl-C stops the watching, not the task.
     """
     async with connected(options) as client:
-        await show_events(client, task, None, as_json=options.json)
-        return exit_code(await _show(client, task, options, steps=False))
+        await show_events(EventIterator(client.follow(task.session_id, task.task_id, 1)), None, as_json=options.json)
+        done = await get_task(client, task)
+        _echo(done, task, options, steps=False)
+        return exit_code(done)
 
 
 @click.command()
@@ -542,16 +529,13 @@ async def _run(
         submission: dict[str, Any] = {"intent": f"hearth run {tool}", "steps": [{"tool": tool, "args": args}]}
         if constraints:
             submission["constraints"] = constraints
-        # strict: a misspelt argument is refused, because without it the step could do something else.
-        params = {"session_id": opened.session_id, "task": submission, "strict": True}
-        answer = await client.call("task.submit", params)
-        task = Reference(opened.session_id, answer["task_id"])
-        async with follow(client, task) as events:
+        task = await opened.submit_task(submission)
+        async with aclosing(task.events()) as events:
             async for event in events:
                 if event.phase == "progress" and not options.json:
                     # On stderr, because stdout has the result alone.
                     click.echo(event_line(event), err=True)
-        done = await get_task(client, task)
+        done = await task.show()
         error = _error(done)
         if error is not None:
             report(options, error)
@@ -562,7 +546,7 @@ async def _run(
         else:
             click.echo("\n".join(common.fields(result, binary=_binary(entry))))
         if seconds is not None:
-            await hold(client, task, seconds)
+            await hold(client, Reference(opened.session_id, task.task_id), seconds)
         elif tool in DRIVES and not options.json and not result.get("dry_run"):
             click.echo("note: the session ends here, and what it drove goes to its safe state; see --hold", err=True)
     return DONE

@@ -2,7 +2,8 @@
 
 It owns one connection with two background tasks. The reader gives each reply to its request and each event to its
 followers. The writer sends whole lines, so that a request whose caller is cancelled never leaves half a line on the
-wire. A caller that is alone on a Unix socket sends its line itself, and the writer only what the kernel does not take. `hearth.protocol.client` knows the protocol, and `hearth.client.session` has the interface for users.
+wire. A caller that is alone on a Unix socket sends its line itself, and leaves to the writer what the kernel does not
+take. `hearth.protocol.client` knows the protocol, and `hearth.client.session` has the interface for users.
 """
 
 from __future__ import annotations
@@ -297,13 +298,13 @@ class Client(SessionLink, JobsClient):
         """See SessionLink; `heard` is called with the result before anything after it is read."""
         return await self._call(method, params, compensate, heard)
 
-    async def submit(
-        self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
+    async def begin(
+        self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], WholeFollowing | None]:
         """See SessionLink."""
         session_id = params["session_id"]
         if not self._streams.get(session_id, False):
-            return await self.call("task.submit", params, compensate=compensate), None
+            return await self.call(method, params, compensate=compensate), None
         following: list[Subscription] = []
 
         def heard(accepted: Mapping[str, Any]) -> None:
@@ -319,7 +320,7 @@ class Client(SessionLink, JobsClient):
                 return None
             return "task.events.unsubscribe", {"session_id": session_id, "task_id": accepted.get("task_id")}
 
-        answer = await self._call("task.submit", {**params, "subscribe": True}, compensate or unsubscribing, heard)
+        answer = await self._call(method, {**params, "subscribe": True}, compensate or unsubscribing, heard)
         return answer, following[0] if following else None
 
     async def _call(

@@ -26,7 +26,7 @@ import trio
 from attrs import define, field
 
 from hearth._util.text import suggest
-from hearth.api import Step, StepResult, TaskConstraints, TaskEvent, TaskResult
+from hearth.api import Plan, Step, StepResult, TaskConstraints, TaskEvent, TaskResult
 from hearth.audit.record import args_hash
 from hearth.client.events import EventIterator
 from hearth.errors import TaskFailed, from_wire
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
-    from hearth.api import HaltStatus, Plan
+    from hearth.api import HaltStatus
     from hearth.client.events import Following, WholeFollowing
     from hearth.namespaces import (
         FilesNamespace,
@@ -85,12 +85,12 @@ class SessionLink(ABC):
         """
 
     @abstractmethod
-    async def submit(
-        self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
+    async def begin(
+        self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], WholeFollowing | None]:
-        """Call task.submit and subscribe to the task's events in the same request; None if the server cannot do that.
+        """Call task.submit or plan.execute, and subscribe to the task's events in the same request.
 
-        The returned Following has started. Raises as `call`.
+        The returned Following has started; it is None if the server did not subscribe. Raises as `call`.
         """
 
     @abstractmethod
@@ -259,17 +259,30 @@ class ClientSession(WithNamespaces):
         params = {"session_id": self.session_id, "task": task, "strict": True}
         require_known("task.submit", params)
         if follow:
-            return await self._submitted(params, compensate)
+            return await self._begin("task.submit", params, compensate, task)
         answer = await self._link.call("task.submit", params, compensate=compensate)
         return ClientTask(self._link, self.session_id, member(answer, "task_id", str, "task.submit"))
 
-    async def _submitted(self, params: Mapping[str, Any], compensate: TakeBack | None) -> ClientTask:
-        answer, following = await self._link.submit(params, compensate=compensate)
-        task_id = member(answer, "task_id", str, "task.submit")
-        task = params["task"]
-        tools: list[str] | None = [step.get("tool") for step in task["steps"]]
-        if "repeated" in answer or task.get("constraints", {}).get("dry_run"):
-            tools = None
+    async def submit_task(self, task: Mapping[str, Any]) -> ClientTask:
+        """Submit a task as it is on the wire, such as that of a file, and follow it. Raises as `submit`."""
+        compensate = self._cancelling if task.get("idempotency_key") is None else None
+        params = {"session_id": self.session_id, "task": task, "strict": True}
+        return await self._begin("task.submit", params, compensate, task)
+
+    async def _begin(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        compensate: TakeBack | None,
+        task: Mapping[str, Any] | None,
+    ) -> ClientTask:
+        """Call a method that begins a task, and follow that; `task` is its content as on the wire, if it is known."""
+        answer, following = await self._link.begin(method, params, compensate=compensate)
+        task_id = member(answer, "task_id", str, method)
+        # A dry run has no events of its steps, and a repeated submission may have had its events long ago.
+        if following is None or task is None or "repeated" in answer or (task.get("constraints") or {}).get("dry_run"):
+            return ClientTask(self._link, self.session_id, task_id, following)
+        tools = [step["tool"] for step in task["steps"]]
         return ClientTask(self._link, self.session_id, task_id, following, task["intent"], tools)
 
     def _cancelling(self, submitted: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
@@ -295,8 +308,11 @@ class ClientSession(WithNamespaces):
         params = {"session_id": self.session_id, "strict": True, **named}
         if wait_ms is not None:
             params["wait_ms"] = wait_ms
-        answer = await self._link.call("plan.execute", params, compensate=self._cancelling)
-        return ClientTask(self._link, self.session_id, member(answer, "task_id", str, "plan.execute"))
+        task: Mapping[str, Any] | None = None
+        if isinstance(plan, Plan):
+            steps = [{"tool": step.tool} for step in plan.steps]
+            task = {"intent": plan.intent, "steps": steps, "constraints": plan.constraints}
+        return await self._begin("plan.execute", params, self._cancelling, task)
 
     async def plans(self) -> list[Plan]:
         """See hearth.api.Session."""
@@ -315,17 +331,18 @@ class ClientSession(WithNamespaces):
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.api.Session."""
         # Every member is known, so there is nothing for `require_known` to find.
-        task = {"intent": f"run {tool}", "steps": [{"tool": tool, "args": args}]}
+        task: dict[str, Any] = {"intent": f"run {tool}", "steps": [{"tool": tool, "args": args}]}
         params = {"session_id": self.session_id, "task": task, "strict": True}
-        answer, following = await self._link.submit(params, compensate=self._cancelling)
-        submitted = ClientTask(
-            self._link, self.session_id, member(answer, "task_id", str, "task.submit"), following, task["intent"], [tool]
-        )
+        answer, following = await self._link.begin("task.submit", params, compensate=self._cancelling)
+        task_id = member(answer, "task_id", str, "task.submit")
         try:
-            done = await submitted.wait()
+            outcome = None if following is None else await following.outcome()
+            if outcome is not None and (result := outcome.result_of(tool)) is not None:
+                return result
+            done = await ClientTask(self._link, self.session_id, task_id, following, task["intent"], [tool]).wait()
         except BaseException:
             # Only this caller has the id of the task, so no other could cancel it.
-            self._link.notify("task.cancel", {"session_id": self.session_id, "task_id": submitted.task_id})
+            self._link.notify("task.cancel", {"session_id": self.session_id, "task_id": task_id})
             raise
         finally:
             if following is not None:
@@ -335,7 +352,7 @@ class ClientSession(WithNamespaces):
             return step.result or {}
         if step.error_code is not None:
             raise from_wire({"code": step.error_code, "message": step.error, "data": step.error_data})
-        raise TaskFailed(f"task {submitted.task_id} {done.status}: {done.error or step.error or tool}")
+        raise TaskFailed(f"task {task_id} {done.status}: {done.error or step.error or tool}")
 
     async def task(self, task_id: str) -> ClientTask:
         """See hearth.api.Session."""

@@ -45,7 +45,6 @@ from hearth.errors import (
 from hearth.mcp.arguments import Fault, closest, usage
 from hearth.mcp.names import LONGEST_SHOWN, META_KEY, META_TASK
 from hearth.mcp.results import WORLD, Call, of_error, of_step, of_task, wrong_arguments
-from hearth.protocol.client import read_task
 from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.methods import NO_CONSTRAINTS
 from hearth.tools import RISK_NAMES
@@ -334,20 +333,11 @@ class Running:
 
     async def result(self, progress: ProgressReporter | None = None) -> TaskResult:
         """Follow the task to its end. Raises the RpcError or CarrierError that makes the result unavailable."""
-        finished: Mapping[str, Any] = {}
-        status = ""
-        events = self.task.events()
-        while (event := await _next(events, progress)) is not None:
-            if event.phase == "finish":
-                finished = event.data
-            elif event.phase == "task_finish":
-                status = event.data.get("status", "")
-            if progress is not None:
+        if progress is not None:
+            events = self.task.events()
+            while (event := await _next(events, progress)) is not None:
                 await progress.take(event)
-        if self.job.plan or not finished:
-            return await self.task.get()
-        # One step that has run: its events contain the whole result.
-        return read_task({"task_id": self.task.task_id, "status": status, "steps": [finished]})
+        return await self.task.wait()
 
     async def cancel(self) -> None:
         """Have the daemon cancel the task; cancellation of the caller does not stop this."""
@@ -359,16 +349,15 @@ class Running:
                 return
 
 
-async def _next(events: AsyncIterator[TaskEvent], progress: ProgressReporter | None) -> TaskEvent | None:
-    """Return the next event, None after the last; in between, send signs of life if the client wants progress."""
+async def _next(events: AsyncIterator[TaskEvent], progress: ProgressReporter) -> TaskEvent | None:
+    """Return the next event, None after the last; in between, send signs of life."""
     event: TaskEvent | None = None
-    while progress is not None:
+    while True:
         with trio.move_on_at(progress.due) as waiting:
             event = await anext(events, None)
         if not waiting.cancelled_caught:
             return event
         await progress.beat()
-    return await anext(events, None)
 
 
 async def submit(client: Client, job: ConsentRequest) -> Running:
@@ -386,7 +375,7 @@ async def _submit(client: Client, job: ConsentRequest) -> Running:
     await trio.lowlevel.checkpoint()
     try:
         key = None if job.constraints.get("dry_run") else job.key
-        task = await session.submit(job.intent, job.steps, idempotency_key=key, follow=True, **job.constraints)
+        task = await session.submit(job.intent, job.steps, idempotency_key=key, **job.constraints)
         return Running(client, session, job, task)
     except (SessionInvalid, CarrierError) as error:
         client.forget(session, error)
