@@ -303,7 +303,8 @@ class Client(SessionLink, JobsClient):
     ) -> tuple[Mapping[str, Any], WholeFollowing | None]:
         """See SessionLink."""
         session_id = params["session_id"]
-        if not self._streams.get(session_id, False):
+        # Unknown for a session that was opened elsewhere: a server ignores the member if it does not know it (draft §2.5).
+        if not self._streams.get(session_id, True):
             return await self.call(method, params, compensate=compensate), None
         following: list[Subscription] = []
 

@@ -109,7 +109,7 @@ async def test_a_session_that_was_opened_elsewhere_is_polled_once_its_server_kno
         assert shape([event async for event in events]) == WHOLE
         await events.aclose()
         beyond = server.requests.beyond_the_core()
-        assert [request["method"] for request in beyond] == ["task.events.subscribe"]
+        assert [request["method"] for request in beyond] == ["task.submit", "task.events.subscribe"]
 
 
 # --- how it is asked ------------------------------------------------------------------------------------------------

@@ -278,10 +278,9 @@ class Unstoppable:
 
     task_id = "01UNSTOPPABLE"
 
-    async def events(self):
+    async def wait(self):
         self.asked.set()
         await trio.sleep_forever()
-        yield
 
     async def cancel(self):
         await trio.lowlevel.checkpoint()

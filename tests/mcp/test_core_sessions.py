@@ -436,7 +436,6 @@ class Lost:
     def __init__(self, task_id, error):
         self.task_id, self._error = task_id, error
 
-    async def events(self):
+    async def wait(self):
         await trio.lowlevel.checkpoint()
         raise self._error
-        yield

@@ -1,8 +1,8 @@
 """Servers that implement the HACP Core and nothing else (draft §3, Table 1), on real sockets.
 
-`core_only` is a filter before a real daemon or runtime: it lets the six core methods pass, answers -32601 to any other,
-and removes what a server of the bare draft does not have. `MinimalServer` is a server by itself, as small and as strict
-as the draft allows; `reply` may change what it says within those bounds. Both note every request.
+`relayed` stands before a real daemon or runtime and notes what it is asked. `core_only` is such a relay that lets the six
+core methods pass, answers -32601 to any other, and removes what a server of the bare draft does not have. `MinimalServer` is a server by itself, as small and as strict
+as the draft allows; `reply` may change what it says within those bounds. All note every request.
 """
 
 from __future__ import annotations
@@ -78,8 +78,12 @@ def not_found(id_):
 
 
 @asynccontextmanager
-async def core_only(daemon, path):
-    """A core-only server at `path` that is the daemon at the Unix socket `daemon` otherwise; yields its `Requests`."""
+async def relayed(daemon, path, asked=lambda request: request, answered=lambda answer: answer):
+    """A server at `path` that is the daemon at the Unix socket `daemon`; yields its `Requests`.
+
+    `asked` may change a request, or return None for one whose method is not known here; `answered` may change a line
+    of the daemon.
+    """
     requests = Requests()
 
     async def serve(stream):
@@ -87,10 +91,7 @@ async def core_only(daemon, path):
 
             async def back():
                 async for line in Lines(behind):
-                    answer = json.loads(line)
-                    flags = (answer.get("result") or {}).get("capabilities")
-                    if flags is not None:
-                        flags.remove(STREAMING)
+                    answer = answered(json.loads(line))
                     with trio.move_on_after(10):
                         await stream.send_all(json.dumps(answer).encode() + b"\n")
                 nursery.cancel_scope.cancel()
@@ -99,16 +100,33 @@ async def core_only(daemon, path):
             async for line in Lines(stream):
                 request = json.loads(line)
                 requests.append(request)
-                if request["method"] in CORE:
-                    for name in BEYOND.get(request["method"], ()):
-                        request["params"].pop(name, None)
-                    await behind.send_all(json.dumps(request).encode() + b"\n")
+                passed_on = asked(request)
+                if passed_on is not None:
+                    await behind.send_all(json.dumps(passed_on).encode() + b"\n")
                 elif request.get("id") is not None:
                     await stream.send_all(not_found(request["id"]))
             nursery.cancel_scope.cancel()
 
     async with listening(path, serve):
         yield requests
+
+
+def core_only(daemon, path):
+    """A server of the Core only at `path` that is the daemon at the Unix socket `daemon` otherwise; see `relayed`."""
+
+    def asked(request):
+        if request["method"] not in CORE:
+            return None
+        beyond = BEYOND.get(request["method"], ())
+        return {**request, "params": {name: one for name, one in request["params"].items() if name not in beyond}}
+
+    def answered(answer):
+        flags = (answer.get("result") or {}).get("capabilities")
+        if flags is not None:
+            flags.remove(STREAMING)
+        return answer
+
+    return relayed(daemon, path, asked, answered)
 
 
 class MinimalServer:

@@ -44,8 +44,11 @@ def shape(events):
 
 
 async def finished(task):
+    """Wait for the end; whatever the way the result came, it is what task.get says."""
     with trio.fail_after(PATIENCE):
-        return await task.wait()
+        done = await task.wait()
+        assert await task.get() == done
+        return done
 
 
 async def at_gate(face, name):
