@@ -303,7 +303,7 @@ class Client(SessionLink, JobsClient):
     ) -> tuple[Mapping[str, Any], WholeFollowing | None]:
         """See SessionLink."""
         session_id = params["session_id"]
-        # Unknown for a session that was opened elsewhere: a server ignores the member if it does not know it (draft §2.5).
+        # For a session that was opened elsewhere it is unknown, and a server ignores what it does not know (draft §2.5).
         if not self._streams.get(session_id, True):
             return await self.call(method, params, compensate=compensate), None
         following: list[Subscription] = []
