@@ -303,7 +303,7 @@ class Client(SessionLink, JobsClient):
     ) -> tuple[Mapping[str, Any], WholeFollowing | None]:
         """See SessionLink."""
         session_id = params["session_id"]
-        # For a session that was opened elsewhere it is unknown, and a server ignores what it does not know (draft §2.5).
+        # Unknown for a session that was opened elsewhere; a server ignores a member that it does not know (draft §2.5).
         if not self._streams.get(session_id, True):
             return await self.call(method, params, compensate=compensate), None
         following: list[Subscription] = []

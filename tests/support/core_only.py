@@ -2,8 +2,8 @@
 
 `relayed` stands before a real daemon or runtime and notes what it is asked. `core_only` is such a relay that lets the
 six core methods pass, answers -32601 to any other, and removes what a server of the bare draft does not have.
-`MinimalServer` is a server by itself, as small and as strict as the draft allows; `reply` may change what it says within
-those bounds. All note every request.
+`MinimalServer` is a server by itself, as small and as strict as the draft allows; `reply` may change what it says
+within those bounds. All note every request.
 """
 
 from __future__ import annotations
