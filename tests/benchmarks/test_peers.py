@@ -48,7 +48,8 @@ def test_a_name_that_is_no_way_is_refused_with_those_that_there_are() -> None:
 
 
 def test_every_peer_has_a_server_a_client_and_a_line_in_the_list_of_packages() -> None:
-    packages = {line.partition("==")[0].lower() for line in (ROOT / "benchmarks" / "peers.txt").read_text().splitlines()}
+    lines = (ROOT / "benchmarks" / "peers.txt").read_text().splitlines()
+    packages = {line.partition("==")[0].lower() for line in lines}
     assert {way.name for way in WAYS if way.module} == set(SERVERS)
     assert {way.name for way in WAYS} == set(CLIENTS)
     assert {way.module.lower() for way in WAYS if way.module} <= packages
