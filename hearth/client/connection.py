@@ -365,9 +365,13 @@ class Client(SessionLink, JobsClient):
         """
         if self._send_nowait is not None and not self._pending and not self._unsent:
             # A switch to the writer and back takes longer than all else that a request needs.
-            with suppress(trio.BrokenResourceError):  # the writer finds the same error, and knows what it means
+            try:
                 line = line[self._send_nowait(line) :]
-            if not line:
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                sent = False  # the writer finds the same error, and knows what it means
+            else:
+                sent = not line
+            if sent:
                 return
         self._outgoing.send_nowait(line)
         self._unsent += 1

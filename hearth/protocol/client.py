@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import orjson
 from attrs import NOTHING, AttrsInstance, fields, frozen
 
-from hearth.api import HaltStatus, Phase, Plan, PlanStep, StepResult, TaskEvent, TaskResult
+from hearth.api import TERMINAL, HaltStatus, Phase, Plan, PlanStep, Status, StepResult, TaskEvent, TaskResult
 from hearth.errors import CarrierError, InvalidParams, RpcError, from_wire
 from hearth.protocol.framing import DocumentTooLong, LineFramer
 from hearth.protocol.jsonrpc import dump_request, kind_of
@@ -338,7 +338,7 @@ class Outcome:
         None if the events do not suffice: only task.get knows then.
         """
         end = self._end
-        if end is None or not isinstance(status := end.get("status"), str):
+        if end is None or not _is_terminal(status := end.get("status")):
             return None
         if status != "SUCCESS" and self._missed:
             return None  # perhaps the report of a rollback
@@ -350,7 +350,7 @@ class Outcome:
                     return None
                 # It has not begun: no event is about it.
                 step = {"tool": tool, "status": "CANCELLED"}
-            elif step.get("tool") != tool or "status" not in step:
+            elif step.get("tool") != tool or not _is_terminal(step.get("status")):
                 return None
             steps.append(dict(step))
         for at, rolled_back in (self._rolled_back or {}).items():
@@ -359,6 +359,10 @@ class Outcome:
             steps[at]["rolled_back"] = rolled_back
         more = {name: end[name] for name in ("error", "error_code", "error_data") if name in end}
         return {"task_id": task_id, "status": status, "intent": intent, "steps": steps, **more}
+
+
+def _is_terminal(status: Any) -> TypeGuard[Status]:
+    return type(status) is str and status in TERMINAL
 
 
 _KINDS: Mapping[Any, tuple[str, tuple[type, ...]]] = {

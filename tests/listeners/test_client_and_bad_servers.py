@@ -339,6 +339,62 @@ async def test_why_a_connection_was_turned_away_is_what_its_caller_gets(tmp_path
         path.unlink()
 
 
+async def test_lines_that_the_kernel_does_not_take_at_once_arrive_whole_and_in_their_order(fake) -> None:
+    async with fake() as (client, server):
+        lengths = [900_000, 10, 500_000, 20, 30]
+        for number, length in enumerate(lengths):
+            client.notify("note", {"number": number, "text": "x" * length})
+        assert await client.call("last", {}) == {}
+        seen = [(params["number"], len(params["text"])) for params in server.params_of("note")]
+        assert seen == list(enumerate(lengths))
+
+
+async def test_a_call_on_a_stream_that_was_closed_here_is_a_carrier_error(fake) -> None:
+    async with fake() as (client, _server):
+        await client._stream.aclose()
+        with pytest.raises(CarrierError):
+            await client.call("tool.list", {})
+
+
+# --- results by events ----------------------------------------------------------------------------------------------
+
+FINISH = {"phase": "finish", "seq": 1, "step_index": 0, "tool": "gpio.get", "status": "SUCCESS", "result": {"value": 1}}
+SAID = {"task_id": TASK, "status": "SUCCESS", "steps": [{"tool": "gpio.get", "status": "SUCCESS", "result": {"n": 2}}]}
+
+
+@pytest.mark.parametrize(
+    ("more", "result", "asked"),
+    [
+        ({}, {"value": 1}, 0),
+        ({"tool": "gpio.set"}, {"n": 2}, 1),
+        ({"step_index": 1}, {"n": 2}, 1),
+        ({"step_index": None}, {"n": 2}, 1),
+        ({"status": None}, {"n": 2}, 1),
+        ({"status": "DONE"}, {"n": 2}, 1),
+        ({"result": None}, {}, 0),
+        ({"result": 7}, ProtocolViolation, 0),
+    ],
+    ids=repr,
+)
+async def test_a_result_is_what_its_events_say_or_what_task_get_says(fake, more, result, asked) -> None:
+    async with fake() as (client, server), client.open_session() as session:
+
+        async def submitted(request):
+            answer = {"task_id": TASK, "status": "QUEUED", "subscribed": True}
+            await server.say({"jsonrpc": "2.0", "id": request["id"], "result": answer})
+            await server.event(**{**FINISH, **more})
+            await server.finish(seq=2)
+
+        server.answers |= {"task.submit": submitted, "task.get": SAID}
+        if result is ProtocolViolation:
+            with pytest.raises(ProtocolViolation, match="result"):
+                await session.run("gpio.get", line=4)
+        else:
+            assert await session.run("gpio.get", line=4) == result
+        assert len(server.params_of("task.get")) == asked
+        assert not client._subscriptions
+
+
 # --- what is new, or other than ours ---------------------------------------------------------------------------------
 
 
