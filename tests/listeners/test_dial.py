@@ -43,7 +43,7 @@ def test_a_client_of_the_unix_socket_imports_nothing_of_the_other_carriers(tmp_p
         )
     loaded = json.loads(done.stdout)
     ours = [name for name in loaded if name.startswith("hearth.transport.")]
-    assert ours == ["hearth.transport.address"]
+    assert ours == ["hearth.transport.address", "hearth.transport.sockets"]
     others = ("wsproto", "h11", "trio_websocket", "cryptography", "difflib", "cattrs")
     assert not [name for name in loaded if name.startswith(others)]
 
