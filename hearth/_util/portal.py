@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -338,18 +339,23 @@ class EventsFace(Generic[T]):
         """`make` is called in the Trio thread when the first event is asked for."""
         self._portal = portal
         self._source = _EventSource(make)
-        self._coming: Wait[T | None] | None = None
+        self._coming: Wait[deque[T]] | None = None
 
-    def _next(self) -> Wait[T | None]:
-        """Return the wait for the next event, None after the last. Who stops waiting finds the same wait again."""
+    def _next(self) -> Wait[deque[T]]:
+        """Return the wait for the next events, none after the last. Who stops waiting finds the same wait again."""
         if self._coming is None:
             self._coming = self._portal.call(self._source.next)
         return self._coming
 
-    def _taken(self, coming: Wait[T | None]) -> T | None:
-        """Return the event that has come. Raises the error that came instead."""
-        self._coming = None
-        return coming.outcome.result()
+    def _taken(self, coming: Wait[deque[T]]) -> T | None:
+        """Return the next event of those that have come. Raises the error that came instead."""
+        events: deque[T] = deque()
+        try:
+            events = coming.outcome.result()
+            return events.popleft() if events else None
+        finally:
+            if not events:
+                self._coming = None
 
     def _end(self) -> None:
         self._portal.post(self._source.end, self._coming)
@@ -365,11 +371,15 @@ class _EventSource(Generic[T]):
         self._make = make
         self._events: AsyncIterator[T] | None = None
 
-    async def next(self) -> T | None:
-        """Return the next event, or None after the last."""
+    async def next(self) -> deque[T]:
+        """Return the next event with those that came with it; none after the last. Each hop takes as long as a task."""
         if self._events is None:
             self._events = self._make()
-        return await anext(self._events, None)
+        event = await anext(self._events, None)
+        if event is None:
+            return deque()
+        received = getattr(self._events, "received", None)
+        return deque([event] if received is None else [event, *received()])
 
     def end(self, coming: Wait[Any] | None) -> None:
         """End the subscription; in the Trio thread."""

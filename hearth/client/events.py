@@ -49,6 +49,10 @@ class Following(ABC, Generic[T]):
     async def next(self) -> T | None:
         """Return the next event, or None after the last. Cancelling this loses no event."""
 
+    def received(self) -> list[T]:
+        """Remove and return the events that `next` would return without a wait."""
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """End the subscription; idempotent, and never waits."""
@@ -92,6 +96,10 @@ class EventIterator(Generic[T]):
             self._following.close()
             raise StopAsyncIteration
         return event
+
+    def received(self) -> list[T]:
+        """Remove and return the events that need no wait."""
+        return self._following.received() if self._started else []
 
     async def aclose(self) -> None:
         """End the subscription now; for `contextlib.aclosing`."""
@@ -250,6 +258,12 @@ class Subscription(WholeFollowing):
             self._changed = trio.Event()
             await self._changed.wait()
         return self._events.popleft()
+
+    def received(self) -> list[TaskEvent]:
+        """See Following."""
+        events = list(self._events)
+        self._events.clear()
+        return events
 
     async def outcome(self) -> Outcome | None:
         """See WholeFollowing."""

@@ -13,7 +13,7 @@ import os
 import sys
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -24,6 +24,7 @@ from support.waiting import passes
 
 import hearth
 from hearth import step
+from hearth._util.portal import Portal
 from hearth.mcp.names import PLAN
 
 if TYPE_CHECKING:
@@ -374,6 +375,26 @@ async def spawned() -> AsyncIterator[Spawned]:
         yield instrument
     finally:
         trio.lowlevel.remove_instrument(instrument)
+
+
+def test_events_that_have_come_together_take_one_call_from_another_thread(
+    daemon: Hearthd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    submit = Portal._submit
+
+    def counted(portal: Portal, call: Any) -> None:
+        calls.append(call)
+        submit(portal, call)
+
+    with hearth.sync.connect(daemon.socket) as client, client.open_session() as session:
+        task = session.submit("two", [step("gpio.set", line=17, value=value) for value in (0, 1)])
+        assert task.wait().status == "SUCCESS"
+        monkeypatch.setattr(Portal, "_submit", counted)
+        events = task.events()
+        assert next(events).seq == 1
+        assert [event.seq for event in events] == [2, 3, 4, 5]
+        assert len(calls) == 2, "for the events, and for their end"
 
 
 async def test_calls_events_and_notifications_start_no_trio_task(daemon: Hearthd) -> None:
