@@ -41,7 +41,7 @@ import trio
 from attrs import define, field, frozen
 
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT, make_safe
-from hearth.actors.bus.loop_thread import LoopThread, MachineClock
+from hearth.actors.bus.loop_thread import HALTED, LoopThread, MachineClock
 from hearth.actors.bus.queue import Requester, Ticket
 from hearth.actors.step import StepRun, StepScope
 from hearth.errors import AuditUnavailable, DeviceError, InvalidParams, LoopStopped
@@ -77,6 +77,7 @@ READ_S: Final = 0.02
 SWITCH_S: Final = 0.0005
 """Seconds after which a thread that computes hands Python's lock to one that waits, while a loop runs."""
 OWNER: Final = "its owner stopped it"
+CANCELLED: Final = "its task was cancelled, or its session has ended"
 WATCHDOG: Final = "its thread made no progress (watchdog)"
 
 
@@ -290,7 +291,8 @@ class ControlLoop:
             await self._start(ctx)
             await self._supervise()
         except BaseException as error:
-            thread.end("cancelled" if isinstance(error, trio.Cancelled) else f"{type(error).__name__}: {error}")
+            cancelled = HALTED if bus.halted else CANCELLED
+            thread.end(cancelled if isinstance(error, trio.Cancelled) else f"{type(error).__name__}: {error}")
             raise
         finally:
             with trio.CancelScope(shield=True):

@@ -41,7 +41,7 @@ import outcome
 import trio
 
 from hearth.drivers.base import Wakeup
-from hearth.errors import PermissionDenied, ResourceBusy, RpcError, effect_of
+from hearth.errors import Halted, PermissionDenied, ResourceBusy, RpcError, effect_of
 from hearth.loop import SECOND, Grid, LoopStats, OnOverrun, Sample, Scheduling
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ PRIORITY: Final = 20
 """Of SCHED_FIFO: above ordinary threads, below the kernel's interrupt threads (50)."""
 _PR_SET_TIMERSLACK: Final = 29
 OVERRUN: Final = "a period was missed, and on_overrun is stop"
+HALTED: Final = "the daemon was halted"
 UNRECORDED: Final = "its digests were not written in time"
 
 
@@ -242,7 +243,7 @@ class LoopThread:
 
     def made_safe(self, output: Hashable) -> None:
         """See `guard.OutputClaim`."""
-        self.end(f"line {self._called(output)} was brought to its safe state")
+        self.end(HALTED if self._halted() else f"line {self._called(output)} was brought to its safe state")
 
     def _called(self, output: Hashable) -> str:
         found = self.by_offset.get(output)  # type: ignore[call-overload]
@@ -292,7 +293,8 @@ class LoopThread:
             ended = result.value is not None and self.end(result.value)
         else:
             error: BaseException = result.error
-            ended = self.end(f"its function raised {type(error).__name__}: {error}"[:256], error)
+            why = f"its function raised {type(error).__name__}: {error}"[:256]
+            ended = self.end(HALTED) if isinstance(error, Halted) else self.end(why, error)
         if ended:
             # This thread has decided it: no other component has made the outputs safe, or is about to.
             with self.turn:
