@@ -37,7 +37,7 @@ BOUNDS_US: Final = (
 class Grid:
     """The periods of one loop: which are due, run, missed. All times are nanoseconds of one clock."""
 
-    __slots__ = ("_histogram", "_next", "_period", "_start", "latest", "missed", "overruns", "runs", "worst")
+    __slots__ = ("_histogram", "_next", "_period", "_start", "late", "latest", "missed", "overruns", "runs", "worst")
 
     def __init__(self, hz: float, start: int) -> None:
         self._period = SECOND / hz
@@ -45,6 +45,8 @@ class Grid:
         self._next = 0
         self.latest = start
         """When the period that runs, or ran last, was due."""
+        self.late = 0
+        """How late it began: from when the next period to run was due, which may be an earlier one that is missed."""
         self.runs = self.missed = self.overruns = 0
         self._histogram = [0] * (len(BOUNDS_US) + 1)
         self.worst = 0
@@ -71,14 +73,15 @@ class Grid:
     def begin(self, now: int) -> bool:
         """Begin to run the newest period that is due; `due` must have come. Returns False if earlier ones are missed.
 
-        Its lateness, from when it was due until now, goes to the histogram.
+        The lateness goes to the histogram. It counts from `due`, so a thread that sleeps through ten periods is late by
+        more than ten.
         """
+        late = self.late = now - self.due
         number = self._newest(now)
         missed = number - self._next
         self.missed += missed
         self._next = number + 1
         self.latest = self._due(number)
-        late = now - self.latest
         self._histogram[bisect_left(BOUNDS_US, late / 1000)] += 1
         self.worst = max(self.worst, late)
         return not missed

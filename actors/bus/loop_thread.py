@@ -328,7 +328,7 @@ class LoopThread:
             if not grid.begin(now) and self._stops:
                 return OVERRUN
             self._beat = time.monotonic_ns()
-            io.begin(grid.latest)
+            io.begin(grid.latest, grid.late)
             function(io)
             self._beat = time.monotonic_ns()
             in_time = grid.end(clock.now())
@@ -346,7 +346,7 @@ class LoopIO:
     Each call of `read` and `write` is one call of the driver, in its turn among the bus's transactions.
     """
 
-    __slots__ = ("_face", "_ident", "_latest", "_start", "_thread", "dt", "time")
+    __slots__ = ("_face", "_ident", "_latest", "_start", "_thread", "dt", "late", "time")
 
     def __init__(self, thread: LoopThread) -> None:
         self._thread = thread
@@ -358,9 +358,12 @@ class LoopIO:
         """Seconds from the loop's start to when this period was due."""
         self.dt = 1 / thread.hz
         """Seconds from the period that ran before to this one: more than a period if some were missed."""
+        self.late = 0.0
+        """Seconds by which the function is called too late; more than a period if some were missed because of it."""
 
-    def begin(self, due: int) -> None:
+    def begin(self, due: int, late: int) -> None:
         """Begin a period; for the loop's thread."""
+        self.late = late / SECOND
         if self._latest is not None:
             self.dt = (due - self._latest) / SECOND
         self._latest = due

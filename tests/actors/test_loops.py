@@ -83,15 +83,18 @@ async def test_the_function_gets_the_time_of_its_periods_and_of_those_it_missed(
     clock, seen = VirtualClock(), []
 
     def function(io):
-        seen.append((round(io.time, 6), round(io.dt, 6)))
+        seen.append((round(io.time, 6), round(io.dt, 6), io.late))
         clock.spend(0.025 if len(seen) == 2 else 0.001)
         if len(seen) == 4:
             io.stop()
 
-    async with cell(tmp_path) as world, ends_by_itself("its function stopped it"):
-        async with world.loop(100, function, lines=["PUMP"], clock=clock) as loop:
-            await loop.wait()
-    assert seen == [(0, 0.01), (0.01, 0.01), (0.04, 0.03), (0.05, 0.01)]
+    async with (
+        cell(tmp_path) as world,
+        ends_by_itself("its function stopped it"),
+        world.loop(100, function, lines=["PUMP"], clock=clock) as loop,
+    ):
+        await loop.wait()
+    assert seen == [(0, 0.01, 0), (0.01, 0.01, 0), (0.04, 0.03, 0), (0.05, 0.01, 0)]
 
 
 async def test_a_loop_reads_its_inputs_and_its_outputs_by_name_and_offset(tmp_path):
@@ -125,9 +128,12 @@ async def test_a_write_outside_the_lines_granted_is_refused_and_drives_nothing(t
                 refused.append(error)
         io.stop()
 
-    async with cell(tmp_path) as world, ends_by_itself("stopped"):
-        async with world.loop(FAST, function, lines=["PUMP"], inputs=["DOOR"]) as loop:
-            await loop.wait()
+    async with (
+        cell(tmp_path) as world,
+        ends_by_itself("stopped"),
+        world.loop(FAST, function, lines=["PUMP"], inputs=["DOOR"]) as loop,
+    ):
+        await loop.wait()
         assert len(refused) == 4
         assert all(error.data["effect"] == "none" and "not granted" in error.message for error in refused)
         assert not [line for line, _ in world.gpio.sets if line != PUMP]
@@ -135,9 +141,12 @@ async def test_a_write_outside_the_lines_granted_is_refused_and_drives_nothing(t
 
 @pytest.mark.parametrize("level", [2, -1, "1", None, 0.5])
 async def test_a_level_that_is_none_ends_the_loop_and_drives_nothing(tmp_path, level):
-    async with cell(tmp_path) as world, ends_by_itself("raised ValueError: gpio line PUMP: the level is 0 or 1"):
-        async with world.loop(FAST, lambda io: io.write("PUMP", level), lines=["PUMP"]) as loop:
-            await loop.wait()
+    async with (
+        cell(tmp_path) as world,
+        ends_by_itself("raised ValueError: gpio line PUMP: the level is 0 or 1"),
+        world.loop(FAST, lambda io: io.write("PUMP", level), lines=["PUMP"]) as loop,
+    ):
+        await loop.wait()
         assert world.gpio.sets == [(PUMP, 0)], "the safe state"
 
 
@@ -172,19 +181,24 @@ async def test_limits_are_checked_at_each_write_and_a_refusal_drives_nothing(tmp
         if len(refused) == 3:
             io.stop()
 
-    async with cell(tmp_path, board=board(limit={"min_on_ms": 3_600_000})) as world, ends_by_itself("stopped"):
-        async with world.loop(FAST, function, lines=["PUMP"]) as loop:
-            stats = await loop.wait()
+    async with (
+        cell(tmp_path, board=board(limit={"min_on_ms": 3_600_000})) as world,
+        ends_by_itself("stopped"),
+        world.loop(FAST, function, lines=["PUMP"]) as loop,
+    ):
+        stats = await loop.wait()
     assert refused == ["min_on_ms"] * 3
     assert (stats.refused, stats.writes, stats.last) == (3, {"PUMP": 3}, {"PUMP": 1})
 
 
 async def test_a_line_that_is_on_for_its_longest_time_goes_safe_and_ends_its_loop(tmp_path):
     async with cell(tmp_path, board=board(limit={"max_on_ms": 30})) as world:
-        async with ends_by_itself("line PUMP was brought to its safe state"):
-            async with world.loop(FAST, on, lines=["PUMP"]) as loop:
-                await loop.wait()
-                assert world.gpio.state(PUMP) == 0
+        async with (
+            ends_by_itself("line PUMP was brought to its safe state"),
+            world.loop(FAST, on, lines=["PUMP"]) as loop,
+        ):
+            await loop.wait()
+            assert world.gpio.state(PUMP) == 0
         assert world.gpio.sets[-1] == (PUMP, 0)
         assert [record["outputs"] for record in world.records("limit.max_on")] == [[PUMP]]
 
@@ -222,11 +236,13 @@ async def test_an_interlock_that_opens_makes_the_output_safe_and_ends_the_loop(t
             if io.read("DOOR") == 0:
                 io.write("PUMP", 1)
 
-        async with ends_by_itself("line PUMP was brought to its safe state"):
-            async with world.loop(FAST, function, lines=["PUMP"], inputs=["DOOR"]) as loop:
-                await turned(loop)
-                world.gpio.push(DOOR, 1)
-                await loop.wait()
+        async with (
+            ends_by_itself("line PUMP was brought to its safe state"),
+            world.loop(FAST, function, lines=["PUMP"], inputs=["DOOR"]) as loop,
+        ):
+            await turned(loop)
+            world.gpio.push(DOOR, 1)
+            await loop.wait()
         assert world.gpio.state(PUMP) == 0
         assert len(world.records("interlock.open")) == 1
 
@@ -251,13 +267,15 @@ async def test_the_readings_of_other_buses_stay_fresh_for_a_loop_that_seldom_dri
 
 async def test_a_halt_stops_the_loop_and_makes_its_outputs_safe(tmp_path):
     async with cell(tmp_path) as world, world.runtime.open_session() as session:
-        async with ends_by_itself("the daemon was halted"):
-            async with world.loop(FAST, on, lines=["PUMP", "LATCH"]) as loop:
-                await turned(loop)
-                await session.halt("a person pressed the button")
-                await loop.wait()
-                sets = len(world.gpio.sets)
-                assert (world.gpio.state(PUMP), world.gpio.state(LATCH)) == (0, 0)
+        async with (
+            ends_by_itself("the daemon was halted"),
+            world.loop(FAST, on, lines=["PUMP", "LATCH"]) as loop,
+        ):
+            await turned(loop)
+            await session.halt("a person pressed the button")
+            await loop.wait()
+            sets = len(world.gpio.sets)
+            assert (world.gpio.state(PUMP), world.gpio.state(LATCH)) == (0, 0)
         await session.reset_halt()
         assert world.gpio.sets[sets:] == [], "nothing starts again"
         events = [record["event"] for record in world.records()]
@@ -279,11 +297,13 @@ async def test_a_halt_reaches_a_loop_whose_function_hangs(tmp_path):
 
     try:
         async with cell(tmp_path) as world, world.runtime.open_session() as session:
-            async with ends_by_itself("the daemon was halted"):
-                async with world.loop(FAST, function, lines=["PUMP"], watchdog_ms=60_000):
-                    await passes(stuck.is_set)
-                    await session.halt("stop")
-                    await passes(lambda: world.gpio.state(PUMP) == 0)
+            async with (
+                ends_by_itself("the daemon was halted"),
+                world.loop(FAST, function, lines=["PUMP"], watchdog_ms=60_000),
+            ):
+                await passes(stuck.is_set)
+                await session.halt("stop")
+                await passes(lambda: world.gpio.state(PUMP) == 0)
             assert world.records("loop.stop")[0]["stuck"] is True
             leave.set()
             await passes(lambda: after)
@@ -305,11 +325,13 @@ async def test_a_write_during_a_halt_is_refused_even_before_the_loop_is_told(tmp
             refused.append(error)
 
     async with cell(tmp_path) as world, world.runtime.open_session() as session:
-        async with ends_by_itself("the daemon was halted"):
-            async with world.loop(FAST, function, lines=["PUMP"], watchdog_ms=60_000):
-                world.runtime._runtime.halt.halt("now", "test")
-                halted.set()
-                await passes(lambda: refused)
+        async with (
+            ends_by_itself("the daemon was halted"),
+            world.loop(FAST, function, lines=["PUMP"], watchdog_ms=60_000),
+        ):
+            world.runtime._runtime.halt.halt("now", "test")
+            halted.set()
+            await passes(lambda: refused)
         assert (PUMP, 1) not in world.gpio.sets
         await session.reset_halt()
 
@@ -360,13 +382,15 @@ async def test_the_thread_makes_its_outputs_safe_itself_while_the_event_loop_han
 
     async with cell(tmp_path) as world:
         world.gpio.attach(PUMP, lambda level: None if level else safe.set())
-        async with ends_by_itself("digests were not written in time"):
-            async with world.loop(FAST, on, lines=["PUMP"], watchdog_ms=60_000) as loop:
-                await passes(lambda: world.gpio.state(PUMP) == 1)
-                # The event loop does nothing until the line is safe.
-                assert safe.wait(30)
-                assert world.gpio.state(PUMP) == 0
-                await loop.wait()
+        async with (
+            ends_by_itself("digests were not written in time"),
+            world.loop(FAST, on, lines=["PUMP"], watchdog_ms=60_000) as loop,
+        ):
+            await passes(lambda: world.gpio.state(PUMP) == 1)
+            # The event loop does nothing until the line is safe.
+            assert safe.wait(30)
+            assert world.gpio.state(PUMP) == 0
+            await loop.wait()
 
 
 async def test_a_loop_that_makes_no_progress_is_ended_by_its_watchdog(tmp_path):
@@ -383,10 +407,12 @@ async def test_a_loop_that_makes_no_progress_is_ended_by_its_watchdog(tmp_path):
 
     try:
         async with cell(tmp_path) as world:
-            async with ends_by_itself("watchdog"):
-                async with world.loop(FAST, function, lines=["PUMP"], watchdog_ms=20) as loop:
-                    await loop.wait()
-                    assert world.gpio.state(PUMP) == 0
+            async with (
+                ends_by_itself("watchdog"),
+                world.loop(FAST, function, lines=["PUMP"], watchdog_ms=20) as loop,
+            ):
+                await loop.wait()
+                assert world.gpio.state(PUMP) == 0
             leave.set()
             await passes(lambda: after)
             assert after == [0], "what it writes afterwards is not written"
@@ -527,9 +553,12 @@ async def test_overruns_are_counted_exactly(tmp_path):
         if len(runs) == 50:
             io.stop()
 
-    async with cell(tmp_path) as world, ends_by_itself("stopped"):
-        async with world.loop(100, function, lines=["PUMP"], clock=clock) as loop:
-            stats = await loop.wait()
+    async with (
+        cell(tmp_path) as world,
+        ends_by_itself("stopped"),
+        world.loop(100, function, lines=["PUMP"], clock=clock) as loop,
+    ):
+        stats = await loop.wait()
     # Each overrun lasts over the next two periods.
     assert (stats.runs, stats.overruns, stats.missed) == (50, 10, 20)
     assert sum(stats.lateness) == 50
@@ -549,10 +578,13 @@ async def test_an_overrun_stops_a_loop_that_asks_for_it(tmp_path, late):
         wait = clock.wait
         clock.wait = lambda until, ended: wait(until + (20_000_000 if len(runs) == 7 else 0), ended)
         clock.spend = lambda _seconds: None
-    async with cell(tmp_path) as world, ends_by_itself("a period was missed"):
-        async with world.loop(100, function, lines=["PUMP"], clock=clock, on_overrun="stop") as loop:
-            stats = await loop.wait()
-            assert world.gpio.state(PUMP) == 0
+    async with (
+        cell(tmp_path) as world,
+        ends_by_itself("a period was missed"),
+        world.loop(100, function, lines=["PUMP"], clock=clock, on_overrun="stop") as loop,
+    ):
+        stats = await loop.wait()
+        assert world.gpio.state(PUMP) == 0
     assert (stats.runs, stats.overruns) == (7, int(late == "the run"))
     assert stats.missed >= 1
 
@@ -743,10 +775,10 @@ async def test_two_callers_of_the_driver_never_overlap_and_its_old_caller_is_bac
 
 
 async def test_a_loop_that_runs_for_longer_than_the_idle_time_keeps_its_session(tmp_path):
-    async with cell(tmp_path, limits=LimitsConfig(idle_ttl_s=0.2)) as world:
-        async with world.loop(FAST, on, lines=["PUMP"]) as loop:
-            await passes(lambda: loop.stats().runs > FAST // 2)
-            assert loop.ended is None
+    limits = LimitsConfig(idle_ttl_s=0.2)
+    async with cell(tmp_path, limits=limits) as world, world.loop(FAST, on, lines=["PUMP"]) as loop:
+        await passes(lambda: loop.stats().runs > FAST // 2)
+        assert loop.ended is None
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -812,9 +844,12 @@ async def test_telemetry_comes_in_order_and_ends_with_the_loop(tmp_path):
             io.stop()
 
     seen = []
-    async with cell(tmp_path) as world, ends_by_itself("stopped"):
-        async with world.loop(FAST, function, lines=["PUMP"]) as loop:
-            seen = [sample async for sample in loop.telemetry()]
+    async with (
+        cell(tmp_path) as world,
+        ends_by_itself("stopped"),
+        world.loop(FAST, function, lines=["PUMP"]) as loop,
+    ):
+        seen = [sample async for sample in loop.telemetry()]
     stats = loop.stats()
     assert [sample.seq for sample in seen] == list(range(1, stats.runs + 1))
     assert all(sample.value == round(sample.time * FAST) for sample in seen)
@@ -827,10 +862,13 @@ async def test_telemetry_that_is_not_read_is_dropped_the_oldest_first_and_counte
         if io.time > 0.2:
             io.stop()
 
-    async with cell(tmp_path) as world, ends_by_itself("stopped"):
-        async with world.loop(FAST, function, lines=["PUMP"], telemetry=10, clock=VirtualClock()) as loop:
-            stats = await loop.wait()
-            seen = [sample.seq async for sample in loop.telemetry()]
+    async with (
+        cell(tmp_path) as world,
+        ends_by_itself("stopped"),
+        world.loop(FAST, function, lines=["PUMP"], telemetry=10, clock=VirtualClock()) as loop,
+    ):
+        stats = await loop.wait()
+        seen = [sample.seq async for sample in loop.telemetry()]
     assert stats.dropped == stats.emitted - 10 == loop.stats().dropped
     assert seen == list(range(stats.emitted - 9, stats.emitted + 1))
 
@@ -861,9 +899,11 @@ async def test_only_the_loops_thread_has_sched_fifo_and_only_if_it_is_wanted(tmp
 
     async with cell(tmp_path) as world:
         for realtime in (True, False):
-            async with ends_by_itself("stopped"):
-                async with world.loop(FAST, function, lines=["PUMP"], realtime=realtime) as loop:
-                    await loop.wait()
+            async with (
+                ends_by_itself("stopped"),
+                world.loop(FAST, function, lines=["PUMP"], realtime=realtime) as loop,
+            ):
+                await loop.wait()
             wanted = os.SCHED_FIFO if loop.stats().scheduling == "fifo" else os.SCHED_OTHER
             assert policies.pop() == (wanted, os.SCHED_OTHER)
         assert loop.stats().scheduling == "other"
