@@ -74,7 +74,7 @@ SAFE_S: Final = 1.0
 """Seconds that the end of a loop waits for its outputs to be safe; the bus brings them there in any case."""
 READ_S: Final = 0.02
 """Seconds between two looks at the telemetry: waking a reader for each value would disturb the loop."""
-SWITCH_S: Final = 0.0005
+SWITCH_S: Final = 0.0001
 """Seconds after which a thread that computes hands Python's lock to one that waits, while a loop runs."""
 OWNER: Final = "its owner stopped it"
 CANCELLED: Final = "its task was cancelled, or its session has ended"
@@ -191,13 +191,14 @@ class ControlLoop:
     ) -> ControlLoop:
         """Return a loop on a board's lines, which has not begun. Raises InvalidParams and PermissionDenied."""
         bus = buses[board.gpio_bus(settings.chip)]
-        named = {spec.offset: spec.name for spec in board.chips[bus.bus_id.removeprefix("gpio:")].lines}
         outputs = {line: board.line(settings.chip, line, drive=True) for line in settings.lines}
         inputs = {line: board.line(settings.chip, line) for line in settings.inputs}
+        # In records and messages a line has the name that it was given.
+        names = {offset: str(line) for line, offset in (inputs | outputs).items()}
 
         def spellings(lines: Mapping[int | str, int]) -> dict[int | str, int]:
             found: dict[int | str, int] = {offset: offset for offset in lines.values()}
-            return found | {named[offset]: offset for offset in lines.values()} | dict(lines)
+            return found | dict(lines)
 
         thread = LoopThread(
             settings.name,
@@ -206,14 +207,14 @@ class ControlLoop:
             bus.guard,
             outputs=spellings(outputs),
             inputs=spellings(inputs),
-            names=named,
+            names=names,
             on_overrun=settings.on_overrun,
             telemetry=settings.telemetry,
             clock=clock or MachineClock(),
             halted=lambda: bus.halted,
         )
-        driven = {offset: named[offset] for offset in outputs.values()}
-        return cls(settings, bus, thread, journal, interlocks, driven, [named[offset] for offset in inputs.values()])
+        driven = {offset: names[offset] for offset in outputs.values()}
+        return cls(settings, bus, thread, journal, interlocks, driven, [names[offset] for offset in inputs.values()])
 
     # --- for the program ----------------------------------------------------------------------------------------
 

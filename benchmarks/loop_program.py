@@ -1,4 +1,4 @@
-"""A program with one loop at 1 kHz, for `benchmarks.loop`: a control loop of hearth, or the bare thread that is its floor.
+"""A program with one loop at 1 kHz, for `benchmarks.loop`: a control loop of hearth, or a bare thread as its floor.
 
     python -m benchmarks.loop_program hearth|bare SECONDS fifo|other [busy]
 
