@@ -18,7 +18,7 @@ steps runs one step, `ControlLoop._run`:
    these lines; all other transactions of the bus go on.
 2. *Start.* The record `loop.start` is as durable as configured before the first period begins.
 3. *Supervise.* Each second a `loop.digest` record says what was counted since the record before. It extends the loop's
-   authority: without it no period begins after `AUTHORITY_S`. The watchdog ends a loop whose thread makes no progress.
+   authority: without it nothing is driven after `AUTHORITY_S`. The watchdog ends a loop whose thread makes no progress.
 4. *End*, for whatever reason. The flag that `LoopThread.end` sets bars the thread from the driver; then the session's
    outputs are brought to their safe state, in a transaction of the bus; then `loop.stop` has the rest of the counts.
    A thread that is stuck inside the driver holds the bus's turn: the safe state waits for it, the bus becomes wedged,
@@ -33,6 +33,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -65,9 +66,10 @@ log = logging.getLogger("hearth.loop")
 DIGEST_S: Final = 1.0
 """Seconds between two digests."""
 AUTHORITY_S: Final = 3.0
-"""Seconds after the last record that is written in which periods may begin."""
+"""Seconds, after the counts of the last record that is written, in which anything is driven."""
 MAX_HZ: Final = 10_000
 MIN_HZ: Final = 0.1
+MOST_LINES: Final = 64
 LEAVE_S: Final = 0.25
 """Seconds that the end of a loop waits for its function to return."""
 SAFE_S: Final = 1.0
@@ -113,8 +115,8 @@ class LoopSettings:
             raise _invalid("hz", f"{self.hz!r} is not from {MIN_HZ} to {MAX_HZ}")
         if not self.lines:
             raise _invalid("lines", "name at least one line that the loop drives")
-        if len(self.lines) + len(self.inputs) > 64:
-            raise _invalid("lines", "a loop has at most 64 lines")
+        if len(self.lines) + len(self.inputs) > MOST_LINES:
+            raise _invalid("lines", f"a loop has at most {MOST_LINES} lines")
         if self.on_overrun not in ("skip", "stop"):
             raise _invalid("on_overrun", f'"skip" or "stop", not {self.on_overrun!r}')
         if not 1 <= self.watchdog_ms <= 60_000:
@@ -341,11 +343,12 @@ class ControlLoop:
                 thread.end(WATCHDOG)
             elif not thread.ended() and trio.current_time() >= due:
                 due += DIGEST_S
+                counted_at = time.monotonic_ns()
                 try:
                     await self._journal.write({"event": "loop.digest", **self._ids, **self._since()})
                 except AuditUnavailable as error:
                     thread.end(error.message)
-                thread.renew(AUTHORITY_S)
+                thread.renew(counted_at, AUTHORITY_S)
 
     async def _end(self, session_id: str, wanted: Sequence[Interlock]) -> None:
         """Make the outputs safe, give the lines and the driver back, and write the last record."""

@@ -22,8 +22,8 @@ States of a thread:
   driver, even if its function never returns.
 - A thread that ends by itself (its function raised, it overran, its authority ran out) brings its outputs to their
   safe state itself, at once. If another component ends it, that component does (`loop.ControlLoop`, the halt).
-- *Authority.* The thread may begin a period only until `until`, which the Trio thread moves on with each record that
-  has been written. So a loop never runs on for long without records, also if the event loop hangs.
+- *Authority.* The thread may begin a period, and write, only until `until`, which the Trio thread moves on with each
+  record that has been written. So nothing is driven for long without records, also if the event loop hangs.
 - *Watchdog.* `stuck_for` tells how long no period has begun or ended; the Trio thread asks it.
 """
 
@@ -140,7 +140,7 @@ class LoopThread:
         self.clock = clock
         self.grid = Grid(hz, clock.now())
         self.until = 0
-        """The time, of CLOCK_MONOTONIC, after which no period begins."""
+        """The time, of CLOCK_MONOTONIC in nanoseconds, after which no period begins and nothing is written."""
         self.writing = False
         """True while this thread's own write holds the turn."""
         self.refused = self.failed = 0
@@ -184,9 +184,9 @@ class LoopThread:
         return None
 
     def go(self, authority: float) -> None:
-        """Let the first period begin; none begins after `authority` seconds, unless `renew` is called."""
+        """Let the first period begin; see `renew`."""
         self._beat = time.monotonic_ns()
-        self.renew(authority)
+        self.renew(self._beat, authority)
         with self._ending:
             self._unpark()
 
@@ -195,9 +195,9 @@ class LoopThread:
             self._parked = False
             self._go.release()
 
-    def renew(self, authority: float) -> None:
-        """Let periods begin for so many seconds from now on."""
-        self.until = time.monotonic_ns() + int(authority * SECOND)
+    def renew(self, counted_at: int, authority: float) -> None:
+        """Extend the authority to so many seconds after the counts were taken that are on record now."""
+        self.until = counted_at + int(authority * SECOND)
 
     def stuck_for(self) -> float:
         """Return the seconds since a period has begun or ended, beyond the length of a period."""
@@ -294,7 +294,10 @@ class LoopThread:
         else:
             error: BaseException = result.error
             why = f"its function raised {type(error).__name__}: {error}"[:256]
-            ended = self.end(HALTED) if isinstance(error, Halted) else self.end(why, error)
+            if isinstance(error, (Halted, LoopEnded)):
+                ended = self.end(HALTED if isinstance(error, Halted) else UNRECORDED)
+            else:
+                ended = self.end(why, error)
         if ended:
             # This thread has decided it: no other component has made the outputs safe, or is about to.
             with self.turn:
@@ -396,7 +399,7 @@ class LoopIO:
         if level not in (0, 1):
             raise ValueError(f"gpio line {line}: the level is 0 or 1, not {level!r}")
         with thread.turn:
-            if thread.ended():
+            if thread.ended() or time.monotonic_ns() > thread.until:
                 raise LoopEnded
             thread.writing = True
             try:

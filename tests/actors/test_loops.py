@@ -376,7 +376,13 @@ async def test_a_loop_whose_thread_dies_leaves_its_outputs_safe(tmp_path, error,
         assert any(record.exc_info for record in caplog.records), "with its traceback"
 
 
-async def test_the_thread_makes_its_outputs_safe_itself_while_the_event_loop_hangs(tmp_path, monkeypatch):
+def endless(io):
+    while True:
+        io.write("PUMP", 1)
+
+
+@pytest.mark.parametrize("function", [on, endless])
+async def test_the_thread_makes_its_outputs_safe_itself_while_the_event_loop_hangs(tmp_path, monkeypatch, function):
     monkeypatch.setattr(loops, "AUTHORITY_S", 0.1)
     safe = threading.Event()
 
@@ -384,7 +390,7 @@ async def test_the_thread_makes_its_outputs_safe_itself_while_the_event_loop_han
         world.gpio.attach(PUMP, lambda level: None if level else safe.set())
         async with (
             ends_by_itself("digests were not written in time"),
-            world.loop(FAST, on, lines=["PUMP"], watchdog_ms=60_000) as loop,
+            world.loop(FAST, function, lines=["PUMP"], watchdog_ms=60_000) as loop,
         ):
             await passes(lambda: world.gpio.state(PUMP) == 1)
             # The event loop does nothing until the line is safe.
