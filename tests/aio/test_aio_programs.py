@@ -205,10 +205,12 @@ def stepping(io):
 def test_a_control_loop_runs_beside_asyncio_and_its_telemetry_is_read_there() -> None:
     async def main():
         async with hearth.aio.open_runtime() as runtime:
+            opening = runtime.loop(200, stepping, lines=["LED"], name="led")
+            loop = await opening.__aenter__()
+            seen = [sample.seq async for sample in loop.telemetry()]
+            stats = await loop.wait()
             with pytest.raises(hearth.LoopStopped, match="done"):
-                async with runtime.loop(200, stepping, lines=["LED"], name="led") as loop:
-                    seen = [sample.seq async for sample in loop.telemetry()]
-                    stats = await loop.wait()
+                await opening.__aexit__(None, None, None)
             assert (loop.name, loop.ended) == ("led", "done")
             assert seen == list(range(1, stats.runs + 1))
             assert loop.stats().writes == {"LED": stats.runs}

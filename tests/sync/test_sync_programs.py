@@ -242,9 +242,11 @@ def test_a_control_loop_runs_beside_a_program_without_an_event_loop() -> None:
             io.stop("done")
 
     with hearth.sync.open_runtime() as runtime:
-        with pytest.raises(hearth.LoopStopped, match="done"), runtime.loop(200, stepping, lines=["LED"]) as loop:
-            seen = [sample.seq for sample in loop.telemetry()]
-            stats = loop.wait(30)
+        loop = runtime.loop(200, stepping, lines=["LED"]).__enter__()
+        seen = [sample.seq for sample in loop.telemetry()]
+        stats = loop.wait(30)
+        with pytest.raises(hearth.LoopStopped, match="done"):
+            loop.__exit__(None, None, None)
         assert (loop.name, loop.ended) == ("loop", "done")
         assert seen == list(range(1, stats.runs + 1))
         with runtime.loop(200, lambda io: io.write("LED", 1), lines=["LED"]) as loop:
@@ -254,6 +256,6 @@ def test_a_control_loop_runs_beside_a_program_without_an_event_loop() -> None:
         with pytest.raises(hearth.InvalidParams, match="hz"):
             runtime.loop(0, stepping, lines=["LED"])
         failing = runtime.loop(200, lambda _io: 1 / 0, lines=["LED"])
+        assert failing.wait(30).runs == 0
         with pytest.raises(hearth.LoopStopped, match="ZeroDivisionError"):
-            failing.wait(30)
             failing.stop()
