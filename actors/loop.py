@@ -342,7 +342,7 @@ class ControlLoop:
             if not thread.ended() and thread.stuck_for() > watchdog:
                 thread.end(WATCHDOG)
             elif not thread.ended() and trio.current_time() >= due:
-                due += DIGEST_S
+                due = trio.current_time() + DIGEST_S
                 counted_at = time.monotonic_ns()
                 try:
                     await self._journal.write({"event": "loop.digest", **self._ids, **self._since()})

@@ -15,7 +15,7 @@ So after `end`, `runs + missed` is the number of periods that were due, whatever
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from attrs import field, frozen
 
@@ -32,6 +32,18 @@ BOUNDS_US: Final = (
     *(1_000, 1_500, 2_000, 3_000, 5_000, 7_000, 10_000, 20_000, 50_000, 100_000, 1_000_000),
 )
 """The upper bounds of the histogram's classes, in microseconds; the last class has none."""
+
+
+class LoopArguments(TypedDict, total=False):
+    """The keyword arguments of `Runtime.loop` beside `lines`."""
+
+    inputs: Sequence[int | str]
+    chip: str | None
+    name: str
+    on_overrun: OnOverrun
+    watchdog_ms: float
+    realtime: bool
+    telemetry: int
 
 
 class Grid:

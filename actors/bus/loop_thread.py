@@ -84,8 +84,11 @@ class MachineClock:
             ended.acquire(timeout=left / SECOND)
 
 
-class LoopEnded(Exception):
-    """Raised by the interface of a loop that has ended, to leave its function; nothing was done."""
+class LoopEnded(BaseException):
+    """Raised by the interface of a loop that has ended, to leave its function; nothing was done.
+
+    No Exception, as trio.Cancelled is none: a function that handles refusals must not hold on to a loop that is over.
+    """
 
 
 class _Output:
@@ -97,7 +100,7 @@ class _Output:
         self.name = name
         self.offset = offset
         self.writes = 0
-        self.last: Level | None = None
+        self.last: int | None = None
 
 
 class LoopThread:
@@ -386,11 +389,12 @@ class LoopIO:
                 raise LoopEnded
             return self._face.get(offset)  # type: ignore[no-any-return]
 
-    def write(self, line: int | str, level: Level) -> None:
+    def write(self, line: int | str, level: int) -> None:
         """Drive one of the loop's output lines to 0 or 1.
 
         Raises PermissionDenied for another line; LimitViolated, InterlockOpen or Halted, after which the line is as it
-        was; DeviceError. A function that lets any of them pass ends its loop.
+        was; DeviceError. A function that lets any of them pass ends its loop. Once the loop has ended, each call leaves
+        the function by a BaseException.
         """
         thread = self._mine()
         output = thread.outputs.get(line)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
     from types import CoroutineType, TracebackType
-    from typing import Literal
+    from typing import Literal, Unpack
 
     from hearth._util.portal import Wait
     from hearth.actors.bus.loop_thread import LoopIO
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hearth.drivers.base import Style
     from hearth.drivers.boards import Board
     from hearth.hcp.messages import State, TaskAccepted
-    from hearth.loop import LoopStats, Sample
+    from hearth.loop import LoopArguments, LoopStats, Sample
     from hearth.transport.address import Address
 
 P = ParamSpec("P")
@@ -380,13 +380,18 @@ class Runtime(_Opened[Any]):
         return Opening(partial(self._session, manager))
 
     def loop(
-        self, hz: float, function: Callable[[LoopIO], object], *, lines: Sequence[int | str], **settings: Any
+        self,
+        hz: float,
+        function: Callable[[LoopIO], object],
+        *,
+        lines: Sequence[int | str],
+        **arguments: Unpack[LoopArguments],
     ) -> Opening[Loop]:
         """Run a control loop: `async with runtime.loop(100, control, lines=["PUMP"]) as loop:`, or `await`.
 
         The arguments are those of `hearth.Runtime.loop`, which says what is raised.
         """
-        return Opening(partial(self._loop, partial(self._inner.loop, hz, function, lines=lines, **settings)))
+        return Opening(partial(self._loop, partial(self._inner.loop, hz, function, lines=lines, **arguments)))
 
     async def _loop(self, manager: Callable[[], AbstractAsyncContextManager[ControlLoop]]) -> Loop:
         held = self._portal.enter(manager)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
     from types import TracebackType
-    from typing import Literal, Self
+    from typing import Literal, Self, Unpack
 
     from hearth._util.portal import Held
     from hearth.actors.bus.loop_thread import LoopIO
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hearth.drivers.base import Style
     from hearth.drivers.boards import Board
     from hearth.hcp.messages import State, TaskAccepted
-    from hearth.loop import LoopStats, Sample
+    from hearth.loop import LoopArguments, LoopStats, Sample
     from hearth.transport.address import Address
 
 P = ParamSpec("P")
@@ -405,13 +405,18 @@ class Runtime(_Opener[Any]):
         )
 
     def loop(
-        self, hz: float, function: Callable[[LoopIO], object], *, lines: Sequence[int | str], **settings: Any
+        self,
+        hz: float,
+        function: Callable[[LoopIO], object],
+        *,
+        lines: Sequence[int | str],
+        **arguments: Unpack[LoopArguments],
     ) -> Loop:
         """Run a control loop: `with runtime.loop(100, control, lines=["PUMP"]) as loop:`.
 
         The arguments are those of `hearth.Runtime.loop`, which says what is raised.
         """
-        held: Held[ControlLoop] = self._portal.enter(partial(self._inner.loop, hz, function, lines=lines, **settings))
+        held: Held[ControlLoop] = self._portal.enter(partial(self._inner.loop, hz, function, lines=lines, **arguments))
         return Loop(self._portal, block(held.entering()), held)
 
 
