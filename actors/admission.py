@@ -19,6 +19,7 @@ from hearth._util.ids import new_id
 from hearth._util.text import suggest, suggestions
 from hearth.actors.bus.queue import Requester
 from hearth.actors.events import to_keep
+from hearth.actors.loop import LoopSubmit
 from hearth.actors.step import Expectation, StepRun
 from hearth.actors.task import TaskActor, cost_of
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
@@ -412,6 +413,8 @@ class Admission:
 
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, missing)
+            if isinstance(submit, LoopSubmit):
+                steps = [submit.step(steps)]
             halts = self._services.halt_flag.count
             requester = Requester(self._session_id, new_id(), self._principal, self.deadman, halts)
             try:

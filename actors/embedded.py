@@ -22,6 +22,7 @@ from hearth._util.exceptions import unwrapped
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts
 from hearth.actors.events import EventReader, HistoryEnd
+from hearth.actors.loop import ControlLoop, LoopSettings
 from hearth.actors.mailbox import Slot
 from hearth.actors.messages import CloseSession
 from hearth.actors.runtime import Runtime
@@ -31,7 +32,7 @@ from hearth.client.jobs import JobsClient
 from hearth.client.session import ClientSession, SessionLink, TakeBack, require_trio, wrong_thread
 from hearth.config.model import Config
 from hearth.drivers.boards import Board
-from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
+from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError, from_wire
 from hearth.hcp import why_not_served
 from hearth.policy.principal import embedded
 from hearth.policy.rules import RIGHTS, Match, PolicyEntry
@@ -41,11 +42,12 @@ from hearth.protocol.known import read_params, with_ignored
 from hearth.protocol.methods import METHODS, SessionOpen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from hearth.actors.bridges.hcp.lazy import JobStorage
     from hearth.actors.bridges.hcp.services import OpenSession
+    from hearth.actors.bus.loop_thread import LoopClock, LoopIO
     from hearth.actors.events import History
     from hearth.actors.messages import EventSink, JobServer
     from hearth.actors.runtime import RuntimeParts
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from hearth.api import TaskEvent
     from hearth.client.job_stream import JobRouter
     from hearth.drivers.base import Style
+    from hearth.loop import OnOverrun
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params
 
@@ -293,6 +296,72 @@ class EmbeddedRuntime(JobsClient):
         params = {"client_name": client_name, "client_version": client_version, "heartbeat_ms": heartbeat_ms}
         async with _opened(self._runtime, self._principal, params) as session:
             yield session
+
+    @asynccontextmanager
+    async def loop(
+        self,
+        hz: float,
+        function: Callable[[LoopIO], object],
+        *,
+        lines: Sequence[int | str],
+        inputs: Sequence[int | str] = (),
+        chip: str | None = None,
+        name: str = "loop",
+        on_overrun: OnOverrun = "skip",
+        watchdog_ms: float = 250,
+        realtime: bool = True,
+        telemetry: int = 1024,
+        clock: LoopClock | None = None,
+    ) -> AsyncIterator[ControlLoop]:
+        """Run `function(io)` `hz` times a second in a thread of its own, until the block ends or the loop does.
+
+        It drives the output `lines` of one GPIO chip, and reads `inputs` and `lines`; nothing else uses these outputs
+        meanwhile. At each end they go to their safe states. Where it is permitted and `realtime` is true the thread
+        has SCHED_FIFO. A period that was missed is skipped, or stops the loop (`on_overrun`). A run that makes no
+        progress for `watchdog_ms` beyond a period ends the loop. `telemetry` emitted values are kept for
+        `ControlLoop.telemetry`. `clock` is for tests.
+
+        Raises what a task with a gpio.set of each line would be refused with (PermissionDenied, ApprovalRequired,
+        Halted, ResourceBusy, AuditUnavailable), InvalidParams, and LoopStopped at the end of the block if the loop has
+        ended by itself.
+        """
+        settings = LoopSettings(
+            name=name,
+            hz=hz,
+            lines=tuple(lines),
+            inputs=tuple(inputs),
+            chip=chip,
+            on_overrun=on_overrun,
+            watchdog_ms=watchdog_ms,
+            realtime=realtime,
+            telemetry=telemetry,
+        )
+        runtime = self._runtime
+        parts = runtime.parts
+        loop = ControlLoop.on(settings, function, parts.board, runtime.buses, parts.journal, runtime.interlocks, clock)
+        async with self.open_session(client_name=name) as session:
+            await self._begin(loop, session)
+            try:
+                yield loop
+            finally:
+                with trio.CancelScope(shield=True):
+                    await loop.stop()
+        loop.raise_if_failed()
+
+    async def _begin(self, loop: ControlLoop, session: ClientSession) -> None:
+        """Submit a loop's task, and wait until it has been granted its lines. Raises RpcError."""
+        # It follows its own task: a session that is followed is not idle.
+        follower = LocalFollower()
+        request = LocalRequest(loop.submission(dumps), follower)
+        self._runtime.find_session(session.session_id, self._principal.key).post(request)
+        await request.slot.get()
+        assert follower.reader is not None, "the submission subscribes to its task"
+        async for event in follower.reader:
+            if event["phase"] == "progress":
+                return
+            if event["phase"] in ("finish", "task_finish"):
+                why = event.get("error") or f"the task of the control loop has ended: {event.get('status')}"
+                raise from_wire({"code": event.get("error_code"), "message": why, "data": event.get("error_data")})
 
     def attach(self, session_id: str) -> ClientSession:
         """Return a session of this process that was opened elsewhere; its opener closes it."""

@@ -180,6 +180,12 @@ class StepScope:
         return self._requester.session_id
 
     @property
+    def ids(self) -> dict[str, str]:
+        """The session, the task and the principal, as records name them."""
+        whose = self._requester
+        return {"session_id": whose.session_id, "task_id": whose.task_id, "principal": whose.principal}
+
+    @property
     def paths(self) -> PathGuard:
         """See StepContext."""
         return self._services.paths

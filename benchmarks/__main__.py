@@ -20,6 +20,7 @@ from benchmarks.fanout import FANOUT
 from benchmarks.guard import GUARDING
 from benchmarks.halt import HALTS
 from benchmarks.idle import IDLE
+from benchmarks.loop import LOOPS
 from benchmarks.mcp import MCP
 from benchmarks.memory import MEMORY
 from benchmarks.profiling import profile
@@ -57,7 +58,7 @@ FULL = Effort(rounds=7, seconds=1.0, many=2000, idle=5000, starts=15)
 QUICK = Effort(rounds=2, seconds=0.2, many=100, idle=200, starts=3)
 
 _ALL: list[Measure] = [
-    *RATES, *CLIENT, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS, *GUARDING, *HALTS, *APPROVALS, *TURNS
+    *RATES, *CLIENT, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS, *GUARDING, *HALTS, *APPROVALS, *LOOPS, *TURNS
 ]  # fmt: skip
 PROFILED = [rate for rate in [*RATES, *CLIENT, *FANOUT] if isinstance(rate, Rate) and rate.floor is None]
 MEASURES = {measure.name: measure for measure in _ALL}

@@ -211,7 +211,10 @@ class Watch:
 
 
 class GpioDriver(Driver, Protocol):
-    """One GPIO chip. Every operation is a plain function, one transaction, and bounded to one system call."""
+    """One GPIO chip. Every operation is a plain function, one transaction, and bounded to one system call.
+
+    Operations come from one caller at a time, in whatever thread: the bus, or a control loop in its turn.
+    """
 
     def get(self, line: int) -> Level:
         """Return the line's present level, whatever drives it. Raises DeviceError, ResourceBusy."""

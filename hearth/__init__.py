@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hearth import aio as aio, sync as sync
     from hearth.actors.bridges.hcp.capability_api import Job as Job
     from hearth.actors.bridges.hcp.execution import Answer as Answer
+    from hearth.actors.bus.loop_thread import LoopIO as LoopIO
     from hearth.actors.embedded import EmbeddedRuntime as _EmbeddedRuntime, open_runtime as open_runtime
+    from hearth.actors.loop import ControlLoop as ControlLoop
     from hearth.api import (
         Expect as Expect,
         HaltStatus as HaltStatus,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         JobFailed as JobFailed,
         JobRejected as JobRejected,
         LimitViolated as LimitViolated,
+        LoopStopped as LoopStopped,
         PermissionDenied as PermissionDenied,
         PlanStale as PlanStale,
         ResourceBusy as ResourceBusy,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
         StepFailed as StepFailed,
     )
     from hearth.hcp.inputs import I2cAddress as I2cAddress, InputRefused as InputRefused, Line as Line, Port as Port
+    from hearth.loop import LoopStats as LoopStats, Sample as Sample
     from hearth.tools import (
         Done as Done,
         Drive as Drive,
@@ -81,6 +85,8 @@ _HOME = {
     "hearth.actors.bridges.hcp.capability_api": "Job",
     "hearth.actors.bridges.hcp.execution": "Answer",
     "hearth.actors.embedded": "EmbeddedRuntime=Runtime open_runtime",
+    "hearth.actors.loop": "ControlLoop",
+    "hearth.actors.bus.loop_thread": "LoopIO",
     "hearth.api": (
         "Expect HaltStatus JobEvent JobHandle JobResult Plan PlanStep Session Step StepResult Task TaskEvent "
         "TaskResult expect step"
@@ -89,12 +95,13 @@ _HOME = {
     "hearth.config.model": "Config load_config",
     "hearth.errors": (
         "ApprovalRequired ArtifactDamaged CarrierError ConfigError DeviceError EffectNotSeen Halted HearthError "
-        "InterlockOpen InvalidParams JobFailed JobRejected LimitViolated PermissionDenied PlanStale ResourceBusy "
-        "RpcError SessionInvalid TaskFailed TimedOut"
+        "InterlockOpen InvalidParams JobFailed JobRejected LimitViolated LoopStopped PermissionDenied PlanStale "
+        "ResourceBusy RpcError SessionInvalid TaskFailed TimedOut"
     ),
     "hearth.hcp.capability": "Escalation Limit capability",
     "hearth.hcp.durable": "CapabilityFailed OutcomeUnknown ReplayMismatch SafetyViolation StepFailed",
     "hearth.hcp.inputs": "I2cAddress InputRefused Line Port",
+    "hearth.loop": "LoopStats Sample",
     "hearth.tools": "Done Drive Preview StepContext Tool Undo Use",
 }
 """Module -> the public names that it defines, separated by spaces; NAME=PUBLIC for one that is public by another."""

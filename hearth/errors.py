@@ -160,6 +160,17 @@ class TaskFailed(HearthError):
     """Raised by `TaskResult.raise_for_status`: the task ended FAILED or CANCELLED."""
 
 
+class LoopStopped(HearthError):
+    """Raised at the end of the block of a control loop that has ended by itself; its outputs are in their safe states.
+
+    `reason` says why. An exception that the loop's function has raised is the cause (`__cause__`).
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class JobRejected(HearthError):
     """A job, or an abort of one, was not accepted (HCP L3, TaskRejected Response): nothing of it has been done.
 

@@ -17,6 +17,8 @@ States of a bus:
 - Only a ready bus begins ordinary transactions. An opening, down or wedged bus still queues tickets that must run.
 - When a session has ended, its bus brings the outputs that the session drove to their safe state. If the device is not
   there, it does so as soon as the bus is open again.
+- A bus that is lent to control loops (`lend`) shares its driver with their threads, one call or transaction at a time.
+  A driver of style INLINE is then called in a worker's thread, so that the Trio thread never waits for a loop.
 - Whatever way `run` ends, no ticket is left without an answer, except the `must_run` ones of a bus that will be opened
   again.
 """
@@ -48,12 +50,13 @@ from hearth.actors.bus.queue import (
     left_to_halt,
     make_safe_instead,
 )
-from hearth.actors.bus.workers import Worker, close_driver, open_driver, open_worker
+from hearth.actors.bus.workers import CLOSE_LIMIT, ThreadWorker, Worker, close_driver, open_driver, open_worker
 from hearth.drivers.base import BaseDriver, Style
 from hearth.errors import (
     DeviceError,
     HearthError,
     InternalError,
+    InvalidParams,
     LimitViolated,
     ResourceBusy,
     RpcError,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from hearth.actors.bus.limits import LineLimits
+    from hearth.actors.bus.loop_thread import LoopThread
     from hearth.actors.mailbox import Slot
     from hearth.drivers.base import Driver
     from hearth.drivers.gpio import LineState
@@ -124,6 +128,9 @@ class Bus:
         self._waits: set[trio.CancelScope] = set()
         self._workers: list[Worker] = []
         self._abandoned = False
+        self._loops: list[LoopThread] = []
+        # The worker of an INLINE driver while loops use it too.
+        self._beside: ThreadWorker | None = None
         # The waits of `take_back`, which `abandon` ends.
         self._pauses: set[trio.CancelScope] = set()
         self._given_up = False
@@ -290,6 +297,11 @@ class Bus:
         return self.request(Ticket(op, requester, limit=SAFE_STATE_LIMIT, risk=risk, drives=line, must_run=not risk))
 
     @property
+    def halted(self) -> bool:
+        """True while the daemon is halted; in any thread."""
+        return self._halt_flag.halted
+
+    @property
     def unsafe(self) -> list[Hashable]:
         """The outputs that a halt has still to bring to their safe state."""
         return self._driven.of(HALT)
@@ -315,6 +327,46 @@ class Bus:
                 finally:
                     self._pauses.discard(scope)
 
+    def lend(self, loop: LoopThread) -> None:
+        """Let a control loop's thread call the driver too, in its `turn`, until `reclaim`.
+
+        A transaction that runs already does not hold that lock, so the loop begins after one of its own. Raises
+        ResourceBusy and DeviceError (the bus is not ready), and InvalidParams (a driver that only Trio can call).
+        """
+        if self.state != "ready":
+            raise self.unavailable(Requester("", "", ""))
+        if self.driver.style is Style.ASYNC or self.driver.width != 1:
+            raise InvalidParams(f"the driver of bus {self.bus_id} cannot be called from the thread of a control loop")
+        if self.driver.style is Style.INLINE and self._beside is None:
+            # No transaction runs now: it would have this thread.
+            self._beside, self._inline = ThreadWorker(), False
+        worker = self._beside or self._workers[0]
+        assert isinstance(worker, ThreadWorker)
+        loop.turn = worker.share()
+        self._loops.append(loop)
+
+    def reclaim(self, loop: LoopThread) -> None:
+        """End what `lend` began; no call of the loop is inside the driver. Idempotent."""
+        if loop in self._loops:
+            self._loops.remove(loop)
+            self._end_sharing()
+
+    def _end_sharing(self) -> None:
+        """Let an INLINE driver be called in place again, once neither a loop nor a worker calls it."""
+        if self._beside is not None and not self._loops and not self._current:
+            self._beside.close()
+            self._beside, self._inline = None, True
+
+    def _end_loops(self) -> None:
+        """End the loops before the driver is closed, and wait until none of them is inside it."""
+        for loop in self._loops:
+            loop.bar(f"bus {self.bus_id} is {self.state}: {self.reason}")
+        if self._beside is not None:
+            # An INLINE call takes microseconds. That of another driver is waited for where the driver is closed.
+            turn = self._beside.share()
+            if turn.acquire(timeout=CLOSE_LIMIT):
+                turn.release()
+
     async def settle(self) -> None:
         """Wait until every queued `must_run` ticket has run; return at once if none waits and no transaction runs."""
         if self.state != "closed" and (self._current or self._queue.must_wait):
@@ -337,7 +389,8 @@ class Bus:
         Lines that the driver holds are read where that takes a plain call, unless a task has the bus for itself; of
         others the level is the one that was last driven.
         """
-        known = {line: level for line, level in self.guard.levels.items() if level != "input"}
+        # Copied in one step: threads of the bus may change it.
+        known = {line: level for line, level in self.guard.levels.copy().items() if level != "input"}
         held = getattr(self.driver, "held", None)
         if held is None or not self._inline or self.state != "ready" or self._queue.lease is not None:
             return known
@@ -520,7 +573,8 @@ class Bus:
                 self._down(error)
                 raise
             finally:
-                await close_driver(self.bus_id, self.driver, workers, wait=not self._abandoned)
+                self._end_loops()
+                await close_driver(self.bus_id, self.driver, [*workers, *self._loops], wait=not self._abandoned)
         except BaseException as error:
             # For a failure of `open` or `close` too, which the handler inside has not seen.
             self._down(error)
@@ -587,7 +641,7 @@ class Bus:
                     # A transaction that ran in place has crashed. Raised here, it ends this bus and not its requester.
                     error, self._crash = self._crash, None
                     raise error
-                if worker is not None:
+                if worker is not None or self._beside is not None:
                     # The wait for a transaction is shielded, so a busy bus notices its own cancellation only here.
                     await trio.lowlevel.checkpoint_if_cancelled()
                 ticket = take()
@@ -597,7 +651,7 @@ class Bus:
                 if ticket.op is None:
                     self._grant(ticket)
                     continue
-                await self._transaction(worker, ticket, ticket.op)
+                await self._transaction(worker or self._beside, ticket, ticket.op)
         finally:
             if worker is not None:
                 self._workers.remove(worker)
@@ -643,6 +697,8 @@ class Bus:
         finally:
             self._current.remove(ticket)
             self.worked += trio.current_time() - ticket.begun_at
+            if self._beside is not None:
+                self._end_sharing()
 
     async def _watched(self, worker: Worker, ticket: Ticket, op: Callable[[Any], Any]) -> Any:
         """Return the outcome of a transaction that takes time. Nothing interrupts it, not even this actor's end.

@@ -13,6 +13,8 @@ Order of one operation, all of it inside one transaction, so nothing comes in be
 
 Bringing outputs to their safe state (`make_safe`, `halt`) is never checked, only noted: safety comes first.
 
+A control loop claims its outputs (`claims`): it alone may drive them, by the same operations and checks.
+
 To plug in: set `BusGuard.halt` to a callable `(output, level) -> None`, or its `interlocks` to an `InterlockChecks`,
 that raises (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the
 transaction, in the bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is
@@ -62,6 +64,16 @@ class InterlockChecks(Protocol):
         """Note that an output is at a level; without `certain` it may still be at its former one."""
 
 
+class OutputClaim(Protocol):
+    """A control loop that alone may drive an output."""
+
+    def check(self, output: Hashable) -> None:
+        """Raise ResourceBusy unless the loop itself is driving."""
+
+    def made_safe(self, output: Hashable) -> None:
+        """Note that the output was brought to its safe state."""
+
+
 @define(eq=False, slots=False)
 class BusGuard:
     """The checks of one bus, and the guarded driver that makes them.
@@ -89,6 +101,8 @@ class BusGuard:
     """Refuses everything while the daemon is halted: raises Halted."""
     interlocks: InterlockChecks | None = field(default=None, init=False)
     """The interlocks of this bus, if it has any."""
+    claims: dict[Hashable, OutputClaim] = field(factory=dict, init=False)
+    """By output: the control loop that drives it."""
     _limits: LineLimits | RegisterLimits | None = field(init=False)
     face: Any = field(init=False)
 
@@ -100,8 +114,10 @@ class BusGuard:
     def check(self, output: Hashable, level: Any) -> Any:
         """Return the level to bring an output to: `level`, or the nearest permitted one where the profile clamps.
 
-        Raises Halted, InterlockOpen or LimitViolated, each with effect "none".
+        Raises ResourceBusy, Halted, InterlockOpen or LimitViolated, each with effect "none".
         """
+        if self.claims and (claim := self.claims.get(output)) is not None:
+            claim.check(output)
         if self.halt is not None and self.safe.get(output) != level:
             self.halt(output, level)
         if self.interlocks is not None:
@@ -114,7 +130,7 @@ class BusGuard:
             self.interlocks.note(output, level)
         if self._limits is not None:
             self._limits.note(output, level, self._clock())
-            if self.lines is not None and level == 1:
+            if self.lines is not None and level == 1 and self.lines.limits(output):
                 self.due_changed.wake()
 
     def failed(self, output: Hashable, level: Any, error: BaseException | None = None) -> None:
@@ -242,6 +258,8 @@ class _GuardedGpio(_GuardedDriver):
                     self._guard.levels[line] = report["safe"]
                 note = self._guard.failed if failed else self._guard.note
                 note(line, report["safe"])
+                if (claim := self._guard.claims.get(line)) is not None:
+                    claim.made_safe(line)
         return reports
 
 

@@ -285,17 +285,18 @@ class Interlocks:
 
     # --- called by requesters -------------------------------------------------------------------------------------
 
-    async def want(self, bus: str, outputs: Iterable[Hashable]) -> list[Interlock]:
+    async def want(self, bus: str, outputs: Iterable[Hashable], *, lasting: bool = False) -> list[Interlock]:
         """Have readings taken again before a ticket that may drive these outputs; return what to give `leave`.
 
         Only those that are stale, or that would refuse it: the cause may be gone. From here on the readings are kept
-        fresh. Waits for at most `PATIENCE`: what is stale then is open.
+        fresh. Waits for at most `PATIENCE`: what is stale then is open. `lasting`: for many writes, between which the
+        output may leave the level that the interlock guards.
         """
         locks = [
             lock
             for output in outputs
             for lock in self._by_output.get((bus, output), ())
-            if lock.elsewhere and not lock.driven
+            if lock.elsewhere and (lasting or not lock.driven)
         ]
         if not locks:
             return locks

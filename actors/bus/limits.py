@@ -90,6 +90,10 @@ class LineLimits:
             raise self._refused(line, f"it stays {'off' if on else 'on'}", limit, until - now)
         return level
 
+    def limits(self, output: Hashable) -> bool:
+        """Return True if a line has limits."""
+        return output in self._lines
+
     def note(self, output: Hashable, level: Any, now: float) -> None:
         """Note that a line is now at a level."""
         line = self._lines.get(output)  # type: ignore[call-overload]

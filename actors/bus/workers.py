@@ -1,8 +1,9 @@
 """Workers, which run a bus's transactions: in the bus's task, in its own thread, or in a shielded child task.
 
 The driver's `Style` chooses. A worker takes one callable at a time and answers through a slot. It keeps no time and
-decides no order. A thread belongs to one bus lane for the bus's whole life: a driver is always called from the same
-thread, and a blocked driver holds up no other bus. This module also opens and closes drivers that may block: in threads
+decides no order. A thread belongs to one bus lane for the bus's whole life: a driver's transactions always run in the
+same thread, and a blocked driver holds up no other bus. (A control loop has a thread of its own and takes turns with
+it: see `loop_thread`.) This module also opens and closes drivers that may block: in threads
 of their own, and never while a call is inside the driver.
 """
 
@@ -48,6 +49,13 @@ class Worker(Protocol):
 
     def join(self) -> None:
         """Wait until this lane no longer uses the driver; called in another thread, after `close`."""
+
+
+class Joined(Protocol):
+    """A user of a driver that can be waited for, in another thread."""
+
+    def join(self) -> None:
+        """Wait until it no longer uses the driver."""
 
 
 def open_worker(driver: Driver, nursery: trio.Nursery) -> Worker | None:
@@ -117,11 +125,20 @@ class ThreadWorker:
 
     def __init__(self, turns: threading.Lock | None = None) -> None:
         self._turns = turns
-        """Held while a call runs, if another bus uses the same device."""
+        """Held while a call runs, if another bus uses the same device, or a control loop the same driver."""
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Slot[Any]] | None] = SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.Thread(target=self._loop, name="hearth-bus", daemon=True)
         self._thread.start()
+
+    def share(self) -> threading.Lock:
+        """Return the lock that is held while a call runs, for another caller of the driver (a control loop).
+
+        If there was none, a call that runs already does not hold it; all later ones do.
+        """
+        if self._turns is None:
+            self._turns = threading.Lock()
+        return self._turns
 
     def submit(self, call: Callable[[], Any]) -> Slot[Any]:
         """Pass the call to the thread."""
@@ -182,7 +199,7 @@ async def open_driver(driver: Driver) -> None:
         raise
 
 
-async def close_driver(bus_id: str, driver: Driver, workers: Sequence[Worker], *, wait: bool) -> None:
+async def close_driver(bus_id: str, driver: Driver, workers: Sequence[Joined], *, wait: bool) -> None:
     """Close a driver whose lanes have ended. Raises what its `close` raises.
 
     The bus waits for the close, because the driver cannot be opened again before it. When the runtime ends, the wait is
@@ -211,7 +228,7 @@ def _close_once_open(opening: Background[None], driver: Driver) -> None:
         driver.close()
 
 
-def _close_after(workers: Sequence[Worker], driver: Driver) -> None:
+def _close_after(workers: Sequence[Joined], driver: Driver) -> None:
     """Close a driver once no thread is inside a call to it; a call that was given up may still return."""
     for worker in workers:
         worker.join()

@@ -28,14 +28,17 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
     from types import CoroutineType, TracebackType
-    from typing import Literal
+    from typing import Literal, Unpack
 
     from hearth._util.portal import Wait
+    from hearth.actors.bus.loop_thread import LoopIO
     from hearth.actors.embedded import EmbeddedRuntime
+    from hearth.actors.loop import ControlLoop
     from hearth.config.model import Config
     from hearth.drivers.base import Style
     from hearth.drivers.boards import Board
     from hearth.hcp.messages import State, TaskAccepted
+    from hearth.loop import LoopArguments, LoopStats, Sample
     from hearth.transport.address import Address
 
 P = ParamSpec("P")
@@ -43,7 +46,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 C = TypeVar("C", bound="_Closes")
 
-__all__ = ["Client", "Events", "Job", "Opening", "Runtime", "Session", "Task", "connect", "open_runtime"]
+__all__ = ["Client", "Events", "Job", "Loop", "Opening", "Runtime", "Session", "Task", "connect", "open_runtime"]
 
 
 async def _wait(wait: Wait[T]) -> T:
@@ -195,6 +198,42 @@ class Session(WithNamespaces, Face[ClientSession]):
         await _wait(self._end())
 
 
+class Loop(Face["ControlLoop"]):
+    """A control loop; see `hearth.ControlLoop`. Its function runs in a thread of its own, not in the event loop."""
+
+    @property
+    def name(self) -> str:
+        """The name of the loop, in records and messages."""
+        return self._inner.name
+
+    @property
+    def ended(self) -> str | None:
+        """The reason why the loop has ended; None while it runs."""
+        return self._inner.ended
+
+    def stats(self) -> LoopStats:
+        """Return counts and the histogram of lateness."""
+        return self._inner.stats()
+
+    def telemetry(self) -> Events[Sample]:
+        """Return an iterator over the values that the function emits; see `hearth.ControlLoop`."""
+        return Events(self._portal, self._inner.telemetry)
+
+    async def wait(self) -> LoopStats:
+        """Wait until the loop has ended and its outputs are safe; return its last counts."""
+        stats: LoopStats = await _wait(self._call("wait", (), {}))
+        return stats
+
+    async def stop(self) -> LoopStats:
+        """End the loop, make its outputs safe, and return its last counts. Raises LoopStopped if it ended by itself."""
+        stats: LoopStats = await _wait(self._call("stop", (), {}))
+        await self._aclose()
+        return stats
+
+    async def _aclose(self) -> None:
+        await _wait(self._end())
+
+
 class Job(Face[api.JobHandle]):
     """A submitted and accepted job. Implements `hearth.JobHandle`."""
 
@@ -339,6 +378,24 @@ class Runtime(_Opened[Any]):
             heartbeat_ms=heartbeat_ms,
         )
         return Opening(partial(self._session, manager))
+
+    def loop(
+        self,
+        hz: float,
+        function: Callable[[LoopIO], object],
+        *,
+        lines: Sequence[int | str],
+        **arguments: Unpack[LoopArguments],
+    ) -> Opening[Loop]:
+        """Run a control loop: `async with runtime.loop(100, control, lines=["PUMP"]) as loop:`, or `await`.
+
+        The arguments are those of `hearth.Runtime.loop`, which says what is raised.
+        """
+        return Opening(partial(self._loop, partial(self._inner.loop, hz, function, lines=lines, **arguments)))
+
+    async def _loop(self, manager: Callable[[], AbstractAsyncContextManager[ControlLoop]]) -> Loop:
+        held = self._portal.enter(manager)
+        return Loop(self._portal, await _wait(held.entering()), held)
 
 
 def connect(address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None) -> Opening[Client]:

@@ -26,21 +26,24 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
     from types import TracebackType
-    from typing import Literal, Self
+    from typing import Literal, Self, Unpack
 
     from hearth._util.portal import Held
+    from hearth.actors.bus.loop_thread import LoopIO
     from hearth.actors.embedded import EmbeddedRuntime
+    from hearth.actors.loop import ControlLoop
     from hearth.config.model import Config
     from hearth.drivers.base import Style
     from hearth.drivers.boards import Board
     from hearth.hcp.messages import State, TaskAccepted
+    from hearth.loop import LoopArguments, LoopStats, Sample
     from hearth.transport.address import Address
 
 P = ParamSpec("P")
 T = TypeVar("T")
 W = TypeVar("W")
 
-__all__ = ["Client", "Events", "Job", "Runtime", "Session", "Task", "connect", "open_runtime"]
+__all__ = ["Client", "Events", "Job", "Loop", "Runtime", "Session", "Task", "connect", "open_runtime"]
 
 
 def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
@@ -232,6 +235,49 @@ class Session(Face[ClientSession]):
         block(self._end())
 
 
+class Loop(Face["ControlLoop"]):
+    """A control loop; see `hearth.ControlLoop`. The end of its `with` block, or `stop`, ends it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the loop, in records and messages."""
+        return self._inner.name
+
+    @property
+    def ended(self) -> str | None:
+        """The reason why the loop has ended; None while it runs."""
+        return self._inner.ended
+
+    def stats(self) -> LoopStats:
+        """Return counts and the histogram of lateness."""
+        return self._inner.stats()
+
+    def telemetry(self) -> Events[Sample]:
+        """Return an iterator over the values that the function emits; see `hearth.ControlLoop`."""
+        return Events(self._portal, self._inner.telemetry)
+
+    def wait(self, timeout: float | None = None) -> LoopStats:
+        """Wait until the loop has ended and its outputs are safe; return its last counts.
+
+        Raises TimeoutError after `timeout` seconds; the loop goes on.
+        """
+        return block(self._portal.call(self._inner.wait), timeout)
+
+    def stop(self) -> LoopStats:
+        """End the loop, make its outputs safe, and return its last counts. Raises LoopStopped if it ended by itself."""
+        stats = block(self._portal.call(self._inner.stop))
+        block(self._end())
+        return stats
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        block(self._end())
+
+
 class Job(Face[api.JobHandle]):
     """A submitted and accepted job; see `hearth.JobHandle`."""
 
@@ -357,6 +403,21 @@ class Runtime(_Opener[Any]):
                 heartbeat_ms=heartbeat_ms,
             )
         )
+
+    def loop(
+        self,
+        hz: float,
+        function: Callable[[LoopIO], object],
+        *,
+        lines: Sequence[int | str],
+        **arguments: Unpack[LoopArguments],
+    ) -> Loop:
+        """Run a control loop: `with runtime.loop(100, control, lines=["PUMP"]) as loop:`.
+
+        The arguments are those of `hearth.Runtime.loop`, which says what is raised.
+        """
+        held: Held[ControlLoop] = self._portal.enter(partial(self._inner.loop, hz, function, lines=lines, **arguments))
+        return Loop(self._portal, block(held.entering()), held)
 
 
 def connect(address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None) -> Client:

@@ -190,3 +190,55 @@ async def test_a_trio_session_in_asyncio_sends_nothing_and_says_what_to_use(how,
         if how == "client":
             await running_world.__aexit__(None, None, None)
         nursery.cancel_scope.cancel()
+
+
+# --- control loops ----------------------------------------------------------------------------------------------------
+
+
+def stepping(io):
+    io.write("LED", 1)
+    io.emit(io.time)
+    if io.time > 0.1:
+        io.stop("done")
+
+
+def test_a_control_loop_runs_beside_asyncio_and_its_telemetry_is_read_there() -> None:
+    async def main():
+        async with hearth.aio.open_runtime() as runtime:
+            opening = runtime.loop(200, stepping, lines=["LED"], name="led")
+            loop = await opening.__aenter__()
+            seen = [sample.seq async for sample in loop.telemetry()]
+            stats = await loop.wait()
+            with pytest.raises(hearth.LoopStopped, match="done"):
+                await opening.__aexit__(None, None, None)
+            assert (loop.name, loop.ended) == ("led", "done")
+            assert seen == list(range(1, stats.runs + 1))
+            assert loop.stats().writes == {"LED": stats.runs}
+
+    asyncio.run(main())
+
+
+def test_a_control_loop_in_asyncio_may_be_awaited_and_stopped_by_hand() -> None:
+    async def main():
+        runtime = await hearth.aio.open_runtime()
+        loop = await runtime.loop(200, lambda io: io.write("LED", 1), lines=["LED"])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await loop.wait()
+        assert loop.ended is None, "a timeout ends the wait, not the loop"
+        assert (await loop.stop()).ended == "its owner stopped it"
+        forgotten = await runtime.loop(200, lambda io: io.write("LED", 1), lines=["LED"])
+        await runtime.close()
+        assert forgotten.ended == "its owner stopped it", "it ends with its runtime"
+        assert '"event":"loop.stop"' in runtime.audit_path.read_text()
+
+    asyncio.run(main())
+
+
+def test_a_control_loop_that_is_refused_raises_in_asyncio() -> None:
+    async def main():
+        async with hearth.aio.open_runtime() as runtime:
+            with pytest.raises(hearth.PermissionDenied, match="never driven"):
+                await runtime.loop(200, stepping, lines=["DOOR"])
+
+    asyncio.run(main())

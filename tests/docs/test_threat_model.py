@@ -9,7 +9,7 @@ from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
 from hearth._util.text import LONGEST_COMPARED, MOST_COMPARED
-from hearth.actors import admission, connection, observe, refusals, send_queue
+from hearth.actors import admission, connection, loop, observe, refusals, send_queue
 from hearth.actors.approval import plans
 from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
@@ -93,6 +93,10 @@ def bound(row: str) -> list[float]:
         ("Tasks", [LIMITS.max_tasks_per_session, LIMITS.max_steps, LIMITS.task_history]),
         ("Idempotency keys", [TASKS.max_idempotency_keys, TASKS.idempotency_days, memory.KEY_BYTES]),
         ("Memory kept for clients", [LIMITS.max_retained_bytes / MIB, LIMITS.max_retained_total_bytes / MIB]),
+        (
+            "Control loops of an embedding program",
+            [LIMITS.max_sessions_per_principal, loop.MOST_LINES, loop.MAX_HZ, loop.AUTHORITY_S],
+        ),
         ("A bus's queue", [LIMITS.bus_queue]),
         ("Records that cannot be written", [backlog.MOST_KEPT, backlog.MOST_KEPT_BYTES / MIB]),
         ("Sessions and jobs that one principal starts", [SESSIONS.count, SESSIONS.period_s]),
@@ -110,7 +114,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 35
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 36
 
 
 def test_what_is_said_of_messages_is_so() -> None:

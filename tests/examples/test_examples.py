@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,16 @@ def test_the_control_loop_switches_and_leaves_its_line_safe() -> None:
     assert len(said) == 4
     assert said[0].startswith("round 0: ")
     assert said[-1] == "the fan's line is now 0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["trio", "asyncio", "threads"])
+def test_the_tank_is_controlled_from_every_kind_of_program(how: str) -> None:
+    said = run(EXAMPLES / "tank.py", how, "0.5").splitlines()
+    assert len(said) == 3
+    assert re.match(rf"{how}: \d+ periods, \d+ missed, \d+ overruns; 99 % at most \d+ us late, SCHED_", said[0])
+    assert re.match(r"[1-9]\d* writes to the pump, 0 refused", said[1])
+    assert said[2] == "ended: its owner stopped it"
 
 
 def test_the_agent_discovers_plans_runs_and_is_told_what_went_wrong(

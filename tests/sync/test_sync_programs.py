@@ -229,3 +229,33 @@ def test_importing_hearth_imports_no_face() -> None:
     program = f"import sys, hearth; print([name for name in sys.modules if name.startswith({names})])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND, check=True)
     assert done.stdout == "['hearth._version']\n"
+
+
+# --- control loops ----------------------------------------------------------------------------------------------------
+
+
+def test_a_control_loop_runs_beside_a_program_without_an_event_loop() -> None:
+    def stepping(io):
+        io.write("LED", 1)
+        io.emit(io.time)
+        if io.time > 0.1:
+            io.stop("done")
+
+    with hearth.sync.open_runtime() as runtime:
+        loop = runtime.loop(200, stepping, lines=["LED"]).__enter__()
+        seen = [sample.seq for sample in loop.telemetry()]
+        stats = loop.wait(30)
+        with pytest.raises(hearth.LoopStopped, match="done"):
+            loop.__exit__(None, None, None)
+        assert (loop.name, loop.ended) == ("loop", "done")
+        assert seen == list(range(1, stats.runs + 1))
+        with runtime.loop(200, lambda io: io.write("LED", 1), lines=["LED"]) as loop:
+            with pytest.raises(TimeoutError):
+                loop.wait(0.05)
+            assert loop.stop().ended == loop.stats().ended == "its owner stopped it"
+        with pytest.raises(hearth.InvalidParams, match="hz"):
+            runtime.loop(0, stepping, lines=["LED"])
+        failing = runtime.loop(200, lambda _io: 1 / 0, lines=["LED"])
+        assert failing.wait(30).runs == 0
+        with pytest.raises(hearth.LoopStopped, match="ZeroDivisionError"):
+            failing.stop()
