@@ -355,8 +355,7 @@ class EmbeddedRuntime(JobsClient):
         request = LocalRequest(loop.submission(dumps), follower)
         self._runtime.find_session(session.session_id, self._principal.key).post(request)
         await request.slot.get()
-        assert follower.reader is not None, "the submission subscribes to its task"
-        async for event in follower.reader:
+        while (event := await follower.next()) is not None:
             if event["phase"] == "progress":
                 return
             if event["phase"] in ("finish", "task_finish"):
