@@ -301,7 +301,7 @@ def _unreadable(profile: Profile, machine: Machine) -> Iterator[ProfileProblem]:
                 why = None if condition.name in kernel else "the kernel has no such sensor now"
                 cure = "is its device plugged in, and its kernel module loaded? `hearth run hw.sensor.list` names them"
             if why is not None:
-                stays = f"{interlock.name} cannot be driven to {interlock.value}"
+                stays = f"{interlock.name} cannot be driven to {interlock.region}"
                 told = f"sensor {condition.name} cannot be read ({why}), so that the interlock is open: {stays}"
                 yield ProfileProblem(f"interlock[{index}].requires[{number}].sensor", "fail", told, cure)
 
