@@ -22,7 +22,7 @@ from hearth.errors import ConfigError, InvalidParams, PermissionDenied
 from hearth.tools import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hearth.drivers.boards.devices import ChipSpec, DeviceSpec, I2cSpec, UartSpec
     from hearth.drivers.boards.discover import Machine
@@ -404,12 +404,15 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
             chips=(*profile.chips, *found.chips),
             i2c=(*profile.i2c, *found.i2c),
             uarts=(*profile.uarts, *found.uarts),
+            pwm=(*profile.pwm, *found.pwm),
         )
+    undriven += tuple(_absent(profile, machine))
+    absent = {entry.name for entry in undriven if entry.kind == "pwm"}
     specs: list[tuple[BusKind, str, str, Any]] = [
         *(("gpio", chip.label, chip.driver, chip) for chip in profile.chips),
         *(("i2c", str(i2c.bus), i2c.driver, i2c) for i2c in profile.i2c),
         *(("uart", uart.port, uart.driver, uart) for uart in profile.uarts),
-        *(("pwm", chip.label, chip.driver, chip) for chip in profile.pwm),
+        *(("pwm", chip.label, chip.driver, chip) for chip in profile.pwm if chip.label not in absent),
     ]
     drivers: dict[str, Driver] = {
         f"{kind}:{name}": _FACTORIES[kind, driver](spec, style, seed) for kind, name, driver, spec in specs
@@ -436,6 +439,27 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
         readable={label: _names(chip, lambda line: line.reserved is None) for label, chip in chips.items()},
         drivable={label: _drivable(chip, profile) for label, chip in chips.items()},
     )
+
+
+def _absent(profile: Profile, machine: Machine | None) -> Iterator[Undriven]:
+    """Yield the PWM chips of a profile that an overlay switches on, and that are not there."""
+    optional = [chip for chip in profile.pwm if chip.overlay is not None]
+    if optional:
+        from hearth.drivers.boards.discover import THIS
+        from hearth.drivers.boards.profile import Undriven
+        from hearth.drivers.linux.pwm import pwm_chips
+
+        where = machine or THIS
+        there = {chip.device for chip in pwm_chips(where.sys, where.dev)}
+        for chip in optional:
+            if chip.label not in there:
+                why = f"the machine has no such PWM chip now: the overlay {chip.overlay} switches it on"
+                yield Undriven("pwm", chip.label, why, None, chip.label, overlay_cure(chip.overlay))
+
+
+def overlay_cure(overlay: str | None) -> str:
+    """Return the commands that switch on an overlay of a Raspberry Pi."""
+    return f"echo 'dtoverlay={overlay}' | sudo tee -a /boot/firmware/config.txt\nsudo reboot"
 
 
 def _drivable(chip: ChipSpec, profile: Profile) -> dict[int | str, int]:

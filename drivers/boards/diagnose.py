@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from attrs import frozen
 
 from hearth.config.model import default_socket, default_state_dir
+from hearth.drivers.boards.board import overlay_cure
 from hearth.drivers.boards.discover import KERNEL, THIS, clients, find, functionality
 from hearth.drivers.boards.generic import (
     HEADERS,
@@ -25,6 +26,7 @@ from hearth.drivers.boards.generic import (
     chip_reason,
     lack_of,
     port_reason,
+    pwm_reason,
     survey,
 )
 from hearth.drivers.boards.profile import load_profile
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
 
     from hearth.config.model import Config
     from hearth.drivers.boards.devices import ChipSpec, I2cSpec, UartSpec
-    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundDevices, FoundPort, Machine
+    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundDevices, FoundPort, FoundPwm, Machine
     from hearth.drivers.boards.profile import BusKind, Profile
+    from hearth.drivers.boards.pwm import PwmSpec
     from hearth.drivers.gpio import LineSpec
     from hearth.drivers.linux.device_users import Holder, Holders
 
@@ -87,6 +90,9 @@ def mismatches(
     for index, port in enumerate(profile.uarts):
         if port.driver != "sim":
             yield from _port_mismatches(f"uart[{index}]", port, found.ports, holders)
+    for index, spec in enumerate(profile.pwm):
+        if spec.driver != "sim":
+            yield from _pwm_mismatches(f"pwm[{index}]", spec, found.pwm)
     for entry in survey(profile, found, holders).undriven:
         if not entry.left_alone:
             yield ProfileProblem(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
@@ -188,6 +194,31 @@ def _adapter_mismatches(
                 f"{device.addr:#04x} belongs to the kernel driver {owned[device.addr]!r}, and hearth leaves it alone",
                 "read it with hw.sensor.read, or unbind the driver",
             )
+
+
+def _pwm_mismatches(key: str, spec: PwmSpec, chips: tuple[FoundPwm, ...]) -> Iterator[ProfileProblem]:
+    matching = [chip for chip in chips if chip.device == spec.label]
+    if not matching:
+        there = ", ".join(f"{chip.device!r} ({chip.name})" for chip in chips)
+        what = f"a PWM chip of the device {spec.label!r} is not there; there is {there or 'none'}"
+        if spec.overlay is not None:
+            cure = overlay_cure(spec.overlay)
+            told = f"{what}; to use it: {', then '.join(cure.splitlines())}"
+            yield ProfileProblem(f"{key}.label", "note", told, cure)
+        else:
+            cure = "is it plugged in, and its overlay or kernel module loaded? Else correct the profile"
+            yield ProfileProblem(f"{key}.label", "fail", what, cure)
+        return
+    chip = matching[0]
+    yield from _lack_mismatches(f"{key}.label", chip.path, "pwm")
+    for channel in spec.channels:
+        if channel.number >= chip.channels:
+            what = f"the chip has the channels 0 to {chip.channels - 1}, and no {channel.number}"
+            cure = "correct `channels`: the index of a name is the channel's number"
+            yield ProfileProblem(f"{key}.channel.{channel.name}", "fail", what, cure)
+    if spec.chardev and chip.node is None:
+        what = "the kernel's driver of this chip has no character device"
+        yield ProfileProblem(f"{key}.chardev", "fail", what, "take it out: it is then used through /sys")
 
 
 def _port_mismatches(
@@ -347,6 +378,18 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             for open_in in [holders.nodes.get(port.path, ())]
             if port.origin.above or port.console or port.terminal_of or open_in
         ],
+        "pwm": [
+            {
+                "node": chip.name,
+                "device": chip.device,
+                "path": chip.path,
+                "driver": chip.origin.driver,
+                "channels": chip.channels,
+                "chardev": chip.node is not None,
+                **_state("pwm", chip.path, pwm_reason(chip), holders.nodes.get(chip.path, ())),
+            }
+            for chip in found.pwm
+        ],
         "sensors": _sensors(machine),
         "everybody_seen": holders.complete,
     }
@@ -415,7 +458,7 @@ def _sensors(machine: Machine) -> int:
 
 def _wants(profile: Profile) -> bool:
     """Return True if the profile needs a device of this machine; a simulated board does not."""
-    drivers = (spec.driver for specs in (profile.chips, profile.i2c, profile.uarts) for spec in specs)
+    drivers = (spec.driver for specs in (profile.chips, profile.i2c, profile.uarts, profile.pwm) for spec in specs)
     return bool(profile.discover) or any(driver != "sim" for driver in drivers)
 
 

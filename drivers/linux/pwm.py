@@ -9,8 +9,9 @@ two writes the channel gives out the new pulse in the old period, or the old pul
 that the share of the period is never greater than both the old and the new one.
 
 **Rounding.** The hardware gives out the next shorter pulse and period that it can; a PCA9685 has 4096 steps a period.
-Its channels have one period: the first one that is used sets it. The waveforms of others would be rounded to it without
-an error, so a period that would be off by more than `_OFF_BY` is refused here.
+Its channels have one period: the first one that is used sets it. What others ask for is rounded to it without an error.
+The character device tells it beforehand, so a period that would be off by more than `_OFF_BY` is refused there, and a
+share is that of the real period. `/sys` tells nothing: there the profile must give such channels one period.
 
 **Afterwards.** The chips of this kind keep what they give out when the last user closes them, also after `kill -9`: see
 docs/reference/boards.md.
@@ -122,11 +123,11 @@ _ROUND, _GET, _SET_ROUNDED = _ioc(3, 3), _ioc(3, 4), _ioc(1, 5)
 
 
 class _PeriodTaken(OSError):
-    """The hardware has another period now; `period_ns` is its."""
+    """The hardware cannot give the period that was asked for now; `period_ns` is the nearest."""
 
-    def __init__(self, period_ns: int) -> None:
+    def __init__(self, asked_ns: int, period_ns: int) -> None:
         super().__init__(errno.EBUSY, "another period")
-        self.period_ns = period_ns
+        self.asked_ns, self.period_ns = asked_ns, period_ns
 
 
 class _Waveforms:
@@ -158,7 +159,7 @@ class _Waveforms:
         length, period = pulses.length_ns, pulses.period_ns
         rounded = self._call(_ROUND, spec.number, period, length)[0]
         if abs(rounded - period) > _OFF_BY * period:
-            raise _PeriodTaken(rounded)
+            raise _PeriodTaken(period, rounded)
         if spec.servo is None and spec.unit == "duty":
             length = round(length * rounded / period)
         if spec.polarity == "inversed":
@@ -187,7 +188,7 @@ class _Sysfs:
     def claim(self, channel: int) -> None:
         place = self._path / f"pwm{channel}"
         try:
-            (self._path / "export").write_text(str(channel))
+            self._write("export", channel)
         except OSError as error:
             if error.errno != errno.EBUSY or not place.exists():
                 raise
@@ -246,7 +247,15 @@ class _Sysfs:
             for fd in files.values():
                 os.close(fd)
             with suppress(OSError):  # gone with its chip
-                (self._path / "unexport").write_text(str(channel))
+                self._write("unexport", channel)
+
+    def _write(self, name: str, channel: int) -> None:
+        # Opened without truncation, which the sandbox does not permit on devices.
+        fd = os.open(self._path / name, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, str(channel).encode("ascii"))
+        finally:
+            os.close(fd)
 
 
 # --- the chip ---------------------------------------------------------------------------------------------------------
@@ -369,8 +378,9 @@ class LinuxPwm(PwmChip):
             return op(opened.interface)
         except _PeriodTaken as taken:
             text = (
-                f"its period is {taken.period_ns / 1000:g} us while other channels of the chip are in use, which have "
-                "one period together; give these channels the same period_us, or stop the others first"
+                f"the chip can give it a period of {taken.period_ns / 1000:g} us now, and not of "
+                f"{taken.asked_ns / 1000:g} us; channels of a chip may share one period, which the first one in use "
+                "has set: give them the same period_us"
             )
             raise self._error(text, "EBUSY", channel=spec.name) from None
         except OSError as error:
