@@ -297,11 +297,31 @@ def safety_gaps(
             if names:
                 told = f"chip {chip.label}: {problem}: {_names(names)}"
                 yield ProfileProblem(f"{place}.{key}", severity, told, cure)
-    if not profile.halt.inputs and any(map(_outputs, chips)):
-        severity = "note" if all(chip.driver == "sim" for chip in chips) else "warn"
+    yield from _free_channels(profile, found)
+    if not profile.halt.inputs and (any(map(_outputs, chips)) or profile.pwm):
+        real = any(chip.driver != "sim" for chip in chips) or any(chip.driver != "sim" for chip in profile.pwm)
+        severity = "warn" if real else "note"
         told = "no halt input, so that no button stops the outputs"
         yield ProfileProblem("halt.inputs", severity, told, f"name an input: {_HALT_EXAMPLE}")
     yield from _unreadable(profile, machine)
+
+
+def _free_channels(profile: Profile, found: FoundDevices) -> Iterator[ProfileProblem]:
+    """Yield the PWM channels that may be driven to anything, of chips that are there."""
+    there = {chip.device for chip in found.pwm}
+    for index, chip in enumerate(profile.pwm):
+        free = [
+            channel.name
+            for channel in chip.channels
+            if channel.limit is None
+            and channel.reserved is None
+            and (channel.servo is None or channel.servo.slew is None)
+        ]
+        if free and (chip.driver == "sim" or chip.label in there):
+            severity: Severity = "note" if chip.driver == "sim" else "warn"
+            told = f"chip {chip.label}: no limit, so that a client may drive it to any value at once: {_names(free)}"
+            cure = "give each channel a `limit`, such as { max = 0.8, max_step = 0.2 }, and each servo a `slew`"
+            yield ProfileProblem(f"pwm[{index}].limit", severity, told, cure)
 
 
 def _outputs(chip: ChipSpec) -> list[LineSpec]:

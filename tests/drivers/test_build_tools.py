@@ -20,6 +20,7 @@ DESIGN = {
     "hw.gpio.list": 0,
     "hw.i2c.list": 0,
     "hw.uart.list": 0,
+    "hw.pwm.list": 0,
     "hw.sensor.list": 0,
     "hw.sensor.read": 0,
     "gpio.get": 0,
@@ -34,6 +35,10 @@ DESIGN = {
     "uart.write": 2,
     "uart.exchange": 2,
     "uart.control": 2,
+    "pwm.get": 0,
+    "pwm.set": 2,
+    "pwm.off": 2,
+    "servo.move": 2,
     "file.list": 0,
     "file.stat": 0,
     "file.read": 0,
@@ -48,7 +53,7 @@ DESIGN = {
     "sys.uptime": 0,
     "proc.list": 0,
 }
-MINE = [name for name in DESIGN if name.startswith(("hw.", "gpio.", "i2c.", "uart."))]
+MINE = [name for name in DESIGN if name.startswith(("hw.", "gpio.", "i2c.", "uart.", "pwm.", "servo."))]
 
 
 @pytest.fixture(scope="module")
