@@ -265,7 +265,8 @@ class _GuardedGpio(_GuardedOutputs):
         except BaseException as error:
             self._failed(line, state, error)
             raise
-        self._drove(line, state)
+        guard.levels[line] = state
+        guard.note(line, state)
         return former
 
 
