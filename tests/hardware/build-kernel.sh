@@ -76,7 +76,7 @@ fi
 make -s -j"$(nproc)" linux modules
 mkdir -p "$work/done/modules"
 cp linux "$work/done/"
-cp drivers/i2c/i2c-stub.ko "$work/done/modules/"
+cp drivers/i2c/i2c-stub.ko drivers/gpio/gpio-mockup.ko "$work/done/modules/"
 strip --strip-debug "$work/done/linux" "$work/done/modules/"*.ko
 mv "$work/done" "$kernel"
 echo "build-kernel: built $kernel"
