@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from hearth.drivers.boards import load_profile
@@ -190,7 +193,7 @@ def test_a_channel_that_is_kept_or_reserved_has_no_interlock(how) -> None:
     assert "interlock[0].drives: channel" in fault
 
 
-# --- shipped ----------------------------------------------------------------------------------------------------------
+# --- the page and what is shipped -------------------------------------------------------------------------------------
 
 
 def test_the_raspberry_pis_have_the_channels_of_their_overlay() -> None:
@@ -199,3 +202,13 @@ def test_the_raspberry_pis_have_the_channels_of_their_overlay() -> None:
         ("fe20c000.pwm", "pwm-2chan", 2),
         ("1f00098000.pwm", "pwm-2chan", 4),
     ]
+
+
+def test_the_tables_in_the_documentation_are_good_ones() -> None:
+    page = Path(__file__).parents[2] / "docs/reference/boards.md"
+    written = [block.partition("```")[0] for block in page.read_text("utf-8").split("```toml\n")[1:]]
+    pwm, lock = (tomllib.loads(block) for block in written if "[[pwm]]" in block or '"GRIP"\nabove' in block)
+    found = parse_profile({**HEAD, "gpio": [DOOR], **pwm, **lock}, "p")
+    assert [channel.name for channel in found.pwm[0].channels] == ["FAN", "ESC", "GRIP"]
+    assert [channel.signal.unit for channel in found.pwm[0].channels] == ["duty", "us", "degree"]
+    assert found.interlocks[0].region == "below 10 or above 60"
