@@ -229,6 +229,7 @@ def policy_entries(config: Config) -> list[PolicyEntry]:
                     lines=entry.lines,
                     i2c=entry.i2c,
                     uart=entry.uart,
+                    pwm=entry.pwm,
                 )
             )
         except ConfigError as error:

@@ -9,8 +9,9 @@ Theory of operation. The stream has three sources:
 
 - audit records, as they are posted (`record`, called by the journal), in the order of the log;
 - numbers in the results of steps (`reading`, called by the task);
-- samples, ten times a second: lines with their holders, buses, halt and approvals, and health once a second. Of these,
-  only changes become events. So a pulse shorter than a sample shows in the records of its task, and not in the line.
+- samples, ten times a second: lines and signals with their holders, buses, halt and approvals, and health once a
+  second. Of these, only changes become events. So a pulse shorter than a sample shows in the records of its task, and
+  not in the line.
 
 The records and the readings since the last sample become one event each: what an observer and its browser pay for is
 messages, and a busy cell has thousands of records a second.
@@ -174,6 +175,8 @@ class Observer:
     _woken: trio.Event = field(factory=trio.Event, init=False)
     _lines: dict[tuple[str, int], dict[str, Any]] = field(factory=dict, init=False)
     """By bus and offset: what a snapshot shows of a line."""
+    _signals: dict[tuple[str, int], dict[str, Any]] = field(factory=dict, init=False)
+    """By bus and channel: what a snapshot shows of an output that takes a number."""
     _sampled: dict[str, Any] = field(factory=dict, init=False)
     """By kind: what was published last."""
     _readings: dict[bytes, dict[str, Any]] = field(factory=dict, init=False)
@@ -203,6 +206,21 @@ class Observer:
                     "limit": None if line.limit is None else line.limit.to_json(),
                     "reserved": line.reserved,
                     "role": roles.get(place),
+                }
+        for pwm in getattr(self._board.profile, "pwm", ()):
+            for channel in pwm.channels if pwm.bus in self._buses else ():
+                signal = channel.signal
+                self._signals[pwm.bus, channel.number] = {
+                    "bus": pwm.bus,
+                    "channel": channel.number,
+                    "name": channel.name,
+                    "unit": signal.unit,
+                    "value": None,
+                    "owner": None,
+                    "safe": channel.safe,
+                    "hold": channel.hold,
+                    "limit": signal.limit.to_json(),
+                    "reserved": channel.reserved,
                 }
 
     # --- sources --------------------------------------------------------------------------------------------------
@@ -241,13 +259,14 @@ class Observer:
         """Publish what has happened and what has changed since the last sample."""
         for kind in self._gathered:
             self._publish_gathered(kind)
-        changed = []
-        for bus_id in {bus_id for bus_id, _ in self._lines}:
-            bus = self._buses.get(bus_id)
-            if bus is not None:
-                changed += self._sample_lines(bus_id, bus)
-        if changed:
-            self.log.publish("lines", {"lines": changed})
+        for kind, key, outputs in (("lines", "line", self._lines), ("signals", "channel", self._signals)):
+            changed = []
+            for bus_id in {bus_id for bus_id, _ in outputs}:
+                bus = self._buses.get(bus_id)
+                if bus is not None:
+                    changed += self._sample_outputs(bus_id, bus, key, outputs)
+            if changed:
+                self.log.publish(kind, {kind: changed})
         before = self._sampled.get("buses", {})
         buses = {bus_id: bus.health() for bus_id, bus in self._buses.items()}
         if news := {bus_id: health for bus_id, health in buses.items() if health != before.get(bus_id)}:
@@ -256,18 +275,20 @@ class Observer:
         self._publish_changed("halt", self._halt.status())
         self._publish_changed("approvals", self._approvals())
 
-    def _sample_lines(self, bus_id: str, bus: Bus) -> list[dict[str, Any]]:
+    def _sample_outputs(
+        self, bus_id: str, bus: Bus, key: str, outputs: Mapping[tuple[str, int], dict[str, Any]]
+    ) -> list[dict[str, Any]]:
         changed = []
         levels = bus.levels()
-        for (of_bus, offset), line in self._lines.items():
+        for (of_bus, number), output in outputs.items():
             if of_bus != bus_id:
                 continue
-            holder = bus.holder(offset)
+            holder = bus.holder(number)
             owner = None if holder is None else {"session_id": holder, "principal": self._owner(holder)}
-            value = levels.get(offset)
-            if value != line["value"] or owner != line["owner"]:
-                line["value"], line["owner"] = value, owner
-                changed.append({"bus": bus_id, "line": offset, "value": value, "owner": owner})
+            value = levels.get(number)
+            if value != output["value"] or owner != output["owner"]:
+                output["value"], output["owner"] = value, owner
+                changed.append({"bus": bus_id, key: number, "value": value, "owner": owner})
         return changed
 
     def _sample_health(self) -> None:
@@ -294,6 +315,7 @@ class Observer:
             "version": __version__,
             "board": {"name": board.name, "description": board.profile.description},
             "lines": list(self._lines.values()),
+            "signals": list(self._signals.values()),
             "buses": {bus_id: bus.health() for bus_id, bus in self._buses.items()},
             "readings": list(self._readings.values()),
             "sessions": sessions,

@@ -12,27 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from math import ceil, floor
-from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from attrs import asdict, field, frozen
 
 from hearth.drivers.base import Driver
+from hearth.drivers.signals import ROUNDING, OnLimit, Positive, Quantity
 from hearth.errors import DeviceError, Effect, PermissionDenied, ResourceBusy
-from hearth.fields import ANY_NUMBER, Number
 
 Scope: TypeAlias = Literal["any", "declared"]
 RegWidth: TypeAlias = Literal[8, 16]
 Access: TypeAlias = Literal["r", "w", "rw"]
-OnLimit: TypeAlias = Literal["refuse", "clamp"]
 Increment: TypeAlias = Literal["none", "byte", "register"]
 """The way in which a device moves its register pointer within a write.
 
 "byte": by one for each byte, so a register of 16 bits has two numbers; "register": by one for each register; "none": a
 write that is longer than its register is refused.
 """
-
-Quantity: TypeAlias = Annotated[float, ANY_NUMBER]
-Positive: TypeAlias = Annotated[float, Number(gt=0)]
 
 LAST_SEVEN_BIT = 0x7F
 """Above it an address has ten bits, also without the caller's `ten_bit`."""
@@ -75,10 +71,6 @@ class Addresses:
 
 EVERY_ADDRESS = Addresses()
 """The rules of an adapter without rules in the profile."""
-
-
-ROUNDING = 1e-6
-"""In steps of a register, added before a limit is rounded to them: in floating point 0.3 is less than 3 times 0.1."""
 
 
 @frozen

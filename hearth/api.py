@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hearth.hcp.messages import Artifact, ErrorCode, ErrorDetails, ExecutionSummary, State, TaskAccepted
-    from hearth.namespaces import FilesNamespace, GpioNamespace, I2cNamespace, SensorsNamespace, UartNamespace
+    from hearth.namespaces import (
+        FilesNamespace,
+        GpioNamespace,
+        I2cNamespace,
+        PwmNamespace,
+        SensorsNamespace,
+        UartNamespace,
+    )
 
 Status: TypeAlias = Literal["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
 Phase: TypeAlias = Literal["start", "progress", "finish", "task_finish"]
@@ -314,6 +321,11 @@ class Session(Protocol):
     @property
     def uart(self) -> UartNamespace:
         """Serial ports: `await session.uart.read("uart0", length=64)` returns bytes."""
+        ...
+
+    @property
+    def pwm(self) -> PwmNamespace:
+        """PWM channels and servos: `await session.pwm.set("FAN", duty=0.5)`, `await session.pwm.move("ARM", 45)`."""
         ...
 
     @property

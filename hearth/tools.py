@@ -48,7 +48,8 @@ class Drive:
     """An output that a step will drive, so that the board profile's limits can refuse it at submit as well as at use.
 
     `output` on the bus of this id goes to `level`, for `duration_ms` if the step takes it back. A GPIO line is its
-    offset, with the level 0, 1 or "input"; an I2C device is its address, with the messages of the transaction.
+    offset, with the level 0, 1 or "input"; an I2C device is its address, with the messages of the transaction; a PWM
+    channel is its number, with a value in its unit or "off".
     """
 
     bus: str
@@ -59,12 +60,13 @@ class Drive:
 
 @frozen
 class Use:
-    """A piece of hardware that a step uses, for policy entries that permit only some (`lines`, `i2c`, `uart`).
+    """A piece of hardware that a step uses, for policy entries that permit only some (`lines`, `i2c`, `uart`, `pwm`).
 
-    `names` are its spellings, the usual one first: ("LED", "17", "gpiochip0:17"), ("1:0x48", "1:72"), ("uart0",).
+    `names` are its spellings, the usual one first: ("LED", "17", "gpiochip0:17"), ("1:0x48", "1:72"), ("uart0",),
+    ("FAN",).
     """
 
-    kind: Literal["lines", "i2c", "uart"]
+    kind: Literal["lines", "i2c", "uart", "pwm"]
     names: tuple[str, ...]
 
 

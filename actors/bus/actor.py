@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from hearth.actors.mailbox import Slot
     from hearth.drivers.base import Driver
     from hearth.drivers.gpio import LineState
+    from hearth.drivers.signals import SignalLevel
 
 BusState = Literal["opening", "ready", "wedged", "down", "closed"]
 
@@ -383,14 +384,16 @@ class Bus:
             health["leased"] = True
         return health
 
-    def levels(self) -> Mapping[int, int]:
-        """Return the levels of the lines of a GPIO chip as far as they are known, for observers; disturbs nothing.
+    def levels(self) -> Mapping[int, SignalLevel]:
+        """Return the levels of the outputs of a GPIO or PWM chip that are known, for observers; disturbs nothing.
 
         Lines that the driver holds are read where that takes a plain call, unless a task has the bus for itself; of
         others the level is the one that was last driven.
         """
         # Copied in one step: threads of the bus may change it.
-        known = {line: level for line, level in self.guard.levels.copy().items() if level != "input"}
+        known: dict[int, SignalLevel] = {
+            output: level for output, level in self.guard.levels.copy().items() if level != "input"
+        }
         held = getattr(self.driver, "held", None)
         if held is None or not self._inline or self.state != "ready" or self._queue.lease is not None:
             return known

@@ -20,8 +20,8 @@ that raises (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None a
 transaction, in the bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is
 not asked for a level that is the output's safe state. The limits of the board profile (`limits`) are built in. An
 output is the offset of a GPIO line, with the levels 0, 1 and "input"; the address of an I2C device, with the messages
-as its level, or address and register of one that lists its registers, with the number to write; or "data" and "lines"
-of a serial port.
+as its level, or address and register of one that lists its registers, with the number to write; the number of a PWM
+channel, with a value in its unit or "off"; or "data" and "lines" of a serial port.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import trio
 from attrs import define, field
 
 from hearth.actors.bus.limits import LineLimits, RegisterLimits
+from hearth.actors.bus.outputs import reported_output
+from hearth.actors.bus.signals import SignalLimits
 from hearth.drivers.base import Wakeup
 from hearth.drivers.i2c import Read, selects
 from hearth.errors import LimitViolated, RpcError, effect_of
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from hearth.drivers.boards import Board
     from hearth.drivers.gpio import GpioDriver, LineState
     from hearth.drivers.i2c import I2cDriver, Message, Outcome, RegWidth
+    from hearth.drivers.pwm import PwmDriver, Wave
+    from hearth.drivers.signals import SignalLevel
     from hearth.drivers.uart import UartDriver
     from hearth.tools import Drive
 
@@ -89,25 +93,26 @@ class BusGuard:
     lines: LineLimits | None = field(default=None, kw_only=True)
     """The limits of a chip's lines; the bus keeps their longest time on."""
     registers: RegisterLimits | None = field(default=None, kw_only=True)
+    signals: SignalLimits | None = field(default=None, kw_only=True)
     # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
     _clock: Callable[[], float] = field(default=time.monotonic, init=False)
     due_changed: Wakeup = field(factory=Wakeup, init=False)
     """Woken when a line has been switched on that has to be safe by a certain time."""
     clamped: list[Mapping[str, Any]] = field(factory=list, init=False)
     """By the running transaction: each value that was asked for, and the one that is written in its place."""
-    levels: dict[int, LineState] = field(factory=dict, init=False)
-    """Of a GPIO chip: the levels that lines were last driven to, for observers."""
+    levels: dict[int, LineState | SignalLevel] = field(factory=dict, init=False)
+    """Of a GPIO or PWM chip: the levels that its outputs were last driven to, for observers."""
     halt: Callable[[Hashable, object], None] | None = field(default=None, init=False)
     """Refuses everything while the daemon is halted: raises Halted."""
     interlocks: InterlockChecks | None = field(default=None, init=False)
     """The interlocks of this bus, if it has any."""
     claims: dict[Hashable, OutputClaim] = field(factory=dict, init=False)
     """By output: the control loop that drives it."""
-    _limits: LineLimits | RegisterLimits | None = field(init=False)
+    _limits: LineLimits | RegisterLimits | SignalLimits | None = field(init=False)
     face: Any = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._limits = self.lines or self.registers
+        self._limits = self.lines or self.registers or self.signals
         face = _FACES.get(self.bus_id.partition(":")[0])
         self.face = self._driver if face is None else face(self._driver, self)
 
@@ -116,13 +121,21 @@ class BusGuard:
 
         Raises ResourceBusy, Halted, InterlockOpen or LimitViolated, each with effect "none".
         """
+        self.permit(output, level)
+        return level if self._limits is None else self._limits.check(output, level, self._clock())
+
+    def permit(self, output: Hashable, level: Any) -> None:
+        """Ask control loops, the halt and the interlocks alone, for a target that is farther than one step. Raises as `check` does."""
         if self.claims and (claim := self.claims.get(output)) is not None:
             claim.check(output)
         if self.halt is not None and self.safe.get(output) != level:
             self.halt(output, level)
         if self.interlocks is not None:
             self.interlocks.check(output, level)
-        return level if self._limits is None else self._limits.check(output, level, self._clock())
+
+    def towards(self, output: Hashable, target: Any) -> Any:
+        """Return the level on the way to a target that the limits of a signal permit now."""
+        return target if self.signals is None else self.signals.towards(output, target, self._clock())
 
     def note(self, output: Hashable, level: Any) -> None:
         """Note that an output is now at a level."""
@@ -209,6 +222,12 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
         safe: dict[Hashable, object] = {line.offset: line.safe for line in specs}
         kept = [line.offset for line in specs if line.hold == "keep"]
         return BusGuard(bus_id, driver, safe=safe, kept=kept, lines=LineLimits(name, specs) if limited else None)
+    for chip in board.profile.pwm if kind == "pwm" else ():
+        if chip.label == name:
+            values: dict[Hashable, object] = {channel.number: channel.safe for channel in chip.channels}
+            kept = [channel.number for channel in chip.channels if channel.hold == "keep"]
+            signals = SignalLimits(bus_id, [channel.signal for channel in chip.channels])
+            return BusGuard(bus_id, driver, safe=values, kept=kept, signals=signals)
     for spec in board.profile.i2c if kind == "i2c" else ():
         if str(spec.bus) == name and any(device.registers for device in spec.devices):
             return BusGuard(bus_id, driver, registers=RegisterLimits(spec.bus, spec.devices))
@@ -226,21 +245,8 @@ class _GuardedDriver:
         return getattr(self._driver, name)
 
 
-class _GuardedGpio(_GuardedDriver):
-    _driver: GpioDriver
-
-    def set(self, line: int, state: LineState) -> LineState:
-        guard = self._guard
-        guard.check(line, state)
-        try:
-            former = self._driver.set(line, state)
-        except BaseException as error:
-            guard.levels.pop(line, None)
-            guard.failed(line, state, error)
-            raise
-        guard.levels[line] = state
-        guard.note(line, state)
-        return former
+class _GuardedOutputs(_GuardedDriver):
+    """The parts that all drivers of outputs with a safe state have in common."""
 
     def make_safe(self, outputs: Iterable[Hashable]) -> Any:
         return self._noted(self._driver.make_safe(outputs))
@@ -251,16 +257,89 @@ class _GuardedGpio(_GuardedDriver):
     def _noted(self, reports: Any) -> Any:
         for report in reports:
             if "safe" in report:
-                line, failed = report["line"], "error" in report
-                if failed:
-                    self._guard.levels.pop(line, None)
-                else:
-                    self._guard.levels[line] = report["safe"]
-                note = self._guard.failed if failed else self._guard.note
-                note(line, report["safe"])
-                if (claim := self._guard.claims.get(line)) is not None:
-                    claim.made_safe(line)
+                output = reported_output(report)
+                (self._failed if "error" in report else self._drove)(output, report["safe"])
+                if (claim := self._guard.claims.get(output)) is not None:
+                    claim.made_safe(output)
         return reports
+
+    def _drove(self, output: Any, level: Any) -> None:
+        self._guard.levels[output] = level
+        self._guard.note(output, level)
+
+    def _failed(self, output: Any, level: Any, error: BaseException | None = None) -> None:
+        self._guard.levels.pop(output, None)
+        self._guard.failed(output, level, error)
+
+
+class _GuardedGpio(_GuardedOutputs):
+    _driver: GpioDriver
+
+    def set(self, line: int, state: LineState) -> LineState:
+        guard = self._guard
+        guard.check(line, state)
+        try:
+            former = self._driver.set(line, state)
+        except BaseException as error:
+            self._failed(line, state, error)
+            raise
+        guard.levels[line] = state
+        guard.note(line, state)
+        return former
+
+
+class Approach(NamedTuple):
+    """A step towards a target: what the output gave out before, the level it is at now, and the target."""
+
+    former: Wave
+    level: SignalLevel
+    target: SignalLevel
+
+
+class _GuardedPwm(_GuardedOutputs):
+    """A chip's channels. `approach` is the guard's own: a driver has no part in it."""
+
+    _driver: PwmDriver
+
+    def set(self, channel: int, value: SignalLevel, period_us: float | None = None) -> Wave:
+        guard = self._guard
+        self._learn(channel)
+        level = guard.check(channel, value)
+        if level != value and guard.signals is not None:
+            guard.clamped.append(guard.signals.clamp_report(channel, value, level))
+        return self._set(channel, level, period_us)
+
+    def approach(self, channel: int, target: SignalLevel) -> Approach:
+        """Drive a channel as far towards a target as its limits permit now; return where it is, and the target.
+
+        The target is another one than was asked for where the profile clamps. Raises what `set` raises; the halt and
+        the interlocks are asked about the target, too, so that a way that may not be ended is not begun.
+        """
+        guard = self._guard
+        self._learn(channel)
+        final = target
+        if guard.signals is not None:
+            final = guard.signals.bounded(channel, target)
+            if final != target:
+                guard.clamped.append(guard.signals.clamp_report(channel, target, final))
+        guard.permit(channel, final)
+        level = guard.check(channel, guard.towards(channel, final))
+        return Approach(self._set(channel, level, None), level, final)
+
+    def _learn(self, channel: int) -> None:
+        """Read a channel whose steps are limited, if what it gives out is not known."""
+        signals = self._guard.signals
+        if signals is not None and signals.unknown(channel):
+            self._guard.note(channel, self._driver.value(channel))
+
+    def _set(self, channel: int, level: SignalLevel, period_us: float | None) -> Wave:
+        try:
+            former = self._driver.set(channel, level, period_us)
+        except BaseException as error:
+            self._failed(channel, level, error)
+            raise
+        self._drove(channel, level)
+        return former
 
 
 class _GuardedI2c(_GuardedDriver):
@@ -346,5 +425,6 @@ _FACES: Final[Mapping[str, Callable[[Any, BusGuard], _GuardedDriver]]] = {
     "gpio": _GuardedGpio,
     "i2c": _GuardedI2c,
     "uart": _GuardedUart,
+    "pwm": _GuardedPwm,
 }
 """By the kind of bus that its id begins with."""

@@ -14,8 +14,8 @@ value) leaves the interlock open.
 - *Before the ticket* (`want`): the requester has readings that are stale, or would refuse it, taken again, in its own
   task, and waits for at most `PATIENCE`. As long as its ticket waits in the queue, the readings are kept fresh. An
   output that is at the level already needs no wait: taking it back must not be held up.
-- *While the output is at the level* (`_watch`): all readings are taken every `check_ms`, and the conditions evaluated
-  in a transaction of the output's bus. If one is not met, the same transaction brings the output to its safe state.
+- *While the output is at a guarded level* (`_watch`): all readings are taken every `check_ms`, and the conditions
+  evaluated in a transaction of the output's bus. If one is not met, that transaction makes the output safe.
   `BusInterlocks.note` tells the level after every operation of the driver, by a task, a pulse, a rollback or a safe
   state. An output that an earlier run left driven, or whose driving failed half-way, counts as at the level.
 
@@ -87,7 +87,7 @@ class Interlock:
         self.elsewhere = [(condition, source) for condition, source in self.conditions if condition.bus != spec.bus]
         """The conditions that the guard cannot read itself."""
         self.driven = driven
-        """True while the output is, or may be, at the level that the interlock guards."""
+        """True while the output is, or may be, at a level that the interlock guards."""
         self.wanted = 0
         """The number of tickets that wait and may drive it to that level."""
         self.stirred = False
@@ -154,22 +154,23 @@ class Interlock:
         """Return the refusal of driving the output while these conditions are not met."""
         spec = self.spec
         text = (
-            f"gpio line {spec.name} of {spec.bus} may be {spec.value} only while "
+            f"{spec.what} of {spec.bus} may be {spec.region} only while "
             f"{' and '.join(map(str, spec.requires))}; {_said(unmet)}; nothing was driven; "
             "try again when the conditions hold"
         )
-        data = {"bus": spec.bus, "line": spec.name, "value": spec.value, "requires": unmet, "effect": "none"}
+        data = {"bus": spec.bus, **spec.place, "requires": unmet, "effect": "none"}
         return InterlockOpen(text, data=data)
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """Return the interlock with its present state, for hw.board and hw.gpio.list."""
+        """Return the interlock with its present state, for hw.board, hw.gpio.list and hw.pwm.list."""
         spec = self.spec
         requires = self.read(now)
+        place = spec.place
         return {
             "drives": spec.name,
             "bus": spec.bus,
-            "line": spec.line,
-            "value": spec.value,
+            **place,
+            next(iter(place)): spec.output,
             "open": not all(entry["holds"] for entry in requires),
             "driven": self.driven,
             "requires": requires,
@@ -195,7 +196,7 @@ def _said(unmet: list[dict[str, Any]]) -> str:
 
 
 class BusInterlocks:
-    """The interlocks of one GPIO bus, as its guard asks them. Called within a transaction, in any thread."""
+    """The interlocks of one bus, as its guard asks them. Called within a transaction, in any thread."""
 
     def __init__(self, driver: GpioDriver, now: Callable[[], float]) -> None:
         self._driver = driver
@@ -208,13 +209,13 @@ class BusInterlocks:
     def check(self, output: Hashable, level: object) -> None:
         """Raise InterlockOpen if an output may not be driven to a level now."""
         for lock in self.drives.get(output, ()):
-            if lock.spec.value == level and not lock.holds(now := self._now(), self._driver):
+            if lock.spec.guards(level) and not lock.holds(now := self._now(), self._driver):
                 raise lock.refusal(lock.unmet(now))
 
     def note(self, output: Hashable, level: object, *, certain: bool = True) -> None:
         """Note that an output is at a level; without `certain` it may still be at its former one."""
         for lock in self.drives.get(output, ()):
-            if level == lock.spec.value:
+            if lock.spec.guards(level):
                 # From now on the readings that let it be driven are confirmed by new ones.
                 lock.stirred = lock.stirred or not lock.driven
                 lock.driven = True
@@ -256,7 +257,7 @@ class Interlocks:
                 if key not in sources:
                     sources[key] = _source(condition, board)
             mine = [sources[_key(condition)] for condition in spec.requires]
-            locks.append(Interlock(spec, mine, driven=spec.line in found.get(spec.bus, ())))
+            locks.append(Interlock(spec, mine, driven=spec.output in found.get(spec.bus, ())))
         return cls(locks, sources) if locks else None
 
     def plug(self, buses: Mapping[str, Bus], audit: Callable[..., None]) -> None:
@@ -273,8 +274,8 @@ class Interlocks:
 
         for lock in self._locks:
             spec = lock.spec
-            at(spec.bus).drives.setdefault(spec.line, []).append(lock)
-            self._by_output.setdefault((spec.bus, spec.line), []).append(lock)
+            at(spec.bus).drives.setdefault(spec.output, []).append(lock)
+            self._by_output.setdefault((spec.bus, spec.output), []).append(lock)
             for condition in spec.requires:
                 if condition.line is not None:
                     at(condition.bus).requires.setdefault(condition.line, []).append(lock)
@@ -320,7 +321,7 @@ class Interlocks:
             lock
             for drive in drives
             for lock in self._by_output.get((drive.bus, drive.output), ())
-            if lock.spec.value == drive.level
+            if lock.spec.guards(drive.level)
         ]
 
     async def verdicts(self, locks: Sequence[Interlock]) -> Mapping[Any, RpcError | None]:
@@ -415,8 +416,8 @@ class Interlocks:
             if not lock.driven or lock.holds(now, driver):
                 return None
             unmet = lock.unmet(now)
-            record = {"line": spec.name, "value": spec.value, "requires": unmet}
-            return WentSafe(driver.make_safe([spec.line]), unmet, spec.line, "interlock.open", record)
+            record = {**spec.place, "requires": unmet}
+            return WentSafe(driver.make_safe([spec.output]), unmet, spec.output, "interlock.open", record)
 
         bus = self._buses[spec.bus]
         try:
@@ -424,13 +425,13 @@ class Interlocks:
         except RpcError as error:
             if error.message != lock.failure and bus.state != "closed":
                 lock.failure = error.message
-                log.error("interlock: line %s of %s is not safe: %s", spec.name, spec.bus, error.message)
-                self._audit("interlock.open", bus=spec.bus, line=spec.name, value=spec.value, error=error.message)
+                log.error("interlock: %s of %s is not safe: %s", spec.what, spec.bus, error.message)
+                self._audit("interlock.open", bus=spec.bus, **spec.place, error=error.message)
             return
         lock.failure = None
         if unmet:
-            what = "interlock: line %s of %s was brought to its safe state: %s"
-            log.warning(what, spec.name, spec.bus, _said(unmet))
+            what = "interlock: %s of %s was brought to its safe state: %s"
+            log.warning(what, spec.what, spec.bus, _said(unmet))
 
 
 def _key(condition: Condition) -> tuple[str, str]:

@@ -2,8 +2,9 @@
 
 It owns the rules that a board profile has for outputs in time and in value: how long a GPIO line is on and off and how
 often it is switched on, and which registers of an I2C device may be written, with which values, by which steps and how
-fast. It touches no hardware and keeps no clock: `guard` asks it before each effect and tells it afterwards, with the
-time in seconds of a monotonic clock. It is used by one transaction at a time, in whatever thread, so it has no lock.
+fast. `signals` has the arithmetic of values, and the limits of outputs that take a number in a unit. It touches no
+hardware and keeps no clock: `guard` asks it before each effect and tells it afterwards, with the time in seconds of a
+monotonic clock. It is used by one transaction at a time, in whatever thread, so it has no lock.
 
 A line is on while it is driven to 1, else off. It is off since the bus was first opened, because what came before is
 not known. After a switching that failed it may be either: then both directions keep their limits. What an output does
@@ -19,9 +20,11 @@ from __future__ import annotations
 from math import ceil, floor, inf
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
-from hearth.drivers.i2c import LAST_SEVEN_BIT, ROUNDING, Read, Write
+from hearth.actors.bus.signals import BoundedValue
+from hearth.drivers.i2c import LAST_SEVEN_BIT, Read, Write
+from hearth.drivers.signals import ROUNDING
 from hearth.errors import LimitViolated
 
 if TYPE_CHECKING:
@@ -216,20 +219,10 @@ class RegisterWrite:
 
 
 @define(eq=False)
-class _BoundedRegister:
-    spec: Register
-    least: int
-    most: int
-    step: float
-    slew: float
-    """A second."""
-    raw: int | None = None
-    since: float = 0.0
+class _BoundedRegister(BoundedValue):
+    """A register; it is counted in its own integers."""
 
-    @property
-    def stepped(self) -> bool:
-        """True if a value is compared with the one before it."""
-        return self.step < inf or self.slew < inf
+    spec: Register = field(kw_only=True)
 
 
 class RegisterLimits:
@@ -329,32 +322,17 @@ class RegisterLimits:
         register = self._registers.get(place)
         if register is None:
             return level
-        low: float
-        high: float
-        low, high = register.least, register.most
-        limit = "min" if level < low else "max" if level > high else None
-        wait = None
-        if register.stepped:
-            former = register.raw
-            if former is not None:
-                # A device may come up beyond the bounds: then the nearest bound counts as its value.
-                former = min(max(former, low), high)
-                reach = register.step
-                if register.slew < inf:
-                    reach = min(reach, floor(register.slew * max(0.0, now - register.since) + ROUNDING))
-                low, high = max(low, former - reach), min(high, former + reach)
-                if limit is None and not low <= level <= high:
-                    limit = "max_step"
-                    if abs(level - former) <= register.step:
-                        limit, wait = "slew_per_s", abs(level - former) / register.slew - (now - register.since)
-            elif register.spec.access == "rw":
-                name = "max_step" if register.step < inf else "slew_per_s"
-                raise self._refused(place, "its present value is not known; read the register first", limit=name)
-        if limit is None:
+        broken = register.broken(level, now, rounding=ROUNDING)
+        spec = register.spec
+        if register.stepped and register.value is None and spec.access == "rw":
+            name = "max_step" if register.step < inf else "slew_per_s"
+            raise self._refused(place, "its present value is not known; read the register first", limit=name)
+        if broken is None:
             return level
-        if register.spec.on_limit == "clamp":
-            return ceil(min(max(level, low), high))
-        raise self._beyond(place, register.spec, level, limit, wait)
+        if spec.on_limit == "clamp":
+            low, high = register.window(now)
+            return min(max(level, ceil(low - ROUNDING)), floor(high + ROUNDING))
+        raise self._beyond(place, spec, level, *broken)
 
     def opened(self, now: float, *, driven: bool) -> None:
         """Note that the adapter was opened: what its devices did before is not known."""
@@ -365,8 +343,8 @@ class RegisterLimits:
     def note(self, output: Hashable, level: Any, now: float) -> None:
         """Note the number that was written to a register or read from it; None where it is not known."""
         register = self._registers.get(output)  # type: ignore[call-overload]
-        if register is not None and register.raw != level:
-            register.raw, register.since = level, now
+        if register is not None:
+            register.note(level, now)
 
     def failed(self, output: Hashable, level: Any, now: float) -> None:
         """Note that a write has failed: the register's value is not known any more."""
@@ -410,8 +388,8 @@ class RegisterLimits:
 
 def _bounded(spec: Register) -> _BoundedRegister:
     return _BoundedRegister(
-        spec,
         *spec.raw_bounds,
+        spec=spec,
         step=inf if spec.max_step is None else floor(spec.max_step / spec.scale + ROUNDING),
         slew=inf if spec.slew_per_s is None else spec.slew_per_s / spec.scale,
     )

@@ -223,7 +223,7 @@ class DrivenOutputs:
 
         A kept output has no report of the driver. Only a halt brings it to its safe state, so it is noted for that.
         """
-        named = {report.get("line") for report in reports or () if isinstance(report, Mapping)}
+        named = {reported_output(report) for report in reports or () if isinstance(report, Mapping)}
         self._kept.update(output for output in outputs if output in self._holders and output not in named)
         known = [output for output in outputs if self._holders.pop(output, None) is not None]
         self._outputs_file.strike(self._bus, known)
@@ -284,6 +284,11 @@ def _answers_for(session_id: str, holders: list[Requester]) -> bool:
     """Return True if the end of a session brings an output with these holders to its safe state."""
     last = holders[-1]
     return last.session_id == session_id or any(h.deadman and h.session_id == session_id for h in holders)
+
+
+def reported_output(report: Mapping[str, Any]) -> Any:
+    """Return the output that a report of `make_safe` is about: a line or a channel."""
+    return report.get("line", report.get("channel"))
 
 
 def has_error(reports: Any) -> bool:

@@ -29,7 +29,7 @@ def cell(text: str, *, code: bool = False) -> str:
 # --- reference/tools.md ---------------------------------------------------------------------------------------------
 
 _NO_ARGS = """
-    hw.board hw.gpio.list hw.i2c.list hw.uart.list hw.sensor.list
+    hw.board hw.gpio.list hw.i2c.list hw.uart.list hw.pwm.list hw.sensor.list
     sys.cpuinfo sys.memory sys.thermal sys.load sys.disk sys.network sys.uptime
 """
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -47,6 +47,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "uart.write": {"port": "uart0", "text": "hello\n"},
     "uart.exchange": {"port": "uart0", "text": "*IDN?\n", "until": "\n", "timeout_ms": 500},
     "uart.control": {"port": "uart0", "dtr": False, "break_ms": 10},
+    "pwm.get": {"channel": "FAN"},
+    "pwm.set": {"channel": "LAMP", "duty": 0.25, "period_us": 500},
+    "pwm.off": {"channel": "LAMP"},
+    "servo.move": {"servo": "ARM", "angle": 45},
     "file.list": {"path": "/srv/hearth"},
     "file.stat": {"path": "/srv/hearth/notes.txt"},
     "file.read": {"path": "/srv/hearth/notes.txt", "offset": 0, "len": 4096},
@@ -71,6 +75,7 @@ _BUSES = {
     "gpio": "one for each GPIO chip",
     "i2c": "one for each I2C adapter",
     "uart": "one for each serial port",
+    "pwm": "one for each PWM chip",
     "files": "a pool",
     "system": "a pool",
     "processes": "a pool",

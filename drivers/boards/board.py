@@ -22,12 +22,14 @@ from hearth.errors import ConfigError, InvalidParams, PermissionDenied
 from hearth.tools import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hearth.drivers.boards.devices import ChipSpec, DeviceSpec, I2cSpec, UartSpec
     from hearth.drivers.boards.discover import Machine
     from hearth.drivers.boards.profile import BusKind, Profile, Undriven
+    from hearth.drivers.boards.pwm import PwmSpec
     from hearth.drivers.gpio import LineSpec
+    from hearth.drivers.pwm import ChannelSpec
     from hearth.drivers.uart import UartSettings
 
 _HEADER_PIN = re.compile(r"PIN\d+")
@@ -113,6 +115,21 @@ class BoardDriver(BaseDriver):
             if f"uart:{spec.port}" in self._drivers
         ]
         return {"ports": ports, "undriven": self._missing("uart")}
+
+    def pwm(self) -> dict[str, Any]:
+        """Return the result of hw.pwm.list."""
+        chips = [
+            {
+                "chip": chip.label,
+                "bus": chip.bus,
+                "driven": True,
+                **_path_of(self._drivers[chip.bus]),
+                "channels": [channel.to_json() for channel in chip.channels],
+            }
+            for chip in self._profile.pwm
+            if chip.bus in self._drivers
+        ]
+        return {"chips": chips, "undriven": self._missing("pwm")}
 
     def sensors(self) -> dict[str, Any]:
         """Return the result of hw.sensor.list."""
@@ -215,7 +232,7 @@ class Board:
         return self.profile.description
 
     def has(self, kind: str) -> bool:
-        """True if there is a bus of this kind ("gpio", "i2c", "uart", "sensors")."""
+        """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "sensors")."""
         return any(bus == kind or bus.startswith(f"{kind}:") for bus in self.drivers)
 
     def add_driver(self, bus: str, driver: Driver) -> None:
@@ -253,6 +270,21 @@ class Board:
             known = [spec.port for spec in self.profile.uarts if f"uart:{spec.port}" in self.drivers]
             self._unknown("uart", "port", port, known)
         return bus_id
+
+    def channel(self, name: str) -> tuple[str, ChannelSpec]:
+        """Return a PWM channel by its name, with its bus id. Raises InvalidParams, PermissionDenied."""
+        found = {channel.name: (chip, channel) for chip in self.profile.pwm for channel in chip.channels}
+        if name not in found:
+            self._unknown(
+                "pwm", "channel", name, [known for known, (chip, _) in found.items() if chip.bus in self.drivers]
+            )
+        chip, channel = found[name]
+        if chip.bus not in self.drivers:
+            self._unknown("pwm", "chip", chip.label, [])
+        if channel.reserved is not None:
+            reason = f"pwm channel {name} is reserved: {channel.reserved}"
+            raise PermissionDenied(reason, data={"channel": name, "reason": channel.reserved})
+        return chip.bus, channel
 
     def sensor(self, name: str) -> Sensor:
         """Return a sensor by its name. Raises InvalidParams."""
@@ -372,11 +404,15 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
             chips=(*profile.chips, *found.chips),
             i2c=(*profile.i2c, *found.i2c),
             uarts=(*profile.uarts, *found.uarts),
+            pwm=(*profile.pwm, *found.pwm),
         )
+    undriven += tuple(_absent(profile, machine))
+    absent = {entry.name for entry in undriven if entry.kind == "pwm"}
     specs: list[tuple[BusKind, str, str, Any]] = [
         *(("gpio", chip.label, chip.driver, chip) for chip in profile.chips),
         *(("i2c", str(i2c.bus), i2c.driver, i2c) for i2c in profile.i2c),
         *(("uart", uart.port, uart.driver, uart) for uart in profile.uarts),
+        *(("pwm", chip.label, chip.driver, chip) for chip in profile.pwm if chip.label not in absent),
     ]
     drivers: dict[str, Driver] = {
         f"{kind}:{name}": _FACTORIES[kind, driver](spec, style, seed) for kind, name, driver, spec in specs
@@ -403,6 +439,27 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
         readable={label: _names(chip, lambda line: line.reserved is None) for label, chip in chips.items()},
         drivable={label: _drivable(chip, profile) for label, chip in chips.items()},
     )
+
+
+def _absent(profile: Profile, machine: Machine | None) -> Iterator[Undriven]:
+    """Yield the PWM chips of a profile that an overlay switches on, and that are not there."""
+    optional = [chip for chip in profile.pwm if chip.overlay is not None]
+    if optional:
+        from hearth.drivers.boards.discover import THIS
+        from hearth.drivers.boards.profile import Undriven
+        from hearth.drivers.linux.pwm import pwm_chips
+
+        where = machine or THIS
+        there = {chip.device for chip in pwm_chips(where.sys, where.dev)}
+        for chip in optional:
+            if chip.label not in there:
+                why = f"the machine has no such PWM chip now: the overlay {chip.overlay} switches it on"
+                yield Undriven("pwm", chip.label, why, None, chip.label, overlay_cure(chip.overlay))
+
+
+def overlay_cure(overlay: str | None) -> str:
+    """Return the commands that switch on an overlay of a Raspberry Pi."""
+    return f"echo 'dtoverlay={overlay}' | sudo tee -a /boot/firmware/config.txt\nsudo reboot"
 
 
 def _drivable(chip: ChipSpec, profile: Profile) -> dict[int | str, int]:
@@ -491,6 +548,13 @@ def _sim_uart(spec: UartSpec, style: Style | None, _seed: int) -> Driver:
     return SimUart(spec.port, spec.settings, peer=spec.peer, terminal=style is not Style.ASYNC)
 
 
+def _sim_pwm(spec: PwmSpec, style: Style | None, _seed: int) -> Driver:
+    from hearth.drivers.sim.pwm import SimPwm
+
+    # A chip never waits: in virtual time it is INLINE.
+    return SimPwm(spec.label, spec.channels, style=Style.THREAD if style is Style.THREAD else Style.INLINE)
+
+
 def _linux_gpio(chip: ChipSpec, _style: Style | None, _seed: int) -> Driver:
     from hearth.drivers.linux.gpio import LinuxGpio
 
@@ -517,13 +581,21 @@ def _linux_uart(spec: UartSpec, _style: Style | None, _seed: int) -> Driver:
     return LinuxUart(spec.port, spec.path, spec.settings)
 
 
+def _linux_pwm(spec: PwmSpec, _style: Style | None, _seed: int) -> Driver:
+    from hearth.drivers.linux.pwm import LinuxPwm
+
+    return LinuxPwm(spec.label, spec.channels, chardev=spec.chardev)
+
+
 _FACTORIES: Mapping[tuple[BusKind, str], Callable[[Any, Style | None, int], Driver]] = {
     ("gpio", "sim"): _sim_gpio,
     ("i2c", "sim"): _sim_i2c,
     ("uart", "sim"): _sim_uart,
+    ("pwm", "sim"): _sim_pwm,
     ("gpio", "gpiod"): _linux_gpio,
     ("i2c", "i2c-dev"): _linux_i2c,
     ("uart", "serial"): _linux_uart,
+    ("pwm", "pwm"): _linux_pwm,
 }
 """Factories of drivers, by kind and by the profile's `driver`.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from attrs import frozen
 
 from hearth.config.model import default_socket, default_state_dir
+from hearth.drivers.boards.board import overlay_cure
 from hearth.drivers.boards.discover import KERNEL, THIS, clients, find, functionality
 from hearth.drivers.boards.generic import (
     HEADERS,
@@ -25,6 +26,7 @@ from hearth.drivers.boards.generic import (
     chip_reason,
     lack_of,
     port_reason,
+    pwm_reason,
     survey,
 )
 from hearth.drivers.boards.profile import load_profile
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
 
     from hearth.config.model import Config
     from hearth.drivers.boards.devices import ChipSpec, I2cSpec, UartSpec
-    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundDevices, FoundPort, Machine
+    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundDevices, FoundPort, FoundPwm, Machine
     from hearth.drivers.boards.profile import BusKind, Profile
+    from hearth.drivers.boards.pwm import PwmSpec
     from hearth.drivers.gpio import LineSpec
     from hearth.drivers.linux.device_users import Holder, Holders
 
@@ -87,6 +90,9 @@ def mismatches(
     for index, port in enumerate(profile.uarts):
         if port.driver != "sim":
             yield from _port_mismatches(f"uart[{index}]", port, found.ports, holders)
+    for index, spec in enumerate(profile.pwm):
+        if spec.driver != "sim":
+            yield from _pwm_mismatches(f"pwm[{index}]", spec, found.pwm)
     for entry in survey(profile, found, holders).undriven:
         if not entry.left_alone:
             yield ProfileProblem(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
@@ -190,6 +196,31 @@ def _adapter_mismatches(
             )
 
 
+def _pwm_mismatches(key: str, spec: PwmSpec, chips: tuple[FoundPwm, ...]) -> Iterator[ProfileProblem]:
+    matching = [chip for chip in chips if chip.device == spec.label]
+    if not matching:
+        there = ", ".join(f"{chip.device!r} ({chip.name})" for chip in chips)
+        what = f"a PWM chip of the device {spec.label!r} is not there; there is {there or 'none'}"
+        if spec.overlay is not None:
+            cure = overlay_cure(spec.overlay)
+            told = f"{what}; to use it: {', then '.join(cure.splitlines())}"
+            yield ProfileProblem(f"{key}.label", "note", told, cure)
+        else:
+            cure = "is it plugged in, and its overlay or kernel module loaded? Else correct the profile"
+            yield ProfileProblem(f"{key}.label", "fail", what, cure)
+        return
+    chip = matching[0]
+    yield from _lack_mismatches(f"{key}.label", chip.path, "pwm")
+    for channel in spec.channels:
+        if channel.number >= chip.channels:
+            what = f"the chip has the channels 0 to {chip.channels - 1}, and no {channel.number}"
+            cure = "correct `channels`: the index of a name is the channel's number"
+            yield ProfileProblem(f"{key}.channel.{channel.name}", "fail", what, cure)
+    if spec.chardev and chip.node is None:
+        what = "the kernel's driver of this chip has no character device"
+        yield ProfileProblem(f"{key}.chardev", "fail", what, "take it out: it is then used through /sys")
+
+
 def _port_mismatches(
     key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holders: Holders
 ) -> Iterator[ProfileProblem]:
@@ -266,11 +297,31 @@ def safety_gaps(
             if names:
                 told = f"chip {chip.label}: {problem}: {_names(names)}"
                 yield ProfileProblem(f"{place}.{key}", severity, told, cure)
-    if not profile.halt.inputs and any(map(_outputs, chips)):
-        severity = "note" if all(chip.driver == "sim" for chip in chips) else "warn"
+    yield from _free_channels(profile, found)
+    if not profile.halt.inputs and (any(map(_outputs, chips)) or profile.pwm):
+        real = any(chip.driver != "sim" for chip in chips) or any(chip.driver != "sim" for chip in profile.pwm)
+        severity = "warn" if real else "note"
         told = "no halt input, so that no button stops the outputs"
         yield ProfileProblem("halt.inputs", severity, told, f"name an input: {_HALT_EXAMPLE}")
     yield from _unreadable(profile, machine)
+
+
+def _free_channels(profile: Profile, found: FoundDevices) -> Iterator[ProfileProblem]:
+    """Yield the PWM channels that may be driven to anything, of chips that are there."""
+    there = {chip.device for chip in found.pwm}
+    for index, chip in enumerate(profile.pwm):
+        free = [
+            channel.name
+            for channel in chip.channels
+            if channel.limit is None
+            and channel.reserved is None
+            and (channel.servo is None or channel.servo.slew is None)
+        ]
+        if free and (chip.driver == "sim" or chip.label in there):
+            severity: Severity = "note" if chip.driver == "sim" else "warn"
+            told = f"chip {chip.label}: no limit, so that a client may drive it to any value at once: {_names(free)}"
+            cure = "give each channel a `limit`, such as { max = 0.8, max_step = 0.2 }, and each servo a `slew`"
+            yield ProfileProblem(f"pwm[{index}].limit", severity, told, cure)
 
 
 def _outputs(chip: ChipSpec) -> list[LineSpec]:
@@ -301,7 +352,7 @@ def _unreadable(profile: Profile, machine: Machine) -> Iterator[ProfileProblem]:
                 why = None if condition.name in kernel else "the kernel has no such sensor now"
                 cure = "is its device plugged in, and its kernel module loaded? `hearth run hw.sensor.list` names them"
             if why is not None:
-                stays = f"{interlock.name} cannot be driven to {interlock.value}"
+                stays = f"{interlock.name} cannot be driven to {interlock.region}"
                 told = f"sensor {condition.name} cannot be read ({why}), so that the interlock is open: {stays}"
                 yield ProfileProblem(f"interlock[{index}].requires[{number}].sensor", "fail", told, cure)
 
@@ -346,6 +397,18 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             for port in found.ports
             for open_in in [holders.nodes.get(port.path, ())]
             if port.origin.above or port.console or port.terminal_of or open_in
+        ],
+        "pwm": [
+            {
+                "node": chip.name,
+                "device": chip.device,
+                "path": chip.path,
+                "driver": chip.origin.driver,
+                "channels": chip.channels,
+                "chardev": chip.node is not None,
+                **_state("pwm", chip.path, pwm_reason(chip), holders.nodes.get(chip.path, ())),
+            }
+            for chip in found.pwm
         ],
         "sensors": _sensors(machine),
         "everybody_seen": holders.complete,
@@ -415,7 +478,7 @@ def _sensors(machine: Machine) -> int:
 
 def _wants(profile: Profile) -> bool:
     """Return True if the profile needs a device of this machine; a simulated board does not."""
-    drivers = (spec.driver for specs in (profile.chips, profile.i2c, profile.uarts) for spec in specs)
+    drivers = (spec.driver for specs in (profile.chips, profile.i2c, profile.uarts, profile.pwm) for spec in specs)
     return bool(profile.discover) or any(driver != "sim" for driver in drivers)
 
 

@@ -100,20 +100,37 @@ class FoundPort:
 
 
 @frozen
+class FoundPwm:
+    """A PWM chip. `device` is the kernel's name of its device, `node` its character device, if it has one.
+
+    `path` is what must be written to use it: the node, else its directory's `export`.
+    """
+
+    name: str
+    device: str
+    path: str
+    channels: int
+    origin: DeviceOrigin
+    node: str | None = None
+
+
+@frozen
 class FoundDevices:
     """All devices found, of the kinds that were asked for."""
 
     chips: tuple[FoundChip, ...] = ()
     adapters: tuple[FoundAdapter, ...] = ()
     ports: tuple[FoundPort, ...] = ()
+    pwm: tuple[FoundPwm, ...] = ()
 
 
-def find(kinds: Container[str] = ("gpio", "i2c", "uart"), machine: Machine = THIS) -> FoundDevices:
+def find(kinds: Container[str] = ("gpio", "i2c", "uart", "pwm"), machine: Machine = THIS) -> FoundDevices:
     """Return the devices of these kinds."""
     return FoundDevices(
         tuple(find_chips(machine)) if "gpio" in kinds else (),
         tuple(find_adapters(machine)) if "i2c" in kinds else (),
         tuple(find_ports(machine)) if "uart" in kinds else (),
+        tuple(find_pwm(machine)) if "pwm" in kinds else (),
     )
 
 
@@ -155,6 +172,18 @@ def find_ports(machine: Machine = THIS) -> list[FoundPort]:
         origin = _origin(node / "device", machine) if (node / "device").exists() else DeviceOrigin()
         users = tuple(terminals.get(os.makedev(*number), ()))
         found.append(FoundPort(node.name, str(path), origin, node.name in consoles, users))
+    return found
+
+
+def find_pwm(machine: Machine = THIS) -> list[FoundPwm]:
+    """Return the PWM chips, by number. Which of their channels a kernel driver uses is not known."""
+    from hearth.drivers.linux.pwm import pwm_chips
+
+    found = []
+    for chip in pwm_chips(machine.sys, machine.dev):
+        path = chip.node or str(chip.path / "export")
+        origin = _origin(chip.path / "device", machine)
+        found.append(FoundPwm(chip.name, chip.device, path, chip.channels, origin, chip.node))
     return found
 
 

@@ -20,25 +20,37 @@ from attrs import evolve, frozen
 from hearth.drivers.boards.devices import MAX_OFFSET, ChipSpec, I2cSpec, UartSpec
 from hearth.drivers.boards.discover import KERNEL
 from hearth.drivers.boards.profile import Profile, Undriven, load_profile
+from hearth.drivers.boards.pwm import PwmSpec
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.linux.device_users import NO_HOLDERS, group_name, lets_group_in, user_name
+from hearth.drivers.pwm import MOST_CHANNELS, ChannelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hearth.drivers.boards.discover import DeviceOrigin, FoundAdapter, FoundChip, FoundDevices, FoundLine, FoundPort
+    from hearth.drivers.boards.discover import (
+        DeviceOrigin,
+        FoundAdapter,
+        FoundChip,
+        FoundDevices,
+        FoundLine,
+        FoundPort,
+        FoundPwm,
+    )
     from hearth.drivers.boards.profile import BusKind
     from hearth.drivers.linux.device_users import Holder, Holders
 
-GROUPS = {"gpio": "gpio", "i2c": "i2c", "uart": "dialout"}
+GROUPS = {"gpio": "gpio", "i2c": "i2c", "uart": "dialout", "pwm": "gpio"}
 """The groups that distributions use for each kind, where they have one."""
 
 _RULES = {
     "gpio": 'SUBSYSTEM=="gpio", KERNEL=="gpiochip*", GROUP="gpio", MODE="0660"',
     "i2c": 'SUBSYSTEM=="i2c-dev", KERNEL=="i2c-[0-9]*", GROUP="i2c", MODE="0660"',
     "uart": 'SUBSYSTEM=="tty", KERNEL=="{node}", GROUP="dialout", MODE="0660"',
+    "pwm": 'SUBSYSTEM=="pwm", KERNEL=="pwmchip*", GROUP="gpio", MODE="0660", '
+    'RUN+="/bin/chgrp -R gpio /sys%p", RUN+="/bin/chmod -R g=u /sys%p"',
 }
-_SUBSYSTEMS = {"gpio": "gpio", "i2c": "i2c-dev", "uart": "tty"}
+_SUBSYSTEMS = {"gpio": "gpio", "i2c": "i2c-dev", "uart": "tty", "pwm": "pwm"}
 
 
 @frozen
@@ -84,6 +96,8 @@ HEADERS: Mapping[str, str] = {"pinctrl-bcm2711": "rpi4", "pinctrl-rp1": "rpi5"}
 """Labels of processors' own chips to the shipped profile that knows which of their lines are on a header."""
 
 EVERYTHING = ("*",)
+SHORTEST_US, LONGEST_US = 10.0, 1_000_000.0
+"""The periods that callers may choose on a PWM channel that no profile describes."""
 _NO_NAMES = frozenset({"", "-", "NC"})
 _GONE = frozenset({"ENOENT", "ENODEV", "ENXIO"})
 
@@ -95,6 +109,7 @@ class MachineSurvey:
     chips: tuple[ChipSpec, ...] = ()
     i2c: tuple[I2cSpec, ...] = ()
     uarts: tuple[UartSpec, ...] = ()
+    pwm: tuple[PwmSpec, ...] = ()
     undriven: tuple[Undriven, ...] = ()
 
 
@@ -113,10 +128,12 @@ def survey(profile: Profile, found: FoundDevices, holders: Holders = NO_HOLDERS)
         for port in found.ports
         if _asked(wanted.get("uart"), port.node) and (port.origin.above or wanted["uart"] != EVERYTHING)
     ]
+    pwm = [chip for chip in found.pwm if _asked(wanted.get("pwm"), chip.name, chip.device)]
     return MachineSurvey(
         tuple(_chips(profile, chips, undriven)),
         tuple(_adapters(profile, adapters, undriven)),
         tuple(_ports(profile, ports, holders, undriven)),
+        tuple(_pwm(profile, pwm, undriven)),
         tuple(undriven),
     )
 
@@ -216,6 +233,26 @@ def _ports(profile: Profile, found: list[FoundPort], holders: Holders, undriven:
             yield UartSpec(port.node, "serial", port.path)
 
 
+_ALL_AT_ONCE = {"pca9685-pwm": 16}
+"""Channels by a kernel driver that are all other channels together."""
+
+
+def _pwm(profile: Profile, found: list[FoundPwm], undriven: list[Undriven]) -> Iterable[PwmSpec]:
+    listed = {spec.label for spec in profile.pwm}
+    for chip in found:
+        if chip.device in listed:
+            continue
+        if _refused(undriven, "pwm", chip.name, chip.path, chip.device, reason=pwm_reason(chip)):
+            continue
+        numbers = [
+            n for n in range(min(chip.channels, MOST_CHANNELS)) if n != _ALL_AT_ONCE.get(chip.origin.driver or "")
+        ]
+        channels = [
+            ChannelSpec(n, f"{chip.device}:{n}", min_period_us=SHORTEST_US, max_period_us=LONGEST_US) for n in numbers
+        ]
+        yield PwmSpec(chip.device, "pwm", tuple(channels))
+
+
 def _node_of(path: str) -> str:
     """Return the node that a path such as /dev/serial0 leads to."""
     from os.path import realpath
@@ -291,6 +328,15 @@ def port_reason(port: FoundPort, open_in: Sequence[Holder] = ()) -> str | None:
     if open_in:
         return f"it is open in {', '.join(map(str, open_in[:3]))}"
     return None
+
+
+def pwm_reason(chip: FoundPwm) -> str | None:
+    """Return why generic-linux does not drive this PWM chip, or None."""
+    if chip.origin.driver in _SIMULATED or _behind_a_bus(chip.origin):
+        return None
+    return (
+        "its channels may drive the machine's own fans, lights and voltages, and it is unknown which of them are free"
+    )
 
 
 def _is_a_card(origin: DeviceOrigin) -> bool:

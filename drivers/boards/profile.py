@@ -27,7 +27,9 @@ from hearth.drivers.boards.devices import (
     parse_port,
     parse_sensor,
 )
+from hearth.drivers.boards.pwm import PwmSpec, parse_pwm
 from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineSpec, StopEntry
+from hearth.drivers.pwm import ChannelSpec
 from hearth.errors import ConfigError
 from hearth.fields import (
     ANY_NUMBER,
@@ -49,7 +51,7 @@ from hearth.fields import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "sensors"]
+BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "pwm", "sensors"]
 
 _DISCOVERED: Final[tuple[BusKind, ...]] = get_args(BusKind)
 _FLAG: Final = Flag()
@@ -91,6 +93,7 @@ class Profile:
     chips: tuple[ChipSpec, ...] = ()
     i2c: tuple[I2cSpec, ...] = ()
     uarts: tuple[UartSpec, ...] = ()
+    pwm: tuple[PwmSpec, ...] = ()
     sensors: tuple[SensorSpec, ...] = ()
     interlocks: tuple[InterlockSpec, ...] = ()
     tools: tuple[str, ...] = ("*",)
@@ -151,6 +154,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         chips=tuple([parse_chip(table) for table in top.tables("gpio")]),
         i2c=tuple([parse_adapter(table) for table in top.tables("i2c")]),
         uarts=tuple([parse_port(table) for table in top.tables("uart")]),
+        pwm=tuple([parse_pwm(table) for table in top.tables("pwm")]),
         sensors=tuple([parse_sensor(name, table) for name, table in top.named("sensors")]),
         tools=tools.take("allow", STRINGS, ("*",)),
         discover={kind: patterns for kind in _DISCOVERED if (patterns := _patterns(discover, kind))},
@@ -175,6 +179,11 @@ def _check_profile(top: Table, profile: Profile) -> None:
     _check_unique(top, "gpio", "label", [chip.label for chip in profile.chips])
     _check_unique(top, "i2c", "bus", [spec.bus for spec in profile.i2c])
     _check_unique(top, "uart", "port", [spec.port for spec in profile.uarts])
+    _check_unique(top, "pwm", "label", [spec.label for spec in profile.pwm])
+    for index, chip in enumerate(profile.pwm):
+        taken = [channel.name for earlier in profile.pwm[:index] for channel in earlier.channels]
+        for name in [channel.name for channel in chip.channels if channel.name in taken]:
+            top.faults.append(Fault(f"pwm[{index}].channels", f"{show(name)} is a channel of another chip already"))
     adapters = {spec.bus: spec for spec in profile.i2c}
     for sensor in profile.sensors:
         table = Table({}, join("sensors", sensor.name), top.faults)
@@ -255,24 +264,58 @@ MAX_AGE_MS, CHECK_MS = 500, 100
 
 @frozen
 class InterlockSpec:
-    """An output that may be driven to `value` only while all of `requires` hold.
+    """An output that may be driven to some levels only while all of `requires` hold.
 
-    `name` is the line as the profile names it here, `line` its offset on the chip of `bus`. A reading counts for
-    `max_age_ms`; while the output is at `value`, the conditions are evaluated every `check_ms`.
+    `name` is the output as the profile names it here, `output` its number on the chip of `bus`. Of a line the guarded
+    level is `value`; of an output that takes a number, everything `above` and `below`. A reading counts for
+    `max_age_ms`; while the output is at a guarded level, the conditions are evaluated every `check_ms`.
     """
 
     name: str
     bus: str
-    line: int
-    value: Level
+    output: int
     requires: tuple[Condition, ...]
+    value: Level | None = None
+    above: Annotated[float, ANY_NUMBER] | None = None
+    below: Annotated[float, ANY_NUMBER] | None = None
     max_age_ms: Annotated[int, Integer(1, 60_000)] = MAX_AGE_MS
     check_ms: Annotated[int, Integer(10, 10_000)] = CHECK_MS
+
+    def guards(self, level: object) -> bool:
+        """Return True if the conditions must hold for this level of the output."""
+        if self.value is not None:
+            return level == self.value
+        if not isinstance(level, (int, float)):
+            return False
+        return (self.above is not None and level > self.above) or (self.below is not None and level < self.below)
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Return the output and its guarded levels, for errors and records: {"line": "PUMP", "value": 1}."""
+        if self.value is not None:
+            return {"line": self.name, "value": self.value}
+        bounds = {"above": self.above, "below": self.below}
+        return {"channel": self.name, **{key: bound for key, bound in bounds.items() if bound is not None}}
+
+    @property
+    def what(self) -> str:
+        """Return the output in words."""
+        return f"{'gpio line' if self.value is not None else 'pwm channel'} {self.name}"
+
+    @property
+    def region(self) -> str:
+        """Return the guarded levels in words: "1", "above 0.5", "below 10 or above 170"."""
+        if self.value is not None:
+            return str(self.value)
+        bounds = (("below", self.below), ("above", self.above))
+        return " or ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
 
 
 def _parse_interlock(table: Table, profile: Profile | None) -> InterlockSpec | None:
     """Read one `[[interlock]]`; None after a fault, and without a profile that is right by itself."""
-    found, value, values = _find_line(table, "drives", profile), table.take("value", _LEVEL), table.given(InterlockSpec)
+    of_channel = "above" in table.content or "below" in table.content
+    found = _find_channel(table, profile) if of_channel else _find_line(table, "drives", profile)
+    values = table.given(InterlockSpec)
     requires = [(entry, _parse_condition(entry, profile)) for entry in table.tables("requires")]
     table.done()
     age, period = values.get("max_age_ms", MAX_AGE_MS), values.get("check_ms", CHECK_MS)
@@ -281,34 +324,59 @@ def _parse_interlock(table: Table, profile: Profile | None) -> InterlockSpec | N
         table.fault("max_age_ms", why)
     if table.ok and not requires:
         table.fault("requires", 'expected at least one condition, such as { line = "DOOR", value = 0 }')
-    if found is None or value is None:
+    if not of_channel and "value" not in table.content:
+        table.fault("value", f"missing; it takes {_LEVEL.expected} for a line; a pwm channel takes `above` or `below`")
+    elif of_channel and "value" in table.content:
+        table.fault("value", "a channel has no level; `above` and `below` say which of its values need the conditions")
+    if found is None or (values.get("value") is None) is not of_channel:
         return None
-    chip, line = found
+    chip, output = found
     read = [(entry, condition) for entry, condition in requires if condition is not None]
     conditions = tuple(condition for _, condition in read)
-    lock = InterlockSpec(table.content["drives"], chip.bus, line.offset, value, conditions, **values)
-    _check_interlock(table, lock, line, [entry for entry, _ in read])
+    number = output.number if isinstance(output, ChannelSpec) else output.offset
+    lock = InterlockSpec(table.content["drives"], chip.bus, number, conditions, **values)
+    _check_interlock(table, lock, output, [entry for entry, _ in read])
     return lock
 
 
-def _check_interlock(table: Table, lock: InterlockSpec, line: LineSpec, entries: Sequence[Table]) -> None:
+def _check_interlock(
+    table: Table, lock: InterlockSpec, output: LineSpec | ChannelSpec, entries: Sequence[Table]
+) -> None:
     """Refuse an interlock that could not hold, and one that could never be met."""
-    if line.reserved is not None or line.direction == "input":
-        reason = f"reserved: {line.reserved}" if line.reserved else 'direction = "input"'
-        table.fault("drives", f"line {show(line.name)} may not be driven ({reason}); name an output")
-    if line.safe == lock.value:
-        table.fault("value", f"{line.safe} is also the line's safe state, to which an open interlock must bring it")
-    if line.initial == lock.value:
-        table.fault("value", f"the line is driven to initial = {line.initial} before any condition is read; drop it")
-    if line.hold == "keep":
+    what = "line" if isinstance(output, LineSpec) else "channel"
+    key = "value" if isinstance(output, LineSpec) else "above" if lock.above is not None else "below"
+    never = isinstance(output, LineSpec) and output.direction == "input"
+    if output.reserved is not None or never:
+        reason = f"reserved: {output.reserved}" if output.reserved else 'direction = "input"'
+        table.fault("drives", f"{what} {show(output.name)} may not be driven ({reason}); name an output")
+    if lock.guards(output.safe):
+        table.fault(key, f"{output.safe} is also the {what}'s safe state, to which an open interlock must bring it")
+    if isinstance(output, LineSpec) and output.initial == lock.value:
+        table.fault("value", f"the line is driven to initial = {output.initial} before any condition is read; drop it")
+    if output.hold == "keep":
         why = "its level would outlast the daemon, which could not take it back"
-        table.fault("drives", f'line {show(line.name)} has hold = "keep", so that {why}; use hold = "release"')
+        table.fault("drives", f'{what} {show(output.name)} has hold = "keep", so that {why}; use hold = "release"')
     for index, (entry, condition) in enumerate(zip(entries, lock.requires, strict=True)):
-        if (condition.bus, condition.line) == (lock.bus, lock.line):
+        if (condition.bus, condition.line) == (lock.bus, lock.output):
             entry.fault("line", "this is the driven line itself; require another one")
         for other in lock.requires[:index]:
             if _contradict(condition, other):
                 entry.fault("", f"contradicts the requirement {other}: the output could never be driven")
+
+
+def _find_channel(table: Table, profile: Profile | None) -> tuple[PwmSpec, ChannelSpec] | None:
+    """Return the PWM channel that `drives` names; None after a fault, and without a profile that is right by itself."""
+    name = table.take("drives", _TEXT)
+    if profile is None or name is None:
+        return None
+    channels = [(chip, channel) for chip in profile.pwm for channel in chip.channels]
+    for chip, channel in channels:
+        if channel.name == name:
+            return chip, channel
+    names = [channel.name for _, channel in channels]
+    has = near(name, names) or f"; [[pwm]] has {', '.join(names) or 'none'}"
+    table.fault("drives", f"no pwm channel is named {show(name)}{has}; `above` and `below` are for channels")
+    return None
 
 
 def _parse_condition(entry: Table, profile: Profile | None) -> Condition | None:
@@ -364,12 +432,12 @@ def _sensor_bus(entry: Table, name: str, profile: Profile) -> str | None:
 
 def _check_halt(table: Table, lock: InterlockSpec, halt: HaltSpec) -> None:
     """Refuse outputs that the halt drives without asking anything: an interlock could not hold for them."""
-    if halt.heartbeat is not None and (halt.heartbeat.bus, halt.heartbeat.offset) == (lock.bus, lock.line):
+    if halt.heartbeat is not None and (halt.heartbeat.bus, halt.heartbeat.offset) == (lock.bus, lock.output):
         table.fault(
             "drives", f"line {show(lock.name)} is the heartbeat of [halt], which asks no interlock; name another"
         )
     for index, entry in enumerate(halt.sequence):
-        if (entry.bus, entry.offset, entry.value) == (lock.bus, lock.line, lock.value):
+        if (entry.bus, entry.offset, entry.value) == (lock.bus, lock.output, lock.value):
             why = f"halt.sequence[{index}] drives line {show(lock.name)} to it, and a stop asks no interlock"
             table.fault("value", f"{why}; drop that entry, or this interlock")
 

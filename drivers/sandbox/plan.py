@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from attrs import field, frozen
 
+from hearth.drivers.linux.pwm import pwm_chips
 from hearth.drivers.sandbox.identity import ProcessIdentity, find_user
 from hearth.errors import ConfigError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from hearth.config.model import Config
     from hearth.drivers.boards.profile import Profile
+    from hearth.drivers.linux.pwm import PwmNode
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 #
@@ -328,7 +330,10 @@ def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys
     grants: list[Reach] = [(path, "device", "no device") for path in plain_nodes()]
     panels = [(f"the panel of gpio chip {chip.label}", _real(chip.panel)) for chip in profile.chips]
     grants.extend((path, "device", what) for what, path in panels if path is not None)
-    nodes = list(_nodes(profile))
+    chips = {chip.device: chip for chip in pwm_chips(sys)} if any(spec.driver == "pwm" for spec in profile.pwm) else {}
+    attributes = [(f"pwm chip {spec.label}", chips.get(spec.label)) for spec in profile.pwm if spec.driver == "pwm"]
+    grants.extend((chip.path, "device", what) for what, chip in attributes if chip is not None)
+    nodes = list(_nodes(profile, chips))
     why = "[sandbox] hotplug" if hotplug else None
     if hotplug is None:
         pluggable = ((what, _plugged(node, sys)) for what, node in nodes)
@@ -358,8 +363,11 @@ def _plugged(node: Path | None, sys: Path) -> str | None:
     return "can be unplugged" if _PLUG.search(os.path.realpath(sys / f"dev/char/{number}")) else None
 
 
-def _nodes(profile: Profile) -> Iterator[tuple[str, Path | None]]:
-    """Yield each device that the profile lists, and its node; None where it is not there."""
+def _nodes(profile: Profile, pwm: Mapping[str, PwmNode]) -> Iterator[tuple[str, Path | None]]:
+    """Yield each device that the profile lists, and its node; None where it is not there.
+
+    `pwm` are the PWM chips that are there; one without a character device has no node.
+    """
     chips = [chip for chip in profile.chips if chip.driver == "gpiod"]
     labelled = _labels() if any(chip.path is None for chip in chips) else {}
     for chip in chips:
@@ -371,6 +379,10 @@ def _nodes(profile: Profile) -> Iterator[tuple[str, Path | None]]:
     for port in profile.uarts:
         if port.driver == "serial":
             yield f"uart {port.port}", _real(port.path)
+    for spec in profile.pwm:
+        found = pwm.get(spec.label)
+        if spec.driver == "pwm" and (found is None or found.node is not None):
+            yield f"pwm chip {spec.label}", None if found is None else _real(found.node)
 
 
 def _labels() -> dict[str, str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "hearth.tools"
 """The entry point group of vendors' tools: each is a callable that takes the Board and returns an iterable of Tool."""
 
-_KINDS = ("gpio", "i2c", "uart")
+_KINDS = ("gpio", "i2c", "uart", "pwm")
 
 
 def build_tools(
@@ -68,6 +68,7 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
     from hearth.drivers.tools.hardware import hardware_tools
     from hearth.drivers.tools.i2c import i2c_tools
     from hearth.drivers.tools.process import process_tools
+    from hearth.drivers.tools.pwm import pwm_tools
     from hearth.drivers.tools.system import system_tools
     from hearth.drivers.tools.uart import uart_tools
 
@@ -76,6 +77,7 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
         *gpio_tools(board),
         *i2c_tools(board),
         *uart_tools(board),
+        *pwm_tools(board),
         *file_tools(),
         *system_tools(),
         *process_tools(exec_templates=exec_templates),
@@ -83,7 +85,11 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
 
 
 def _has_bus(board: Board, tool: Tool, known: Mapping[str, Tool]) -> bool:
+    from hearth.drivers.tools.pwm import has_servo
+
     kind = tool.name.partition(".")[0]
+    if tool.name in known and kind == "servo":
+        return has_servo(board)
     return tool.name not in known or kind not in _KINDS or board.has(kind)
 
 

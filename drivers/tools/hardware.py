@@ -36,8 +36,11 @@ async def _board(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
     return {**answer, "interlocks": await ctx.interlocks(), "health": ctx.health()}
 
 
-def _hardware_lists(board: Board) -> tuple[Run, Run, Run]:
-    """Return the tools hw.gpio.list, hw.i2c.list and hw.uart.list; each leaves out what the policy does not permit."""
+def _hardware_lists(board: Board) -> tuple[Run, Run, Run, Run]:
+    """Return the tools hw.gpio.list, hw.i2c.list, hw.uart.list and hw.pwm.list.
+
+    Each leaves out what the policy does not permit.
+    """
 
     async def gpio(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
         answer: dict[str, Any] = await ctx.transact(BoardDriver.gpio)
@@ -56,7 +59,13 @@ def _hardware_lists(board: Board) -> tuple[Run, Run, Run]:
         answer: dict[str, Any] = await ctx.transact(BoardDriver.uart)
         return {**answer, "ports": [one for one in answer["ports"] if ctx.permits(Use("uart", (one["port"],)))]}
 
-    return gpio, i2c, uart
+    async def pwm(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+        answer: dict[str, Any] = await ctx.transact(BoardDriver.pwm)
+        for chip in answer["chips"]:
+            chip["channels"] = [one for one in chip["channels"] if ctx.permits(Use("pwm", (one["channel"],)))]
+        return {**answer, "interlocks": await ctx.interlocks()}
+
+    return gpio, i2c, uart, pwm
 
 
 def hardware_tools(board: Board) -> list[Tool]:
@@ -76,14 +85,15 @@ def hardware_tools(board: Board) -> list[Tool]:
             run=run,
         )
 
-    gpio, i2c, uart = _hardware_lists(board)
+    gpio, i2c, uart, pwm = _hardware_lists(board)
     undriven = schemas.listed(
         "what is there but cannot be used, each with the reason",
         schemas.json_object("kind, name, reason, cure, path, label"),
     )
     interlocks = schemas.listed(
-        "outputs that may be driven to `value` only while all of `requires` hold, with what each reads now",
-        schemas.json_object("drives, value, open (true: refused now), driven, requires"),
+        "outputs that may be driven to `value`, or `above` or `below` one, only while all of `requires` hold, with "
+        "what each reads now",
+        schemas.json_object("drives, value or above or below, open (true: refused now), driven, requires"),
     )
     return [
         listing(
@@ -132,6 +142,18 @@ def hardware_tools(board: Board) -> list[Tool]:
                 "undriven": undriven,
             },
             uart,
+        ),
+        listing(
+            "hw.pwm.list",
+            "List the PWM chips with their channels and servos: name, unit, limits, period, and the safe state that "
+            "each goes to when the session that drove it ends. Also the interlocks, with what they read now. Drives "
+            "nothing.",
+            {
+                "chips": schemas.listed("the chips", schemas.json_object("chip, bus, path, channels")),
+                "interlocks": interlocks,
+                "undriven": undriven,
+            },
+            pwm,
         ),
         *_sensor_tools(board),
     ]

@@ -336,8 +336,9 @@ def hardware_checks(found: Mapping[str, Any]) -> Iterator[Check]:
     a WARN; with one, only the profile's own requirements count.
     """
     profile = found.get("profile")
-    for kind, tell in (("chip", _chip), ("adapter", _adapter), ("port", _port)):
-        for entry in found[f"{kind}s"]:
+    kinds = (("chip", "chips", _chip), ("adapter", "adapters", _adapter), ("port", "ports", _port))
+    for kind, key, tell in (*kinds, ("pwm", "pwm", _pwm)):
+        for entry in found[key]:
             yield _device(kind, f"{entry['node']} {tell(entry)}", entry, told_apart=profile is None)
     yield Check("OK", "sensors", f"{found['sensors']} kernel sensors (hwmon, IIO, thermal, power)")
     if not found["everybody_seen"] and found["ports"]:
@@ -387,6 +388,11 @@ def _able(abilities: list[str] | None) -> str:
 
 def _port(port: Mapping[str, Any]) -> str:
     return f"({port['driver'] or 'serial port'}){_open_in(port)}"
+
+
+def _pwm(chip: Mapping[str, Any]) -> str:
+    how = "waveforms" if chip["chardev"] else "through /sys"
+    return f'"{chip["device"]}" ({chip["driver"]}): {chip["channels"]} channels, {how}{_open_in(chip)}'
 
 
 def _open_in(entry: Mapping[str, Any]) -> str:

@@ -353,6 +353,13 @@ def _record_words(record: Mapping[str, Any]) -> str:
     return brief({name: value for name, value in record.items() if not name.endswith("_hash")})
 
 
+def _signals_words(event: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{one['bus']} {one['channel']}={common.scalar(one['value'])}" + (f" ({_owner(one)})" if one["owner"] else "")
+        for one in event["signals"]
+    )
+
+
 def _lines_words(event: Mapping[str, Any]) -> str:
     return "; ".join(
         f"{line['bus']} {line['line']}={common.scalar(line['value'])}" + (f" ({_owner(line)})" if line["owner"] else "")
@@ -363,6 +370,7 @@ def _lines_words(event: Mapping[str, Any]) -> str:
 _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "snapshot": _snapshot_words,
     "lines": _lines_words,
+    "signals": _signals_words,
     "buses": lambda event: "; ".join(f"{name} {brief(bus)}" for name, bus in event["buses"].items()),
     "halt": lambda event: halted_words(event["halt"]) if event["halt"]["halted"] else "not halted",
     "approvals": lambda event: ", ".join(each["approval_id"] for each in event["approvals"]) or "none waits",

@@ -105,9 +105,11 @@ def apply(state: MutableMapping[str, Any], event: Mapping[str, Any]) -> None:
     if kind == "snapshot":
         state.clear()
         state.update(event["state"])
-    elif kind == "lines":
-        changes = {(line["bus"], line["line"]): line for line in event["lines"]}
-        state["lines"] = [{**line, **changes.get((line["bus"], line["line"]), {})} for line in state["lines"]]
+    elif kind in _OUTPUTS:
+        key = _OUTPUTS[kind]
+        changes = {(one["bus"], one[key]): one for one in event[kind]}
+        # A daemon of an earlier release has no signals.
+        state[kind] = [{**one, **changes.get((one["bus"], one[key]), {})} for one in state.get(kind, ())]
     elif kind == "buses":
         state["buses"] = {**state["buses"], **event["buses"]}
     elif kind in ("halt", "approvals", "health"):
@@ -120,6 +122,8 @@ def apply(state: MutableMapping[str, Any], event: Mapping[str, Any]) -> None:
     state["seq"], state["ts"] = event["seq"], event["ts"]
 
 
+_OUTPUTS: Final = {"lines": "line", "signals": "channel"}
+"""Kinds of outputs, with the member that is their number."""
 MOST_READINGS: Final = 64
 """Readings that a state has, as a snapshot."""
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         FilesNamespace,
         GpioNamespace,
         I2cNamespace,
+        PwmNamespace,
         SensorsNamespace,
         UartNamespace,
     )
@@ -200,6 +201,13 @@ class WithNamespaces(ABC):
         from hearth.namespaces import UartNamespace
 
         return UartNamespace(self)
+
+    @property
+    def pwm(self) -> PwmNamespace:
+        """See hearth.api.Session."""
+        from hearth.namespaces import PwmNamespace
+
+        return PwmNamespace(self)
 
     @property
     def files(self) -> FilesNamespace:

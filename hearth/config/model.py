@@ -432,6 +432,7 @@ class PolicyConfig:
     lines: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     i2c: Annotated[tuple[str, ...] | None, ListOf(_I2C)] = None
     uart: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
+    pwm: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     approval: tuple[ApprovalConfig, ...] = ()
     """What runs only as an approved plan."""
 

@@ -213,15 +213,21 @@ class ToolView:
 
 _MEANS: Final[Mapping[str, tuple[str, ...]]] = {
     "analog": ("sensor",),
+    "angle": ("servo",),
     "bash": ("exec",),
     "blink": ("gpio", "pulse"),
+    "brightness": ("pwm",),
     "button": ("gpio", "watch"),
     "cpu": ("cpuinfo", "thermal"),
     "detect": ("scan",),
     "digital": ("gpio",),
+    "dim": ("pwm",),
     "directory": ("file", "list"),
+    "duty": ("pwm",),
+    "fan": ("pwm",),
     "humidity": ("sensor",),
     "led": ("gpio",),
+    "motor": ("pwm", "servo"),
     "pin": ("gpio",),
     "pressure": ("sensor",),
     "program": ("exec",),
@@ -343,8 +349,8 @@ def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
 # --- risk level and rollback as MCP annotations, and in words ---------------------------------------------------------
 # MCP's annotations are hints for people and clients. Only the daemon's policy decides what a session may do.
 
-_CLOSED = frozenset(("file", "gpio", "hw", "i2c", "sys"))
-"""Families with a known, closed set of targets: this board's lines, buses and sensors, this machine, shared folders.
+_CLOSED = frozenset(("file", "gpio", "hw", "i2c", "pwm", "servo", "sys"))
+"""Families with a known, closed set of targets: this board's lines, channels, buses, sensors, this machine, shared folders.
 
 A serial port may lead to any device, and a program may reach anything. A vendor's tool is unknown, for which MCP's
 default is the open world.

@@ -12,7 +12,7 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from hearth.errors import CarrierError
 
@@ -76,6 +76,19 @@ class SensorReading:
 
     def __float__(self) -> float:
         return float(self.value)
+
+
+@frozen
+class PwmReading:
+    """What a PWM channel gives out: its share of the period, and its pulse and period in microseconds."""
+
+    channel: str
+    on: bool
+    duty: float
+    pulse_us: float
+    period_us: float
+    angle: float | None = None
+    """Of a servo, in degrees: what it was told; None if it is off, and of a channel without a servo."""
 
 
 @frozen
@@ -248,6 +261,38 @@ class UartNamespace(Namespace):
         return result.received()
 
 
+class PwmNamespace(Namespace):
+    """PWM channels and servos, by their names."""
+
+    __slots__ = ()
+
+    async def get(self, channel: str) -> PwmReading:
+        """Return what a channel gives out."""
+        result = await self._run("pwm.get", channel=channel)
+        return evolve(
+            result.read(PwmReading, "channel", "on", "duty", "pulse_us", "period_us"), angle=result.get("angle")
+        )
+
+    async def set(
+        self,
+        channel: str,
+        *,
+        duty: float | None = None,
+        pulse_us: float | None = None,
+        period_us: float | None = None,
+    ) -> None:
+        """Make a channel give out pulses, by exactly one of `duty` (0 to 1) and `pulse_us`, until it is set again."""
+        await self._run("pwm.set", channel=channel, duty=duty, pulse_us=pulse_us, period_us=period_us)
+
+    async def off(self, channel: str) -> None:
+        """Make a channel or a servo give out nothing."""
+        await self._run("pwm.off", channel=channel)
+
+    async def move(self, servo: str, angle: float) -> float:
+        """Move a servo to an angle in degrees; return the angle, which is another one where the board clamps it."""
+        return (await self._run("servo.move", servo=servo, angle=angle)).number("angle")
+
+
 class FilesNamespace(Namespace):
     """Files on the machine of the daemon. Paths are absolute, beneath a directory that its operator allows."""
 
@@ -335,6 +380,12 @@ class _Result:
 
     def read(self, kind: type[T], *names: str) -> T:
         return kind(*[self.member(name, object) for name in names])
+
+    def number(self, name: str) -> float:
+        value = self.member(name, object)
+        if not isinstance(value, (int, float)):
+            raise CarrierError(f"the server answered {self._tool} without {name} (number)")
+        return value
 
     def data(self) -> bytes:
         try:

@@ -166,11 +166,12 @@ class Scope:
     lines: tuple[str, ...] | None = field(default=None, converter=_scoped)
     i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
     uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
 
     @property
     def bounded(self) -> bool:
         """True if it permits less than everything."""
-        return not (self.lines is None and self.i2c is None and self.uart is None)
+        return self != EVERYTHING
 
     def permits(self, use: Use) -> bool:
         """Return True if this piece of hardware may be used; upper and lower case are the same."""
@@ -308,8 +309,8 @@ class PolicyEntry:
     pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
     holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. `approval` lists what only
     runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. `lines`,
-    `i2c` ("1:0x48") and `uart` are the hardware that it permits, by name or pattern (None: all). Raises ConfigError
-    that names the entry and the key.
+    `i2c` ("1:0x48"), `uart` and `pwm` are the hardware that it permits, by name or pattern (None: all). Raises
+    ConfigError that names the entry and the key.
     """
 
     name: str
@@ -324,6 +325,7 @@ class PolicyEntry:
     lines: tuple[str, ...] | None = field(default=None, converter=_scoped)
     i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
     uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
 
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
@@ -516,7 +518,7 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
         except ConfigError as error:
             raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
     caps = entry.max_risk, entry.max_risk_ceiling
-    scope = Scope(lines=entry.lines, i2c=entry.i2c, uart=entry.uart)
+    scope = Scope(lines=entry.lines, i2c=entry.i2c, uart=entry.uart, pwm=entry.pwm)
     return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights, entry.approval, scope)
 
 

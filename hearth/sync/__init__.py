@@ -143,6 +143,15 @@ class BlockingUart(Face[namespaces.UartNamespace]):
     exchange = _blocking(namespaces.UartNamespace.exchange)
 
 
+class BlockingPwm(Face[namespaces.PwmNamespace]):
+    """PWM channels and servos; see `hearth.namespaces.PwmNamespace`."""
+
+    get = _blocking(namespaces.PwmNamespace.get)
+    set = _blocking(namespaces.PwmNamespace.set)
+    off = _blocking(namespaces.PwmNamespace.off)
+    move = _blocking(namespaces.PwmNamespace.move)
+
+
 class BlockingFiles(Face[namespaces.FilesNamespace]):
     """Files; see `hearth.namespaces.FilesNamespace`."""
 
@@ -186,6 +195,11 @@ class Session(Face[ClientSession]):
     def uart(self) -> BlockingUart:
         """Serial ports: `session.uart.read("uart0", length=64)` returns bytes."""
         return BlockingUart(self._portal, self._inner.uart)
+
+    @property
+    def pwm(self) -> BlockingPwm:
+        """PWM channels and servos: `session.pwm.set("FAN", duty=0.5)`, `session.pwm.move("ARM", 45)`."""
+        return BlockingPwm(self._portal, self._inner.pwm)
 
     @property
     def files(self) -> BlockingFiles:

@@ -194,7 +194,7 @@ export type ObserveEvent = {
      * RFC 3339, UTC.
      */
     ts: string;
-    kind: "snapshot" | "records" | "readings" | "lines" | "buses" | "halt" | "approvals" | "health";
+    kind: "snapshot" | "records" | "readings" | "lines" | "signals" | "buses" | "halt" | "approvals" | "health";
     /**
      * Of "snapshot": how many events it replaces, or null if that is not known.
      */
@@ -332,7 +332,7 @@ export type ClientOptions = {
  * @property {string} stream
  * @property {number} seq
  * @property {string} ts RFC 3339, UTC.
- * @property {"snapshot" | "records" | "readings" | "lines" | "buses" | "halt" | "approvals" | "health"} kind
+ * @property {"snapshot" | "records" | "readings" | "lines" | "signals" | "buses" | "halt" | "approvals" | "health"} kind
  * @property {number | null} [missed] Of "snapshot": how many events it replaces, or null if that is not known.
  * @property {Record<string, any>} [state] Of "snapshot".
  * @property {Record<string, any>[]} [records] Of "records": audit records, with the time of each as `ts`.

@@ -109,7 +109,7 @@
  * @property {string} stream
  * @property {number} seq
  * @property {string} ts RFC 3339, UTC.
- * @property {"snapshot" | "records" | "readings" | "lines" | "buses" | "halt" | "approvals" | "health"} kind
+ * @property {"snapshot" | "records" | "readings" | "lines" | "signals" | "buses" | "halt" | "approvals" | "health"} kind
  * @property {number | null} [missed] Of "snapshot": how many events it replaces, or null if that is not known.
  * @property {Record<string, any>} [state] Of "snapshot".
  * @property {Record<string, any>[]} [records] Of "records": audit records, with the time of each as `ts`.

@@ -551,7 +551,7 @@ async def test_an_output_that_cannot_be_made_safe_is_tried_again_and_reported_on
             (True, False),
             (False, True),
         ]
-    assert "interlock: line PUMP of gpio:cell is not safe" in caplog.text
+    assert "interlock: gpio line PUMP of gpio:cell is not safe" in caplog.text
     assert "line PUMP of gpio:cell was brought to its safe state: LID reads 1" in caplog.text
 
 

@@ -227,8 +227,14 @@ def port(**facts):
     return {"node": "ttyUSB0", "driver": "ftdi_sio", **NOTHING} | facts
 
 
-def machine(*, profile=None, chips=(), adapters=(), ports=(), everybody_seen=True):
-    found = {"chips": chips, "adapters": adapters, "ports": ports, "sensors": 3, "everybody_seen": everybody_seen}
+def pwm(**facts):
+    chip = {"node": "pwmchip0", "device": "1-0040", "driver": "pca9685-pwm", "channels": 17, "chardev": True}
+    return {**chip, **NOTHING} | facts
+
+
+def machine(*, profile=None, chips=(), adapters=(), ports=(), pwm=(), everybody_seen=True):
+    found = {"chips": chips, "adapters": adapters, "ports": ports, "pwm": pwm, "sensors": 3}
+    found["everybody_seen"] = everybody_seen
     return found if profile is None else {**found, "profile": profile}
 
 
@@ -275,6 +281,13 @@ def test_a_port_is_told_with_who_has_it_open():
     assert told(ports=[port(driver=None, open_in=holders)])[0] == (
         "OK port ttyUSB0 (serial port), open in gpsd (pid 8), cat (pid 9)"
     )
+
+
+def test_a_pwm_chip_is_told_with_its_device_and_its_interface():
+    assert told(pwm=[pwm(), pwm(node="pwmchip2", chardev=False, open_in=[{"pid": 7, "name": "picocom"}])])[:2] == [
+        'OK pwm pwmchip0 "1-0040" (pca9685-pwm): 17 channels, waveforms',
+        'OK pwm pwmchip2 "1-0040" (pca9685-pwm): 17 channels, through /sys, open in picocom (pid 7)',
+    ]
 
 
 def test_what_runs_the_machine_is_told_with_the_reason_why_it_is_left_alone():
@@ -418,7 +431,7 @@ def test_as_json_the_machine_is_told_whole(cli, gone):
     answer = cli("doctor", "--json", "--board", gone)
     assert answer.code == 1
     found = answer.json["hardware"]
-    assert set(found) == {"chips", "adapters", "ports", "sensors", "everybody_seen", "profile"}
+    assert set(found) == {"chips", "adapters", "ports", "pwm", "sensors", "everybody_seen", "profile"}
     assert {problem["key"] for problem in found["profile"]["problems"]} >= {"gpio[0].label", "i2c[0].bus"}
 
 

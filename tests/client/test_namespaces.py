@@ -14,7 +14,7 @@ from hearth import namespaces
 from hearth.config.model import Config, FilesConfig
 from hearth.errors import CarrierError, DeviceError
 
-NAMES = ("gpio", "i2c", "uart", "files", "sensors")
+NAMES = ("gpio", "i2c", "uart", "pwm", "files", "sensors")
 
 
 @pytest.fixture
@@ -108,6 +108,15 @@ async def test_sensors(session) -> None:
     assert float(reading) == reading.value
 
 
+async def test_pwm(session) -> None:
+    assert await session.pwm.move("ARM", 45) == 45
+    assert await session.pwm.get("ARM") == namespaces.PwmReading("ARM", True, 0.0625, 1_250, 20_000, 45)
+    await session.pwm.set("LAMP", pulse_us=250, period_us=500)
+    assert (await session.pwm.get("LAMP")).duty == 0.5
+    await session.pwm.off("LAMP")
+    assert await session.pwm.get("LAMP") == namespaces.PwmReading("LAMP", False, 0, 0, 1_000)
+
+
 class Odd:
     """A session whose server answers as no schema allows."""
 
@@ -116,6 +125,11 @@ class Odd:
 
     async def run(self, tool, /, **args):
         return self._answer
+
+
+async def test_an_angle_that_is_no_number_is_a_carrier_error_that_names_it() -> None:
+    with pytest.raises(CarrierError, match=r"answered servo.move without angle \(number\)"):
+        await namespaces.PwmNamespace(Odd({"angle": "high"})).move("ARM", 1)
 
 
 @pytest.mark.parametrize("answer", [{}, {"value": "high"}, {"value": None}, None], ids=repr)

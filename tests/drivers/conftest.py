@@ -22,13 +22,17 @@ from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.linux.pwm import LinuxPwm
 from hearth.drivers.linux.uart import LinuxUart
+from hearth.drivers.pwm import ChannelSpec, ServoSpec
 from hearth.drivers.sim.gpio import SimGpio
 from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102, clock_for
+from hearth.drivers.sim.pwm import SimPwm
 from hearth.drivers.sim.uart import EchoPeer, SimUart
 from hearth.drivers.tools.gpio import gpio_tools
 from hearth.drivers.tools.hardware import hardware_tools
 from hearth.drivers.tools.i2c import i2c_tools
+from hearth.drivers.tools.pwm import pwm_tools
 from hearth.drivers.tools.uart import uart_tools
 from hearth.drivers.uart import UartSettings
 from hearth.tools import Done
@@ -155,6 +159,63 @@ if os.environ.get("HEARTH_GUEST") == "1":
 @pytest.fixture(params=GPIO_BENCHES)
 async def gpio_bench(request, nursery):
     with GPIO_BENCHES[request.param]() as bench:
+        bench.driver.open()
+        nursery.start_soon(bench.driver.pump)
+        yield bench
+        bench.driver.close()
+
+
+PWM_CHANNELS = [
+    ChannelSpec(0, "PLAIN", min_period_us=5_000, max_period_us=40_000),
+    ChannelSpec(1, "SERVO", servo=ServoSpec(500, 2_500, -90, 90), safe=0),
+    ChannelSpec(2, "PULSE", unit="us", safe=1_000),
+    ChannelSpec(3, "KEPT", hold="keep"),
+    ChannelSpec(4, "INVERSED", polarity="inversed"),
+    ChannelSpec(5, "RESERVED", reserved="the fan of the power supply"),
+]
+"""All with a period of 20 ms."""
+
+
+@frozen(eq=False)
+class PwmBench:
+    """A PWM chip under test with `PWM_CHANNELS`, and an oscilloscope."""
+
+    driver: object
+    pulse_us: object
+    """pulse_us(channel): the time within a period for which a channel is high."""
+    step_us: float = 0.001
+    """The chip gives out pulses that are up to this much shorter."""
+
+
+@contextmanager
+def sim_pwm(style):
+    driver = SimPwm("bench", PWM_CHANNELS, style=style)
+
+    def pulse_us(channel):
+        pulses = driver.pulses(channel)
+        high = pulses.length_ns if pulses.enabled else 0
+        return (pulses.period_ns - high if driver.specs[channel].polarity == "inversed" else high) / 1000
+
+    yield PwmBench(driver, pulse_us)
+
+
+@contextmanager
+def kernel_pwm(chardev):
+    """A PCA9685 on the kernel's SMBus simulator: the oscilloscope is its registers."""
+    from support.pca9685 import pca9685
+
+    with pca9685() as chip:
+        yield PwmBench(LinuxPwm(chip.label, PWM_CHANNELS, chardev=chardev), chip.pulse_us, 2 * 20_000 / 4096)
+
+
+PWM_BENCHES = {"sim-inline": lambda: sim_pwm(Style.INLINE), "sim-thread": lambda: sim_pwm(Style.THREAD)}
+if os.environ.get("HEARTH_GUEST") == "1":
+    PWM_BENCHES |= {"kernel-chardev": lambda: kernel_pwm(True), "kernel-sysfs": lambda: kernel_pwm(False)}
+
+
+@pytest.fixture(params=PWM_BENCHES)
+async def pwm_bench(request, nursery):
+    with PWM_BENCHES[request.param]() as bench:
         bench.driver.open()
         nursery.start_soon(bench.driver.pump)
         yield bench
@@ -296,7 +357,7 @@ class BoardBench:
     tools: dict = field(factory=dict)
 
     def __attrs_post_init__(self):
-        for tools in (hardware_tools, gpio_tools, i2c_tools, uart_tools):
+        for tools in (hardware_tools, gpio_tools, i2c_tools, uart_tools, pwm_tools):
             self.tools |= {tool.name: tool for tool in tools(self.board)}
 
     def driver(self, bus):

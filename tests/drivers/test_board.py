@@ -41,7 +41,7 @@ def two_chips():
 
 
 def test_the_simulated_board_has_a_driver_for_each_bus_and_opens_none(sim):
-    assert list(sim.drivers) == ["gpio:sim", "i2c:1", "uart:uart0", "board"]
+    assert list(sim.drivers) == ["gpio:sim", "i2c:1", "uart:uart0", "pwm:sim", "board"]
     assert sim.undriven == ()
     assert (sim.name, sim.description) == ("sim", sim.profile.description)
     with pytest.raises(DeviceError, match="not open"):

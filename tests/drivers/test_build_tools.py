@@ -20,6 +20,7 @@ DESIGN = {
     "hw.gpio.list": 0,
     "hw.i2c.list": 0,
     "hw.uart.list": 0,
+    "hw.pwm.list": 0,
     "hw.sensor.list": 0,
     "hw.sensor.read": 0,
     "gpio.get": 0,
@@ -34,6 +35,10 @@ DESIGN = {
     "uart.write": 2,
     "uart.exchange": 2,
     "uart.control": 2,
+    "pwm.get": 0,
+    "pwm.set": 2,
+    "pwm.off": 2,
+    "servo.move": 2,
     "file.list": 0,
     "file.stat": 0,
     "file.read": 0,
@@ -48,7 +53,7 @@ DESIGN = {
     "sys.uptime": 0,
     "proc.list": 0,
 }
-MINE = [name for name in DESIGN if name.startswith(("hw.", "gpio.", "i2c.", "uart."))]
+MINE = [name for name in DESIGN if name.startswith(("hw.", "gpio.", "i2c.", "uart.", "pwm.", "servo."))]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +119,8 @@ def test_a_name_that_matches_nothing_is_refused_with_what_is_near(board, how, me
 
 def test_a_board_without_a_bus_has_no_tools_for_it_but_always_those_that_say_so():
     board = open_board(parse_profile({"name": "bare", "description": "nothing but files"}, "bare.toml"))
-    assert names(board) == [name for name in DESIGN if not name.startswith(("gpio.", "i2c.", "uart."))]
+    absent = ("gpio.", "i2c.", "uart.", "pwm.", "servo.")
+    assert names(board) == [name for name in DESIGN if not name.startswith(absent)]
     assert names(board, disable=["uart.*"], enable=["gpio.set"]) == names(board)  # one config for many boards
 
 
@@ -235,14 +241,18 @@ def test_every_tool_declares_itself_fully(tools, name):
         assert all("description" in part for part in schema["properties"].values())
     assert tool.description.endswith(".")
     assert tool.timeout_ms > 0
-    assert tool.supports_rollback is (name in ("gpio.set", "uart.control"))
+    assert tool.supports_rollback is (name in ("gpio.set", "uart.control", "pwm.set", "pwm.off", "servo.move"))
     kind = name.partition(".")[0]
     writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer") or name in (
         "uart.write",
         "uart.exchange",
         "uart.control",
+        "pwm.set",
+        "pwm.off",
+        "servo.move",
     )
-    expected = "CAP_SYS_READ" if kind == "hw" else f"CAP_{kind.upper()}_{'RW' if writes else 'READ'}"
+    flag = "PWM" if kind == "servo" else kind.upper()
+    expected = "CAP_SYS_READ" if kind == "hw" else f"CAP_{flag}_{'RW' if writes else 'READ'}"
     assert tool.capability == expected
     assert isinstance(tool.to_wire()["params_schema"], dict)
 

@@ -185,7 +185,7 @@ BAD = [
     (put("name", value=""), 'name: expected a non-empty string, got ""'),
     (
         put("colour", value="red"),
-        "colour: unknown key; expected tools, discover, interlock, halt, name, description, gpio, i2c, uart, sensors",
+        "colour: unknown key; expected tools, discover, interlock, halt, name, description, gpio, i2c, uart, pwm, s",
     ),
     (put("gpio", value={}), "gpio: expected an array of tables, written as [[gpio]]; got an empty table"),
     (put("gpio", value=["x"]), 'gpio: expected an array of tables, written as [[gpio]]; got ["x"]'),
@@ -431,7 +431,7 @@ BAD_REAL = [
     (put("discover", value={"gpio": 1}), "discover.gpio: expected true or false, got 1"),
     (put("discover", value={"sensors": ["hwmon/*"]}), 'discover.sensors: expected true or false, got ["hwmon/*"]'),
     (put("discover", value={"uart": [1]}), "discover.uart[0]: expected a string, got 1"),
-    (put("discover", value={"spi": True}), "discover.spi: unknown key; expected gpio, i2c, uart, sensors"),
+    (put("discover", value={"spi": True}), "discover.spi: unknown key; expected gpio, i2c, uart, pwm, sensors"),
 ]
 
 
@@ -633,7 +633,7 @@ def interlocked(*requires, content=SIM, **more):
 
 def test_an_interlock_names_a_line_a_level_and_the_conditions_that_it_requires():
     (lock,) = parse_profile(interlocked(DOOR, WARM, max_age_ms=250, check_ms=20), "here").interlocks
-    assert (lock.name, lock.bus, lock.line, lock.value) == ("RELAY", "gpio:sim", 5, 1)
+    assert (lock.name, lock.bus, lock.output, lock.value) == ("RELAY", "gpio:sim", 5, 1)
     assert (lock.max_age_ms, lock.check_ms) == (250, 20)
     door, warm = lock.requires
     assert (door.bus, door.line, warm.bus, warm.line) == ("gpio:sim", 4, "i2c:1", None)
@@ -885,7 +885,7 @@ def test_a_bad_limit_is_refused_with_its_place_and_the_cure(name):
 
 
 def test_the_limits_in_the_documentation_are_good_ones():
-    of_line, of_device = (block for block in blocks("toml") if "limit = {" in block or "registers = [" in block)
+    of_line, of_device = (block for block in blocks("toml") if "limit = { min_on" in block or "registers = [" in block)
     content = copy.deepcopy(SIM)
     content["gpio"][0]["names"][0] = "VALVE"
     content["gpio"][0]["lines"] |= tomllib.loads(of_line)["gpio"]["lines"]

@@ -29,7 +29,7 @@ CONFIG = HERE / "kernel.config"
 BUILD = "tests/hardware/build-kernel.sh"
 PREBUILT = PROJECT.parent / "shared" / "hil" / "uml-hil.xz"
 
-MODULES = {"i2c-stub": "chip_addr=0x48,0x50"}
+MODULES = {"i2c-stub": "chip_addr=0x40,0x48,0x50"}
 """What the guest loads at boot, with options; everything else that it needs is built in."""
 
 

@@ -1,8 +1,8 @@
 """The bus contract (design §3), sentence by sentence, on the kernel's own interfaces with the drivers that serve them.
 
 Each bench is one interface, a way to let a transaction on it stand still in the kernel or beyond, and what the world
-shows of those that were done. A line of gpio-sim cannot stand still: setting it is one system call that does not wait.
-There the bus is held by a lease.
+shows of those that were done. A line of gpio-sim and a channel on i2c-stub cannot stand still: setting them does not
+wait. There the bus is held by a lease.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import trio.testing
 from support.cell import MEMORY, SlowLines
 from support.gpio_sim import GpioSim
 from support.mcp2221 import ADAPTER, Mcp2221, Memory
+from support.pca9685 import pca9685
 from support.waiting import passes
 
 from hearth.actors.bus.actor import Bus
@@ -26,7 +27,9 @@ from hearth.drivers.gpio import LineSpec
 from hearth.drivers.i2c import Write
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.linux.pwm import LinuxPwm
 from hearth.drivers.linux.uart import LinuxUart
+from hearth.drivers.pwm import ChannelSpec
 from hearth.drivers.uart import UartSettings
 from hearth.errors import DeviceError, HearthError, ResourceBusy, TimedOut, effect_of
 
@@ -52,6 +55,22 @@ class OnGpioSim:
 
     def done(self):
         return [offset for offset in range(4) if self.chip.value(offset)]
+
+
+class OnPwm:
+    """Transaction n gives channel n a pulse; it is a few writes to the stub, which do not wait."""
+
+    slow = False
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.chip = stack.enter_context(pca9685())
+        self.driver = LinuxPwm(self.chip.label, [ChannelSpec(number, f"C{number}") for number in range(4)])
+
+    def op(self, number):
+        return lambda driver: driver.set(number, 0.5)
+
+    def done(self):
+        return [number for number in range(4) if self.chip.steps(number)[1]]
 
 
 class OnAdapter:
@@ -159,7 +178,7 @@ class OnUart:
         return list(self.heard)
 
 
-BENCHES = {"gpio-sim": OnGpioSim, "gpio-mcp2221": OnAdaptersLines, "i2c": OnI2c, "uart": OnUart}
+BENCHES = {"gpio-sim": OnGpioSim, "pwm": OnPwm, "gpio-mcp2221": OnAdaptersLines, "i2c": OnI2c, "uart": OnUart}
 
 
 @pytest.fixture(params=BENCHES)

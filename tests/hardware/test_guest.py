@@ -16,7 +16,7 @@ def test_the_guest_says_that_it_is_one():
 def test_the_i2c_stub_has_devices_at_the_addresses_the_tests_rely_on():
     assert any("SMBus stub" in name for name in named("/sys/class/i2c-dev").values())
     loaded = Path("/sys/module/i2c_stub/parameters/chip_addr").read_text().strip().split(",")
-    assert [int(address) for address in loaded if int(address)] == [0x48, 0x50]
+    assert [int(address) for address in loaded if int(address)] == [0x40, 0x48, 0x50]
 
 
 def test_the_null_modem_carries_bytes_both_ways(null_modem):

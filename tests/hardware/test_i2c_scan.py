@@ -89,7 +89,7 @@ def test_an_adapter_that_has_smbus_only_is_scanned_too():
     assert driver.scan().found == CHIPS
     with kernel_driver(driver.bus, 0x48, "lm75"):
         scan = driver.scan()
-    assert (scan.found, scan.owned) == ((0x50,), {0x48: "lm75"})
+    assert (scan.found, scan.owned) == ((0x40, 0x50), {0x48: "lm75"})
     driver.close()
 
 

@@ -94,7 +94,7 @@ async def test_a_scan_tells_what_acknowledges_what_the_kernel_owns_and_what_was_
         assert (scan["addresses"], scan["hex"]) == ([WIDE], ["0x51"])
         assert scan["owned"] == [{"addr": MEMORY, "hex": "0x50", "driver": "lm75"}]
         assert {"addr": 0x0C, "hex": "0x0c"}.items() <= scan["skipped"][3].items()
-        assert (await session.run("i2c.scan", bus=2))["addresses"] == [0x48, 0x50]
+        assert (await session.run("i2c.scan", bus=2))["addresses"] == [0x40, 0x48, 0x50]
 
 
 async def test_an_address_of_the_kernels_own_is_resource_busy(open_cell, adapter):

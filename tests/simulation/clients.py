@@ -522,7 +522,7 @@ class Client:
         other.go("close")
 
     async def observe_beside(self, rng) -> None:
-        """Observe the runtime for a while on a connection of one's own, mostly as one who may; go away and come back."""
+        """Observe the runtime on a connection of its own, mostly as one who may; go away and come back."""
         other = Client(self.scenario, self.number)
         uid = int(rng.choice([APPROVER] * 3 + [AUTHOR]).partition(":")[2])
         other.principal = Principal(kind="unix", uid=uid, gid=uid)

@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-NAMESPACES = ("gpio", "i2c", "uart", "files", "sensors")
+NAMESPACES = ("gpio", "i2c", "uart", "pwm", "files", "sensors")
 
 
 class Loop:

@@ -1,6 +1,6 @@
 """The kernel's own SMBus simulator, i2c-stub: which number it has, and kernel drivers bound to its addresses.
 
-Its chips are those of the module's `chip_addr`: 0x48 and 0x50 in the guest. Each has 256 registers of 16 bits: a
+Its chips are those of the module's `chip_addr`: 0x40, 0x48 and 0x50 in the guest. Each has 256 registers of 16 bits: a
 byte goes to a register's low half, a block to the low halves of as many registers, a word to a whole one. It knows
 quick, byte, byte data, word data and I2C block transfers, and no raw I2C.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ADAPTER = "SMBus stub driver"
 """The kernel's name of the adapter."""
 
-CHIPS = (0x48, 0x50)
+CHIPS = (0x40, 0x48, 0x50)
 """The addresses that answer."""
 
 
@@ -32,7 +32,7 @@ def stub_bus(timeout: float = 10.0) -> int:
             if name == ADAPTER and Path("/dev", node).exists():
                 return int(node.removeprefix("i2c-"))
         time.sleep(0.01)
-    raise LookupError("there is no i2c-stub adapter: load the module with chip_addr=0x48,0x50")
+    raise LookupError("there is no i2c-stub adapter: load the module with chip_addr=0x40,0x48,0x50")
 
 
 @contextmanager

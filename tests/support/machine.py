@@ -90,6 +90,21 @@ class FilesMachine:
         if node:
             self._node(f"i2c-{number}")
 
+    def pwm(self, number: int, place: str, channels: int, *, node: bool = False) -> Path:
+        """A PWM chip of the device at `place`; with `node` it has a character device. Returns its directory."""
+        device = self.machine.sys / "devices" / place
+        at = device / "pwm" / f"pwmchip{number}"
+        at.mkdir(parents=True)
+        self._link(at / "device", device)
+        self._link(at / "subsystem", self.machine.sys / "class/pwm")
+        (at / "npwm").write_text(f"{channels}\n")
+        (at / "export").write_text("")
+        if node:
+            (at / "dev").write_text(f"253:{number}\n")
+            self._node(f"pwmchip{number}")
+        self._link(self.machine.sys / "class/pwm" / f"pwmchip{number}", at)
+        return at
+
     def client(self, bus: int, addr: str, driver: str | None) -> None:
         """A device that somebody told the kernel is on an I2C bus, with or without a driver of it."""
         at = self.device(f"clients/{bus}-{addr}", "i2c", driver=driver)

@@ -70,13 +70,13 @@ if TYPE_CHECKING:
 NAME: Final = "hearth"
 FRESH_MS: Final = 60_000
 """Milliseconds for which a client may cache a list: a daemon's offer is fixed until it restarts."""
-DESCRIPTION: Final = "A board's real hardware: GPIO, I2C, UART, sensors, files and telemetry, run by hearthd."
+DESCRIPTION: Final = "A board's real hardware: GPIO, I2C, UART, PWM, sensors, files and telemetry, run by hearthd."
 INSTRUCTIONS: Final = """\
 These tools act on a real board: lines switch, devices are written to, and nothing is simulated unless hw_board says so.
 
 - Names: the tool gpio.set of hearth is called gpio_set here; its title has the dotted name, and error texts use it.
-- Look first: hw_board tells what the board is and how it is, hw_gpio_list, hw_i2c_list, hw_uart_list and \
-hw_sensor_list what it has. Lines and sensors go by the names given there.
+- Look first: hw_board tells what the board is and how it is, hw_gpio_list, hw_i2c_list, hw_uart_list, \
+hw_pwm_list and hw_sensor_list what it has. Lines, channels and sensors go by the names given there.
 - Plan: for more than one step call hacp_plan once rather than tool after tool. The steps run in order, one that fails \
 ends the plan, rollback_on_failure undoes what was done, exclusive keeps others off the devices until it ends, and \
 dry_run checks everything and touches nothing. Try a plan that moves something with dry_run first.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict
 
 from hearth.drivers.boards.profile import load_profile, parse_profile, shipped_profiles
+from hearth.drivers.pwm import Wave
 from hearth.errors import ConfigError
 
 from .. import ROOT
@@ -108,6 +109,12 @@ def _sane(profile: Profile) -> None:
         pumps = [device.tank.pump for device in spec.devices if device.tank is not None]
         assert None not in map(profile.simulated_line, pumps)
     assert all(sensor.bus in buses for sensor in profile.sensors)
+    for chip in profile.pwm:
+        for channel in chip.channels:
+            limit = channel.signal.limit
+            assert limit.min <= limit.max
+            assert channel.safe == "off" or limit.min <= channel.safe <= limit.max
+            assert channel.safe == "off" or channel.pulses(Wave(channel.safe, channel.period_us)).enabled
     ports = [uart.port for uart in profile.uarts]
     assert len(set(ports)) == len(ports)
     for uart in profile.uarts:
@@ -122,6 +129,7 @@ def _document(profile: Profile) -> dict[str, Any]:
         "gpio": [_chip(chip) for chip in profile.chips],
         "i2c": [_adapter(spec) for spec in profile.i2c],
         "uart": [_port(uart) for uart in profile.uarts],
+        "pwm": [_pwm(chip) for chip in profile.pwm],
         "sensors": {sensor.name: _without(asdict(sensor), "name") for sensor in profile.sensors},
         "tools": {"allow": list(profile.tools)},
         "interlock": [_interlock(one) for one in profile.interlocks],
@@ -155,6 +163,18 @@ def _chip(chip: Any) -> dict[str, Any]:
     }
 
 
+def _pwm(chip: Any) -> dict[str, Any]:
+    by_number = {channel.number: channel for channel in chip.channels}
+    return {
+        **_without(asdict(chip), "channels"),
+        "channels": [by_number[n].name if n in by_number else "" for n in range(max(by_number) + 1)],
+        "channel": {
+            channel.name: _without(asdict(channel), "number", "name", *(["unit"] if channel.servo is not None else []))
+            for channel in chip.channels
+        },
+    }
+
+
 def _adapter(spec: Any) -> dict[str, Any]:
     ours = ("adapter", "timeout_ms", "retries") if spec.driver == "sim" else ()
     return {
@@ -168,6 +188,8 @@ def _interlock(one: Any) -> dict[str, Any]:
     requires = [{**each.to_json(), **chip} for each, chip in zip(one.requires, chips, strict=True)]
     timing = {"max_age_ms": one.max_age_ms, "check_ms": one.check_ms}
     output = {"drives": one.name, "chip": one.bus.removeprefix("gpio:"), "value": one.value}
+    if one.value is None:
+        output = _without({"drives": one.name, "above": one.above, "below": one.below})
     return {**output, "requires": requires, **timing}
 
 
@@ -255,6 +277,34 @@ port = "b"
 driver = "sim"
 peer = "none"
 rs485 = true
+[[pwm]]
+label = "1-0040"
+driver = "pwm"
+overlay = "i2c-pwm-pca9685a"
+chardev = false
+channels = ["FAN", "", "ESC", "ARM"]
+[pwm.channel.FAN]
+period_us = 40
+min_period_us = 20
+max_period_us = 80.5
+polarity = "inversed"
+safe = 0.1
+limit = { min = 0.1, max = 0.9, max_step = 0.2, slew_per_s = 0.5 }
+on_limit = "clamp"
+note = "a fan"
+[pwm.channel.ESC]
+period_us = 20_000
+unit = "us"
+hold = "keep"
+reserved = "the drive"
+[pwm.channel.ARM]
+servo = { min_us = 2_000, max_us = 1_000, min_angle = -90, max_angle = 90, slew = 60 }
+safe = 0
+[[interlock]]
+drives = "ARM"
+above = 30
+below = -30
+requires = [{ line = "B", chip = "pinctrl", value = 1 }]
 [[interlock]]
 drives = "X"
 chip = "sim"

@@ -1,4 +1,4 @@
-"""What must hold for those who observe the runtime: they may, they miss nothing unsaid, and what they see is on record."""
+"""What must hold for those who observe the runtime: they may, they miss nothing unsaid, and see what is on record."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _posted(record):
 
 
 def _within(seen, written, entries, *, killed):
-    """The records that were seen are neighbours in the log, to its end at most, which a killed daemon has not reached."""
+    """The records that were seen are neighbours in the log, to its end; a killed daemon may not have written the last."""
     best = 0
     for first, record in enumerate(written):
         if record != seen[0]:

@@ -1,0 +1,322 @@
+"""The tools pwm.get, pwm.set, pwm.off and servo.move.
+
+They own what a step does between its transactions: a servo with a `slew` goes to its angle in many small ones, each as
+far as the limits permit then (`approach`, which the bus's guard has), so that other channels of the chip are served in
+between. The newest move of a servo has it: an older one that is still under way ends where it is, with RESOURCE_BUSY.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from hearth.drivers.signals import OFF
+from hearth.drivers.tools import schemas
+from hearth.errors import LimitViolated, ResourceBusy, RpcError
+from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hearth.drivers.boards import Board
+    from hearth.drivers.pwm import ChannelSpec, Wave
+    from hearth.drivers.signals import SignalLevel
+
+PAUSE_S: Final = 0.02
+"""Seconds between two steps of a servo on its way: the period of its pulses."""
+_LIMIT_MS: Final = 1_000.0
+_GRACE_MS: Final = 5_000
+"""Time that a move may take beyond the longest way at the servo's slew."""
+
+
+class _Pwm:
+    """The tools of one board. `_moves` is touched by transactions only, and so by one at a time for a channel."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._moves: dict[str, object] = {}  # by servo: the token of its newest move
+
+    # --- what a step is about -------------------------------------------------------------------------------------
+
+    def bus(self, args: Args) -> str:
+        """Return the bus of a channel."""
+        return self._board.channel(args["channel"])[0]
+
+    def bus_to_set(self, args: Args) -> str:
+        """Return the bus of a channel that pwm.set may drive; refuse what could never be driven."""
+        return self._asked(args)[0]
+
+    def bus_of_servo(self, args: Args) -> str:
+        """Return the bus of a servo."""
+        return self._servo(args["servo"])[0]
+
+    def drives(self, args: Args) -> Sequence[Drive]:
+        """Return the channel that pwm.set will drive."""
+        bus, spec, value, _ = self._asked(args)
+        return (Drive(bus, spec.number, value),)
+
+    def drives_off(self, args: Args) -> Sequence[Drive]:
+        """Return the channel that pwm.off will switch off."""
+        bus, spec = self._board.channel(args["channel"])
+        return (Drive(bus, spec.number, OFF),)
+
+    def drives_servo(self, args: Args) -> Sequence[Drive]:
+        """Return the servo that servo.move will drive."""
+        bus, spec = self._servo(args["servo"])
+        return (Drive(bus, spec.number, float(args["angle"])),)
+
+    def uses(self, args: Args) -> Sequence[Use]:
+        """Return the channel that a step uses."""
+        return (Use("pwm", (args["channel"] if "channel" in args else args["servo"],)),)
+
+    def _servo(self, name: str) -> tuple[str, ChannelSpec]:
+        bus, spec = self._board.channel(name)
+        if spec.servo is None:
+            raise schemas.wrong("/servo", f"{name} is a pwm channel without a servo; use pwm.set")
+        return bus, spec
+
+    def _asked(self, args: Args) -> tuple[str, ChannelSpec, float, float]:
+        """Return bus, channel, value in the channel's unit and period. Raises InvalidParams, LimitViolated."""
+        bus, spec = self._board.channel(args["channel"])
+        if spec.servo is not None:
+            raise schemas.wrong("/channel", f"{spec.name} is a servo; servo.move takes its angle, pwm.off stops it")
+        given = schemas.only_one(args, ("duty", "pulse_us"))
+        period_us = float(args.get("period_us", spec.period_us))
+        if "period_us" in args:
+            spec.check_period(period_us)
+        value = float(args[given])
+        if given == "pulse_us" and value > period_us:
+            raise schemas.wrong("/pulse_us", f"{value:g} us does not fit into the period of {period_us:g} us")
+        unit = "us" if given == "pulse_us" else "duty"
+        if unit != spec.unit:
+            value = value / period_us if spec.unit == "duty" else value * period_us
+        return bus, spec, value, period_us
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    async def get(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """pwm.get."""
+        _, spec = self._board.channel(args["channel"])
+        pulses = await ctx.transact(lambda driver: driver.get(spec.number))
+        wave = spec.wave(pulses)
+        result: dict[str, Any] = {
+            "channel": spec.name,
+            "on": pulses.enabled and pulses.length_ns > 0,
+            "duty": round(pulses.length_ns / pulses.period_ns, 6) if pulses.enabled else 0,
+            "pulse_us": pulses.length_ns / 1000 if pulses.enabled else 0,
+            "period_us": wave.period_us,
+        }
+        if spec.servo is not None:
+            result["angle"] = None if wave.value == OFF else round(wave.value, 3)
+        return result
+
+    async def set(self, ctx: StepContext, args: Args) -> Done:
+        """pwm.set."""
+        _, spec, value, period_us = self._asked(args)
+        former: Wave = await ctx.transact(lambda driver: driver.set(spec.number, value, period_us), drives=spec.number)
+        if ctx.clamped:
+            value = ctx.clamped[-1]["written"]
+        pulse_us = spec.pulse_us(value, period_us)
+        result = {
+            "channel": spec.name,
+            "duty": round(pulse_us / period_us, 6),
+            "pulse_us": round(pulse_us, 3),
+            "period_us": period_us,
+        }
+        return Done(_with_clamped(ctx, result), self._undo(spec, former))
+
+    async def off(self, ctx: StepContext, args: Args) -> Done:
+        """pwm.off."""
+        _, spec = self._board.channel(args["channel"])
+
+        def op(driver: Any) -> Wave:
+            self._moves.pop(spec.name, None)
+            return driver.set(spec.number, OFF)  # type: ignore[no-any-return]
+
+        former = await ctx.transact(op, drives=spec.number)
+        return Done({"channel": spec.name}, self._undo(spec, former))
+
+    async def move(self, ctx: StepContext, args: Args) -> Done:
+        """servo.move."""
+        _, spec = self._servo(args["servo"])
+        number, name, token = spec.number, spec.name, object()
+        target: SignalLevel = float(args["angle"])
+
+        def begin(driver: Any) -> Any:
+            self._moves[name] = token
+            return driver.approach(number, target)
+
+        def follow(driver: Any) -> Any:
+            return driver.approach(number, target) if self._moves.get(name) is token else None
+
+        at = await ctx.transact(begin, limit_ms=_LIMIT_MS, drives=number)
+        former, clamped, target = at.former, list(ctx.clamped), at.target
+        try:
+            while at.level != target:
+                await trio.sleep(PAUSE_S)
+                # A move that has been replaced must not take the servo from the session that has it now.
+                mine: Callable[[], int | None] = lambda: number if self._moves.get(name) is token else None  # noqa: E731
+                at = await ctx.transact(follow, limit_ms=_LIMIT_MS, drives=mine)
+                if at is None:
+                    text = f"servo {name} was given another command while it was on its way to {target:g} degree"
+                    raise ResourceBusy(text, data={"servo": name, "reason": "set since", "effect": "done"})
+        except RpcError as error:
+            # The step itself has moved the servo, though its last transaction may have done nothing.
+            if (error.data or {}).get("effect") == "none":
+                error.data = {**(error.data or {}), "effect": "unknown"}
+            raise
+        result: dict[str, Any] = {"servo": name, "angle": target}
+        return Done({**result, "clamped": clamped} if clamped else result, self._undo(spec, former))
+
+    def _undo(self, spec: ChannelSpec, former: Wave) -> Undo:
+        """Return the undo to what a channel gave out before."""
+        number, value = spec.number, former.value
+
+        def op(driver: Any) -> None:
+            self._moves.pop(spec.name, None)
+            if value == OFF:
+                driver.set(number, OFF)
+            elif spec.servo is None:
+                driver.set(number, value, former.period_us)
+            else:
+                at = driver.approach(number, value)
+                if at.level != at.target:
+                    # The bus runs this again after that time, as often as the way back takes.
+                    data = {"servo": spec.name, "retry_after_ms": round(PAUSE_S * 1000), "effect": "unknown"}
+                    raise LimitViolated(f"servo {spec.name} is on its way back to {value:g} degree", data=data)
+
+        back = OFF if value == OFF else f"{value:g} {spec.signal.unit}"
+        return Undo(op, f"{spec.signal.what} back to {back}", number)
+
+    # --- previews -------------------------------------------------------------------------------------------------
+
+    def preview_set(self, args: Args) -> Preview:
+        """Show duty and period of a channel before a pwm.set, and after it."""
+        _, spec, value, period_us = self._asked(args)
+        duty = round(spec.pulse_us(value, period_us) / period_us, 6)
+        after = {"duty": duty, "period_us": period_us}
+        return Preview("pwm.get", {"channel": spec.name}, ("duty", "period_us"), after)
+
+    def preview_off(self, args: Args) -> Preview:
+        """Show if a channel gives out something before a pwm.off."""
+        return Preview("pwm.get", {"channel": args["channel"]}, ("on",), {"on": False})
+
+    def preview_move(self, args: Args) -> Preview:
+        """Show the angle of a servo before a servo.move, and after it."""
+        return Preview("pwm.get", {"channel": args["servo"]}, ("angle",), {"angle": float(args["angle"])})
+
+
+def _with_clamped(ctx: StepContext, result: dict[str, Any]) -> dict[str, Any]:
+    return {**result, "clamped": list(ctx.clamped)} if ctx.clamped else result
+
+
+def _longest_move_ms(board: Board) -> int:
+    """Return the longest time of a move: from one end to the other of the slowest servo."""
+    servos = [channel.servo for channel in _channels(board) if channel.servo is not None]
+    ways = [(servo.max_angle - servo.min_angle) / servo.slew for servo in servos if servo.slew is not None]
+    return round(max(ways, default=0.0) * 2_000) + _GRACE_MS
+
+
+def has_servo(board: Board) -> bool:
+    """Return True if a driven chip of the board has a servo."""
+    return any(channel.servo is not None for channel in _channels(board))
+
+
+def _channels(board: Board) -> list[ChannelSpec]:
+    return [channel for chip in board.profile.pwm if chip.bus in board.drivers for channel in chip.channels]
+
+
+def pwm_tools(board: Board) -> list[Tool]:
+    """Return the tools of PWM channels and servos for a board, in the default order."""
+    pwm = _Pwm(board)
+    channels = _channels(board)
+    servos = ", ".join(channel.name for channel in channels if channel.servo is not None) or "none"
+    channel = schemas.text(f"the channel's name, one of: {', '.join(one.name for one in channels) or 'none'}")
+    servo = schemas.text(f"the servo's name, one of: {servos}")
+    duty = {"type": "number", "minimum": 0, "maximum": 1, "description": "share of the period that is pulse: 0 to 1"}
+    pulse = {"type": "number", "minimum": 0, "description": "length of the pulse in microseconds"}
+    period = {"type": "number", "exclusiveMinimum": 0, "description": "period in microseconds"}
+    angle = {"type": "number", "description": "in degrees"}
+    clamped = schemas.listed(
+        "by the board's limits, driven in place of what was asked for", schemas.json_object("channel, asked, written")
+    )
+    wave = {"channel": channel, "duty": duty, "pulse_us": pulse, "period_us": period}
+    return [
+        Tool(
+            name="pwm.get",
+            logged=("channel",),
+            risk_level=0,
+            timeout_ms=1_000,
+            description="Read what a PWM channel gives out: duty, pulse and period, and of a servo its angle. An "
+            "angle is what the servo was told, not where its arm is.",
+            params_schema=schemas.args({"channel": channel}, required=["channel"]),
+            result_schema=schemas.result(
+                {
+                    **wave,
+                    "on": schemas.flag("false if it gives out no pulses; duty and pulse are 0 then"),
+                    "angle": {"type": ["number", "null"], "description": "of a servo, in degrees; null if it is off"},
+                },
+                optional=["angle"],
+            ),
+            capability="CAP_PWM_READ",
+            bus=pwm.bus,
+            uses=pwm.uses,
+            run=pwm.get,
+        ),
+        Tool(
+            name="pwm.set",
+            logged=("channel", "duty", "pulse_us", "period_us"),
+            risk_level=2,
+            timeout_ms=1_000,
+            supports_rollback=True,
+            idempotent=True,
+            description="Make a PWM channel give out pulses: exactly one of `duty` and `pulse_us`. It stays so "
+            "until it is set again; when the session ends it goes to its safe state (hw.pwm.list), unless its `hold` "
+            "is keep. `period_us` only where hw.pwm.list has min_period_us or max_period_us. Servos: servo.move.",
+            params_schema=schemas.args(wave, required=["channel"]),
+            result_schema=schemas.result({**wave, "clamped": clamped}, optional=["clamped"]),
+            capability="CAP_PWM_RW",
+            bus=pwm.bus_to_set,
+            uses=pwm.uses,
+            drives=pwm.drives,
+            run=pwm.set,
+            preview=pwm.preview_set,
+        ),
+        Tool(
+            name="pwm.off",
+            logged=("channel",),
+            risk_level=2,
+            timeout_ms=1_000,
+            supports_rollback=True,
+            idempotent=True,
+            description="Make a PWM channel or a servo give out nothing. A servo without pulses does not hold its arm.",
+            params_schema=schemas.args({"channel": channel}, required=["channel"]),
+            result_schema=schemas.result({"channel": channel}),
+            capability="CAP_PWM_RW",
+            bus=pwm.bus,
+            uses=pwm.uses,
+            drives=pwm.drives_off,
+            run=pwm.off,
+            preview=pwm.preview_off,
+        ),
+        Tool(
+            name="servo.move",
+            logged=("servo", "angle"),
+            risk_level=2,
+            timeout_ms=_longest_move_ms(board),
+            supports_rollback=True,
+            idempotent=True,
+            description="Move a servo to an angle, and return when it has been told that angle: at its slew, in "
+            "degrees a second (hw.pwm.list), if it has one. A move that is cancelled stops on its way; a later one "
+            "replaces it. When the session ends the servo goes to its safe state. Rollback moves it back.",
+            params_schema=schemas.args({"servo": servo, "angle": angle}, required=["servo", "angle"]),
+            result_schema=schemas.result({"servo": servo, "angle": angle, "clamped": clamped}, optional=["clamped"]),
+            capability="CAP_PWM_RW",
+            bus=pwm.bus_of_servo,
+            uses=pwm.uses,
+            drives=pwm.drives_servo,
+            run=pwm.move,
+            preview=pwm.preview_move,
+        ),
+    ]
