@@ -125,7 +125,7 @@ class BusGuard:
         return level if self._limits is None else self._limits.check(output, level, self._clock())
 
     def permit(self, output: Hashable, level: Any) -> None:
-        """Ask control loops, the halt and the interlocks alone, for a target that is farther than one step. Raises as `check` does."""
+        """Ask loops, the halt and the interlocks alone, for a target farther than one step. Raises as `check` does."""
         if self.claims and (claim := self.claims.get(output)) is not None:
             claim.check(output)
         if self.halt is not None and self.safe.get(output) != level:

@@ -1,4 +1,4 @@
-"""What must hold for those who observe the runtime: they may, they miss nothing unsaid, and see what is on record."""
+"""What must hold for those who observe the runtime: what they see is on record, and all of it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _posted(record):
 
 
 def _within(seen, written, entries, *, killed):
-    """The records that were seen are neighbours in the log, to its end; a killed daemon may not have written the last."""
+    """The records that were seen are neighbours in the log. A killed daemon may not have written the last of them."""
     best = 0
     for first, record in enumerate(written):
         if record != seen[0]:
