@@ -350,7 +350,7 @@ def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
 # MCP's annotations are hints for people and clients. Only the daemon's policy decides what a session may do.
 
 _CLOSED = frozenset(("file", "gpio", "hw", "i2c", "pwm", "servo", "sys"))
-"""Families with a known, closed set of targets: this board's lines, channels, buses, sensors, this machine, shared folders.
+"""Families with a known, closed set of targets: this board's lines, channels and sensors, this machine, shared folders.
 
 A serial port may lead to any device, and a program may reach anything. A vendor's tool is unknown, for which MCP's
 default is the open world.
