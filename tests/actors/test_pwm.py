@@ -171,6 +171,22 @@ async def test_a_clamped_value_is_driven_told_and_recorded(autojump_clock, face)
         assert record["clamped"] == result["clamped"]
 
 
+async def test_a_value_and_an_angle_beyond_the_bounds_are_clamped_to_the_nearer_one(autojump_clock, face):
+    chip = BOARD["pwm"][0]
+    arm = {**chip["channel"]["ARM"], "on_limit": "clamp"}
+    async with a_world(pwm=[{**chip, "channel": {**chip["channel"], "ARM": arm}}]) as world, face(world) as session:
+        result = await session.run("pwm.set", channel="ESC", pulse_us=2_500)
+        assert result["clamped"] == [{"channel": "ESC", "asked": 2500, "written": 2000, "unit": "us"}]
+        result = await session.run("servo.move", servo="ARM", angle=-120)
+        assert result == {
+            "servo": "ARM",
+            "angle": -90,
+            "clamped": [{"channel": "ARM", "asked": -120, "written": -90, "unit": "degree"}],
+        }
+        assert world.value(ARM) == -90
+        assert len(world.records("limit.clamped")) == 2
+
+
 async def test_a_slew_that_refuses_says_when_it_will_not(autojump_clock):
     board = {**BOARD, "pwm": [{**BOARD["pwm"][0], "channels": ["V"], "channel": {
         "V": {"period_us": 100, "limit": {"slew_per_s": 0.1}}}}]}  # fmt: skip
