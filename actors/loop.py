@@ -337,7 +337,7 @@ class ControlLoop:
         watchdog = self._settings.watchdog_ms / 1000
         due = trio.current_time() + DIGEST_S
         while not thread.ended():
-            with trio.move_on_at(min(due, trio.current_time() + watchdog / 4)):
+            with trio.move_on_at(min(due, trio.current_time() + watchdog / 2)):
                 await thread.wakeup.until(thread.ended)
             if not thread.ended() and thread.stuck_for() > watchdog:
                 thread.end(WATCHDOG)

@@ -247,6 +247,7 @@ async def test_an_interlock_that_opens_makes_the_output_safe_and_ends_the_loop(t
         assert len(world.records("interlock.open")) == 1
 
 
+@pytest.mark.slow
 async def test_the_readings_of_other_buses_stay_fresh_for_a_loop_that_seldom_drives(tmp_path):
     lock = {"drives": "PUMP", "value": 1, "requires": [{"sensor": "tank", "max": 90}], "max_age_ms": 200}
     devices = [{"addr": 0x4D, "kind": "mcp3221", "tank": {"pump": "PUMP", "start": 50}}]
@@ -282,6 +283,7 @@ async def test_a_halt_stops_the_loop_and_makes_its_outputs_safe(tmp_path):
         assert events.index("loop.start") < events.index("halt") < events.index("loop.stop")
 
 
+@pytest.mark.slow
 async def test_a_halt_reaches_a_loop_whose_function_hangs(tmp_path):
     stuck, leave, after = threading.Event(), threading.Event(), []
 
@@ -426,6 +428,7 @@ async def test_a_loop_that_makes_no_progress_is_ended_by_its_watchdog(tmp_path):
         leave.set()
 
 
+@pytest.mark.slow
 async def test_a_loop_that_hangs_in_its_driver_wedges_the_bus_and_goes_safe_when_the_call_returns(
     tmp_path, monkeypatch
 ):
@@ -760,6 +763,7 @@ async def test_the_end_of_a_session_with_a_deadman_that_had_driven_the_line_ends
             await manager.__aexit__(None, None, None)
 
 
+@pytest.mark.slow
 async def test_two_callers_of_the_driver_never_overlap_and_its_old_caller_is_back_in_the_end(tmp_path):
     async with cell(tmp_path) as world:
 
@@ -781,6 +785,7 @@ async def test_two_callers_of_the_driver_never_overlap_and_its_old_caller_is_bac
         assert world.gpio.callers == {threading.current_thread().name}, "in place again"
 
 
+@pytest.mark.slow
 async def test_a_loop_that_runs_for_longer_than_the_idle_time_keeps_its_session(tmp_path):
     limits = LimitsConfig(idle_ttl_s=0.2)
     async with cell(tmp_path, limits=limits) as world, world.loop(FAST, on, lines=["PUMP"]) as loop:
@@ -844,6 +849,7 @@ async def test_its_lines_are_on_the_list_of_driven_outputs_from_the_grant_on(tmp
 # --- telemetry, scheduling ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_telemetry_comes_in_order_and_ends_with_the_loop(tmp_path):
     def function(io):
         io.emit(round(io.time * FAST))
