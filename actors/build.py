@@ -230,6 +230,7 @@ def policy_entries(config: Config) -> list[PolicyEntry]:
                     i2c=entry.i2c,
                     uart=entry.uart,
                     pwm=entry.pwm,
+                    can=entry.can,
                 )
             )
         except ConfigError as error:

@@ -60,13 +60,14 @@ class Drive:
 
 @frozen
 class Use:
-    """A piece of hardware that a step uses, for policy entries that permit only some (`lines`, `i2c`, `uart`, `pwm`).
+    """A piece of hardware that a step uses, for policy entries that permit only some.
 
     `names` are its spellings, the usual one first: ("LED", "17", "gpiochip0:17"), ("1:0x48", "1:72"), ("uart0",),
-    ("FAN",).
+    ("FAN",),
+    ("can0:ENGINE_DATA", "can0:0x100").
     """
 
-    kind: Literal["lines", "i2c", "uart", "pwm"]
+    kind: Literal["lines", "i2c", "uart", "pwm", "can"]
     names: tuple[str, ...]
 
 

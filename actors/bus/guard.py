@@ -21,7 +21,7 @@ transaction, in the bus's own thread where the driver blocks, so they must not w
 not asked for a level that is the output's safe state. The limits of the board profile (`limits`) are built in. An
 output is the offset of a GPIO line, with the levels 0, 1 and "input"; the address of an I2C device, with the messages
 as its level, or address and register of one that lists its registers, with the number to write; the number of a PWM
-channel, with a value in its unit or "off"; or "data" and "lines" of a serial port.
+channel, with a value in its unit or "off"; or "data" and "lines" of a serial port; or the identifier of a CAN frame.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hearth.actors.bus.queue import Ticket
     from hearth.drivers.base import Driver
     from hearth.drivers.boards import Board
+    from hearth.drivers.can import CanDriver, Frame
     from hearth.drivers.gpio import GpioDriver, LineState
     from hearth.drivers.i2c import I2cDriver, Message, Outcome, RegWidth
     from hearth.drivers.pwm import PwmDriver, Wave
@@ -421,10 +422,23 @@ class _GuardedUart(_GuardedDriver):
         return self._driver.control(**levels)
 
 
+class _GuardedCan(_GuardedDriver):
+    _driver: CanDriver
+
+    def send(self, frame: Frame, **more: Any) -> Coroutine[Any, Any, Any]:
+        self._guard.check(frame.key, frame)
+        return self._driver.send(frame, **more)
+
+    def isotp(self, tx: int, rx: int, data: bytes, **more: Any) -> Coroutine[Any, Any, Any]:
+        self._guard.check(tx, data)
+        return self._driver.isotp(tx, rx, data, **more)
+
+
 _FACES: Final[Mapping[str, Callable[[Any, BusGuard], _GuardedDriver]]] = {
     "gpio": _GuardedGpio,
     "i2c": _GuardedI2c,
     "uart": _GuardedUart,
     "pwm": _GuardedPwm,
+    "can": _GuardedCan,
 }
 """By the kind of bus that its id begins with."""

@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     from benchmarks.hil.bench import Effort
+    from benchmarks.hil.can import LOADS
     from benchmarks.hil.idle import IDLES
     from benchmarks.hil.latency import LATENCIES
     from benchmarks.hil.rates import RATES
@@ -67,7 +68,7 @@ def _measure(options: argparse.Namespace) -> int:
     effort = Effort(rounds=7, seconds=1.0, edges=200, settle=12.0, idle=10.0)
     if options.quick:
         effort = Effort(rounds=2, seconds=0.1, edges=20, settle=1.0, idle=1.0)
-    measures: list[Measure] = [*RATES, *LATENCIES, *IDLES]
+    measures: list[Measure] = [*RATES, *LATENCIES, *LOADS, *IDLES]
     known = [measure.name for measure in measures]
     for name in options.names:
         if name not in known:

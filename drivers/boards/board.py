@@ -17,6 +17,7 @@ from attrs import asdict, evolve, field, frozen
 
 from hearth._util.text import suggestions
 from hearth.drivers.base import BaseDriver, Driver, Style
+from hearth.drivers.boards.can import can_driver, can_json
 from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS, Sensor
 from hearth.errors import ConfigError, InvalidParams, PermissionDenied
 from hearth.tools import Use
@@ -131,6 +132,12 @@ class BoardDriver(BaseDriver):
         ]
         return {"chips": chips, "undriven": self._missing("pwm")}
 
+    def can(self) -> dict[str, Any]:
+        """Return the result of hw.can.list, without the messages."""
+        specs = [spec for spec in self._profile.cans if f"can:{spec.bus}" in self._drivers]
+        buses = [can_json(spec, self._drivers[f"can:{spec.bus}"]) for spec in specs]
+        return {"buses": buses, "undriven": self._missing("can")}
+
     def sensors(self) -> dict[str, Any]:
         """Return the result of hw.sensor.list."""
         return {"sensors": [sensor.to_json() for sensor in self._sensors.values()]}
@@ -232,7 +239,7 @@ class Board:
         return self.profile.description
 
     def has(self, kind: str) -> bool:
-        """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "sensors")."""
+        """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "can", "sensors")."""
         return any(bus == kind or bus.startswith(f"{kind}:") for bus in self.drivers)
 
     def add_driver(self, bus: str, driver: Driver) -> None:
@@ -285,6 +292,13 @@ class Board:
             reason = f"pwm channel {name} is reserved: {channel.reserved}"
             raise PermissionDenied(reason, data={"channel": name, "reason": channel.reserved})
         return chip.bus, channel
+
+    def can_bus(self, bus: str) -> str:
+        """Return the bus id of a CAN bus by its name. Raises InvalidParams."""
+        bus_id = f"can:{bus}"
+        if bus_id not in self.drivers:
+            self._unknown("can", "bus", bus, [spec.bus for spec in self.profile.cans])
+        return bus_id
 
     def sensor(self, name: str) -> Sensor:
         """Return a sensor by its name. Raises InvalidParams."""
@@ -405,6 +419,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
             i2c=(*profile.i2c, *found.i2c),
             uarts=(*profile.uarts, *found.uarts),
             pwm=(*profile.pwm, *found.pwm),
+            cans=(*profile.cans, *found.cans),
         )
     undriven += tuple(_absent(profile, machine))
     absent = {entry.name for entry in undriven if entry.kind == "pwm"}
@@ -413,6 +428,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
         *(("i2c", str(i2c.bus), i2c.driver, i2c) for i2c in profile.i2c),
         *(("uart", uart.port, uart.driver, uart) for uart in profile.uarts),
         *(("pwm", chip.label, chip.driver, chip) for chip in profile.pwm if chip.label not in absent),
+        *(("can", can.bus, can.driver, can) for can in profile.cans),
     ]
     drivers: dict[str, Driver] = {
         f"{kind}:{name}": _FACTORIES[kind, driver](spec, style, seed) for kind, name, driver, spec in specs
@@ -592,6 +608,8 @@ _FACTORIES: Mapping[tuple[BusKind, str], Callable[[Any, Style | None, int], Driv
     ("i2c", "sim"): _sim_i2c,
     ("uart", "sim"): _sim_uart,
     ("pwm", "sim"): _sim_pwm,
+    ("can", "sim"): can_driver,
+    ("can", "socketcan"): can_driver,
     ("gpio", "gpiod"): _linux_gpio,
     ("i2c", "i2c-dev"): _linux_i2c,
     ("uart", "serial"): _linux_uart,

@@ -17,6 +17,7 @@ from attrs import frozen
 
 from hearth.config.model import default_socket, default_state_dir
 from hearth.drivers.boards.board import overlay_cure
+from hearth.drivers.boards.can import can_json_found, can_problems
 from hearth.drivers.boards.discover import KERNEL, THIS, clients, find, functionality
 from hearth.drivers.boards.generic import (
     HEADERS,
@@ -93,6 +94,8 @@ def mismatches(
     for index, spec in enumerate(profile.pwm):
         if spec.driver != "sim":
             yield from _pwm_mismatches(f"pwm[{index}]", spec, found.pwm)
+    for key, *problem in can_problems(profile.cans, found.cans):
+        yield ProfileProblem(key, "fail", *problem)
     for entry in survey(profile, found, holders).undriven:
         if not entry.left_alone:
             yield ProfileProblem(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
@@ -410,6 +413,7 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             }
             for chip in found.pwm
         ],
+        "cans": can_json_found(found.cans),
         "sensors": _sensors(machine),
         "everybody_seen": holders.complete,
     }
@@ -478,7 +482,8 @@ def _sensors(machine: Machine) -> int:
 
 def _wants(profile: Profile) -> bool:
     """Return True if the profile needs a device of this machine; a simulated board does not."""
-    drivers = (spec.driver for specs in (profile.chips, profile.i2c, profile.uarts, profile.pwm) for spec in specs)
+    buses = (profile.chips, profile.i2c, profile.uarts, profile.pwm, profile.cans)
+    drivers = (spec.driver for specs in buses for spec in specs)
     return bool(profile.discover) or any(driver != "sim" for driver in drivers)
 
 

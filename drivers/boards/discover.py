@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from hearth.drivers.boards.can import FoundCan, find_can
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
@@ -122,15 +124,17 @@ class FoundDevices:
     adapters: tuple[FoundAdapter, ...] = ()
     ports: tuple[FoundPort, ...] = ()
     pwm: tuple[FoundPwm, ...] = ()
+    cans: tuple[FoundCan, ...] = ()
 
 
-def find(kinds: Container[str] = ("gpio", "i2c", "uart", "pwm"), machine: Machine = THIS) -> FoundDevices:
+def find(kinds: Container[str] = ("gpio", "i2c", "uart", "pwm", "can"), machine: Machine = THIS) -> FoundDevices:
     """Return the devices of these kinds."""
     return FoundDevices(
         tuple(find_chips(machine)) if "gpio" in kinds else (),
         tuple(find_adapters(machine)) if "i2c" in kinds else (),
         tuple(find_ports(machine)) if "uart" in kinds else (),
         tuple(find_pwm(machine)) if "pwm" in kinds else (),
+        tuple(find_can(machine.sys)) if "can" in kinds else (),
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
+from hearth.drivers.boards.can import CanSpec, listed_can
 from hearth.drivers.boards.devices import MAX_OFFSET, ChipSpec, I2cSpec, UartSpec
 from hearth.drivers.boards.discover import KERNEL
 from hearth.drivers.boards.profile import Profile, Undriven, load_profile
@@ -110,6 +111,7 @@ class MachineSurvey:
     i2c: tuple[I2cSpec, ...] = ()
     uarts: tuple[UartSpec, ...] = ()
     pwm: tuple[PwmSpec, ...] = ()
+    cans: tuple[CanSpec, ...] = ()
     undriven: tuple[Undriven, ...] = ()
 
 
@@ -134,6 +136,7 @@ def survey(profile: Profile, found: FoundDevices, holders: Holders = NO_HOLDERS)
         tuple(_adapters(profile, adapters, undriven)),
         tuple(_ports(profile, ports, holders, undriven)),
         tuple(_pwm(profile, pwm, undriven)),
+        tuple(listed_can([one for one in found.cans if _asked(wanted.get("can"), one.name)], profile.cans)),
         tuple(undriven),
     )
 

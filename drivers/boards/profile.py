@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get
 from attrs import evolve, field, frozen
 
 from hearth._util.toml import parse_toml, show
+from hearth.drivers.boards.can import CanSpec, parse_can
 from hearth.drivers.boards.devices import (
     SENSORS_BUS,
     ChipSpec,
@@ -51,7 +52,7 @@ from hearth.fields import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "pwm", "sensors"]
+BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "pwm", "can", "sensors"]
 
 _DISCOVERED: Final[tuple[BusKind, ...]] = get_args(BusKind)
 _FLAG: Final = Flag()
@@ -94,6 +95,7 @@ class Profile:
     i2c: tuple[I2cSpec, ...] = ()
     uarts: tuple[UartSpec, ...] = ()
     pwm: tuple[PwmSpec, ...] = ()
+    cans: tuple[CanSpec, ...] = ()
     sensors: tuple[SensorSpec, ...] = ()
     interlocks: tuple[InterlockSpec, ...] = ()
     tools: tuple[str, ...] = ("*",)
@@ -138,7 +140,8 @@ def load_profile(name_or_path: str) -> Profile:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{source}: cannot be read: {error.strerror}") from error
-    return parse_profile(parse_toml(data, source), source)
+    profile = parse_profile(parse_toml(data, source), source)
+    return evolve(profile, cans=tuple(spec.beside(path.parent) for spec in profile.cans))
 
 
 def parse_profile(content: Mapping[str, object], source: str) -> Profile:
@@ -155,6 +158,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         i2c=tuple([parse_adapter(table) for table in top.tables("i2c")]),
         uarts=tuple([parse_port(table) for table in top.tables("uart")]),
         pwm=tuple([parse_pwm(table) for table in top.tables("pwm")]),
+        cans=tuple([parse_can(table) for table in top.tables("can")]),
         sensors=tuple([parse_sensor(name, table) for name, table in top.named("sensors")]),
         tools=tools.take("allow", STRINGS, ("*",)),
         discover={kind: patterns for kind in _DISCOVERED if (patterns := _patterns(discover, kind))},
@@ -184,6 +188,7 @@ def _check_profile(top: Table, profile: Profile) -> None:
         taken = [channel.name for earlier in profile.pwm[:index] for channel in earlier.channels]
         for name in [channel.name for channel in chip.channels if channel.name in taken]:
             top.faults.append(Fault(f"pwm[{index}].channels", f"{show(name)} is a channel of another chip already"))
+    _check_unique(top, "can", "bus", [spec.bus for spec in profile.cans])
     adapters = {spec.bus: spec for spec in profile.i2c}
     for sensor in profile.sensors:
         table = Table({}, join("sensors", sensor.name), top.faults)

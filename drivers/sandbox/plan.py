@@ -154,7 +154,8 @@ class SandboxPlan:
     network: str | None = None
     """The reason to bind and connect TCP."""
     families: Mapping[str, str] = field(factory=dict)
-    """Sockets that may be made, with the reason: "unix", "inet", "inet-dgram", "netlink:route", "netlink:sock_diag".
+    """Sockets that may be made, with the reason: "unix", "inet", "inet-dgram", "can", "netlink:route",
+    "netlink:sock_diag".
 
     Client sockets are accepted, and the service manager's exists already.
     """
@@ -226,7 +227,7 @@ def make_plan(
     return SandboxPlan(
         grants=tuple(grants),
         network="[sandbox] network" if config.sandbox.network else None,
-        families=dict(_families(config, tools, connect)),
+        families=dict(_families(config, profile, tools, connect)),
         connect=connect,
         signals="proc.signal, for what [tools] signal lists" if signals else None,
         looks="proc.signal, to find out what a process runs" if signals else None,
@@ -289,9 +290,13 @@ def _configured(config: Config, tools: Collection[str]) -> Iterator[PathGrant]:
         yield PathGrant(path, "write", "[sandbox] write", asked=True)
 
 
-def _families(config: Config, tools: Collection[str], connect: str | None) -> Iterator[tuple[str, str]]:
+def _families(
+    config: Config, profile: Profile, tools: Collection[str], connect: str | None
+) -> Iterator[tuple[str, str]]:
     if connect is not None:
         yield "unix", connect
+    if any(spec.driver == "socketcan" for spec in profile.cans):
+        yield "can", "the CAN interfaces of the board"
     if config.sandbox.network:
         yield "inet", "[sandbox] network"
     if config.sandbox.network or "sys.network" in tools:

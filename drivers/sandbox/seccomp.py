@@ -22,9 +22,12 @@ _WORD: Final = 0xFFFFFFFF
 """The kernel reads an int, and the filter the whole register: the upper half must not hide a value."""
 _FAMILIES: Final = 46
 """Address families are numbered below this (AF_MAX)."""
-_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_UNIX, _INET, _INET6, _NETLINK, _CAN = 1, 2, 10, 16, 29
 _KINDS: Final = 16
 _NETLINK_PROTOCOLS: Final = 23
+_CAN_PROTOCOLS: Final = 8
+_CAN_USED: Final = (1, 6)
+"""CAN_RAW and CAN_ISOTP."""
 _STREAM: Final = 1
 _DATAGRAM: Final = 2
 NETLINK = {"netlink:route": 0, "netlink:sock_diag": 4}
@@ -116,9 +119,9 @@ def rules(
 ) -> Iterator[Rule]:
     """Yield the denied calls of a daemon that may make sockets of these families.
 
-    They are "unix", "inet" (streams and datagrams), "inet-dgram", and those of NETLINK. With `execve` the calls that
-    programs need are allowed, too. `notifier` is a descriptor of a datagram socket that is connected to the service
-    manager: it may send to that socket only.
+    They are "unix", "inet" (streams and datagrams), "inet-dgram", "can", and those of NETLINK. With `execve` the calls
+    that programs need are allowed, too. `notifier` is a descriptor of a datagram socket that is connected to the
+    service manager: it may send to that socket only.
     """
     tables = [DENIED, *([] if execve else [EXECUTING, UNNEEDED]), *([] if execve or connect else [CONNECTING])]
     yield from _of_tables(tables)
@@ -199,15 +202,23 @@ def _sockets(families: Collection[str]) -> Iterator[Rule]:
                     yield Rule("socket", errno.EPERM, ((0, _WORD, family), (1, 0xF, kind)))
     if netlink:
         allowed.add(_NETLINK)
-        for protocol in range(_NETLINK_PROTOCOLS):
-            if protocol not in netlink:
-                yield Rule("socket", errno.EPROTONOSUPPORT, ((0, _WORD, _NETLINK), (2, _WORD, protocol)))
-        yield Rule("socket", errno.EPROTONOSUPPORT, ((0, _WORD, _NETLINK), (2, 0, _NETLINK_PROTOCOLS)))
+        yield from _protocols(_NETLINK, netlink, _NETLINK_PROTOCOLS)
+    if "can" in families:
+        allowed.add(_CAN)
+        yield from _protocols(_CAN, _CAN_USED, _CAN_PROTOCOLS)
     for family in range(_FAMILIES):
         if family not in allowed:
             yield Rule("socket", errno.EAFNOSUPPORT, ((0, _WORD, family),))
     # And the families of kernels to come.
     yield Rule("socket", errno.EAFNOSUPPORT, ((0, 0, _FAMILIES),))
+
+
+def _protocols(family: int, used: Collection[int], beyond: int) -> Iterator[Rule]:
+    """Yield rules that deny the sockets of a family whose protocol is not among `used`, all less than `beyond`."""
+    for protocol in range(beyond):
+        if protocol not in used:
+            yield Rule("socket", errno.EPROTONOSUPPORT, ((0, _WORD, family), (2, _WORD, protocol)))
+    yield Rule("socket", errno.EPROTONOSUPPORT, ((0, _WORD, family), (2, 0, beyond)))
 
 
 def library() -> Any:

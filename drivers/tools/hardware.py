@@ -13,6 +13,7 @@ from hearth._util.text import suggestions
 from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
 from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS
 from hearth.drivers.tools import schemas
+from hearth.drivers.tools.can import can_list_tool
 from hearth.errors import InvalidParams
 from hearth.tools import Args, Run, StepContext, Tool, Use, i2c_use
 
@@ -155,6 +156,7 @@ def hardware_tools(board: Board) -> list[Tool]:
             },
             pwm,
         ),
+        can_list_tool(board),
         *_sensor_tools(board),
     ]
 

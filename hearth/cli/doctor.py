@@ -340,6 +340,10 @@ def hardware_checks(found: Mapping[str, Any]) -> Iterator[Check]:
     for kind, key, tell in (*kinds, ("pwm", "pwm", _pwm)):
         for entry in found[key]:
             yield _device(kind, f"{entry['node']} {tell(entry)}", entry, told_apart=profile is None)
+    for can in found["cans"]:
+        fd = ", CAN FD" if can["fd"] else ""
+        told = f"{can['node']}{fd}: {can['problem'] or 'up'}"
+        yield Check("OK" if can["problem"] is None else "WARN", "can", told, can["cure"])
     yield Check("OK", "sensors", f"{found['sensors']} kernel sensors (hwmon, IIO, thermal, power)")
     if not found["everybody_seen"] and found["ports"]:
         yield Check("OK", "holders", "of other users' processes it cannot be seen what they hold; as root it can")

@@ -227,6 +227,7 @@ _TEMPLATE_NAME = Text("a name of letters, digits, '.', '_' and '-'", r"[A-Za-z0-
 _RATE = Text('a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]")
 
 
+_CAN = Text('BUS:MESSAGE or BUS:ID such as "can0:ENGINE_*" or "can0:0x123"', r"[^:]+:.+")
 _I2C = Text('BUS:ADDRESS such as "1:0x48" or "1:*"', r"[0-9*?]+:[0-9A-Fa-fxX*?\[\]!-]+")
 
 
@@ -433,6 +434,7 @@ class PolicyConfig:
     i2c: Annotated[tuple[str, ...] | None, ListOf(_I2C)] = None
     uart: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     pwm: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
+    can: Annotated[tuple[str, ...] | None, ListOf(_CAN)] = None
     approval: tuple[ApprovalConfig, ...] = ()
     """What runs only as an approved plan."""
 

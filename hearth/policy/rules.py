@@ -167,6 +167,7 @@ class Scope:
     i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
     uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
     pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    can: tuple[str, ...] | None = field(default=None, converter=_scoped)
 
     @property
     def bounded(self) -> bool:
@@ -188,6 +189,7 @@ def _approval_rules(given: Iterable[ApprovalRule | Mapping[str, Any]]) -> tuple[
 
 
 _ADDRESS = re.compile(r"[0-9*?]+:[0-9a-fx*?\[\]!-]+")
+_MESSAGE = re.compile(r"[^:]+:.+")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)", re.DOTALL)
 _HIGHEST = len(RISK_NAMES) - 1
@@ -309,8 +311,8 @@ class PolicyEntry:
     pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
     holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. `approval` lists what only
     runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. `lines`,
-    `i2c` ("1:0x48"), `uart` and `pwm` are the hardware that it permits, by name or pattern (None: all). Raises
-    ConfigError that names the entry and the key.
+    `i2c` ("1:0x48"), `uart`, `pwm` and `can` ("can0:ENGINE_*", "can0:0x123") are the hardware that it permits, by name
+    or pattern (None: all). Raises ConfigError that names the entry and the key.
     """
 
     name: str
@@ -326,6 +328,7 @@ class PolicyEntry:
     i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
     uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
     pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    can: tuple[str, ...] | None = field(default=None, converter=_scoped)
 
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
@@ -347,6 +350,9 @@ class PolicyEntry:
             raise ConfigError(f"{where}: approval: two rules have one from_risk; keep one of them")
         if wrong_addresses := [pattern for pattern in self.i2c or () if not _ADDRESS.fullmatch(pattern)]:
             raise ConfigError(f'{where}: i2c: expected BUS:ADDRESS such as "1:0x48" or "1:*", got {wrong_addresses}')
+        if wrong_messages := [pattern for pattern in self.can or () if not _MESSAGE.fullmatch(pattern)]:
+            expected = 'BUS:MESSAGE or BUS:ID such as "can0:ENGINE_*" or "can0:0x123"'
+            raise ConfigError(f"{where}: can: expected {expected}, got {wrong_messages}")
         for pattern, text in self.rate.items():
             try:
                 Rate.parse(text)
@@ -518,7 +524,7 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
         except ConfigError as error:
             raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
     caps = entry.max_risk, entry.max_risk_ceiling
-    scope = Scope(lines=entry.lines, i2c=entry.i2c, uart=entry.uart, pwm=entry.pwm)
+    scope = Scope(lines=entry.lines, i2c=entry.i2c, uart=entry.uart, pwm=entry.pwm, can=entry.can)
     return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights, entry.approval, scope)
 
 

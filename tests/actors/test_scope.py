@@ -12,11 +12,12 @@ import hearth
 from hearth import Tool, step
 from hearth.config.model import load_config
 from hearth.drivers.base import Style
+from hearth.drivers.can import Frame
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Use
 
-SCOPED = 'max_risk = 3\nlines = ["GPIO2[23]"]\ni2c = ["1:0x48"]\nuart = ["none"]'
+SCOPED = 'max_risk = 3\nlines = ["GPIO2[23]"]\ni2c = ["1:0x48"]\nuart = ["none"]\ncan = ["can0:FAN_*", "can0:0x300"]'
 
 
 @asynccontextmanager
@@ -38,6 +39,10 @@ INSIDE = [
     step("gpio.pulse", line="22", value=1, duration_ms=1),
     step("i2c.read", bus=1, addr="0x48", reg=0, len=2),
     step("i2c.read", bus=1, addr=72, len=1),
+    step("can.send", bus="can0", message="FAN_COMMAND", signals={"Speed": 1}),
+    step("can.send", bus="can0", id=0x300, hex=""),
+    step("can.read", bus="can0", filter=["FAN_*", 0x201], timeout_ms=1),
+    step("can.read", bus="can0", timeout_ms=1),
     step("sys.uptime"),
     step("hw.board"),
 ]
@@ -53,6 +58,11 @@ OUTSIDE = [
     (step("i2c.scan", bus=1), r"1:\* is not in `i2c`"),
     (step("uart.write", port="uart0", text="x"), "uart0 is not in `uart`"),
     (step("uart.read", port="uart0", timeout_ms=1), "uart0 is not in `uart`"),
+    (step("can.send", bus="can0", id=0x301, hex=""), "can0:0x301 is not in `can`"),
+    (step("can.send", bus="can0", id=0x200, hex="00"), "can0:0x200 is not in `can`"),
+    (step("can.read", bus="can0", filter=["ENGINE_DATA"], timeout_ms=1), "can0:ENGINE_DATA is not in `can`"),
+    (step("can.watch", bus="can0", filter=[1], timeout_ms=1), "can0:0x001 is not in `can`"),
+    (step("can.isotp", bus="can0", tx=0x300, rx=0x301, hex="00"), "can0:0x301 is not in `can`"),
 ]
 
 
@@ -83,6 +93,8 @@ async def test_a_sensor_outside_of_the_scope_is_not_read_and_the_lists_show_only
         (bus,) = (await opened.run("hw.i2c.list"))["buses"]
         assert [device["hex"] for device in bus["devices"]] == ["0x48"]
         assert (await opened.run("hw.uart.list"))["ports"] == []
+        (bus,) = (await opened.run("hw.can.list"))["buses"]
+        assert [one["message"] for one in bus["messages"]] == ["FAN_COMMAND", "FAN_STATUS"]
     async with session(tmp_path, 'i2c = ["1:0x50"]') as opened:
         for name in names:
             with pytest.raises(PermissionDenied, match=r"is not in `i2c`"):
@@ -118,6 +130,26 @@ async def test_a_tool_that_does_not_say_what_it_uses_is_refused_in_a_scope_unles
             await alice.run("acme.silent")
         with pytest.raises(PermissionDenied, match=r"PUMP is not in `lines`"):
             await alice.run("acme.other")
+
+
+async def test_a_read_without_a_filter_leaves_out_what_the_scope_does_not_permit(tmp_path):
+    async with session(tmp_path) as opened:
+        bus = opened.board.drivers["can:can0"]
+        await opened.run("can.read", bus="can0", timeout_ms=0)
+        for key in (0x100, 0x201, 0x2FF, 0x300):
+            bus.inject(Frame(key, bytes(8)))
+        answer = await opened.run("can.read", bus="can0", count=2, timeout_ms=9000)
+        assert [frame["id"] for frame in answer["frames"]] == ["0x201", "0x300"]
+
+
+@pytest.mark.parametrize("pattern", ["FAN_*", "can0", ":x", "can0:", ""])
+def test_a_can_scope_that_names_no_bus_or_no_message_is_a_configuration_error(tmp_path, pattern):
+    file = tmp_path / "hearth.toml"
+    file.write_text(f'[[policy]]\nname = "x"\nmatch = {{ any = true }}\ncan = ["{pattern}"]\n')
+    with pytest.raises(ConfigError, match=r"can\[0\]: expected BUS:MESSAGE or BUS:ID such as"):
+        load_config(file)
+    with pytest.raises(ConfigError, match=r"BUS:MESSAGE"):
+        PolicyEntry(name="x", match=Match(any=True), can=[pattern])
 
 
 @pytest.mark.parametrize("address", ["0x48", "1-0x48", "x:1", "1:", ""])

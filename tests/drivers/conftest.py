@@ -6,7 +6,7 @@ import inspect
 import os
 import termios
 import tty
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,15 +20,18 @@ from hearth.drivers.base import Style, finish_now
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.gpio import LineSpec
+from hearth.drivers.linux.can import LinuxCan
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.pwm import LinuxPwm
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.pwm import ChannelSpec, ServoSpec
+from hearth.drivers.sim.can import SimCan
 from hearth.drivers.sim.gpio import SimGpio
 from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102, clock_for
 from hearth.drivers.sim.pwm import SimPwm
 from hearth.drivers.sim.uart import EchoPeer, SimUart
+from hearth.drivers.tools.can import can_tools
 from hearth.drivers.tools.gpio import gpio_tools
 from hearth.drivers.tools.hardware import hardware_tools
 from hearth.drivers.tools.i2c import i2c_tools
@@ -348,6 +351,75 @@ async def uart_bench(request, nursery):
             os.close(far)
 
 
+@frozen(eq=False)
+class CanBench:
+    """A CAN driver under test, and another node of its bus."""
+
+    driver: object
+    say: object
+    """say(frame): the other node sends."""
+    heard: object
+    """heard(): the frames that the other node has received since the last call."""
+    answer: object
+    """answer(tx, rx, function): the other node answers ISO-TP messages by a function of them."""
+    bus_off: object
+    """bus_off(): the controller leaves the bus."""
+    unplug: object
+    plug: object
+
+
+@contextmanager
+def sim_can():
+    driver = SimCan("bench", queue=64)
+    seen = []
+
+    def heard():
+        new, seen[:] = driver.wire[len(seen) :], driver.wire
+        return [(frame.key, frame.data) for frame in new]
+
+    def answer(tx, rx, function):
+        driver.isotp_peers[tx, rx] = function
+
+    def plug():
+        driver.plugged = True
+
+    yield CanBench(driver, driver.inject, heard, answer, lambda: driver.report("bus off"), driver.unplug, plug)
+
+
+@contextmanager
+def vcan():
+    from support.can_bus import BUS_OFF, answering, ip, node, remove as unplug, virtual
+
+    with virtual("vcan9", fd=True) as name, node(name, fd=True) as other, ExitStack() as stack:
+        driver = LinuxCan("bench", name, fd=True, queue=64)
+
+        def say(frame):
+            (other.say_fd if frame.fd else other.say)(frame.key, frame.data)
+
+        def answer(tx, rx, function):
+            stack.enter_context(answering(name, tx, rx, function))
+
+        def plug():
+            ip("add", name, "type", "vcan")
+            ip("set", name, "mtu", "72")
+            ip("set", name, "up")
+
+        yield CanBench(driver, say, other.heard, answer, lambda: other.report(BUS_OFF), lambda: unplug(name), plug)
+
+
+CAN_BENCHES = {"sim": sim_can}
+if os.environ.get("HEARTH_GUEST") == "1":
+    CAN_BENCHES["vcan"] = vcan
+
+
+@pytest.fixture(params=CAN_BENCHES)
+async def can_bench(request):
+    with CAN_BENCHES[request.param]() as bench:
+        bench.driver.open()
+        yield bench
+        bench.driver.close()
+
+
 @define(eq=False)
 class BoardBench:
     """An open board and its hardware tools. Every result is checked against its tool's result_schema."""
@@ -357,7 +429,7 @@ class BoardBench:
     tools: dict = field(factory=dict)
 
     def __attrs_post_init__(self):
-        for tools in (hardware_tools, gpio_tools, i2c_tools, uart_tools, pwm_tools):
+        for tools in (hardware_tools, gpio_tools, i2c_tools, uart_tools, pwm_tools, can_tools):
             self.tools |= {tool.name: tool for tool in tools(self.board)}
 
     def driver(self, bus):

@@ -41,7 +41,7 @@ def two_chips():
 
 
 def test_the_simulated_board_has_a_driver_for_each_bus_and_opens_none(sim):
-    assert list(sim.drivers) == ["gpio:sim", "i2c:1", "uart:uart0", "pwm:sim", "board"]
+    assert list(sim.drivers) == ["gpio:sim", "i2c:1", "uart:uart0", "pwm:sim", "can:can0", "board"]
     assert sim.undriven == ()
     assert (sim.name, sim.description) == ("sim", sim.profile.description)
     with pytest.raises(DeviceError, match="not open"):
@@ -81,7 +81,8 @@ def test_buses_are_found_by_what_callers_call_them(sim):
     assert sim.i2c_bus(1) == "i2c:1"
     assert sim.uart_bus("uart0") == "uart:uart0"
     assert sim.sensor("temperature").bus == "i2c:1"
-    assert [sim.has(kind) for kind in ("gpio", "i2c", "uart", "spi")] == [True, True, True, False]
+    assert sim.can_bus("can0") == "can:can0"
+    assert [sim.has(kind) for kind in ("gpio", "i2c", "uart", "can", "spi")] == [True, True, True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ DESIGN = {
     "hw.i2c.list": 0,
     "hw.uart.list": 0,
     "hw.pwm.list": 0,
+    "hw.can.list": 0,
     "hw.sensor.list": 0,
     "hw.sensor.read": 0,
     "gpio.get": 0,
@@ -39,6 +40,10 @@ DESIGN = {
     "pwm.set": 2,
     "pwm.off": 2,
     "servo.move": 2,
+    "can.send": 2,
+    "can.read": 1,
+    "can.watch": 1,
+    "can.isotp": 2,
     "file.list": 0,
     "file.stat": 0,
     "file.read": 0,
@@ -53,7 +58,7 @@ DESIGN = {
     "sys.uptime": 0,
     "proc.list": 0,
 }
-MINE = [name for name in DESIGN if name.startswith(("hw.", "gpio.", "i2c.", "uart.", "pwm.", "servo."))]
+MINE = [name for name in DESIGN if name.startswith(("hw.", "gpio.", "i2c.", "uart.", "pwm.", "servo.", "can."))]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +124,7 @@ def test_a_name_that_matches_nothing_is_refused_with_what_is_near(board, how, me
 
 def test_a_board_without_a_bus_has_no_tools_for_it_but_always_those_that_say_so():
     board = open_board(parse_profile({"name": "bare", "description": "nothing but files"}, "bare.toml"))
-    absent = ("gpio.", "i2c.", "uart.", "pwm.", "servo.")
+    absent = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "can.")
     assert names(board) == [name for name in DESIGN if not name.startswith(absent)]
     assert names(board, disable=["uart.*"], enable=["gpio.set"]) == names(board)  # one config for many boards
 
@@ -250,6 +255,8 @@ def test_every_tool_declares_itself_fully(tools, name):
         "pwm.set",
         "pwm.off",
         "servo.move",
+        "can.send",
+        "can.isotp",
     )
     flag = "PWM" if kind == "servo" else kind.upper()
     expected = "CAP_SYS_READ" if kind == "hw" else f"CAP_{flag}_{'RW' if writes else 'READ'}"
@@ -285,6 +292,13 @@ GOOD = [
     ("uart.exchange", {"port": "uart0", "data": b64(3), "until": "\r\n", "timeout_ms": 60_000}),
     ("uart.exchange", {"port": "uart0", "data": b64(3), "gap_ms": 60_000}),
     ("uart.control", {"port": "uart0", "rts": True, "dtr": False, "break_ms": 5_000}),
+    ("can.send", {"bus": "can0", "message": "FAN_COMMAND", "signals": {"Speed": {"value": 1, "unit": "percent"}}}),
+    ("can.send", {"bus": "can0", "message": "ENGINE_DATA", "signals": {"Speed": 1, "Temperature": 0, "Mode": "off"}}),
+    ("can.send", {"bus": "can0", "id": "0x18feca00", "hex": "", "timeout_ms": 10_000}),
+    ("can.send", {"bus": "can0", "id": 0x1FFFFFFF, "data": b64(64), "fd": True, "bitrate_switch": False}),
+    ("can.read", {"bus": "can0", "filter": [1, "0x1", "ENGINE_*"], "count": 256, "timeout_ms": 0, "errors": True}),
+    ("can.watch", {"bus": "can0", "count": 10_000_000, "timeout_ms": 600_000, "every_ms": 10}),
+    ("can.isotp", {"bus": "can0", "tx": 1, "rx": "0x2", "data": b64(4095), "padding": 255, "fd": True}),
 ]
 WRONG = [
     ("hw.sensor.read", {}),
@@ -334,6 +348,18 @@ WRONG = [
     ("uart.exchange", {"port": "uart0", "data": b64(1), "timeout_ms": 60_001}),
     ("uart.read", {"port": "uart0", "gap_ms": 0}),
     ("uart.control", {"rts": True}),
+    ("can.send", {"bus": "can0", "id": 0x20000000, "hex": ""}),
+    ("can.send", {"bus": "can0", "id": "123", "hex": ""}),
+    ("can.send", {"bus": "can0", "message": "FAN_COMMAND", "signals": {"Speed": None}}),
+    ("can.send", {"bus": "can0", "message": "FAN_COMMAND", "signals": {"Speed": {"unit": "percent"}}}),
+    ("can.send", {"bus": "can0", "id": 1, "data": b64(70)}),
+    ("can.send", {"id": 1, "hex": ""}),
+    ("can.read", {"bus": "can0", "filter": []}),
+    ("can.read", {"bus": "can0", "filter": "ENGINE_*"}),
+    ("can.read", {"bus": "can0", "count": 257}),
+    ("can.watch", {"bus": "can0", "every_ms": 9}),
+    ("can.isotp", {"bus": "can0", "tx": 1, "hex": "00"}),
+    ("can.isotp", {"bus": "can0", "tx": 1, "rx": 2, "data": ""}),
     ("uart.control", {"port": "uart0", "rts": 1}),
     ("uart.control", {"port": "uart0", "break_ms": 5_001}),
 ]

@@ -185,7 +185,7 @@ BAD = [
     (put("name", value=""), 'name: expected a non-empty string, got ""'),
     (
         put("colour", value="red"),
-        "colour: unknown key; expected tools, discover, interlock, halt, name, description, gpio, i2c, uart, pwm, s",
+        "colour: unknown key; expected tools, discover, interlock, halt, name, description, gpio, i2c, uart, pwm, can",
     ),
     (put("gpio", value={}), "gpio: expected an array of tables, written as [[gpio]]; got an empty table"),
     (put("gpio", value=["x"]), 'gpio: expected an array of tables, written as [[gpio]]; got ["x"]'),
@@ -431,7 +431,7 @@ BAD_REAL = [
     (put("discover", value={"gpio": 1}), "discover.gpio: expected true or false, got 1"),
     (put("discover", value={"sensors": ["hwmon/*"]}), 'discover.sensors: expected true or false, got ["hwmon/*"]'),
     (put("discover", value={"uart": [1]}), "discover.uart[0]: expected a string, got 1"),
-    (put("discover", value={"spi": True}), "discover.spi: unknown key; expected gpio, i2c, uart, pwm, sensors"),
+    (put("discover", value={"spi": True}), "discover.spi: unknown key; expected gpio, i2c, uart, pwm, can, sensors"),
 ]
 
 

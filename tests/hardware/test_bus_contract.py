@@ -15,6 +15,7 @@ import pytest
 import serial
 import trio
 import trio.testing
+from support.can_bus import answering, virtual
 from support.cell import MEMORY, SlowLines
 from support.gpio_sim import GpioSim
 from support.mcp2221 import ADAPTER, Mcp2221, Memory
@@ -25,6 +26,7 @@ from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.queue import Requester, Ticket
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.i2c import Write
+from hearth.drivers.linux.can import LinuxCan
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.pwm import LinuxPwm
@@ -178,7 +180,54 @@ class OnUart:
         return list(self.heard)
 
 
-BENCHES = {"gpio-sim": OnGpioSim, "pwm": OnPwm, "gpio-mcp2221": OnAdaptersLines, "i2c": OnI2c, "uart": OnUart}
+class OnCan:
+    """Transaction n is an ISO-TP exchange with another node of a virtual bus; it stands while that is silent."""
+
+    slow = True
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.heard: list[int] = []
+        self._asked, self._answers = threading.Event(), threading.Event()
+        self._answers.set()
+        name = stack.enter_context(virtual("vcan8"))
+        stack.enter_context(answering(name, 0x7E0, 0x7E8, self._node))
+        stack.callback(self._answers.set)
+        self.driver = LinuxCan("contract", name)
+
+    def _node(self, message):
+        self._asked.set()
+        self._answers.wait(BOUND)
+        self.heard.append(message[0])
+        return b"done" + message
+
+    def op(self, number):
+        async def exchange(driver):
+            assert await driver.isotp(0x7E0, 0x7E8, bytes([number]), timeout_s=BOUND) == b"done" + bytes([number])
+
+        return exchange
+
+    def hold(self):
+        self._asked.clear()
+        self._answers.clear()
+
+    async def reached(self):
+        assert await trio.to_thread.run_sync(self._asked.wait, BOUND)
+
+    def let_go(self):
+        self._answers.set()
+
+    def done(self):
+        return list(self.heard)
+
+
+BENCHES = {
+    "gpio-sim": OnGpioSim,
+    "pwm": OnPwm,
+    "gpio-mcp2221": OnAdaptersLines,
+    "i2c": OnI2c,
+    "uart": OnUart,
+    "can": OnCan,
+}
 
 
 @pytest.fixture(params=BENCHES)

@@ -16,7 +16,9 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 LOCK = (PACKAGING / "requirements.lock").read_text("utf-8")
-ALL = ("build", "run", "hcp", "mcp", "http", "plot", "tui", "test", "fuzz", "dev", "sbom", "site", "installers")
+ALL = (
+    "build", "run", "can", "hcp", "mcp", "http", "plot", "tui", "test", "fuzz", "dev", "sbom", "site", "installers",
+)  # fmt: skip
 OURS_OR_PIPS = {"hearthd", "pip", "setuptools"}
 """What `python -m venv` brings in its own version; the setuptools that builds is looked at by itself."""
 
@@ -52,7 +54,7 @@ def test_what_is_installed_here_is_what_the_lock_has(lock) -> None:
     assert ours.items() <= names(LOCK).items()
 
 
-SETS = [("run",), ("run", "hcp", "mcp"), ("run", "hcp", "mcp", "plot", "tui", "test", "fuzz", "dev")]
+SETS = [("run",), ("run", "hcp", "mcp"), ("run", "can", "hcp", "mcp", "plot", "tui", "test", "fuzz", "dev")]
 
 
 @pytest.mark.parametrize("sets", SETS, ids=" ".join)
@@ -109,7 +111,7 @@ def test_printing_needs_nothing_but_python() -> None:
 
 
 def test_a_set_that_there_is_not_is_refused(lock) -> None:
-    with pytest.raises(SystemExit, match="tests is no set of requirements; there are build, dev"):
+    with pytest.raises(SystemExit, match="tests is no set of requirements; there are build, can, dev"):
         lock.requirements("run", "tests")
 
 

@@ -23,7 +23,7 @@ PACKAGING = ROOT / "packaging"
 SERVICE, SOCKET = PACKAGING / "systemd" / "hearth.service", PACKAGING / "systemd" / "hearth.socket"
 SYSUSERS, TMPFILES = PACKAGING / "sysusers.d" / "hearth.conf", PACKAGING / "tmpfiles.d" / "hearth.conf"
 RULES = PACKAGING / "udev" / "60-hearth.rules"
-EXPOSURE = 15
+EXPOSURE = 17
 """Tenths, as --threshold= counts."""
 
 needs_systemd = pytest.mark.skipif(
@@ -63,7 +63,7 @@ def test_every_unit_of_ours_that_a_text_names_is_one_that_is_shipped() -> None:
 
 
 @needs_systemd
-def test_the_service_is_exposed_no_more_than_1_5_by_systemds_measure() -> None:
+def test_the_service_is_exposed_no_more_than_1_7_by_systemds_measure() -> None:
     done = run("systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE}", SERVICE)
     assert done.returncode == 0, done.stdout
     level = re.search(r"exposure level for hearth\.service: (\d+\.\d)", done.stdout)
@@ -299,7 +299,7 @@ def test_the_page_installs_every_file_by_hand_that_the_package_has() -> None:
     }
     assert named == here
     assert "ExecStart=/usr/bin/hearthd " in SERVICE.read_text("utf-8"), "what the page's sed looks for"
-    assert "exposure is 1.5" in OPERATIONS
+    assert "exposure is 1.7" in OPERATIONS
 
 
 def test_who_reports_a_hole_is_sent_to_one_page() -> None:
