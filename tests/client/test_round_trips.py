@@ -98,9 +98,9 @@ async def fail_and_take_back(session: ClientSession) -> None:
     assert done.steps[0].rolled_back is True
 
 
-async def a_hundred_at_once(session: ClientSession) -> None:
+async def fifty_at_once(session: ClientSession) -> None:
     async with trio.open_nursery() as nursery:
-        for _ in range(100):
+        for _ in range(50):
             nursery.start_soon(run, session)
 
 
@@ -140,7 +140,7 @@ TRIO: list[tuple[Callable[[ClientSession], Awaitable[None]], list[str]]] = [
     (wait_and_then_read_the_events, RUN),
     (fail, RUN),
     (fail_and_take_back, RUN),
-    (a_hundred_at_once, RUN * 100),
+    (fifty_at_once, RUN * 50),
     (leave_it_to_itself, RUN),
     (prepare_and_execute, ["plan.prepare", "plan.execute"]),
     (run_dry, GET),
