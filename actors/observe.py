@@ -85,9 +85,13 @@ class ObserverLog:
     metrics: Metrics | None = None
     ended = False
 
-    def __init__(self, state: Callable[[], Mapping[str, Any]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, state: Callable[[], Mapping[str, Any]], clock: Callable[[], float], attached: Callable[[], None]
+    ) -> None:
+        """`attached` is called for each reader: one of this process may come some time after its subscription."""
         self._state = state
         self._clock = clock
+        self._attached = attached
         self.stream = ""
         self.last_seq = 0
         self._lines: deque[bytes] = deque()
@@ -124,6 +128,7 @@ class ObserverLog:
     def attach(self, reader: Reader) -> None:
         """See History. A reader is always notified: a snapshot may be due to it."""
         self.readers[reader] = None
+        self._attached()
         reader.notify()
 
     def detach(self, reader: Reader) -> None:
@@ -184,7 +189,7 @@ class Observer:
     """By kind: what the next event has."""
 
     def __attrs_post_init__(self) -> None:
-        self.log = ObserverLog(self.state, self._clock)
+        self.log = ObserverLog(self.state, self._clock, lambda: self._woken.set())
         roles = {(one.bus, one.offset): "halt input" for one in self._halt_spec.inputs}
         roles |= {(one.bus, one.offset): "stop sequence" for one in self._halt_spec.sequence}
         if (beat := self._halt_spec.heartbeat) is not None:
