@@ -340,12 +340,7 @@ def can_tools(board: Board) -> list[Tool]:
     }
     wanted = schemas.listed(
         'only these: identifiers, names of messages, or patterns over names such as "ENGINE_*"; left out: all',
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 0, "maximum": MAX_EXTENDED},
-                {"type": "string", "minLength": 1, "maxLength": 128},
-            ]
-        },
+        {"type": ["integer", "string"], "minimum": 0, "maximum": MAX_EXTENDED, "minLength": 1, "maxLength": 128},
     )
     wanted = {**wanted, "minItems": 1, "maxItems": MOST_FILTERED}
     frame = schemas.json_object("id, data, hex, timestamp_us, message, signals {name: {value, unit, name}}, fd, error")

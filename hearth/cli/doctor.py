@@ -340,7 +340,7 @@ def hardware_checks(found: Mapping[str, Any]) -> Iterator[Check]:
     for kind, key, tell in (*kinds, ("pwm", "pwm", _pwm)):
         for entry in found[key]:
             yield _device(kind, f"{entry['node']} {tell(entry)}", entry, told_apart=profile is None)
-    for can in found["cans"]:
+    for can in found.get("cans", ()):
         fd = ", CAN FD" if can["fd"] else ""
         told = f"{can['node']}{fd}: {can['problem'] or 'up'}"
         yield Check("OK" if can["problem"] is None else "WARN", "can", told, can["cure"])
