@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
 LATENCY_BOUNDS: Final = (0.000_25, 0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)
 """Seconds: the inclusive upper bounds of the histogram's classes; one more class has no bound."""
@@ -38,6 +38,23 @@ class Latencies:
         """Count one step."""
         self.classes[bisect_left(LATENCY_BOUNDS, seconds)] += 1
         self.seconds += seconds
+
+
+class _Connected:
+    """One connection while it is counted: no generator, because every idle connection has one of these."""
+
+    __slots__ = ("_carrier", "_metrics")
+
+    def __init__(self, metrics: Metrics, carrier: str) -> None:
+        self._metrics = metrics
+        self._carrier = carrier
+
+    def __enter__(self) -> None:
+        self._metrics.connections[self._carrier] += 1
+        self._metrics.connected[self._carrier] += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._metrics.connected[self._carrier] -= 1
 
 
 @define(eq=False)
@@ -84,12 +101,6 @@ class Metrics:
         elif event == "task.finish":
             self.tasks[status] += 1
 
-    @contextmanager
-    def connection(self, carrier: str) -> Iterator[None]:
+    def connection(self, carrier: str) -> AbstractContextManager[None]:
         """Count a connection while the body runs."""
-        self.connections[carrier] += 1
-        self.connected[carrier] += 1
-        try:
-            yield
-        finally:
-            self.connected[carrier] -= 1
+        return _Connected(self, carrier)

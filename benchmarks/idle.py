@@ -6,7 +6,7 @@ import select
 from statistics import median
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from benchmarks import websocket
 from benchmarks.load import RECEIVE_SIZE, Client, ClientT, connected, to_keep
@@ -15,34 +15,38 @@ from benchmarks.report import Row
 from benchmarks.websocket import WebSocketClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from benchmarks.load import Load, Round
     from benchmarks.rates import Effort
     from benchmarks.servers import Server, Servers
 
 
-@define
-class Beside:
-    """A load beside idle connections, whose pings are answered between its rounds."""
+GROUP = 200
+"""Connections that are made before pings are answered again: all of them may take longer than a peer may be silent."""
 
-    load: Load
-    idle: Sequence[WebSocketClient]
-    answered: int = 0
-    _by_number: dict[int, WebSocketClient] = field(init=False)
-    _epoll: select.epoll = field(init=False, factory=select.epoll)
 
-    def __attrs_post_init__(self) -> None:
-        self._by_number = {client.socket.fileno(): client for client in self.idle}
-        for number in self._by_number:
-            self._epoll.register(number, select.EPOLLIN)
+class IdleClients:
+    """Idle WebSocket connections. They stay if `answer` is called more often than a peer may be silent (40 s)."""
 
-    def run(self, seconds: float) -> Round:
-        """See Load."""
-        self._answer()
-        return self.load.run(seconds)
+    def __init__(self) -> None:
+        self.answered = 0
+        self._by_number: dict[int, WebSocketClient] = {}
+        self._epoll = select.epoll()
 
-    def _answer(self) -> None:
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def add(self, address: str, number: int) -> None:
+        """Make more of them, each of which has had an answer."""
+        for start in range(0, number, GROUP):
+            for client in _greeted(WebSocketClient, address, min(GROUP, number - start)):
+                self._by_number[client.socket.fileno()] = client
+                self._epoll.register(client.socket.fileno(), select.EPOLLIN)
+            self.answer()
+
+    def answer(self) -> None:
+        """Answer the pings that have come. Raises RuntimeError for anything else that has come."""
         while ready := self._epoll.poll(0):
             for number, _ in ready:
                 client = self._by_number[number]
@@ -57,8 +61,26 @@ class Beside:
                     self.answered += 1
 
     def close(self) -> None:
-        """Hang up; the idle ones stay."""
+        """Hang up."""
         self._epoll.close()
+        for client in self._by_number.values():
+            client.close()
+
+
+@define
+class Beside:
+    """A load beside idle connections, whose pings are answered between its rounds."""
+
+    load: Load
+    idle: IdleClients
+
+    def run(self, seconds: float) -> Round:
+        """See Load."""
+        self.idle.answer()
+        return self.load.run(seconds)
+
+    def close(self) -> None:
+        """Hang up; the idle ones stay."""
         self.load.close()
 
 
@@ -68,35 +90,42 @@ class Idle:
 
     name: str
     what: str
+    goal: float
 
     def __call__(self, servers: Servers, effort: Effort) -> Iterator[Row]:
         """Measure."""
-        full = servers.hearthd(self.name, websocket=True)
+        # All of them are of one principal, which may not retain as much as a daemon for thousands of them needs.
+        full = servers.hearthd(self.name, websocket=True, limits=f"max_retained_bytes = {1 << 30}")
         few = max(1, effort.idle // 10)
         lines: list[Client] = []
-        idle: list[WebSocketClient] = []
+        idle = IdleClients()
         try:
             lines += _greeted(Client, full.address, few)
             before = full.memory()
             lines += _greeted(Client, full.address, few)
             unix = (full.memory() - before) / few
-            idle += _greeted(WebSocketClient, full.over_websocket(), few)
+            bare = _bare(servers.floor("echo"), few)
+            empty = servers.hearthd("os-ws", websocket=True)
+            idle.add(full.over_websocket(), few)
             before = full.memory()
-            idle += _greeted(WebSocketClient, full.over_websocket(), effort.idle)
+            idle.add(full.over_websocket(), effort.idle)
             yield Row(
                 self.name,
                 self.what,
                 (full.memory() - before) / effort.idle / 1024,
                 "KiB",
+                self.goal,
+                "at most",
                 note=f"{effort.idle:,} of them at a time; a Unix connection to the same daemon {unix / 1024:.1f} KiB, "
-                f"bare trio-websocket {_bare(servers.floor('echo'), few) / 1024:.1f} KiB",
+                f"bare trio-websocket {bare / 1024:.1f} KiB",
             )
-            yield self._beside(idle, full, servers.hearthd("os-ws", websocket=True), effort)
+            yield self._beside(idle, full, empty, effort)
         finally:
-            for client in (*lines, *idle):
+            idle.close()
+            for client in lines:
                 client.close()
 
-    def _beside(self, idle: list[WebSocketClient], full: Server, empty: Server, effort: Effort) -> Row:
+    def _beside(self, idle: IdleClients, full: Server, empty: Server, effort: Effort) -> Row:
         busy = Side(full, Beside(websocket.answers(full.over_websocket(), 1), idle))
         quiet = Side(empty, websocket.answers(empty.over_websocket(), 1))
         others = by_turns([quiet, busy], effort)
@@ -136,4 +165,4 @@ def _greeted(connect: type[ClientT], address: str, number: int) -> list[ClientT]
     return clients
 
 
-IDLE = [Idle("ws-idle", "an idle WebSocket connection")]
+IDLE = [Idle("ws-idle", "an idle WebSocket connection", 24)]

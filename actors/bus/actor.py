@@ -3,7 +3,7 @@
 A transaction runs in the bus's own task or thread, never in the requester's, so that cancelling a requester cannot
 reach it. (An INLINE transaction may run in place in the requester's turn, where no checkpoint lets a cancellation in.)
 The bus takes one ticket at a time (a pool: `width` at a time), runs it whole, and answers it. It does not know what a
-transaction means. See `queue` for the contract of tickets.
+transaction means. See `queue` for the contract of tickets, and `threads` for the one of drivers that block.
 
 States of a bus:
 
@@ -50,7 +50,8 @@ from hearth.actors.bus.queue import (
     left_to_halt,
     make_safe_instead,
 )
-from hearth.actors.bus.workers import CLOSE_LIMIT, ThreadWorker, Worker, close_driver, open_driver, open_worker
+from hearth.actors.bus.threads import BusThreads, Returned, ThreadLanes
+from hearth.actors.bus.workers import CLOSE_LIMIT, TaskWorker, ThreadWorker, Worker, close_driver, open_driver
 from hearth.drivers.base import BaseDriver, Style
 from hearth.errors import (
     DeviceError,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bus.limits import LineLimits
     from hearth.actors.bus.loop_thread import LoopThread
+    from hearth.actors.bus.workers import Joined
     from hearth.actors.mailbox import Slot
     from hearth.drivers.base import Driver
     from hearth.drivers.gpio import LineState
@@ -110,17 +112,18 @@ class Bus:
         self.guard.halt = self._halt_flag.check
         self._held: ResourceBusy | None = None
         """Set while the bus is down because another process holds its device."""
-        self._queue = TicketQueue(queue_bound)
+        self._queue = TicketQueue(queue_bound, self._unprepare)
         self._audit = audit
         # Lanes that wait for a ticket. `_wake` reschedules one of them, which then takes the next ticket itself.
         self._idle: list[trio.lowlevel.Task] = []
+        # The tickets that lanes run; of a bus with threads, those within their reach too, until they are answered.
         self._current: list[Ticket] = []
         self._inline = driver.style is Style.INLINE
         # Set by a transaction that ran in place: the bus crashes on it in its own turn, not in the requester's.
         self._crash: Exception | None = None
         self._driven = DrivenOutputs(bus_id, outputs_file or OutputsFile(), audit, self.guard.kept)
         self.transactions = 0
-        """The number of transactions that have begun."""
+        """The number of transactions that have begun; one in a thread counts when the bus has its outcome."""
         self.waited = 0.0
         """Seconds that tickets and leases waited for their turn, in total."""
         self.worked = 0.0
@@ -128,6 +131,8 @@ class Bus:
         self._overdue = 0
         self._waits: set[trio.CancelScope] = set()
         self._workers: list[Worker] = []
+        # The lanes of a driver that blocks.
+        self._lanes = self._thread_lanes() if driver.style is Style.THREAD else None
         self._abandoned = False
         self._loops: list[LoopThread] = []
         # The worker of an INLINE driver while loops use it too.
@@ -257,6 +262,8 @@ class Bus:
         Outputs are forgotten only when they are safe: until then each opening of the bus, and the next run, tries
         again. A requester that does not wait for the ticket sets `unattended`; the bus then records the outcome itself.
         """
+        # The outputs of tickets within reach of a thread are not driven yet.
+        self._recall()
         if not self._driven.leave(session_id, hands_over=hands_over):
             return None
         waiting = self._queue.safe_state_ticket(session_id)
@@ -281,6 +288,7 @@ class Bus:
         The outputs belong to the halt from now on: neither the end of a session nor an undo moves them. Those that are
         `apart` are left for a later call. A bus that is wedged, or not there, makes them safe as soon as it can.
         """
+        self._recall()
         if self._driven.halt(also) and self.state != "closed":
             ticket = HaltTicket(Requester(HALT, "", ""), limit=SAFE_STATE_LIMIT, apart=apart)
             ticket.asked_at = trio.current_time()
@@ -341,9 +349,9 @@ class Bus:
         if self.driver.style is Style.INLINE and self._beside is None:
             # No transaction runs now: it would have this thread.
             self._beside, self._inline = ThreadWorker(), False
-        worker = self._beside or self._workers[0]
-        assert isinstance(worker, ThreadWorker)
-        loop.turn = worker.share()
+        sharing = self._beside or self._lanes
+        assert sharing is not None, "a driver that is not ASYNC"
+        loop.turn = sharing.share()
         self._loops.append(loop)
 
     def reclaim(self, loop: LoopThread) -> None:
@@ -423,7 +431,10 @@ class Bus:
         ticket.fill(None)
 
     def _wake(self) -> None:
-        if self._idle:
+        """Let an idle lane look at the queue; call it after each change there."""
+        if self._lanes is not None:
+            self._lanes.wake()
+        elif self._idle:
             # The lane leaves the list here and not when it runs, so it is never rescheduled twice. Lanes that are busy
             # need no wake-up: they look at the queue when they have finished.
             trio.lowlevel.reschedule(self._idle.pop())
@@ -481,7 +492,8 @@ class Bus:
 
     def _note_clamped(self, ticket: Ticket) -> None:
         """Record the values that a transaction has written in place of others."""
-        ticket.clamped, self.guard.clamped = self.guard.clamped, []
+        if self.guard.clamped:
+            ticket.clamped, self.guard.clamped = self.guard.clamped, []
         whose = ticket.requester
         ids = {"session_id": whose.session_id, "task_id": whose.task_id}
         self._audit("limit.clamped", bus=self.bus_id, **ids, clamped=ticket.clamped)
@@ -532,7 +544,7 @@ class Bus:
             # A halt whose outputs all wait for their turn in the stop sequence has nothing to report.
             report = ticket.unattended and (error is not None or bool(ticket.outputs))
             self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, report=report)
-        if self.guard.clamped:
+        if self.guard.clamped or ticket.clamped:
             self._note_clamped(ticket)
         if error is None:
             ticket.fill(value)
@@ -551,17 +563,21 @@ class Bus:
             if isinstance(self.driver, BaseDriver):
                 self.driver.halted = self._halt_flag.halted
             await open_driver(self.driver)
-            workers: list[Worker] = []
+            users: list[Joined] = []
             try:
                 async with trio.open_nursery() as nursery:
                     # A pump that raises, because the device has gone, cancels the lanes and so brings the bus down. A
                     # transaction in flight still finishes first: its lane waits shielded.
                     nursery.start_soon(self.driver.pump)
-                    for _ in range(self.driver.width):
-                        worker = open_worker(self.driver, nursery)
-                        if worker is not None:
-                            workers.append(worker)
-                        nursery.start_soon(self._serve, worker)
+                    if self._lanes is not None:
+                        threads = BusThreads(
+                            self.driver.width, self._queue.ahead, self._run_in_thread, device=self.driver.shares
+                        )
+                        users.append(threads)
+                        nursery.start_soon(self._lanes.attend, threads)
+                        nursery.start_soon(self._lanes.hand_over)
+                    for _ in range(self.driver.width if self._lanes is None else 0):
+                        nursery.start_soon(self._serve, None if self._inline else TaskWorker(nursery))
                     self.guard.opened()
                     # Queue safe states before the bus is ready, so that they run before any new request.
                     self._retry_safe_states()
@@ -569,7 +585,8 @@ class Bus:
                         for line in lines.overdue(trio.current_time()):
                             self._end_in_time(lines, line)
                         nursery.start_soon(keep_lines, self.guard, lines, partial(self._end_in_time, lines))
-                    self.state, self.reason = "ready", None
+                    if not self._abandoned:
+                        self.state, self.reason = "ready", None
                     task_status.started()
             except BaseException as error:
                 # Before the driver is closed: closing may take long, and no requester has to wait for it.
@@ -577,7 +594,7 @@ class Bus:
                 raise
             finally:
                 self._end_loops()
-                await close_driver(self.bus_id, self.driver, [*workers, *self._loops], wait=not self._abandoned)
+                await close_driver(self.bus_id, self.driver, [*users, *self._loops], wait=not self._abandoned)
         except BaseException as error:
             # For a failure of `open` or `close` too, which the handler inside has not seen.
             self._down(error)
@@ -606,6 +623,7 @@ class Bus:
         self._refuse_queued(for_good=self.state == "closed")
 
     def _refuse_queued(self, *, for_good: bool = False) -> None:
+        self._recall()
         for ticket in self._queue.refuse_all(for_good=for_good):
             self._finish(ticket, error=self.unavailable(ticket.requester))
 
@@ -619,7 +637,8 @@ class Bus:
         self._given_up = True
         for pause in self._pauses:
             pause.cancel()
-        if self._current:
+        self._recall()
+        if self._current if self._lanes is None else self._lanes.running:
             self.reason = "the runtime ended before its last transaction returned"
         elif self.state == "ready":
             return
@@ -631,6 +650,8 @@ class Bus:
             scope.cancel()
         for worker in self._workers:
             worker.abandon()
+        if self._lanes is not None:
+            self._lanes.give_up(self._given_up_error)
 
     @trio.lowlevel.enable_ki_protection
     async def _serve(self, worker: Worker | None) -> None:
@@ -712,33 +733,16 @@ class Bus:
         outcome: Slot[Any] = worker.submit(partial(op, self._face))
         if await self._returned(outcome, deadline=ticket.begun_at + ticket.limit):
             return await outcome.get()
-        # A pool still serves while one of its lanes is free; it is wedged when all are overdue.
-        self._overdue += 1
-        if self._overdue >= self.driver.width and not self._abandoned:
-            self._wedge(ticket)
+        self._is_overdue(ticket)
         try:
             if not await self._returned(outcome):
-                raise DeviceError(
-                    f"the runtime ended before the transaction on {self.bus_id} returned",
-                    effect="unknown",
-                    data={"bus": self.bus_id},
-                )
+                raise self._given_up_error()
             value = await outcome.get()
         finally:
-            # However the wait ended, this lane is no longer overdue, so a pool or a bus of one lane can serve again.
-            self._overdue -= 1
-            if self.state == "wedged" and not self._abandoned:
-                self.state, self.reason = "ready", None
-                self._audit("bus.reopened", bus=self.bus_id, reason="the overdue transaction returned")
-        if isinstance(ticket, SafeStateTicket):
-            return value  # outputs that are safe late are safe, and the requester must learn which ones they are
-        # The effect has happened. The requester gets an error all the same, because it asked for a limit.
-        took = round((trio.current_time() - ticket.begun_at) * 1000, 3)
-        raise TimedOut(
-            f"the transaction on {self.bus_id} took {took:.0f} ms, its limit is {ticket.limit * 1000:.0f} ms",
-            effect="done",
-            data={"bus": self.bus_id, "took_ms": took, "limit_ms": ticket.limit * 1000, "result": _json(value)},
-        )
+            self._is_back()
+        if (late := self._too_late(ticket, value)) is not None:
+            raise late
+        return value
 
     async def _returned(self, outcome: Slot[Any], *, deadline: float = math.inf) -> bool:
         """Wait for a transaction, shielded from this task's own cancellation; False if the deadline came first."""
@@ -753,7 +757,13 @@ class Bus:
                 self._waits.discard(scope)
         return outcome.filled
 
-    def _wedge(self, ticket: Ticket) -> None:
+    # --- transactions past their limit
+
+    def _is_overdue(self, ticket: Ticket) -> None:
+        """Note that a transaction is past its limit. A pool serves on while one of its lanes is free."""
+        self._overdue += 1
+        if self._overdue < self.driver.width or self._abandoned:
+            return
         self.state = "wedged"
         self.reason = f"a transaction has not returned within its limit of {ticket.limit * 1000:.0f} ms"
         self._audit(
@@ -764,6 +774,105 @@ class Bus:
             task_id=ticket.requester.task_id,
         )
         self._refuse_queued()
+
+    def _is_back(self) -> None:
+        """Note that an overdue transaction has returned or was given up: a pool, or a bus of one lane, serves again."""
+        self._overdue -= 1
+        if self.state == "wedged" and not self._abandoned:
+            self.state, self.reason = "ready", None
+            self._audit("bus.reopened", bus=self.bus_id, reason="the overdue transaction returned")
+
+    def _too_late(self, ticket: Ticket, value: Any) -> TimedOut | None:
+        """Return the error of a transaction that returned after its limit, with the result."""
+        if isinstance(ticket, SafeStateTicket):
+            return None  # outputs that are safe late are safe, and the requester must learn which ones they are
+        # The effect has happened. The requester gets an error all the same, because it asked for a limit.
+        took = round((trio.current_time() - ticket.begun_at) * 1000, 3)
+        return TimedOut(
+            f"the transaction on {self.bus_id} took {took:.0f} ms, its limit is {ticket.limit * 1000:.0f} ms",
+            effect="done",
+            data={"bus": self.bus_id, "took_ms": took, "limit_ms": ticket.limit * 1000, "result": _json(value)},
+        )
+
+    def _given_up_error(self) -> DeviceError:
+        text = f"the runtime ended before the transaction on {self.bus_id} returned"
+        return DeviceError(text, effect="unknown", data={"bus": self.bus_id})
+
+    # --- a bus with threads
+
+    def _thread_lanes(self) -> ThreadLanes:
+        return ThreadLanes(
+            self._queue,
+            self.driver.width,
+            self._current,
+            held=lambda output: bool(self._driven.holders(output)),
+            prepare=self._prepare,
+            grant=self._grant,
+            answer=self._answer,
+            overdue=self._is_overdue,
+            back=self._is_back,
+        )
+
+    def _recall(self) -> None:
+        """Take all tickets back that wait within reach of a thread and have not begun."""
+        if self._lanes is not None:
+            self._lanes.recall()
+
+    def _prepare(self, ticket: Ticket) -> bool:
+        """Do what comes before a transaction in a thread; return False if that has refused the ticket."""
+        assert ticket.op is not None, "a lease is granted"
+        try:
+            if isinstance(ticket, SafeStateTicket):
+                ticket.begin(self._driven.of(ticket.requester.session_id))
+            else:
+                ticket.op = self._enter_output(ticket, ticket.op)
+        except RpcError as error:
+            self._finish(ticket, error=error)
+            return False
+        except BaseException as error:
+            self._finish(ticket, error=self._crash_error(error))
+            raise
+        return True
+
+    def _unprepare(self, ticket: Ticket) -> None:
+        """Undo `_prepare` for a plain ticket that is taken back."""
+        self._current.remove(ticket)
+        if ticket.former_holders is not None:
+            self._driven.unclaim(ticket.drives, ticket.requester, ticket.former_holders)
+            ticket.former_holders = ticket.held_by = None
+
+    def _run_in_thread(self, ticket: Ticket) -> Any:
+        """Run a transaction, in a thread; return its value, or a coroutine. Raises what it raises."""
+        # The halt may have come since `_prepare`. Tickets that are not plain begin as soon as they are prepared.
+        if ticket.risk and ticket.plain and (refusal := self._halt_flag.refusal(ticket.requester)) is not None:
+            raise refusal
+        assert ticket.op is not None, "a lease is granted"
+        try:
+            return ticket.op(self._face)
+        finally:
+            if self.guard.clamped:
+                # Before the next transaction begins.
+                ticket.clamped, self.guard.clamped = self.guard.clamped, []
+
+    def _answer(self, returned: Returned) -> BaseException | None:
+        """Answer a ticket whose transaction has ended in a thread, or is given up; return a bug that it has shown."""
+        ticket, value, error = returned.ticket, returned.value, returned.error
+        self.transactions += 1
+        self.waited += ticket.begun_at - ticket.asked_at
+        self.worked += returned.ended_at - ticket.begun_at
+        if returned.late and error is None:
+            error = self._too_late(ticket, value)
+        try:
+            if error is None and type(value) is WentSafe:
+                value = self._went_safe(ticket, value)
+        except RpcError as unsafe:
+            error = unsafe
+        if error is None or isinstance(error, RpcError):
+            self._finish(ticket, value, error=error)
+            return None
+        # A bug in a driver or tool, which the supervisor will contain. The requester must not wait for ever.
+        self._finish(ticket, error=self._crash_error(error))
+        return error
 
 
 async def make_safe(

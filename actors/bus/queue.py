@@ -3,12 +3,15 @@
 This module decides order and admission only. It runs no driver, keeps no time and never waits; `actor.Bus` does that.
 
 Theory of operation. A ticket is one transaction that a task asks of a bus, or one lease on the bus. It is also a
-`Slot`: the requester waits in `ticket.get()`, and the bus fills the slot. Its states, which only move forward:
+`Slot`: the requester waits in `ticket.get()`, and the bus fills the slot. Its states, which only move forward
+(but for a HANDED one that is taken back):
 
-    QUEUED ----> BEGUN ----> DONE        begun by the bus, answered by the bus
+    QUEUED ------------> BEGUN ----> DONE    begun by the bus, answered by the bus
+       |  ^               ^
+       |  +--> HANDED ----+                  within reach of the bus's threads (see `threads`); one of them begins it
        |
-       +-------> WITHDRAWN               by `Ticket.abort`, when the requester is cancelled
-       +-------> DONE                    refused by the bus, which is wedged, down or closed: it never begins
+       +-------> WITHDRAWN                   by `Ticket.abort`, when the requester is cancelled
+       +-------> DONE                        refused by the bus, which is wedged, down or closed: it never begins
 
 A lease is a ticket without an operation: it is answered when it begins and stays BEGUN; `release` ends it.
 
@@ -16,14 +19,18 @@ A lease is a ticket without an operation: it is answered when it begins and stay
 The bus contract is `Ticket.abort`, which Trio calls when the task that waits in `get()` is cancelled:
 
 - QUEUED: the ticket is withdrawn and never begins. The requester's wait ends at once. The hardware is untouched.
+- HANDED: the ticket is in `TicketQueue.ahead`, from which a thread may be taking it at this moment. A ticket belongs to
+  the side that has removed it from that deque, and a deque removes an item once. If `abort` has removed it, no thread
+  can begin it: it is withdrawn. If `abort` does not find it, a thread has taken it: it is BEGUN.
 - BEGUN: the ticket cannot be withdrawn. `abort` returns False, so the cancelled task keeps waiting until the bus has
   filled the slot. It then has the true outcome, and no transaction is ever torn: a requester never ends while its
   operation still moves the hardware. `on_cancel` may ask a long operation to end early.
 - A `SafeStateTicket` lets its requester go and stays in the queue: the outputs must reach their safe state anyway.
 
 Who calls what. Everything here runs in the Trio thread, and no method has a checkpoint, so each call is atomic for
-other tasks. Requesters create tickets and pass them to `Bus.request`. Only the bus calls `put`, `take`, `grant`,
-`release` and `refuse_all`, and only the bus sets BEGUN and DONE. Only `abort` sets WITHDRAWN.
+other tasks. Requesters create tickets and pass them to `Bus.request`. Only the bus calls the methods of the queue, and
+only the bus sets BEGUN and DONE. Only `abort` sets WITHDRAWN. The threads of a bus touch nothing here but the left end
+of `ahead`, and the tickets that they take from there.
 
 What is guaranteed:
 
@@ -145,11 +152,12 @@ class GiveBack:
 class State(enum.Enum):
     """The states of a ticket; see the module's theory of operation."""
 
-    # Forward only. Between QUEUED and BEGUN there is no checkpoint, so a ticket is never withdrawn while it begins.
+    # Between QUEUED and BEGUN there is no checkpoint, so a ticket is never withdrawn while it begins.
     QUEUED = 0
-    BEGUN = 1
-    WITHDRAWN = 2
-    DONE = 3
+    HANDED = 1
+    BEGUN = 2
+    WITHDRAWN = 3
+    DONE = 4
 
 
 @define(eq=False)
@@ -191,11 +199,18 @@ class Ticket(Slot[Any]):
             return self.priority > other.priority
         return self.order < other.order
 
+    @property
+    def plain(self) -> bool:
+        """True if what the bus does before it begins can be taken back: it may wait within reach of a thread."""
+        return self.gives_back is None and not self.must_run and not callable(self.drives)
+
     def abort(self) -> bool:
         """Withdraw a ticket that is queued; return False for one that has begun, so that its requester keeps waiting.
 
         Called when the requester is cancelled.
         """
+        if self.state is State.HANDED and self.queue is not None:
+            self.queue.take_back(self)
         if self.state is not State.QUEUED:
             # It may be moving the hardware now. Ending the wait here would leave the requester without its outcome.
             if self.on_cancel is not None:
@@ -330,26 +345,35 @@ async def _make_safe_instead(
 
 
 class TicketQueue:
-    """The tickets that wait for one bus.
+    """The tickets that wait for one bus, and those that its threads may begin.
 
     Order: `must_run` tickets first, which neither bound nor lease holds up, because they take a started effect back.
     Then, while the bus is leased, only those of the lease's holder. The bound does not hold these up either: tickets
     that wait for the end of the lease must not keep its holder out. Else by priority, then first come, first served.
     """
 
-    __slots__ = ("_bound", "_heap", "_holders", "_must", "_order", "depth", "lease")
+    __slots__ = ("_bound", "_heap", "_holders", "_must", "_order", "_taken_back", "_waiting", "ahead", "lease")
 
-    def __init__(self, bound: int) -> None:
+    def __init__(self, bound: int, taken_back: Callable[[Ticket], None] = lambda _ticket: None) -> None:
         self._bound = bound
+        # Called with each ticket that is taken back from the reach of threads, before it is queued or withdrawn.
+        self._taken_back = taken_back
+        self.ahead: deque[Ticket] = deque()
+        """The tickets within reach of the bus's threads, in order. A thread begins the leftmost one by removing it."""
         # Three queues, in the order in which `take` empties them: `_must`, `_holders`, `_heap`.
         self._heap: list[Ticket] = []
         self._holders: deque[Ticket] = deque()
         self._must: deque[Ticket] = deque()
         self._order = 0
         # The live tickets in `_heap` and `_holders`; withdrawn ones, and those that must run, do not count.
-        self.depth = 0
+        self._waiting = 0
         self.lease: Ticket | None = None
         """The ticket whose requester holds the bus exclusively."""
+
+    @property
+    def depth(self) -> int:
+        """The number of tickets that have not begun, without those that must run."""
+        return self._waiting + len(self.ahead)
 
     @property
     def full(self) -> bool:
@@ -376,7 +400,7 @@ class TicketQueue:
                     self._heap = [waiting for waiting in self._heap if waiting.state is State.QUEUED]
                     heapify(self._heap)
                 heappush(self._heap, ticket)
-            self.depth += 1
+            self._waiting += 1
         # Last: a ticket that was refused above has no place that `abort` would free.
         ticket.queue = self
 
@@ -404,7 +428,7 @@ class TicketQueue:
         """Free the place of a ticket that was withdrawn."""
         # Tickets that must run were never counted: no bound holds them up.
         if not ticket.must_run:
-            self.depth -= 1
+            self._waiting -= 1
 
     def take(self) -> Ticket | None:
         """Remove and return the next ticket to begin, or None. The caller passes a lease (`op` None) to `grant`."""
@@ -417,7 +441,7 @@ class TicketQueue:
             ticket = self._holders.popleft()
             # A withdrawn one is dropped: `withdrawn` has freed its place.
             if ticket.state is State.QUEUED:
-                self.depth -= 1
+                self._waiting -= 1
                 return ticket
         # Under a lease the other tickets wait in the heap until its end.
         if self.lease is not None:
@@ -425,9 +449,64 @@ class TicketQueue:
         while self._heap:
             ticket = heappop(self._heap)
             if ticket.state is State.QUEUED:
-                self.depth -= 1
+                self._waiting -= 1
                 return ticket
         return None
+
+    def put_back(self, ticket: Ticket) -> None:
+        """Return a ticket that was taken and has not begun to its place, before those that would come after it."""
+        if ticket.must_run:
+            self._must.appendleft(ticket)
+            return
+        self._waiting += 1
+        if self.lease is not None and self.lease.requester is ticket.requester:
+            self._holders.appendleft(ticket)
+        else:
+            heappush(self._heap, ticket)
+
+    @property
+    def outranks(self) -> bool:
+        """True if a ticket waits that goes before one within reach of the threads."""
+        try:
+            last = self.ahead[-1]
+        except IndexError:
+            return False
+        if last.state is not State.HANDED:
+            return False
+        return bool(self._must) or (self.lease is None and bool(self._heap) and self._heap[0] < last)
+
+    def hand(self, ticket: Ticket) -> None:
+        """Put a ticket that was taken within reach of the threads: HANDED, or BEGUN if it is not to be taken back."""
+        self.ahead.append(ticket)
+
+    def take_back(self, ticket: Ticket) -> bool:
+        """Take a HANDED ticket out of the reach of the threads; return False if one of them has begun it."""
+        try:
+            # Tickets are compared by identity, in C: nothing else runs between the search and the removal.
+            self.ahead.remove(ticket)
+        except ValueError:
+            return False
+        ticket.state = State.QUEUED
+        self._waiting += 1
+        self._taken_back(ticket)
+        return True
+
+    def take_back_all(self) -> None:
+        """Queue all HANDED tickets again, each at its place."""
+        begun: list[Ticket] = []
+        # From the end, so that a thread which takes one at the same time takes the one whose turn it is.
+        while self.ahead:
+            try:
+                ticket = self.ahead.pop()
+            except IndexError:
+                break
+            if ticket.state is State.HANDED:
+                ticket.state = State.QUEUED
+                self._taken_back(ticket)
+                self.put_back(ticket)
+            else:
+                begun.append(ticket)
+        self.ahead.extend(reversed(begun))
 
     def grant(self, ticket: Ticket) -> None:
         """Give the bus to `ticket.requester` alone, until `release`."""
@@ -444,7 +523,7 @@ class TicketQueue:
         refused = sorted(t for t in (*self._holders, *self._heap) if t.state is State.QUEUED)
         self._holders.clear()
         self._heap.clear()
-        self.depth = 0
+        self._waiting = 0
         if for_good:
             refused = [*(t for t in self._must if t.state is State.QUEUED), *refused]
             self._must.clear()

@@ -1,22 +1,19 @@
-"""Workers, which run a bus's transactions: in the bus's task, in its own thread, or in a shielded child task.
+"""Workers, which run a lane's transactions one by one, and how drivers are opened and closed.
 
-The driver's `Style` chooses. A worker takes one callable at a time and answers through a slot. It keeps no time and
-decides no order. A thread belongs to one bus lane for the bus's whole life: a driver's transactions always run in the
-same thread, and a blocked driver holds up no other bus. (A control loop has a thread of its own and takes turns with
-it: see `loop_thread`.) This module also opens and closes drivers that may block: in threads
-of their own, and never while a call is inside the driver.
+A worker takes one callable at a time and answers through a slot. It keeps no time and decides no order. There is one
+for coroutines (a shielded child task), and one for an INLINE driver while control loops call it too (a thread, so that
+Trio never waits for a loop: see `loop_thread`). A driver that blocks has the bus's threads instead (`threads`); it is
+opened and closed in a thread of its own, and never while a call is inside it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from contextlib import nullcontext
 from functools import partial
 from inspect import iscoroutine
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakValueDictionary
 
 import outcome
 import trio
@@ -58,27 +55,6 @@ class Joined(Protocol):
         """Wait until it no longer uses the driver."""
 
 
-def open_worker(driver: Driver, nursery: trio.Nursery) -> Worker | None:
-    """Return a worker of the driver's style; None if operations are bounded to microseconds and are called in place."""
-    if driver.style is Style.INLINE:
-        return None
-    if driver.style is Style.ASYNC:
-        return TaskWorker(nursery)
-    return ThreadWorker(None if driver.shares is None else _turns_on(driver.shares))
-
-
-# Weak: the workers of a device hold its lock, and it goes with the last of them.
-_turns: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-
-
-def _turns_on(device: str) -> threading.Lock:
-    """Return the lock of a device that several buses share."""
-    turns = _turns.get(device)
-    if turns is None:
-        turns = _turns[device] = threading.Lock()
-    return turns
-
-
 class TaskWorker:
     """A worker for operations that are coroutines: each runs in a child task that no cancellation reaches."""
 
@@ -118,26 +94,21 @@ class TaskWorker:
 
 
 class ThreadWorker:
-    """A worker for operations that block: they run in a thread of this lane's own.
+    """A worker for operations that take turns with control loops: they run in a thread of its own.
 
     It is a daemon thread: one that is stuck in the kernel for ever must not keep the process from ending.
     """
 
-    def __init__(self, turns: threading.Lock | None = None) -> None:
-        self._turns = turns
-        """Held while a call runs, if another bus uses the same device, or a control loop the same driver."""
+    def __init__(self) -> None:
+        self._turns = threading.Lock()
+        """Held while a call runs."""
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Slot[Any]] | None] = SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.Thread(target=self._loop, name="hearth-bus", daemon=True)
         self._thread.start()
 
     def share(self) -> threading.Lock:
-        """Return the lock that is held while a call runs, for another caller of the driver (a control loop).
-
-        If there was none, a call that runs already does not hold it; all later ones do.
-        """
-        if self._turns is None:
-            self._turns = threading.Lock()
+        """Return the lock that is held while a call runs, for another caller of the driver (a control loop)."""
         return self._turns
 
     def submit(self, call: Callable[[], Any]) -> Slot[Any]:
@@ -160,9 +131,7 @@ class ThreadWorker:
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
             call, slot = job
-            # For one call only, so that the buses of a device take turns. A call that hangs holds up all of them: the
-            # device hangs.
-            with self._turns or nullcontext():
+            with self._turns:
                 result = outcome.capture(_whole, call)
             # A slot may be filled in the Trio thread only. After the end of the run there is no task to answer.
             try:

@@ -16,7 +16,7 @@ import trio
 from attrs import define, field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from trio_websocket import CloseReason
 
@@ -47,7 +47,8 @@ class Wire(trio.abc.Stream):
     meter: RateMeter = field(kw_only=True)
     _ping_interval: float = field(kw_only=True, alias="ping_interval")
     _ping_timeout: float = field(kw_only=True, alias="ping_timeout")
-    _turn: trio.Lock = field(factory=trio.Lock, init=False)
+    _turn: trio.Lock | None = field(default=None, init=False)
+    """Held while a send waits; made for the first one that does."""
     _waiting: bool = field(default=False, init=False)
     _quiet: trio.Event | None = field(default=None, init=False)
     _received: int = field(default=0, init=False)
@@ -58,7 +59,8 @@ class Wire(trio.abc.Stream):
     _pinged: bool = field(default=False, init=False)
     _close_sent: bool = field(default=False, init=False)
     _closing: bool = field(default=False, init=False)
-    _closed: trio.Event = field(factory=trio.Event, init=False)
+    _closed: trio.Event | None = field(default=None, init=False)
+    """Made when the stream is closed, not for each one that is idle."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _why_closed: Callable[[], CloseReason | None] | None = field(default=None, init=False)
     on_end: Callable[[], object] | None = field(default=None, init=False)
@@ -135,7 +137,7 @@ class Wire(trio.abc.Stream):
         The time runs only while the daemon reads, and while it sends nothing: a daemon that does not read cannot tell
         that the peer is dead, and a send has its own bound.
         """
-        if self._received != self._received_before or not self._waiting or self._turn.locked():
+        if self._received != self._received_before or not self._waiting or self._sends:
             self._received_before = self._received
             self._silent_since = now
             self._pinged = False
@@ -146,6 +148,10 @@ class Wire(trio.abc.Stream):
                 self._nursery.start_soon(self._ping)
         elif now - self._silent_since >= self._ping_timeout:
             self._cut_off(f"it was silent for {self._ping_interval:g} s, and for {self._ping_timeout:g} s after a ping")
+
+    @property
+    def _sends(self) -> bool:
+        return self._turn is not None and self._turn.locked()
 
     async def _ping(self) -> None:
         try:
@@ -188,8 +194,9 @@ class Wire(trio.abc.Stream):
         # No other data may come between two halves of a frame. After a send that was cut short the stream itself
         # refuses further sends.
         closes = data[0] == _CLOSE and self._nursery is not None
-        if self._turn.locked():
-            await self._turn.acquire()
+        turn = self._turn
+        if turn is not None and turn.locked():
+            await turn.acquire()
         else:
             if self._stream is self._transport and not closes and not self._close_sent:
                 # Do not take the lock for a send that completes at once: events with many subscribers are such sends.
@@ -197,7 +204,9 @@ class Wire(trio.abc.Stream):
                 if sent == len(data):
                     return
                 data = memoryview(data)[sent:]
-            self._turn.acquire_nowait()
+            if turn is None:
+                turn = self._turn = trio.Lock()
+            turn.acquire_nowait()
         try:
             if self._close_sent:
                 # RFC 6455 §5.5.1: the close frame is the last one. A ping or a pong may have waited for its turn.
@@ -205,7 +214,7 @@ class Wire(trio.abc.Stream):
             self._close_sent = closes
             await self._stream.send_all(data)
         finally:
-            self._turn.release()
+            turn.release()
 
     async def wait_send_all_might_not_block(self) -> None:
         """See trio.abc.SendStream."""
@@ -220,9 +229,10 @@ class Wire(trio.abc.Stream):
         for the first. Data that the peer still sends is read and dropped: closing a socket with unread data resets the
         connection, and the peer would lose the answer or the close frame that is in flight.
         """
-        if self._closing:
+        if self._closed is not None:
             await self._closed.wait()
             return
+        self._closed = closed = trio.Event()
         self._closing = True
         self._ended()
         try:
@@ -231,7 +241,7 @@ class Wire(trio.abc.Stream):
                 with trio.move_on_after(CLOSING_LIMIT), contextlib.suppress(*gone):
                     await self._close_in_order()
         finally:
-            self._closed.set()
+            closed.set()
             await trio.aclose_forcefully(self._transport)
 
     async def _close_in_order(self) -> None:
@@ -276,18 +286,17 @@ class KeepAliveTimer:
         self._wires: set[Wire] = set()
         self._beating = False
 
-    @contextlib.contextmanager
-    def watching(self, wire: Wire) -> Iterator[None]:
-        """Tick while the body runs."""
+    def watch(self, wire: Wire) -> None:
+        """Tick from now on."""
         self._wires.add(wire)
         if not self._beating:
             self._beating = True
             # The task belongs to no connection, and a handshake has only the nurseries of connections.
             trio.lowlevel.spawn_system_task(self._beat, name="hearth.websocket.keepalive")
-        try:
-            yield
-        finally:
-            self._wires.discard(wire)
+
+    def forget(self, wire: Wire) -> None:
+        """Tick no more."""
+        self._wires.discard(wire)
 
     async def _beat(self) -> None:
         try:

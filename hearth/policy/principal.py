@@ -26,6 +26,7 @@ import secrets
 import socket
 import struct
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 from attrs import Factory, field, frozen
 
@@ -284,6 +285,10 @@ def from_loopback(connected: Connected) -> Principal:
     return from_uid(peer_uid(connected))
 
 
+_users: WeakValueDictionary[int, Principal] = WeakValueDictionary()
+"""By uid: one object for all connections of a user that are there."""
+
+
 def from_uid(uid: int) -> Principal:
     """Return the user of this uid as the user database has it, with the groups that it names."""
     try:
@@ -291,7 +296,12 @@ def from_uid(uid: int) -> Principal:
     except KeyError:
         return Principal("unix", uid=uid)
     groups = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
-    return _with_names("unix", uid, entry.pw_gid, None, groups, entry.pw_name)
+    principal = _with_names("unix", uid, entry.pw_gid, None, groups, entry.pw_name)
+    known = _users.get(uid)
+    if known != principal:
+        # The user database says something else of it now.
+        known = _users[uid] = principal
+    return known
 
 
 def from_certificate(peercert: Mapping[str, Any]) -> Principal:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from benchmarks import load, subscribers, websocket
+from benchmarks import idle, load, subscribers, websocket
 from benchmarks.__main__ import MEASURES, QUICK, measured
 from benchmarks.servers import Server
 from benchmarks.subscribers import Subscribers, count, epoch
@@ -239,6 +239,37 @@ def test_an_answer_that_is_an_error_has_no_figure() -> None:
         with pytest.raises(RuntimeError, match="not a good answer"):
             driven.run(NO_TIME)
         driven.close()
+
+
+def test_idle_connections_answer_pings_while_others_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "GROUP", 1)
+    answers: list[tuple[int, bytes]] = []
+
+    def converse(listening: socket.socket) -> None:
+        with _shaken(listening) as first:
+            # Else the ping waits in the kernel until the client has acknowledged what came before it.
+            first.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            first.recv(1 << 16)
+            first.sendall(frame(TEXT, b"{}"))
+            with _shaken(listening) as second:
+                first.sendall(frame(PING, b"there?"))
+                second.recv(1 << 16)
+                second.sendall(frame(TEXT, b"{}"))
+                answers.append(unmasked(first.recv(1 << 16)))
+                assert added.wait(60)
+
+    added = threading.Event()
+    clients = idle.IdleClients()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(60)
+        thread = threading.Thread(target=converse, args=(listening,))
+        thread.start()
+        clients.add("ws://127.0.0.1:{1}".format(*listening.getsockname()), 2)
+        added.set()
+        thread.join(60)
+    clients.close()
+    assert answers == [(PONG, b"there?")]
+    assert (len(clients), clients.answered) == (2, 1)
 
 
 def test_a_server_that_closes_the_websocket_has_no_figure() -> None:

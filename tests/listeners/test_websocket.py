@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import select
 import socket
 import struct
 
+import h11
 import pytest
 import trio
 import trio.testing
@@ -28,6 +30,7 @@ from support.raw_websocket import (
     served,
 )
 from support.waiting import passes, until
+from wsproto.handshake import H11Handshake
 
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.tls import Certificates
@@ -114,6 +117,18 @@ async def test_a_text_message_is_a_document_both_ways_whatever_its_length(inside
     async with served(inside, max_document_bytes=1 << 17) as place, await place.open() as peer:
         await peer.text("x" * size)
         assert await peer.message() == "x" * size
+
+
+async def test_an_open_connection_keeps_nothing_of_the_http_request_that_opened_it(place) -> None:
+    def kept():
+        gc.collect()
+        return sum(isinstance(found, (h11.Connection, H11Handshake)) for found in gc.get_objects())
+
+    before = kept()
+    async with await place.open() as peer:
+        await peer.text("x")
+        assert await peer.message() == "x"
+        assert kept() == before
 
 
 async def test_a_message_in_fragments_with_a_ping_between_is_one_document(place) -> None:

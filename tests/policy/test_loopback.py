@@ -248,6 +248,18 @@ def test_groups_and_names_are_those_of_the_user_database(meet, monkeypatch):
 
 
 @needs_sock_diag
+def test_connections_of_one_user_share_a_principal_until_the_user_database_says_something_else(meet, monkeypatch):
+    ours = meet()[0]
+    who = from_loopback(ours)
+    assert from_loopback(ours) is who
+    monkeypatch.setattr(os, "getgrouplist", lambda _name, group: [group, 54321])
+    other = from_loopback(ours)
+    assert 54321 in other.groups
+    assert 54321 not in who.groups
+    assert from_loopback(ours) is other
+
+
+@needs_sock_diag
 def test_a_uid_that_the_user_database_does_not_have_has_no_groups(meet, monkeypatch):
     def unknown(_uid):
         raise KeyError("not found")

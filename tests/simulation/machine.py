@@ -156,7 +156,7 @@ def running(seed, more=()):
         (hearth.actors.daemon, "gc", SimpleNamespace(collect=int, freeze=int, set_threshold=lambda *_: None)),
         (hearth.actors.journal, "Background", Background),
         (hearth.actors.bus.workers, "Background", Background),
-        (hearth.actors.bus.workers, "ThreadWorker", _no_threads),
+        (hearth.actors.bus.actor, "BusThreads", _no_threads),
         (hearth.audit.log, "real", lambda path: path),
         (trio.to_thread, "run_sync", run_sync),
         (run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
