@@ -189,7 +189,7 @@ class Observer:
     """By kind: what the next event has."""
 
     def __attrs_post_init__(self) -> None:
-        self.log = ObserverLog(self.state, self._clock, lambda: self._woken.set())
+        self.log = ObserverLog(self.state, self._clock, self._wake)
         roles = {(one.bus, one.offset): "halt input" for one in self._halt_spec.inputs}
         roles |= {(one.bus, one.offset): "stop sequence" for one in self._halt_spec.sequence}
         if (beat := self._halt_spec.heartbeat) is not None:
@@ -339,9 +339,12 @@ class Observer:
         if not self.log.readers:
             # Nothing was sampled for a while.
             self.sample()
-            self._woken.set()
+            self._wake()
         known = stream == self.log.stream and from_seq is not None and 1 <= from_seq <= self.log.last_seq + 1
         return from_seq if known and from_seq is not None else 0
+
+    def _wake(self) -> None:
+        self._woken.set()
 
     async def run(self) -> None:
         """Sample while there are readers, until cancelled."""
