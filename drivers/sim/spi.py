@@ -158,10 +158,11 @@ class SimSpi(BaseDriver):
         check_transfer(self.device, data, self.settings)
         self.overlaps += self._in_flight > 0
         self._in_flight += 1
-        transfer, fault, due = Transfer(data, bytearray()), self.faults.pick(None), self._clock()
+        transfer, fault = Transfer(data, bytearray()), self.faults.pick(None)
         self.log.append(transfer)
         try:
             await self._delay(self.faults.latency_s)
+            due = self._clock()
             self.chip.select()
             for byte in data:
                 if fault is not None and len(transfer.read) >= fault.after:
