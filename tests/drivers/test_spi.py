@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import tomllib
+from pathlib import Path
 
+import attrs
 import pytest
 import trio
 from support.machine import FilesMachine
@@ -370,3 +374,19 @@ async def test_the_list_has_the_devices_with_their_registers(bench, autojump_clo
     assert motor["registers"][2] == {
         "reg": 32, "hex": "0x20", "width": 8, "access": "r", "name": "FAULTS", "read_effect": True,
     }  # fmt: skip
+
+
+# --- the documentation ------------------------------------------------------------------------------------------------
+
+
+def test_the_device_in_the_documentation_is_a_good_one_with_the_defaults_that_it_says():
+    page = (Path(__file__).parents[2] / "docs/reference/boards.md").read_text("utf-8")
+    (text,) = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[[spi]]" in block]
+    (spec,) = parse_profile({"name": "b", "description": "b", **tomllib.loads(text)}, "boards.md").spi
+    assert [register.name for register in spec.declared.registers] == ["VMAX", "GSTAT"]
+    for key, default in {**attrs.asdict(SpiSettings()), **attrs.asdict(Frame())}.items():
+        (comment,) = [line.partition("#")[2] for line in text.splitlines() if line.startswith(f"{key} =")]
+        words = comment.replace("_", "")
+        assert isinstance(default, bool) or str(default) in words or f"{default:#04x}" in words, key
+    masks = dict(re.findall(r"(read_mask|write_mask) = (0x4[01]00)", page))
+    assert board(reg_width=16, **{key: int(mask, 16) for key, mask in masks.items()}).spi[0].declared is not None
