@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from hearth.drivers.boards.generic import survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
 from hearth.drivers.i2c import Read, Write
 from hearth.drivers.linux.device_users import NO_HOLDERS, Holder, Holders
+from hearth.drivers.linux.node import Presence
 from hearth.drivers.linux.spi import LinuxSpi
 from hearth.drivers.sim.spi import Loopback, RegisterChip, SimSpi
 from hearth.drivers.spi import Frame, Registers, SpiRegister, SpiSettings
@@ -157,6 +159,31 @@ def test_what_is_no_spi_device_is_refused_and_not_kept_open(tmp_path, node):
     with pytest.raises(DeviceError, match=r"is no SPI device|cannot be opened: Is a directory"):
         LinuxSpi("FLASH", str(path)).open()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("number", "effect", "kind", "why"),
+    [
+        (errno.ETIMEDOUT, "unknown", TimedOut, "did not end in the controller's time"),
+        (errno.EIO, "unknown", DeviceError, "the controller reports that the transfer failed"),
+        (errno.EREMOTEIO, "unknown", DeviceError, "Remote I/O error"),
+        (errno.EMSGSIZE, "none", DeviceError, "spidev.bufsiz=4096"),
+        (errno.EINVAL, "none", DeviceError, "does not take such a transfer"),
+    ],
+)
+def test_an_error_of_the_kernels_has_its_name_and_the_effect_that_is_certain(tmp_path, number, effect, kind, why):
+    node = tmp_path / "node"
+    node.touch()
+    fd = os.open(node, os.O_RDWR)
+    presence = Presence(fd, tmp_path, str(node))
+    driver = LinuxSpi("FLASH", str(node))
+    error = driver._failed(OSError(number, os.strerror(number)), presence)
+    assert (type(error), error.data["effect"], error.data["errno"]) == (kind, effect, errno.errorcode[number])
+    assert why in error.message
+    node.unlink()
+    assert driver._failed(OSError(number, ""), presence).data["errno"] == "ENODEV"
+    presence.close()
+    os.close(fd)
 
 
 # --- the profile ------------------------------------------------------------------------------------------------------

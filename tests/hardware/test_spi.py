@@ -139,6 +139,16 @@ def test_a_node_that_is_no_spi_device_is_refused(tmp_path):
         assert (caught.value.data["effect"], caught.value.data["errno"]) == ("none", errno)
 
 
+def test_a_device_that_one_may_not_open_names_the_cure():
+    os.seteuid(65534)
+    try:
+        with pytest.raises(DeviceError, match="no permission for /dev/spidev") as caught:
+            LinuxSpi("bench", spidev(LOOPBACK)).open()
+    finally:
+        os.seteuid(0)
+    assert "a udev rule may give it to a group" in caught.value.message
+
+
 def test_only_one_hearthd_has_a_device(opened):
     opened(LOOPBACK)
     with pytest.raises(ResourceBusy, match="is in use by another hearthd"):
