@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         I2cNamespace,
         PwmNamespace,
         SensorsNamespace,
+        SpiNamespace,
         UartNamespace,
     )
 
@@ -326,6 +327,11 @@ class Session(Protocol):
     @property
     def pwm(self) -> PwmNamespace:
         """PWM channels and servos: `await session.pwm.set("FAN", duty=0.5)`, `await session.pwm.move("ARM", 45)`."""
+        ...
+
+    @property
+    def spi(self) -> SpiNamespace:
+        """SPI devices: `await session.spi.transfer("FLASH", command)` returns as many bytes."""
         ...
 
     @property

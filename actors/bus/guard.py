@@ -20,8 +20,9 @@ that raises (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None a
 transaction, in the bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is
 not asked for a level that is the output's safe state. The limits of the board profile (`limits`) are built in. An
 output is the offset of a GPIO line, with the levels 0, 1 and "input"; the address of an I2C device, with the messages
-as its level, or address and register of one that lists its registers, with the number to write; the number of a PWM
-channel, with a value in its unit or "off"; or "data" and "lines" of a serial port; or the identifier of a CAN frame.
+as its level, or address and register of one that lists its registers, with the number to write; "data" of an SPI
+device, or as on I2C its registers, with address 0; the number of a PWM channel, with a value in its unit or "off";
+"data" and "lines" of a serial port; or the identifier of a CAN frame.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import trio
 from attrs import define, field
 
-from hearth.actors.bus.limits import LineLimits, RegisterLimits
+from hearth.actors.bus.limits import LineLimits, RegisterLimits, SpiLimits
 from hearth.actors.bus.outputs import reported_output
 from hearth.actors.bus.signals import SignalLimits
 from hearth.drivers.base import Wakeup
-from hearth.drivers.i2c import Read, selects
+from hearth.drivers.i2c import Read, Write, selects
 from hearth.errors import LimitViolated, RpcError, effect_of
 
 if TYPE_CHECKING:
@@ -232,6 +233,9 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
     for spec in board.profile.i2c if kind == "i2c" else ():
         if str(spec.bus) == name and any(device.registers for device in spec.devices):
             return BusGuard(bus_id, driver, registers=RegisterLimits(spec.bus, spec.devices))
+    for device in board.profile.spi if kind == "spi" else ():
+        if device.name == name and device.declared is not None:
+            return BusGuard(bus_id, driver, registers=SpiLimits(device))
     return BusGuard(bus_id, driver)
 
 
@@ -353,6 +357,17 @@ class _GuardedI2c(_GuardedDriver):
             if _writes(messages, self._driver.addresses.reg_width(addr, ten_bit=ten_bit)):
                 guard.check(addr, messages)
             return self._driver.transfer(addr, messages, ten_bit=ten_bit)
+        return self._limited(limits, addr, messages, lambda sent: self._driver.transfer(addr, sent, ten_bit=ten_bit))
+
+    def _limited(
+        self,
+        limits: RegisterLimits,
+        addr: int,
+        messages: Sequence[Message],
+        exchange: Callable[[Sequence[Message]], Outcome[bytes]],
+    ) -> Outcome[bytes]:
+        """Exchange messages with a device that lists its registers; `exchange` gets those that its limits permit."""
+        guard = self._guard
         writes = limits.writes(addr, messages)
         # All are checked before the first one is written.
         numbers = [guard.check(write.output, write.raw) for write in writes]
@@ -361,7 +376,7 @@ class _GuardedI2c(_GuardedDriver):
             guard.clamped += limits.clamp_reports(writes, numbers)
         settle = partial(self._settle, limits, addr, messages, writes, numbers)
         try:
-            answer = self._driver.transfer(addr, messages, ten_bit=ten_bit)
+            answer = exchange(messages)
         except BaseException as error:
             settle(error)
             raise
@@ -405,6 +420,32 @@ def _writes(messages: Sequence[Message], width: RegWidth | None) -> bool:
     return not (selects(messages, width) or all(isinstance(message, Read) for message in messages))
 
 
+class _GuardedSpi(_GuardedI2c):
+    """The guarded driver of an SPI device: without declared registers each transfer counts as an effect."""
+
+    _driver: Any
+
+    def transfer(self, data: bytes) -> Outcome[bytes]:  # type: ignore[override]
+        guard, driver, limits = self._guard, self._driver, self._guard.registers
+        if limits is None:
+            guard.check("data", data)
+            return driver.transfer(data)  # type: ignore[no-any-return]
+        assert isinstance(limits, SpiLimits)
+        declared = limits.declared
+        messages = limits.messages(data)
+        if declared.disturbs(data):
+            guard.check("data", data)
+
+        def exchange(sent: Sequence[Message]) -> Outcome[bytes]:
+            first = sent[0]
+            assert isinstance(first, Write)
+            # A read goes out as it came, and a write with the numbers that the limits permit.
+            rest = data if len(sent) > 1 else data[: declared.frame.size] + first.data[declared.frame.size :]
+            return driver.transfer(rest)  # type: ignore[no-any-return]
+
+        return self._limited(limits, 0, messages, exchange)
+
+
 class _GuardedUart(_GuardedDriver):
     _driver: UartDriver
 
@@ -437,6 +478,7 @@ class _GuardedCan(_GuardedDriver):
 _FACES: Final[Mapping[str, Callable[[Any, BusGuard], _GuardedDriver]]] = {
     "gpio": _GuardedGpio,
     "i2c": _GuardedI2c,
+    "spi": _GuardedSpi,
     "uart": _GuardedUart,
     "pwm": _GuardedPwm,
     "can": _GuardedCan,

@@ -1,10 +1,10 @@
 """Limits of a bus's outputs: the state of each limited output, and the refusals that follow from it.
 
 It owns the rules that a board profile has for outputs in time and in value: how long a GPIO line is on and off and how
-often it is switched on, and which registers of an I2C device may be written, with which values, by which steps and how
-fast. `signals` has the arithmetic of values, and the limits of outputs that take a number in a unit. It touches no
-hardware and keeps no clock: `guard` asks it before each effect and tells it afterwards, with the time in seconds of a
-monotonic clock. It is used by one transaction at a time, in whatever thread, so it has no lock.
+often it is switched on, and which registers of an I2C or SPI device may be written, with which values, by which steps
+and how fast. `signals` has the arithmetic of values, and the limits of outputs that take a number in a unit. It touches
+no hardware and keeps no clock: `guard` asks it before each effect and tells it afterwards, with the time in seconds of
+a monotonic clock. It is used by one transaction at a time, in whatever thread, so it has no lock.
 
 A line is on while it is driven to 1, else off. It is off since the bus was first opened, because what came before is
 not known. After a switching that failed it may be either: then both directions keep their limits. What an output does
@@ -25,15 +25,17 @@ from attrs import define, field, frozen
 from hearth.actors.bus.signals import BoundedValue
 from hearth.drivers.i2c import LAST_SEVEN_BIT, Read, Write
 from hearth.drivers.signals import ROUNDING
+from hearth.drivers.spi import refused
 from hearth.errors import LimitViolated
+from hearth.tools import Drive
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from hearth.drivers.boards.devices import DeviceSpec
+    from hearth.drivers.boards.spi import SpiSpec
     from hearth.drivers.gpio import LineSpec
     from hearth.drivers.i2c import Message, Register
-    from hearth.tools import Drive
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -377,13 +379,52 @@ class RegisterLimits:
         return self._refused(output, text, limit=limit, **data)
 
     def _refused(self, output: tuple[int, int], why: str, **data: Any) -> LimitViolated:
-        addr, reg = output
         register = self._registers.get(output)
         name = None if register is None else register.spec.name
         named = {"name": name} if name else {}
-        text = f"i2c bus {self._bus}, address {addr:#04x}, register {reg:#04x}{f' ({name})' if name else ''}: {why}"
-        data = {"bus": f"i2c:{self._bus}", "addr": addr, "reg": reg, **named, "reason": why, **data, "effect": "none"}
+        place, where = self._place(output[0])
+        text = f"{place}, register {output[1]:#04x}{f' ({name})' if name else ''}: {why}"
+        data = {**where, "reg": output[1], **named, "reason": why, **data, "effect": "none"}
         return LimitViolated(f"Limit violated: {text}; nothing was written", data=data)
+
+    def _place(self, addr: int) -> tuple[str, dict[str, Any]]:
+        """Return a device in words, and as members of an error's data."""
+        return f"i2c bus {self._bus}, address {addr:#04x}", {"bus": f"i2c:{self._bus}", "addr": addr}
+
+
+class SpiLimits(RegisterLimits):
+    """The limits of an SPI device that declares registers: each transfer is one to the I2C device at address 0."""
+
+    def __init__(self, spec: SpiSpec) -> None:
+        assert spec.declared is not None
+        super().__init__(0, [spec.as_device()])
+        self._spec = spec
+        self.declared = spec.declared
+
+    def messages(self, data: bytes) -> list[Message]:
+        """Return what a transfer does as messages. Raises LimitViolated for one that begins with no command."""
+        messages = self.declared.frame.messages(data)
+        if messages is None:
+            raise refused(self._spec.name, "a transfer begins with a command that reads or writes a register")
+        return messages
+
+    def reads(self, addr: int, messages: Sequence[Message], answer: bytes) -> Iterator[tuple[Hashable, int]]:
+        """Yield the register that a transfer has read whole, and its number."""
+        return super().reads(addr, messages, answer[self.declared.frame.header :])
+
+    def clamp_reports(self, writes: Sequence[RegisterWrite], numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Yield the reports of I2C with the device's name in place of its address."""
+        for report in super().clamp_reports(writes, numbers):
+            del report["addr"]
+            yield {"device": self._spec.name, **report}
+
+    def foresee(self, drive: Drive) -> None:
+        """Refuse what could never be written. Raises LimitViolated."""
+        super().foresee(Drive(drive.bus, 0, self.messages(drive.level)))
+
+    def _place(self, addr: int) -> tuple[str, dict[str, Any]]:
+        del addr
+        return f"spi device {self._spec.name!r}", {"bus": self._spec.bus, "device": self._spec.name}
 
 
 def _bounded(spec: Register) -> _BoundedRegister:

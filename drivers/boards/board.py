@@ -1,7 +1,8 @@
 """An opened board: a profile joined to drivers, with the names of its buses, lines and ports.
 
-It owns the bus ids ("gpio:<label>", "i2c:<number>", "uart:<port>", "board") and the lookup of a bus or a line by name.
-It makes drivers but opens none: the bus actors do that. A profile entry without a driver here is refused by name.
+It owns the bus ids ("gpio:<label>", "i2c:<number>", "uart:<port>", "spi:<name>", "board") and the lookup of a bus or a
+line by name. It makes drivers but opens none: the bus actors do that. A profile entry without a driver here is refused
+by name.
 
 The bus "board" answers hw.board and the hw.*.list tools. Its driver touches no hardware, and calls only `describe` of
 the other drivers, which is safe at any time and from any bus.
@@ -19,6 +20,7 @@ from hearth._util.text import suggestions
 from hearth.drivers.base import BaseDriver, Driver, Style
 from hearth.drivers.boards.can import can_driver, can_json
 from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS, Sensor
+from hearth.drivers.boards.spi import with_spi_pins
 from hearth.errors import ConfigError, InvalidParams, PermissionDenied
 from hearth.tools import Use
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from hearth.drivers.boards.discover import Machine
     from hearth.drivers.boards.profile import BusKind, Profile, Undriven
     from hearth.drivers.boards.pwm import PwmSpec
+    from hearth.drivers.boards.spi import SpiSpec
     from hearth.drivers.gpio import LineSpec
     from hearth.drivers.pwm import ChannelSpec
     from hearth.drivers.uart import UartSettings
@@ -102,6 +105,14 @@ class BoardDriver(BaseDriver):
             if f"i2c:{spec.bus}" in self._drivers
         ]
         return {"buses": buses, "undriven": self._missing("i2c")}
+
+    def spi(self) -> dict[str, Any]:
+        """Return the result of hw.spi.list."""
+        devices = [
+            {"bus": spec.bus, "driven": True, **_without_kind(self._drivers[spec.bus].describe()), **spec.to_json()}
+            for spec in self._profile.spi
+        ]
+        return {"devices": devices, "undriven": self._missing("spi")}
 
     def uart(self) -> dict[str, Any]:
         """Return the result of hw.uart.list."""
@@ -300,6 +311,13 @@ class Board:
             self._unknown("can", "bus", bus, [spec.bus for spec in self.profile.cans])
         return bus_id
 
+    def spi_device(self, name: str) -> SpiSpec:
+        """Return an SPI device by its name. Raises InvalidParams."""
+        found = next((spec for spec in self.profile.spi if spec.name == name), None)
+        if found is None:
+            self._unknown("spi", "device", name, [spec.name for spec in self.profile.spi])
+        return found
+
     def sensor(self, name: str) -> Sensor:
         """Return a sensor by its name. Raises InvalidParams."""
         if name not in self.sensors:
@@ -410,16 +428,18 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
 
         machine = machine or THIS
         there = find(profile.discover, machine)
-        # Only ports need the list of open files, and reading it for all processes takes a while.
-        found = survey(profile, there, find_holders(machine.proc, machine.dev) if there.ports else NO_HOLDERS)
+        # Reading the list of open files of all processes takes a while, and only these need it.
+        asks = there.ports or there.spi
+        found = survey(profile, there, find_holders(machine.proc, machine.dev) if asks else NO_HOLDERS)
         undriven = found.undriven
         profile = evolve(
             profile,
-            chips=(*profile.chips, *found.chips),
+            chips=with_spi_pins((*profile.chips, *found.chips), there.spi),
             i2c=(*profile.i2c, *found.i2c),
             uarts=(*profile.uarts, *found.uarts),
             pwm=(*profile.pwm, *found.pwm),
             cans=(*profile.cans, *found.cans),
+            spi=(*profile.spi, *found.spi),
         )
     undriven += tuple(_absent(profile, machine))
     absent = {entry.name for entry in undriven if entry.kind == "pwm"}
@@ -429,6 +449,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
         *(("uart", uart.port, uart.driver, uart) for uart in profile.uarts),
         *(("pwm", chip.label, chip.driver, chip) for chip in profile.pwm if chip.label not in absent),
         *(("can", can.bus, can.driver, can) for can in profile.cans),
+        *(("spi", spi.name, spi.driver, spi) for spi in profile.spi),
     ]
     drivers: dict[str, Driver] = {
         f"{kind}:{name}": _FACTORIES[kind, driver](spec, style, seed) for kind, name, driver, spec in specs
@@ -603,6 +624,24 @@ def _linux_pwm(spec: PwmSpec, _style: Style | None, _seed: int) -> Driver:
     return LinuxPwm(spec.label, spec.channels, chardev=spec.chardev)
 
 
+def _sim_spi(spec: SpiSpec, style: Style | None, _seed: int) -> Driver:
+    from hearth.drivers.sim.spi import Loopback, RegisterChip, SimSpi
+
+    chip: Loopback | RegisterChip = Loopback()
+    if spec.kind == "registers":
+        registers = () if spec.declared is None else spec.declared.registers
+        cleared = {one.reg + at for one in registers if one.read_effect for at in range(one.size)}
+        chip = RegisterChip(None if spec.declared is None else spec.declared.frame, cleared=cleared)
+    return SimSpi(spec.name, chip, spec.settings, style=style or Style.THREAD)
+
+
+def _linux_spi(spec: SpiSpec, _style: Style | None, _seed: int) -> Driver:
+    from hearth.drivers.linux.spi import LinuxSpi
+
+    assert spec.path is not None, "parse_device asks for it"
+    return LinuxSpi(spec.name, spec.path, spec.settings)
+
+
 _FACTORIES: Mapping[tuple[BusKind, str], Callable[[Any, Style | None, int], Driver]] = {
     ("gpio", "sim"): _sim_gpio,
     ("i2c", "sim"): _sim_i2c,
@@ -614,6 +653,8 @@ _FACTORIES: Mapping[tuple[BusKind, str], Callable[[Any, Style | None, int], Driv
     ("i2c", "i2c-dev"): _linux_i2c,
     ("uart", "serial"): _linux_uart,
     ("pwm", "pwm"): _linux_pwm,
+    ("spi", "sim"): _sim_spi,
+    ("spi", "spidev"): _linux_spi,
 }
 """Factories of drivers, by kind and by the profile's `driver`.
 

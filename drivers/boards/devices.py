@@ -8,7 +8,7 @@ number with a unit. A sensor keeps no state and needs no second transaction.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from attrs import field, frozen
 
@@ -282,20 +282,23 @@ def _device(entry: Table, *, simulated: bool) -> DeviceSpec:
             entry.fault("tank", 'only the simulated "mcp3221" measures one')
         values["tank"] = _tank(entry.table("tank"))
     tables = list(entry.tables("registers"))
-    registers = tuple([_register_of(table) for table in tables])
+    registers = tuple([parse_register(table, Register) for table in tables])
     entry.done()
     device = DeviceSpec(addr, kind, registers=registers, **values)
     if entry.ok:
-        _check_registers(entry, device, tables)
+        check_registers(entry, device, tables)
     return device
 
 
-def _register_of(table: Table) -> Register:
+_Register = TypeVar("_Register", bound=Register)
+
+
+def parse_register(table: Table, kind: type[_Register]) -> _Register:
     """Read one register, and refuse limits by which nothing could be written to it."""
     number = table.take("reg", _REG)
-    values = table.given(Register)
+    values = table.given(kind)
     table.done()
-    register = Register(number, **values) if table.ok else Register(0)
+    register = kind(number, **values) if table.ok else kind(0)
     if not table.ok:
         return register
     if register.access == "r" and (register.limited or "on_limit" in values):
@@ -319,7 +322,7 @@ def _register_of(table: Table) -> Register:
     return register
 
 
-def _check_registers(entry: Table, device: DeviceSpec, tables: Sequence[Table]) -> None:
+def check_registers(entry: Table, device: DeviceSpec, tables: Sequence[Table]) -> None:
     """Refuse registers whose numbers a write could not tell apart."""
     if device.registers and device.reg_width is None:
         entry.fault("reg_width", "missing; `registers` needs the bits of a register's number, 8 or 16")

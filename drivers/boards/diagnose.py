@@ -28,6 +28,7 @@ from hearth.drivers.boards.generic import (
     lack_of,
     port_reason,
     pwm_reason,
+    spi_reason,
     survey,
 )
 from hearth.drivers.boards.profile import load_profile
@@ -43,7 +44,15 @@ if TYPE_CHECKING:
 
     from hearth.config.model import Config
     from hearth.drivers.boards.devices import ChipSpec, I2cSpec, UartSpec
-    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundDevices, FoundPort, FoundPwm, Machine
+    from hearth.drivers.boards.discover import (
+        FoundAdapter,
+        FoundChip,
+        FoundDevices,
+        FoundPort,
+        FoundPwm,
+        FoundSpi,
+        Machine,
+    )
     from hearth.drivers.boards.profile import BusKind, Profile
     from hearth.drivers.boards.pwm import PwmSpec
     from hearth.drivers.gpio import LineSpec
@@ -56,6 +65,9 @@ if TYPE_CHECKING:
 # cure.
 
 Severity: TypeAlias = Literal["note", "warn", "fail"]
+
+W1_OVERLAY = "dtoverlay=w1-gpio in config.txt makes one on GPIO4 at the next start, and its thermometers become sensors"
+SPI_OVERLAY = "dtparam=spi=on in config.txt makes /dev/spidev0.0 and /dev/spidev0.1 at the next start"
 
 OURS = "hearth"
 """The consumer that hearth's own requests have: a daemon that runs is no obstacle to itself."""
@@ -96,6 +108,7 @@ def mismatches(
             yield from _pwm_mismatches(f"pwm[{index}]", spec, found.pwm)
     for key, *problem in can_problems(profile.cans, found.cans):
         yield ProfileProblem(key, "fail", *problem)
+    yield from _spi_mismatches(profile, found.spi)
     for entry in survey(profile, found, holders).undriven:
         if not entry.left_alone:
             yield ProfileProblem(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
@@ -251,6 +264,19 @@ def _port_mismatches(
         yield ProfileProblem(key, "fail", f"{node} is the terminal of {who}", cure)
     elif others:
         yield ProfileProblem(key, "fail", f"{node} is open in {', '.join(map(str, others))}", "end that program")
+
+
+def _spi_mismatches(profile: Profile, devices: tuple[FoundSpi, ...]) -> Iterator[ProfileProblem]:
+    for index, spec in enumerate(profile.spi):
+        key = f"spi[{index}].path"
+        if spec.path is None:
+            continue  # it is simulated
+        if realpath(spec.path) in {device.path for device in devices}:
+            yield from _lack_mismatches(key, spec.path, "spi")
+        else:
+            there = ", ".join(device.path for device in devices) or "none"
+            told = f"the SPI device {spec.path} is not there; there is {there}"
+            yield ProfileProblem(key, "fail", told, SPI_OVERLAY)
 
 
 # --- safety -----------------------------------------------------------------------------------------------------------
@@ -414,6 +440,17 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             for chip in found.pwm
         ],
         "cans": can_json_found(found.cans),
+        "spi": [
+            {
+                "node": device.node,
+                "path": device.path,
+                "name": device.name,
+                **_state("spi", device.path, spi_reason(device, open_in), open_in),
+            }
+            for device in found.spi
+            for open_in in [holders.nodes.get(device.path, ())]
+        ],
+        "hints": list(_hints(found, machine)),
         "sensors": _sensors(machine),
         "everybody_seen": holders.complete,
     }
@@ -426,6 +463,16 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             "safety": [problem.to_json() for problem in safety_gaps(profile, found, holders, machine)],
         }
     return result
+
+
+def _hints(found: FoundDevices, machine: Machine) -> Iterator[dict[str, Any]]:
+    """Yield what a Raspberry Pi has and its firmware's settings leave off."""
+    if not any(chip.label in HEADERS for chip in found.chips):
+        return
+    if not found.spi:
+        yield {"kind": "spi", "hint": f"no SPI device is switched on; {SPI_OVERLAY}"}
+    if not any((machine.sys / "bus/w1/devices").glob("w1_bus_master*")):
+        yield {"kind": "1-wire", "hint": f"no 1-Wire bus is switched on; {W1_OVERLAY}"}
 
 
 def _chip(chip: FoundChip, holders: Holders) -> dict[str, Any]:
@@ -482,8 +529,9 @@ def _sensors(machine: Machine) -> int:
 
 def _wants(profile: Profile) -> bool:
     """Return True if the profile needs a device of this machine; a simulated board does not."""
-    buses = (profile.chips, profile.i2c, profile.uarts, profile.pwm, profile.cans)
+    buses = (profile.chips, profile.i2c, profile.uarts, profile.pwm, profile.cans, profile.spi)
     drivers = (spec.driver for specs in buses for spec in specs)
+    drivers = (spec.driver for specs in (profile.chips, profile.i2c, profile.uarts, profile.spi) for spec in specs)
     return bool(profile.discover) or any(driver != "sim" for driver in drivers)
 
 

@@ -117,6 +117,16 @@ class FoundPwm:
 
 
 @frozen
+class FoundSpi:
+    """An SPI device that the kernel offers to programs. `name` is what the firmware calls it."""
+
+    node: str
+    path: str
+    origin: DeviceOrigin
+    name: str | None = None
+
+
+@frozen
 class FoundDevices:
     """All devices found, of the kinds that were asked for."""
 
@@ -125,9 +135,13 @@ class FoundDevices:
     ports: tuple[FoundPort, ...] = ()
     pwm: tuple[FoundPwm, ...] = ()
     cans: tuple[FoundCan, ...] = ()
+    spi: tuple[FoundSpi, ...] = ()
 
 
-def find(kinds: Container[str] = ("gpio", "i2c", "uart", "pwm", "can"), machine: Machine = THIS) -> FoundDevices:
+_KINDS = ("gpio", "i2c", "uart", "pwm", "can", "spi")
+
+
+def find(kinds: Container[str] = _KINDS, machine: Machine = THIS) -> FoundDevices:
     """Return the devices of these kinds."""
     return FoundDevices(
         tuple(find_chips(machine)) if "gpio" in kinds else (),
@@ -135,6 +149,7 @@ def find(kinds: Container[str] = ("gpio", "i2c", "uart", "pwm", "can"), machine:
         tuple(find_ports(machine)) if "uart" in kinds else (),
         tuple(find_pwm(machine)) if "pwm" in kinds else (),
         tuple(find_can(machine.sys)) if "can" in kinds else (),
+        tuple(find_spi(machine)) if "spi" in kinds else (),
     )
 
 
@@ -188,6 +203,17 @@ def find_pwm(machine: Machine = THIS) -> list[FoundPwm]:
         path = chip.node or str(chip.path / "export")
         origin = _origin(chip.path / "device", machine)
         found.append(FoundPwm(chip.name, chip.device, path, chip.channels, origin, chip.node))
+    return found
+
+
+def find_spi(machine: Machine = THIS) -> list[FoundSpi]:
+    """Return the SPI devices that have a node, by controller and chip select."""
+    found = []
+    for node in _numbered(machine.sys / "class/spidev", "spidev*"):
+        path = machine.dev / node.name
+        if path.exists():
+            name = (_read(node / "device/modalias") or "").removeprefix("spi:") or None
+            found.append(FoundSpi(node.name, str(path), _origin(node / "device", machine), name))
     return found
 
 

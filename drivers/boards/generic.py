@@ -22,6 +22,7 @@ from hearth.drivers.boards.devices import MAX_OFFSET, ChipSpec, I2cSpec, UartSpe
 from hearth.drivers.boards.discover import KERNEL
 from hearth.drivers.boards.profile import Profile, Undriven, load_profile
 from hearth.drivers.boards.pwm import PwmSpec
+from hearth.drivers.boards.spi import SpiSpec
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.linux.device_users import NO_HOLDERS, group_name, lets_group_in, user_name
 from hearth.drivers.pwm import MOST_CHANNELS, ChannelSpec
@@ -37,21 +38,23 @@ if TYPE_CHECKING:
         FoundLine,
         FoundPort,
         FoundPwm,
+        FoundSpi,
     )
     from hearth.drivers.boards.profile import BusKind
     from hearth.drivers.linux.device_users import Holder, Holders
 
-GROUPS = {"gpio": "gpio", "i2c": "i2c", "uart": "dialout", "pwm": "gpio"}
+GROUPS = {"gpio": "gpio", "i2c": "i2c", "uart": "dialout", "pwm": "gpio", "spi": "spi"}
 """The groups that distributions use for each kind, where they have one."""
 
 _RULES = {
     "gpio": 'SUBSYSTEM=="gpio", KERNEL=="gpiochip*", GROUP="gpio", MODE="0660"',
     "i2c": 'SUBSYSTEM=="i2c-dev", KERNEL=="i2c-[0-9]*", GROUP="i2c", MODE="0660"',
+    "spi": 'SUBSYSTEM=="spidev", KERNEL=="spidev*", GROUP="spi", MODE="0660"',
     "uart": 'SUBSYSTEM=="tty", KERNEL=="{node}", GROUP="dialout", MODE="0660"',
     "pwm": 'SUBSYSTEM=="pwm", KERNEL=="pwmchip*", GROUP="gpio", MODE="0660", '
     'RUN+="/bin/chgrp -R gpio /sys%p", RUN+="/bin/chmod -R g=u /sys%p"',
 }
-_SUBSYSTEMS = {"gpio": "gpio", "i2c": "i2c-dev", "uart": "tty", "pwm": "pwm"}
+_SUBSYSTEMS = {"gpio": "gpio", "i2c": "i2c-dev", "uart": "tty", "pwm": "pwm", "spi": "spidev"}
 
 
 @frozen
@@ -105,13 +108,14 @@ _GONE = frozenset({"ENOENT", "ENODEV", "ENXIO"})
 
 @frozen
 class MachineSurvey:
-    """The devices found: chips, adapters and ports that may be driven, and the rest with its reasons."""
+    """The devices found: chips, adapters, ports and SPI devices that may be driven, and the rest with its reasons."""
 
     chips: tuple[ChipSpec, ...] = ()
     i2c: tuple[I2cSpec, ...] = ()
     uarts: tuple[UartSpec, ...] = ()
     pwm: tuple[PwmSpec, ...] = ()
     cans: tuple[CanSpec, ...] = ()
+    spi: tuple[SpiSpec, ...] = ()
     undriven: tuple[Undriven, ...] = ()
 
 
@@ -137,6 +141,7 @@ def survey(profile: Profile, found: FoundDevices, holders: Holders = NO_HOLDERS)
         tuple(_ports(profile, ports, holders, undriven)),
         tuple(_pwm(profile, pwm, undriven)),
         tuple(listed_can([one for one in found.cans if _asked(wanted.get("can"), one.name)], profile.cans)),
+        tuple(_spi(profile, found.spi, holders, undriven)),
         tuple(undriven),
     )
 
@@ -256,6 +261,16 @@ def _pwm(profile: Profile, found: list[FoundPwm], undriven: list[Undriven]) -> I
         yield PwmSpec(chip.device, "pwm", tuple(channels))
 
 
+def _spi(profile: Profile, found: Sequence[FoundSpi], holders: Holders, undriven: list[Undriven]) -> Iterable[SpiSpec]:
+    listed = {_node_of(spec.path) for spec in profile.spi if spec.path is not None}
+    for device in found:
+        if not _asked(profile.discover.get("spi"), device.node, device.name) or _node_of(device.path) in listed:
+            continue
+        reason = spi_reason(device, holders.nodes.get(device.path, ()))
+        if not _refused(undriven, "spi", device.node, device.path, device.name, reason=reason):
+            yield SpiSpec(device.node, "spidev", device.path, device.name)
+
+
 def _node_of(path: str) -> str:
     """Return the node that a path such as /dev/serial0 leads to."""
     from os.path import realpath
@@ -287,6 +302,9 @@ _DISPLAY = re.compile(
     re.IGNORECASE,
 )
 """Names that kernel drivers give to the buses of a display or a graphics card; the last two are the Pi 4's and 5's."""
+
+
+_BOOT_MEMORY = re.compile(r"spidev10\.\d+")
 
 
 def chip_reason(chip: FoundChip) -> str | None:
@@ -340,6 +358,18 @@ def pwm_reason(chip: FoundPwm) -> str | None:
     return (
         "its channels may drive the machine's own fans, lights and voltages, and it is unknown which of them are free"
     )
+
+
+def spi_reason(device: FoundSpi, open_in: Sequence[Holder] = ()) -> str | None:
+    """Return why generic-linux does not drive this SPI device, or None. `open_in` are processes that have it open now.
+
+    A device has a node only where the firmware's description or a person says that programs may use it.
+    """
+    if _BOOT_MEMORY.fullmatch(device.node):
+        return "on a Raspberry Pi 5 it is the memory that the machine starts from, and a wrong write can end that"
+    if open_in:
+        return f"it is open in {', '.join(map(str, open_in[:3]))}"
+    return None
 
 
 def _is_a_card(origin: DeviceOrigin) -> bool:

@@ -29,6 +29,7 @@ from hearth.drivers.boards.devices import (
     parse_sensor,
 )
 from hearth.drivers.boards.pwm import PwmSpec, parse_pwm
+from hearth.drivers.boards.spi import SpiSpec, parse_device
 from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineSpec, StopEntry
 from hearth.drivers.pwm import ChannelSpec
 from hearth.errors import ConfigError
@@ -52,7 +53,7 @@ from hearth.fields import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "pwm", "can", "sensors"]
+BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "pwm", "can", "spi", "sensors"]
 
 _DISCOVERED: Final[tuple[BusKind, ...]] = get_args(BusKind)
 _FLAG: Final = Flag()
@@ -96,6 +97,7 @@ class Profile:
     uarts: tuple[UartSpec, ...] = ()
     pwm: tuple[PwmSpec, ...] = ()
     cans: tuple[CanSpec, ...] = ()
+    spi: tuple[SpiSpec, ...] = ()
     sensors: tuple[SensorSpec, ...] = ()
     interlocks: tuple[InterlockSpec, ...] = ()
     tools: tuple[str, ...] = ("*",)
@@ -159,6 +161,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         uarts=tuple([parse_port(table) for table in top.tables("uart")]),
         pwm=tuple([parse_pwm(table) for table in top.tables("pwm")]),
         cans=tuple([parse_can(table) for table in top.tables("can")]),
+        spi=tuple([parse_device(table) for table in top.tables("spi")]),
         sensors=tuple([parse_sensor(name, table) for name, table in top.named("sensors")]),
         tools=tools.take("allow", STRINGS, ("*",)),
         discover={kind: patterns for kind in _DISCOVERED if (patterns := _patterns(discover, kind))},
@@ -189,6 +192,7 @@ def _check_profile(top: Table, profile: Profile) -> None:
         for name in [channel.name for channel in chip.channels if channel.name in taken]:
             top.faults.append(Fault(f"pwm[{index}].channels", f"{show(name)} is a channel of another chip already"))
     _check_unique(top, "can", "bus", [spec.bus for spec in profile.cans])
+    _check_unique(top, "spi", "name", [spec.name for spec in profile.spi])
     adapters = {spec.bus: spec for spec in profile.i2c}
     for sensor in profile.sensors:
         table = Table({}, join("sensors", sensor.name), top.faults)

@@ -9,14 +9,11 @@ driver of the kernel's has for itself: raw I2C would reach that, since the kerne
 from __future__ import annotations
 
 import errno
-from contextlib import suppress
 from fcntl import ioctl
 from typing import TYPE_CHECKING, Any
 
-import trio
 from attrs import frozen
 
-from hearth._util.exceptions import unwrapped
 from hearth.drivers.base import BaseDriver, DeviceGone, Style
 from hearth.drivers.i2c import (
     EVERY_ADDRESS,
@@ -35,9 +32,7 @@ from hearth.drivers.linux.device_users import shared_device
 from hearth.drivers.linux.i2c_adapter import (
     DEV,
     SYS,
-    Presence,
     cannot_open,
-    claim_node,
     failed,
     find_adapter,
     gone,
@@ -45,10 +40,12 @@ from hearth.drivers.linux.i2c_adapter import (
     name_of,
     owner_of,
 )
+from hearth.drivers.linux.node import Presence, claim_node
 from hearth.errors import DeviceError, ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
 
     from smbus2 import SMBus
 
@@ -271,11 +268,11 @@ class LinuxI2c(BaseDriver):
             handle.open(self._path)  # not by its constructor, which would leave a node that is no adapter open
             assert handle.fd is not None
             # Before anything is set: the kernel's timeout is the adapter's, and so the other hearthd's too.
-            claim_node(handle.fd, self.bus, self._path)
+            claim_node(handle.fd, f"i2c bus {self.bus}", self._path, bus=self.bus)
             # The driver's steps are coarse; rounding down could make it 0, which allows no time at all.
             ioctl(handle.fd, _I2C_TIMEOUT, -(-self.timeout_ms // _TIMEOUT_UNIT_MS))
             ioctl(handle.fd, _I2C_RETRIES, self.retries)
-            self._presence = Presence(handle.fd, self._number, self._path)
+            self._presence = Presence(handle.fd, self._entry, self._path)
         except OSError as error:
             handle.close()
             raise cannot_open(self.bus, self._path, error) from None
@@ -283,7 +280,7 @@ class LinuxI2c(BaseDriver):
             handle.close()
             raise
         self._name = name_of(self._number)
-        self.shares = shared_device(SYS / f"class/i2c-dev/i2c-{self._number}")
+        self.shares = shared_device(self._entry)
         self._functionality = int(handle.funcs)
         self._handle = handle
 
@@ -291,8 +288,6 @@ class LinuxI2c(BaseDriver):
         """Release the adapter. From the Trio thread this may be done while `pump` waits: it ends."""
         presence, self._presence = self._presence, None
         if presence is not None:
-            if presence.watch is not None and trio.lowlevel.in_trio_run():
-                trio.lowlevel.notify_closing(presence.watch)
             presence.close()
         handle, self._handle = self._handle, None
         if handle is not None:
@@ -302,26 +297,14 @@ class LinuxI2c(BaseDriver):
     def _path(self) -> str:
         return str(DEV / f"i2c-{self._number}")
 
+    @property
+    def _entry(self) -> Path:
+        return SYS / f"class/i2c-dev/i2c-{self._number}"
+
     async def pump(self) -> None:
         """Wait until the adapter is gone, and raise DeviceError then; nothing else ends it but `close`."""
-        presence = self._presence
-        if presence is None:
-            return
-        async with unwrapped() as body, trio.open_nursery() as nursery:
-            if presence.watch is not None:
-                nursery.start_soon(self._watch, presence, nursery)
-            async with body.watched():
-                await self._gone_report.wait()
-
-    async def _watch(self, presence: Presence, nursery: trio.Nursery) -> None:
-        while presence.watch is not None:
-            if presence.gone():
-                self._gone_report.report(gone(self.bus, self._path, effect="none"))
-                return
-            with suppress(trio.ClosedResourceError):
-                await trio.lowlevel.wait_readable(presence.watch)
-                presence.drain()
-        nursery.cancel_scope.cancel()  # the driver was closed
+        if self._presence is not None:
+            await self._presence.pump(self._gone_report, gone(self.bus, self._path, effect="none"))
 
     def describe(self) -> Mapping[str, Any]:
         """Return the adapter and its settings; `functionality` and `mode` are known once it has been open."""
@@ -457,9 +440,7 @@ class LinuxI2c(BaseDriver):
                 raise owned(self.bus, addr, owner) from None
             raise self._failure(error, addr, [Read(1)]) from None
 
-    def _failure(
-        self, error: OSError, addr: int, messages: Sequence[Message], *, ten_bit: bool = False
-    ) -> DeviceError:
+    def _failure(self, error: OSError, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> DeviceError:
         if self._gone():
             gone_error = gone(self.bus, self._path, effect="unknown")
             self._gone_report.report(gone_error)

@@ -1,29 +1,19 @@
-"""The kernel's I2C adapters: the node of one, its lock, the owners of its addresses, its removal, and its errors.
+"""The kernel's I2C adapters: the node of one, the owners of its addresses, and its errors.
 
-It owns the information of /sys and /dev about adapters, and the descriptor that reports an adapter's removal. It
-exchanges no byte.
-
-An open adapter has no descriptor that becomes readable when it is unplugged, and the kernel does not finish removing it
-while it is held open: on USB that stops every other device from coming and going. But its node in /dev is unlinked at
-once, and a watch on the node reports that without polling.
+It owns the information of /sys and /dev about adapters. It exchanges no byte.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import grp
-import os
 from contextlib import suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import asdict
-
 from hearth.drivers.i2c import Message, Write, nack, refused_effect
-from hearth.drivers.linux.device_users import holders, kept_by_sandbox
-from hearth.errors import DeviceError, Effect, ResourceBusy, TimedOut
+from hearth.drivers.linux.device_users import kept_by_sandbox
+from hearth.drivers.linux.node import ENOTSUPP, errno_name, who_may
+from hearth.errors import DeviceError, Effect, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,15 +27,9 @@ if TYPE_CHECKING:
 # meanings are those of the kernel's fault codes (Documentation/i2c/fault-codes.rst); adapters differ in how closely
 # they keep to them.
 
-_ENOTSUPP = 524
-"""The kernel's own "not supported", which the C library does not know and some adapters return."""
-
-_NAMES: Mapping[int, str] = {_ENOTSUPP: "ENOTSUPP", errno.EOPNOTSUPP: "EOPNOTSUPP"}
-"""Errnos for which the C library has no name, or two."""
-
 _NOT_ACKNOWLEDGED = (errno.ENXIO, errno.ENODEV)
 """Errnos of an address without acknowledgement. Some adapters that are present return ENODEV for it."""
-_NOT_SUPPORTED = (errno.EOPNOTSUPP, _ENOTSUPP, errno.ENOSYS)
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, ENOTSUPP, errno.ENOSYS)
 _REFUSED: Mapping[int, str] = {
     errno.EAGAIN: "the adapter lost the arbitration to another controller, or was busy; try again",
     errno.EBUSY: "the bus stayed busy for longer than the adapter waits; something holds it, a power cycle may help",
@@ -65,12 +49,6 @@ _BROKEN: Mapping[int, str] = {
     errno.ESHUTDOWN: "the adapter is being shut down",
     errno.EINTR: "the exchange was interrupted by a signal",
 }
-
-
-def errno_name(error: OSError) -> str:
-    """Return the errno's name; "EIO" for an error without a number."""
-    number = error.errno or errno.EIO
-    return _NAMES.get(number) or errno.errorcode.get(number, str(number))
 
 
 def failed(
@@ -135,7 +113,6 @@ def gone(bus: int, path: str, *, effect: Effect) -> DeviceError:
 SYS = Path("/sys")
 DEV = Path("/dev")
 
-_IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x4, 0x400, 0x800
 _TEN_BIT_OFFSET = 0xA000
 
 
@@ -194,50 +171,13 @@ def cannot_open(bus: int, path: str, error: OSError) -> DeviceError:
             # The kernel's entry comes first, and in a container the node may never come.
             reason = f"{path} is not there, though the kernel has the adapter: its node has not been made (yet)"
     elif error.errno in (errno.EACCES, errno.EPERM):
-        reason = kept_by_sandbox(path) or f"no permission for {path}{_who_may(path)}"
+        reason = kept_by_sandbox(path) or f"no permission for {path}{who_may(path)}"
     elif error.errno == errno.ENOTTY:
         reason = f"{path} is not an I2C adapter"
     else:
         reason = f"{path} cannot be opened: {error.strerror}"
     data = {"bus": bus, "path": path, "errno": errno_name(error)}
     return DeviceError(f"i2c bus {bus}: {reason}", effect="none", data=data)
-
-
-def claim_node(fd: int, bus: int, path: str) -> None:
-    """Take the lock by which one hearthd keeps an adapter from the others; closing the descriptor releases it.
-
-    The kernel's drivers and programs that take no such lock are not kept out. Raises ResourceBusy naming the processes
-    that have the adapter open, and OSError.
-    """
-    try:
-        flock(fd, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
-        found = holders(path)
-        found = [holder for holder in found if holder.pid != os.getpid()] or found
-        who = ", ".join(map(str, found)) or "another process that this one may not see"
-        cure = "stop that one, or take the adapter out of one of the two board profiles"
-        raise ResourceBusy(
-            f"i2c bus {bus}: {path} is in use by another hearthd ({who}), and only one may use an adapter; {cure}",
-            data={
-                "bus": bus,
-                "path": path,
-                "errno": "EBUSY",
-                "effect": "none",
-                "holders": [asdict(holder) for holder in found],
-            },
-        ) from None
-
-
-def _who_may(path: str) -> str:
-    """Return the owner of the node, and the command that gives a user access."""
-    try:
-        status = Path(path).stat()
-        group = grp.getgrgid(status.st_gid).gr_name
-    except (OSError, KeyError):
-        return ""
-    if group == "root" or not status.st_mode & 0o060:
-        return "; a udev rule may give it to a group: hearth doctor shows one"
-    return f"; it belongs to group {group!r}: usermod -aG {group} USER, then log in again"
 
 
 def owner_of(number: int, addr: int, *, ten_bit: bool) -> str | None:
@@ -247,56 +187,3 @@ def owner_of(number: int, addr: int, *, ten_bit: bool) -> str | None:
         return (SYS / f"bus/i2c/devices/{number}-{wire:04x}/driver").readlink().name
     except OSError:
         return None
-
-
-class Presence:
-    """The presence of an open adapter.
-
-    `watch` is the descriptor that becomes readable when that may have changed. It is None where the kernel gives none
-    (no more watches); then only a failed exchange shows it.
-    """
-
-    def __init__(self, handle: int, number: int, path: str) -> None:
-        self._handle = handle
-        self._entry = SYS / f"class/i2c-dev/i2c-{number}"
-        self._identity = self._identify()
-        self.watch = _watch(path)
-
-    def _identify(self) -> int | None:
-        try:
-            return self._entry.stat().st_ino
-        except OSError:
-            return None
-
-    def unlinked(self) -> bool:
-        """Return True if the node is gone: cheap enough to check before each exchange."""
-        return os.fstat(self._handle).st_nlink == 0
-
-    def gone(self) -> bool:
-        """Return True if the node or the kernel's entry is gone, or the entry is another adapter's by now."""
-        return self.unlinked() or self._identify() != self._identity
-
-    def drain(self) -> None:
-        """Read the events of the watch."""
-        assert self.watch is not None
-        with suppress(BlockingIOError):
-            while os.read(self.watch, 4096):
-                pass
-
-    def close(self) -> None:
-        """End the watch."""
-        watch, self.watch = self.watch, None
-        if watch is not None:
-            os.close(watch)
-
-
-def _watch(path: str) -> int | None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if descriptor < 0:
-        return None
-    # A node that is unlinked while it is open loses a link, which is a change of its attributes.
-    if libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_ATTRIB | _IN_DELETE_SELF | _IN_MOVE_SELF) < 0:
-        os.close(descriptor)
-        return None
-    return descriptor

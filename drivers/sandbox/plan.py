@@ -388,6 +388,9 @@ def _nodes(profile: Profile, pwm: Mapping[str, PwmNode]) -> Iterator[tuple[str, 
         found = pwm.get(spec.label)
         if spec.driver == "pwm" and (found is None or found.node is not None):
             yield f"pwm chip {spec.label}", None if found is None else _real(found.node)
+    for device in profile.spi:
+        if device.driver == "spidev":
+            yield f"spi device {device.name}", _real(device.path)
 
 
 def _labels() -> dict[str, str]:

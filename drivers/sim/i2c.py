@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 # what fails and when; it knows no bytes and devices. It is set up from the Trio thread and read from the bus's own
 # thread, so its few fields are changed by single assignments only.
 
-FaultKind = Literal["nack", "timeout", "wedge"]
+FaultKind = Literal["nack", "timeout", "wedge", "error"]
 
 
 @define(eq=False)

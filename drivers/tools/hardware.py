@@ -161,16 +161,19 @@ def hardware_tools(board: Board) -> list[Tool]:
     ]
 
 
+_SPI_CHIP = re.compile(r"[a-z]+/[^/]*-spi-(\d+)-([0-9a-f]+)/")
 _I2C_CHIP = re.compile(r"hwmon/[^/]*-i2c-(\d+)-([0-9a-f]+)/")
 
 
 def _sensor_uses(board: Board, name: str) -> Sequence[Use]:
-    """Return the I2C device that a sensor is, if it is one. Whether it is one of iio or power_supply is unknown."""
+    """Return the I2C or SPI device that a sensor is, if it is one; of iio, counter and power_supply that is unknown."""
     if (sensor := board.sensors.get(name)) is not None:
         return (i2c_use(int(sensor.bus.removeprefix("i2c:")), sensor.addr),)
     if (chip := _I2C_CHIP.match(name)) is not None:
         return (i2c_use(int(chip[1]), int(chip[2], 16)),)
-    return (Use("i2c", (name,)),) if name.startswith(("iio/", "power_supply/")) else ()
+    if (chip := _SPI_CHIP.match(name)) is not None:
+        return (Use("spi", (f"spidev{int(chip[1])}.{int(chip[2], 16)}",)),)
+    return (Use("i2c", (name,)),) if name.startswith(("iio/", "counter/", "power_supply/")) else ()
 
 
 def _sensor_tools(board: Board) -> list[Tool]:
@@ -289,6 +292,7 @@ def _entry() -> Schema:
     properties: dict[str, Schema] = {
         name: {"type": "string", "description": described} for name, described in words.items()
     }
+    properties["rate_hz"] = {"type": "number", "description": "how often the device measures, in hertz"}
     properties["scale"] = {"type": "number", "description": "what the attribute's number was multiplied by"}
     properties["offset"] = {"type": "number", "description": "what was added to the attribute's number before that"}
     properties["limits"] = {

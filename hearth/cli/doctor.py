@@ -337,13 +337,15 @@ def hardware_checks(found: Mapping[str, Any]) -> Iterator[Check]:
     """
     profile = found.get("profile")
     kinds = (("chip", "chips", _chip), ("adapter", "adapters", _adapter), ("port", "ports", _port))
-    for kind, key, tell in (*kinds, ("pwm", "pwm", _pwm)):
+    for kind, key, tell in (*kinds, ("pwm", "pwm", _pwm), ("spi", "spi", _spi)):
         for entry in found[key]:
             yield _device(kind, f"{entry['node']} {tell(entry)}", entry, told_apart=profile is None)
     for can in found.get("cans", ()):
         fd = ", CAN FD" if can["fd"] else ""
         told = f"{can['node']}{fd}: {can['problem'] or 'up'}"
         yield Check("OK" if can["problem"] is None else "WARN", "can", told, can["cure"])
+    for hint in found["hints"]:
+        yield Check("OK", hint["kind"], hint["hint"])
     yield Check("OK", "sensors", f"{found['sensors']} kernel sensors (hwmon, IIO, thermal, power)")
     if not found["everybody_seen"] and found["ports"]:
         yield Check("OK", "holders", "of other users' processes it cannot be seen what they hold; as root it can")
@@ -397,6 +399,10 @@ def _port(port: Mapping[str, Any]) -> str:
 def _pwm(chip: Mapping[str, Any]) -> str:
     how = "waveforms" if chip["chardev"] else "through /sys"
     return f'"{chip["device"]}" ({chip["driver"]}): {chip["channels"]} channels, {how}{_open_in(chip)}'
+
+
+def _spi(device: Mapping[str, Any]) -> str:
+    return f"({device['name'] or 'SPI device'}){_open_in(device)}"
 
 
 def _open_in(entry: Mapping[str, Any]) -> str:

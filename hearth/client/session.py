@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         I2cNamespace,
         PwmNamespace,
         SensorsNamespace,
+        SpiNamespace,
         UartNamespace,
     )
 
@@ -208,6 +209,13 @@ class WithNamespaces(ABC):
         from hearth.namespaces import PwmNamespace
 
         return PwmNamespace(self)
+
+    @property
+    def spi(self) -> SpiNamespace:
+        """See hearth.api.Session."""
+        from hearth.namespaces import SpiNamespace
+
+        return SpiNamespace(self)
 
     @property
     def files(self) -> FilesNamespace:

@@ -51,6 +51,7 @@ _STROKES = {
     "gpio": "M4 16h4V8h6v8h6",
     "i2c": "M4 9h16M4 15h16M8 9v10M16 15V5",
     "can": "M3 12h18M7 12V7m5 5v5m5-5V7M5 5h4v2H5zm5 12h4v2h-4zm5-12h4v2h-4z",
+    "spi": "M4 7h9v4H9v5h11M17 4l3 3-3 3",
     "uart": "M4 8h13m-3-3 3 3-3 3M20 16H7m3-3-3 3 3 3",
     "pwm": "M3 16h3V8h8v8h2V8h2v8h3",
     "servo": "M4 17a8 8 0 0 1 16 0M12 17l5-5",

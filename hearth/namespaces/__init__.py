@@ -293,6 +293,28 @@ class PwmNamespace(Namespace):
         return (await self._run("servo.move", servo=servo, angle=angle)).number("angle")
 
 
+class SpiNamespace(Namespace):
+    """SPI devices, by their names. Each method is one transfer.
+
+    `register` is the name or the number of a register that the board's profile declares; a value is in its unit.
+    """
+
+    __slots__ = ()
+
+    async def transfer(self, device: str, write: Bytes) -> bytes:
+        """Send 1 to 4096 bytes, and return as many bytes that came in at the same time."""
+        return (await self._run("spi.transfer", device=device, write=_base64(write))).data()
+
+    async def read(self, device: str, register: int | str) -> float:
+        """Return the value of a register."""
+        return (await self._run("spi.read", device=device, register=register)).number("value")
+
+    async def write(self, device: str, register: int | str, value: float) -> float:
+        """Write the nearest value that the register can hold, and return it; there is no rollback."""
+        result = await self._run("spi.write", device=device, register=register, value=value)
+        return result.number("value")
+
+
 class FilesNamespace(Namespace):
     """Files on the machine of the daemon. Paths are absolute, beneath a directory that its operator allows."""
 

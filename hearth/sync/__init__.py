@@ -152,6 +152,14 @@ class BlockingPwm(Face[namespaces.PwmNamespace]):
     move = _blocking(namespaces.PwmNamespace.move)
 
 
+class BlockingSpi(Face[namespaces.SpiNamespace]):
+    """SPI devices; see `hearth.namespaces.SpiNamespace`."""
+
+    transfer = _blocking(namespaces.SpiNamespace.transfer)
+    read = _blocking(namespaces.SpiNamespace.read)
+    write = _blocking(namespaces.SpiNamespace.write)
+
+
 class BlockingFiles(Face[namespaces.FilesNamespace]):
     """Files; see `hearth.namespaces.FilesNamespace`."""
 
@@ -200,6 +208,11 @@ class Session(Face[ClientSession]):
     def pwm(self) -> BlockingPwm:
         """PWM channels and servos: `session.pwm.set("FAN", duty=0.5)`, `session.pwm.move("ARM", 45)`."""
         return BlockingPwm(self._portal, self._inner.pwm)
+
+    @property
+    def spi(self) -> BlockingSpi:
+        """SPI devices: `session.spi.transfer("FLASH", command)` returns as many bytes."""
+        return BlockingSpi(self._portal, self._inner.spi)
 
     @property
     def files(self) -> BlockingFiles:

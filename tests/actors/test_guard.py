@@ -53,6 +53,10 @@ EFFECTS = {
         {"bus": 1, "addr": 0x50, "messages": [{"hex": "0001"}, {"read": 1}]},
         None,
     ),
+    "spi.transfer": ("spi:LOOP", {"device": "LOOP", "text": "x"}, ("data", b"x")),
+    "spi.transfer: a register": ("spi:MOTOR", {"device": "MOTOR", "hex": "10 00 01"}, ((0, 0x10), 1)),
+    "spi.write": ("spi:MOTOR", {"device": "MOTOR", "register": "SPEED", "value": 1}, ((0, 0x10), 1)),
+    "spi.read: it clears": ("spi:MOTOR", {"device": "MOTOR", "register": "FAULTS"}, ("data", b"\xa0\0")),
     "uart.write": ("uart:uart0", {"port": "uart0", "text": "x"}, ("data", b"x")),
     "uart.exchange": ("uart:uart0", {"port": "uart0", "text": "x", "len": 1, "timeout_ms": 100}, ("data", b"x")),
     "uart.control": ("uart:uart0", {"port": "uart0", "break_ms": 10}, None),
@@ -62,6 +66,7 @@ READS = {
     "gpio.get": ("gpio:sim", {"line": LINE}),
     "gpio.watch": ("gpio:sim", {"line": LINE, "timeout_ms": 1}),
     "i2c.read": ("i2c:1", {"bus": 1, "addr": 0x50, "reg": 0, "len": 1}),
+    "spi.read": ("spi:MOTOR", {"device": "MOTOR", "register": "SPEED"}),
     "hw.sensor.read": ("i2c:1", {"sensor": "temperature"}),
     "uart.read": ("uart:uart0", {"port": "uart0", "timeout_ms": 1}),
 }

@@ -17,7 +17,10 @@ from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Use
 
-SCOPED = 'max_risk = 3\nlines = ["GPIO2[23]"]\ni2c = ["1:0x48"]\nuart = ["none"]\ncan = ["can0:FAN_*", "can0:0x300"]'
+SCOPED = (
+    'max_risk = 3\nlines = ["GPIO2[23]"]\ni2c = ["1:0x48"]\nuart = ["none"]\ncan = ["can0:FAN_*", "can0:0x300"]\n'
+    'spi = ["MOT*"]'
+)
 
 
 @asynccontextmanager
@@ -43,6 +46,8 @@ INSIDE = [
     step("can.send", bus="can0", id=0x300, hex=""),
     step("can.read", bus="can0", filter=["FAN_*", 0x201], timeout_ms=1),
     step("can.read", bus="can0", timeout_ms=1),
+    step("spi.read", device="MOTOR", register="SPEED"),
+    step("spi.write", device="MOTOR", register="SPEED", value=1),
     step("sys.uptime"),
     step("hw.board"),
 ]
@@ -63,6 +68,7 @@ OUTSIDE = [
     (step("can.read", bus="can0", filter=["ENGINE_DATA"], timeout_ms=1), "can0:ENGINE_DATA is not in `can`"),
     (step("can.watch", bus="can0", filter=[1], timeout_ms=1), "can0:0x001 is not in `can`"),
     (step("can.isotp", bus="can0", tx=0x300, rx=0x301, hex="00"), "can0:0x301 is not in `can`"),
+    (step("spi.transfer", device="LOOP", text="x"), "LOOP is not in `spi`"),
 ]
 
 
@@ -95,6 +101,7 @@ async def test_a_sensor_outside_of_the_scope_is_not_read_and_the_lists_show_only
         assert (await opened.run("hw.uart.list"))["ports"] == []
         (bus,) = (await opened.run("hw.can.list"))["buses"]
         assert [one["message"] for one in bus["messages"]] == ["FAN_COMMAND", "FAN_STATUS"]
+        assert [device["device"] for device in (await opened.run("hw.spi.list"))["devices"]] == ["MOTOR"]
     async with session(tmp_path, 'i2c = ["1:0x50"]') as opened:
         for name in names:
             with pytest.raises(PermissionDenied, match=r"is not in `i2c`"):

@@ -232,9 +232,13 @@ def pwm(**facts):
     return {**chip, **NOTHING} | facts
 
 
-def machine(*, profile=None, chips=(), adapters=(), ports=(), pwm=(), everybody_seen=True):
-    found = {"chips": chips, "adapters": adapters, "ports": ports, "pwm": pwm, "sensors": 3}
-    found["everybody_seen"] = everybody_seen
+def spi_device(**facts):
+    return {"node": "spidev0.0", "name": "spidev", **NOTHING} | facts
+
+
+def machine(*, profile=None, chips=(), adapters=(), ports=(), pwm=(), spi=(), hints=(), everybody_seen=True):
+    found = {"chips": chips, "adapters": adapters, "ports": ports, "pwm": pwm, "spi": spi, "hints": hints}
+    found |= {"sensors": 3, "everybody_seen": everybody_seen}
     return found if profile is None else {**found, "profile": profile}
 
 
@@ -244,6 +248,20 @@ def told(**found):
 
 NO_GAP = "OK safety cell has no gap that is checked here: outputs, interlocks, halt"
 SENSORS = "OK sensors 3 kernel sensors (hwmon, IIO, thermal, power)"
+
+
+def test_an_spi_device_is_told_with_who_has_it_open():
+    holders = [{"pid": 7, "name": "ledd"}]
+    assert told(spi=[spi_device()])[0] == "OK spi spidev0.0 (spidev)"
+    assert (
+        told(spi=[spi_device(name=None, open_in=holders)])[0] == "OK spi spidev0.0 (SPI device), open in ledd (pid 7)"
+    )
+    assert told(spi=[spi_device(lack=LACK)])[0] == f"WARN spi spidev0.0 (spidev); {LACK['reason']}"
+
+
+def test_what_the_firmware_leaves_off_is_told_with_the_setting_that_switches_it_on():
+    hint = "no SPI device is switched on; dtparam=spi=on in config.txt makes it"
+    assert told(hints=[{"kind": "spi", "hint": hint}]) == [f"OK spi {hint}", SENSORS]
 
 
 def test_a_machine_without_hardware_is_no_reason_to_worry():
@@ -431,7 +449,12 @@ def test_as_json_the_machine_is_told_whole(cli, gone):
     answer = cli("doctor", "--json", "--board", gone)
     assert answer.code == 1
     found = answer.json["hardware"]
+<<<<<<< HEAD
     assert set(found) == {"chips", "adapters", "ports", "pwm", "cans", "sensors", "everybody_seen", "profile"}
+=======
+    parts = {"chips", "adapters", "ports", "pwm", "spi", "hints", "sensors", "everybody_seen", "profile"}
+    assert set(found) - {"cans"} == parts
+>>>>>>> wt-spi
     assert {problem["key"] for problem in found["profile"]["problems"]} >= {"gpio[0].label", "i2c[0].bus"}
 
 

@@ -14,7 +14,7 @@ from hearth import namespaces
 from hearth.config.model import Config, FilesConfig
 from hearth.errors import CarrierError, DeviceError
 
-NAMES = ("gpio", "i2c", "uart", "pwm", "files", "sensors")
+NAMES = ("gpio", "i2c", "uart", "pwm", "spi", "files", "sensors")
 
 
 @pytest.fixture
@@ -74,6 +74,13 @@ async def test_i2c_takes_and_returns_bytes(session) -> None:
     assert 0x48 in await session.i2c.scan(1)
     with pytest.raises(DeviceError):
         await session.i2c.read(1, 0x23, length=1)
+
+
+async def test_spi_takes_and_returns_bytes_and_the_values_of_registers(session) -> None:
+    assert await session.spi.transfer("LOOP", b"hearth") == b"hearth"
+    assert await session.spi.write("MOTOR", "SPEED", 1199.6) == 1200
+    assert await session.spi.read("MOTOR", 0x10) == 1200.0
+    assert await session.spi.write("MOTOR", "CURRENT", 2.4) == 2.0, "clamped"
 
 
 async def test_a_serial_port_takes_and_returns_bytes_and_tells_of_a_timeout(session) -> None:

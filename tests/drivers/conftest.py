@@ -24,18 +24,22 @@ from hearth.drivers.linux.can import LinuxCan
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.pwm import LinuxPwm
+from hearth.drivers.linux.spi import LinuxSpi
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.pwm import ChannelSpec, ServoSpec
 from hearth.drivers.sim.can import SimCan
 from hearth.drivers.sim.gpio import SimGpio
 from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102, clock_for
 from hearth.drivers.sim.pwm import SimPwm
+from hearth.drivers.sim.spi import Loopback, RegisterChip, SimSpi
 from hearth.drivers.sim.uart import EchoPeer, SimUart
+from hearth.drivers.spi import SpiSettings
 from hearth.drivers.tools.can import can_tools
 from hearth.drivers.tools.gpio import gpio_tools
 from hearth.drivers.tools.hardware import hardware_tools
 from hearth.drivers.tools.i2c import i2c_tools
 from hearth.drivers.tools.pwm import pwm_tools
+from hearth.drivers.tools.spi import spi_tools
 from hearth.drivers.tools.uart import uart_tools
 from hearth.drivers.uart import UartSettings
 from hearth.tools import Done
@@ -295,6 +299,50 @@ async def i2c_bench(request, nursery):
         bench.driver.close()
 
 
+@frozen(eq=False)
+class SpiBench:
+    """An SPI device under test: a loopback, or a chip with 128 registers."""
+
+    driver: object
+
+
+@contextmanager
+def sim_spi(style, chip):
+    yield SpiBench(
+        SimSpi("bench", RegisterChip() if chip else Loopback(), SpiSettings(speed_hz=10_000_000), style=style)
+    )
+
+
+@contextmanager
+def kernel_spi(chip):
+    from support.virtio_spi import LOOPBACK, REGISTERS, spidev
+
+    yield SpiBench(LinuxSpi("bench", spidev(REGISTERS if chip else LOOPBACK), SpiSettings(speed_hz=10_000_000)))
+
+
+SPI_BENCHES = {f"sim-{style.value}": lambda chip, style=style: sim_spi(style, chip) for style in Style}
+if os.environ.get("HEARTH_GUEST") == "1":
+    SPI_BENCHES["kernel"] = kernel_spi
+
+
+@pytest.fixture(params=SPI_BENCHES)
+async def spi_loopback(request, nursery):
+    with SPI_BENCHES[request.param](chip=False) as bench:
+        bench.driver.open()
+        nursery.start_soon(bench.driver.pump)
+        yield bench
+        bench.driver.close()
+
+
+@pytest.fixture(params=SPI_BENCHES)
+async def spi_registers(request, nursery):
+    with SPI_BENCHES[request.param](chip=True) as bench:
+        bench.driver.open()
+        nursery.start_soon(bench.driver.pump)
+        yield bench
+        bench.driver.close()
+
+
 @contextmanager
 def sim_uart():
     yield SimUart("bench"), None
@@ -429,7 +477,8 @@ class BoardBench:
     tools: dict = field(factory=dict)
 
     def __attrs_post_init__(self):
-        for tools in (hardware_tools, gpio_tools, i2c_tools, uart_tools, pwm_tools, can_tools):
+        kinds = (hardware_tools, gpio_tools, i2c_tools, uart_tools, pwm_tools, can_tools, spi_tools)
+        for tools in kinds:
             self.tools |= {tool.name: tool for tool in tools(self.board)}
 
     def driver(self, bus):

@@ -44,6 +44,10 @@ DESIGN = {
     "can.read": 1,
     "can.watch": 1,
     "can.isotp": 2,
+    "hw.spi.list": 0,
+    "spi.transfer": 2,
+    "spi.read": 2,
+    "spi.write": 2,
     "file.list": 0,
     "file.stat": 0,
     "file.read": 0,
@@ -58,7 +62,8 @@ DESIGN = {
     "sys.uptime": 0,
     "proc.list": 0,
 }
-MINE = [name for name in DESIGN if name.startswith(("hw.", "gpio.", "i2c.", "uart.", "pwm.", "servo.", "can."))]
+_KINDS = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "can.", "spi.")
+MINE = [name for name in DESIGN if name.startswith(("hw.", *_KINDS))]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +115,7 @@ def test_taking_away_wins_over_enabling(board):
     ("how", "message"),
     [
         ({"disable": ["gpio.sett"]}, r"disable: no tool matches 'gpio\.sett'; did you mean gpio\.set"),
-        ({"disable": ["spi.*"]}, r"disable: no tool matches 'spi\.\*'"),
+        ({"disable": ["spy.*"]}, r"disable: no tool matches 'spy\.\*'"),
         ({"disable": [""]}, "disable: no tool matches ''"),
         ({"enable": ["proc.exce"]}, r"enable: .* no tool or vendor package 'proc\.exce'; did you mean proc\.exec"),
         ({"enable": ["proc.*"]}, "patterns are for disable"),
@@ -124,8 +129,7 @@ def test_a_name_that_matches_nothing_is_refused_with_what_is_near(board, how, me
 
 def test_a_board_without_a_bus_has_no_tools_for_it_but_always_those_that_say_so():
     board = open_board(parse_profile({"name": "bare", "description": "nothing but files"}, "bare.toml"))
-    absent = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "can.")
-    assert names(board) == [name for name in DESIGN if not name.startswith(absent)]
+    assert names(board) == [name for name in DESIGN if not name.startswith(_KINDS)]
     assert names(board, disable=["uart.*"], enable=["gpio.set"]) == names(board)  # one config for many boards
 
 
@@ -257,6 +261,8 @@ def test_every_tool_declares_itself_fully(tools, name):
         "servo.move",
         "can.send",
         "can.isotp",
+        "spi.transfer",
+        "spi.write",
     )
     flag = "PWM" if kind == "servo" else kind.upper()
     expected = "CAP_SYS_READ" if kind == "hw" else f"CAP_{flag}_{'RW' if writes else 'READ'}"

@@ -11,16 +11,8 @@ import pytest
 from hearth.drivers.i2c import Read, Write
 from hearth.drivers.linux import i2c_adapter
 from hearth.drivers.linux.i2c import CALLS, LinuxI2c, call_for
-from hearth.drivers.linux.i2c_adapter import (
-    Presence,
-    adapters,
-    claim_node,
-    errno_name,
-    failed,
-    find_adapter,
-    gone,
-    owner_of,
-)
+from hearth.drivers.linux.i2c_adapter import adapters, failed, find_adapter, gone, owner_of
+from hearth.drivers.linux.node import Presence, claim_node, errno_name
 from hearth.errors import DeviceError, ResourceBusy, TimedOut
 
 WRITE, READ, REGISTER, QUERY = [Write(b"\x00\x01")], [Read(2)], [Write(b"\x00"), Read(2)], [Write(b"abc"), Read(2)]
@@ -173,7 +165,7 @@ def test_presence_ends_with_the_node_or_with_the_kernels_entry(sys, tmp_path):
     node = tmp_path / "node"
     node.touch()
     handle = os.open(node, os.O_RDWR)
-    presence = Presence(handle, 10, str(node))
+    presence = Presence(handle, sys / "class/i2c-dev/i2c-10", str(node))
     assert not presence.gone()
     (sys / "class/i2c-dev/i2c-10/name").unlink()
     (sys / "class/i2c-dev/i2c-10").rmdir()
@@ -190,7 +182,7 @@ def test_presence_ends_with_the_node_or_with_the_kernels_entry(sys, tmp_path):
 def test_without_a_watch_an_adapter_can_still_be_used(sys, tmp_path):
     # No node of that name, as with no watches left: the kernel gives none.
     handle = os.open(sys, os.O_RDONLY)
-    presence = Presence(handle, 10, str(tmp_path / "nowhere"))
+    presence = Presence(handle, sys / "class/i2c-dev/i2c-10", str(tmp_path / "nowhere"))
     assert presence.watch is None
     presence.close()
     os.close(handle)
@@ -223,11 +215,11 @@ def test_an_adapter_that_another_hearthd_has_is_refused_with_who_has_it_and_the_
     node = tmp_path / "i2c-7"
     node.touch()
     with node.open() as first, node.open() as second:
-        claim_node(first.fileno(), 7, str(node))
+        claim_node(first.fileno(), "i2c bus 7", str(node), bus=7)
         with pytest.raises(ResourceBusy) as caught:
-            claim_node(second.fileno(), 7, str(node))
+            claim_node(second.fileno(), "i2c bus 7", str(node), bus=7)
         assert caught.value.message.startswith(f"i2c bus 7: {node} is in use by another hearthd (")
-        assert "; stop that one, or take the adapter out of one of the two board profiles" in caught.value.message
+        assert "; stop that one, or take the device out of one of the two board profiles" in caught.value.message
         assert (caught.value.data["errno"], caught.value.data["effect"]) == ("EBUSY", "none")
         first.close()
-        claim_node(second.fileno(), 7, str(node))
+        claim_node(second.fileno(), "i2c bus 7", str(node), bus=7)

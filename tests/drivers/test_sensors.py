@@ -53,6 +53,11 @@ class Tree:
         self.link(f"bus/iio/devices/iio:device{number}", at)
         return self.root / at
 
+    def counter(self, number, files, parent="devices/platform/wheel"):
+        at = f"{parent}/counter{number}"
+        self.link(f"bus/counter/devices/counter{number}", at)
+        return self.write(at, files)
+
     def zone(self, number, files):
         at = f"devices/virtual/thermal/thermal_zone{number}"
         self.link(f"class/thermal/thermal_zone{number}", at)
@@ -344,8 +349,8 @@ def test_a_scaled_input_is_preferred_to_its_raw_form(tree):
     assert len(tree.listed()) == 1
 
 
-def test_outputs_times_and_quaternions_are_no_sensors(tree):
-    tree.iio(0, {"name": "d", "out_voltage0_raw": 1, "in_timestamp_raw": 1, "in_rot_quaternion_raw": "0 0 0 1"})
+def test_times_and_quaternions_are_no_sensors(tree):
+    tree.iio(0, {"name": "d", "in_timestamp_raw": 1, "in_rot_quaternion_raw": "0 0 0 1"})
     tree.write("bus/iio/devices/iio_evgen", {"in_voltage0_raw": 1})
     tree.write("bus/iio/devices/trigger0", {"name": "t"})
     assert tree.listed() == {}
@@ -364,6 +369,37 @@ def test_a_silent_scale_is_unknown_in_the_list_and_an_error_in_a_reading(tree):
     assert failure(tree, "iio/d/voltage0").data["errno"] == "EBADMSG"
 
 
+def test_an_output_is_a_sensor_of_what_it_is_set_to_with_its_own_scale(tree):
+    files = {"out_voltage1_raw": 100, "out_voltage_scale": 2, "in_voltage1_raw": 7, "in_voltage_scale": 1000}
+    tree.iio(0, {"name": "d", **files, "out_voltage1_label": "heater"})
+    assert tree.read("iio/d/out_voltage1").value == 0.2
+    assert tree.read("iio/d/voltage1").value == 7
+    sensor = tree.listed()["iio/d/out_voltage1"]
+    assert (sensor.unit, sensor.label, sensor.description) == ("volt", "heater", "an output: what it is set to")
+
+
+@pytest.mark.parametrize("given", ["128", "128.000000", "128.000000 Hz"])
+@pytest.mark.parametrize("attribute", ["sampling_frequency", "in_accel_sampling_frequency", "in_sampling_frequency"])
+def test_a_device_that_measures_at_a_rate_is_listed_with_it(tree, attribute, given):
+    tree.iio(0, {"name": "d", "in_accel_x_raw": 1, attribute: given})
+    assert tree.listed()["iio/d/accel_x"].to_json()["rate_hz"] == 128
+
+
+def test_a_rate_that_is_no_number_is_left_out(tree):
+    tree.iio(0, {"name": "d", "in_accel_x_raw": 1, "sampling_frequency": "fast"})
+    assert "rate_hz" not in tree.listed()["iio/d/accel_x"].to_json()
+
+
+def test_the_rate_of_a_trigger_has_precedence(tree):
+    at = tree.iio(0, {"name": "d", "in_accel_x_raw": 1, "sampling_frequency": 5, "trigger/current_trigger": "t100"})
+    (at / "subsystem").symlink_to(tree.root / "bus/iio")
+    for number, name in enumerate(("other", "t100")):
+        tree.write(f"bus/iio/devices/trigger{number}", {"name": name, "sampling_frequency": 100 * number})
+    assert tree.listed()["iio/d/accel_x"].rate_hz == 100
+    (at / "trigger/current_trigger").write_text("gone\n")
+    assert tree.listed()["iio/d/accel_x"].rate_hz == 5
+
+
 class Changing(Tree):
     """A tree whose scale is another one each time it is read, for as long as `changes` last."""
 
@@ -380,6 +416,55 @@ class Changing(Tree):
             return plain(path)
 
         monkeypatch.setattr(sysfs, "read", read)
+
+
+def test_a_counter_is_listed_with_its_counts_and_their_rates(tree):
+    tree.hardware("devices/platform/wheel", "platform")
+    count = {"name": "Left", "count": 7, "ceiling": 999, "floor": 0, "direction": "forward", "enable": 1}
+    files = {f"count0/{name}": content for name, content in count.items()} | {
+        "count1/count": 9,
+        "signal0/signal": "low",
+    }
+    tree.counter(0, {"name": "eqep", **files})
+    listed = tree.listed()
+    assert list(listed) == [f"counter/eqep-wheel/{name}" for name in ("count0", "count0_rate", "count1", "count1_rate")]
+    left, rate, *_ = listed.values()
+    assert (left.kind, left.unit, left.label, left.status) == ("count", "count", "Left", "forward")
+    assert left.limits == {"min": 0, "max": 999}
+    assert (rate.kind, rate.unit, rate.limits) == ("frequency", "hertz", {})
+    assert tree.read("counter/eqep-wheel/count1").value == 9
+
+
+class Turning(Tree):
+    """A tree whose count is the next one of `counts` each time it is read."""
+
+    def __init__(self, root, monkeypatch, counts, **files):
+        super().__init__(root)
+        self.counter(0, {"name": "eqep", "count0/count": 0, **files})
+        self.hardware("devices/platform/wheel", "platform")
+        left, plain = list(counts), sysfs.read
+        monkeypatch.setattr(sysfs, "read", lambda path: str(left.pop(0)) if path.name == "count" else plain(path))
+
+
+@pytest.mark.parametrize(
+    ("counts", "ceiling", "moved"),
+    [((10, 110), None, 100), ((110, 10), None, -100), ((990, 90), 999, 100), ((90, 990), 999, -100), ((5, 5), 999, 0)],
+)
+def test_a_rate_is_the_pulses_a_second_the_shorter_way_round(tmp_path, monkeypatch, counts, ceiling, moved):
+    files = {} if ceiling is None else {"count0/ceiling": ceiling}
+    rate = Turning(tmp_path, monkeypatch, counts, **files).read("counter/eqep-wheel/count0_rate").value
+    # It is counted for a quarter of a second at the least, and longer on a busy machine.
+    assert abs(rate) <= abs(moved) / sysfs.GATE_S
+    assert (rate > 0, rate < 0) == (moved > 0, moved < 0)
+
+
+def test_a_counter_that_is_switched_off_is_an_error_with_the_cure(tree):
+    tree.hardware("devices/platform/wheel", "platform")
+    tree.counter(0, {"name": "eqep", "count0/count": 7, "count0/enable": 0})
+    error = failure(tree, "counter/eqep-wheel/count0")
+    assert (error.data["errno"], error.data["effect"]) == ("ENODATA", "none")
+    assert "count0/enable` switches it on" in error.message
+    assert "switched off" in tree.listed()["counter/eqep-wheel/count0"].problem
 
 
 def test_a_value_is_never_made_of_two_scales(tmp_path, monkeypatch):

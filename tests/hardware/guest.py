@@ -41,6 +41,7 @@ if __name__ == "__main__":  # as a script: the siblings are found where pytest's
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from hardware import initramfs, kernel
+from support import virtio_spi
 
 TIMED_OUT, NO_REPORT, CANNOT_RUN = 124, 125, 126
 
@@ -112,6 +113,7 @@ def _power(boot: Boot, linux: kernel.Kernel, work: Path) -> bool:
         "quiet",
         "loglevel=2",  # a command's output is its own: what drivers complain of is in dmesg
         "panic=-1",
+        *(() if linux.device_tree is None else (f"dtb={linux.device_tree}",)),
         *boot.append,
     ]
     env = {"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": str(kernel.scratch(boot.mem))}
@@ -120,11 +122,14 @@ def _power(boot: Boot, linux: kernel.Kernel, work: Path) -> bool:
         for end in ports:
             stack.enter_context(end)
         stack.enter_context(instrument)
+        # The device tree names the socket without a folder: it is looked for in the kernel's own.
+        stack.callback(virtio_spi.start(work / "virtio-spi", work / "control"))
         process = subprocess.Popen(
             argv,
             stdin=None if boot.interactive else subprocess.DEVNULL,
             pass_fds=[end.fileno() for end in ports],
             env=env,
+            cwd=work,
             process_group=0,
         )
         with _ended_with_us(process):

@@ -44,10 +44,14 @@ class Missing(Exception):
 
 @frozen
 class Kernel:
-    """A user-mode Linux executable that fits `kernel.config`, and the folder of its modules (`NAME.ko`)."""
+    """A user-mode Linux executable that fits `kernel.config`, and the folder of its modules (`NAME.ko`).
+
+    `device_tree` describes the hardware that cannot be made at run time: an SPI controller, a counter.
+    """
 
     path: Path
     modules: Path
+    device_tree: Path | None = None
 
     def module(self, name: str) -> bytes:
         """The module's object file. Raises `Missing`."""
@@ -69,10 +73,10 @@ def find(path: Path | None = None, env: Mapping[str, str] = os.environ, prebuilt
     if path is not None:
         if not path.is_file():
             raise Missing(f"there is no kernel at {path}", _build())
-        return _judged(Kernel(path, _modules_beside(path)))
+        return _judged(Kernel(path, _modules_beside(path), _tree_beside(path)))
     built = cache(env) / key()
     if (built / "linux").is_file():
-        return _judged(Kernel(built / "linux", built / "modules"))
+        return _judged(Kernel(built / "linux", built / "modules", _tree_beside(built / "linux")))
     if prebuilt.is_file():
         return _judged(unpacked(prebuilt, env))
     raise Missing("there is no user-mode Linux kernel here", _build())
@@ -93,7 +97,7 @@ def unpacked(archive: Path, env: Mapping[str, str] = os.environ) -> Kernel:
     """The kernel in an `.xz` archive, its modules in `uml-modules/` beside it, unpacked into the cache once."""
     packed = archive.read_bytes()
     folder = cache(env) / ("prebuilt-" + hashlib.sha256(packed).hexdigest()[:16])
-    kernel = Kernel(folder / "linux", archive.parent / "uml-modules")
+    kernel = Kernel(folder / "linux", archive.parent / "uml-modules", _tree_beside(archive))
     if not kernel.path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         # Under another name first: two that start together must not run half a kernel.
@@ -206,6 +210,11 @@ def _judged(kernel: Kernel) -> Kernel:
 def _modules_beside(path: Path) -> Path:
     beside = path.parent / "modules"
     return beside if beside.is_dir() else path.parent / "uml-modules"
+
+
+def _tree_beside(path: Path) -> Path | None:
+    tree = path.with_name("hil.dtb").resolve()
+    return tree if tree.is_file() else None
 
 
 def _build() -> str:

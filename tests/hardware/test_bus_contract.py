@@ -15,6 +15,7 @@ import pytest
 import serial
 import trio
 import trio.testing
+from support import virtio_spi
 from support.can_bus import answering, virtual
 from support.cell import MEMORY, SlowLines
 from support.gpio_sim import GpioSim
@@ -30,6 +31,7 @@ from hearth.drivers.linux.can import LinuxCan
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.pwm import LinuxPwm
+from hearth.drivers.linux.spi import LinuxSpi
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.pwm import ChannelSpec
 from hearth.drivers.uart import UartSettings
@@ -134,6 +136,38 @@ class OnAdaptersLines(OnAdapter):
         return [pin for pin, (level, is_input) in enumerate(self.adapter.chip.gpio) if level and not is_input]
 
 
+class OnSpi:
+    """Transaction n is a transfer of a hundred times n; it stands before the controller answers."""
+
+    slow = True
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.driver = LinuxSpi("contract", virtio_spi.spidev(virtio_spi.LOOPBACK))
+        self._wire = virtio_spi.Wire()
+        stack.callback(self._wire.release)
+
+    def op(self, number):
+        data = bytes([number]) * 100
+
+        def transfer(driver):
+            assert driver.transfer(data) == data
+
+        return transfer
+
+    def hold(self):
+        self._wire.hold()
+
+    async def reached(self):
+        await trio.to_thread.run_sync(self._wire.wait_held)
+
+    def let_go(self):
+        self._wire.release()
+
+    def done(self):
+        assert {len(data) for _, data in self._wire.transfers()} <= {100}
+        return [data[0] for _, data in self._wire.transfers()]
+
+
 class OnUart:
     """Transaction n is an exchange with an instrument that answers each line; it stands while that is silent."""
 
@@ -225,6 +259,7 @@ BENCHES = {
     "pwm": OnPwm,
     "gpio-mcp2221": OnAdaptersLines,
     "i2c": OnI2c,
+    "spi": OnSpi,
     "uart": OnUart,
     "can": OnCan,
 }

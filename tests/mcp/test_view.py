@@ -56,7 +56,7 @@ def test_every_shipped_tool_is_shown_whole(name: str) -> None:
         "name": name,
         "version": tool.version,
         "risk_level": tool.risk_level,
-        **({"least_risk": 0} if name == "i2c.read" else {}),
+        **({"least_risk": 0} if name in ("i2c.read", "spi.read") else {}),
         **({"idempotent": True} if tool.idempotent else {}),
         "risk": ("safe", "low", "medium", "high")[tool.risk_level],
         "supports_rollback": tool.supports_rollback,
@@ -316,6 +316,6 @@ def test_icons_are_small_pictures_that_need_not_be_fetched() -> None:
         assert ET.fromstring(base64.b64decode(data)).tag == "{http://www.w3.org/2000/svg}svg"
         assert len(icon["src"]) < 500
         sources[name.partition(".")[0]] = icon["src"]
-    assert len(set(sources.values())) == len(sources) == 10
+    assert len(set(sources.values())) == len(sources) == 11
     (other,) = shown(name="com.acme.move")["icons"]
     assert other["src"] not in sources.values()

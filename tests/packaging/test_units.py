@@ -117,7 +117,8 @@ def test_tmpfiles_makes_the_directories_with_the_owners_that_matter(tmp_path: Pa
 
 def test_the_udev_rules_are_those_that_doctor_proposes() -> None:
     written = [line for line in RULES.read_text("utf-8").splitlines() if not line.startswith("#")]
-    for path, kind in (("/dev/gpiochip0", "gpio"), ("/dev/i2c-1", "i2c"), ("/dev/pwmchip0", "pwm")):
+    nodes = (("/dev/gpiochip0", "gpio"), ("/dev/i2c-1", "i2c"), ("/dev/pwmchip0", "pwm"), ("/dev/spidev0.0", "spi"))
+    for path, kind in nodes:
         proposed = re.search(r"echo '(.+)' \|", "\n".join(rule(path, kind)))  # type: ignore[arg-type]
         assert proposed is not None
         assert proposed[1] in written
@@ -133,7 +134,7 @@ def test_what_the_rules_give_to_groups_is_what_the_cage_lets_through() -> None:
     assert set(service.one("SupplementaryGroups").split()) == set(GROUPS.values())
     allowed = {line.split()[0] for line in service.settings["DeviceAllow"]}
     kinds = set(re.findall(r'KERNEL=="(tty\w+)\[', RULES.read_text("utf-8")))
-    assert {"char-gpiochip", "char-i2c", "char-pwm", *(f"char-{kind}" for kind in kinds)} <= allowed
+    assert {"char-gpiochip", "char-i2c", "char-pwm", "char-spi", *(f"char-{kind}" for kind in kinds)} <= allowed
 
 
 def test_the_units_agree_with_each_other_and_with_the_daemon() -> None:

@@ -1,4 +1,4 @@
-"""The kernel's sensors: every quantity that hwmon, IIO, thermal zones, power supplies and RAPL offer under /sys.
+"""The kernel's sensors: every quantity that hwmon, IIO, counters, thermal zones, batteries and RAPL offer under /sys.
 
 It finds a sensor by its lasting name and reads it once, whole. It keeps nothing between two calls: a device plugged in
 since is there at the next one, and a name never leads to another device that has taken over a number. It does not
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,8 @@ class KernelSensor:
     """The names of the sensors that are its alarms: 1 is on."""
     problem: str | None
     """The reason why this process cannot read it, and the cure; None where it may."""
+    rate_hz: float | None = None
+    """The frequency at which the device measures, where it has one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the present members for hw.sensor.list."""
@@ -71,6 +74,7 @@ class KernelSensor:
             "limits": dict(self.limits),
             "alarms": list(self.alarms),
             "problem": self.problem,
+            "rate_hz": self.rate_hz,
         }
         return entry | {key: value for key, value in optional.items() if value}
 
@@ -218,12 +222,32 @@ def _sensor(
         status=sysfs.text(channel.status) if channel.status is not None else None,
         limits=limits,
         alarms=alarms,
-        problem=None if os.access(channel.path, os.R_OK) else _cure(channel.path),
+        problem=(_off(channel) if os.access(channel.path, os.R_OK) else _cure(channel.path)),
+        rate_hz=None if channel.rate is None else _frequency(channel.rate),
     )
+
+
+def _frequency(at: Path) -> float | None:
+    """Return the number of an attribute that may have its unit beside it ("100.000000 Hz"), or None."""
+    given = (sysfs.text(at) or "").partition(" ")[0]
+    found = sysfs.number(given)
+    return None if found is None else float(found)
+
+
+def _off(channel: SensorChannel) -> str | None:
+    """Return why a counter counts nothing, with the cure; None where it counts."""
+    if channel.enable is None or sysfs.text(channel.enable) != "0":
+        return None
+    return f"it counts nothing, because it is switched off: `echo 1 | sudo tee {channel.enable}` switches it on"
 
 
 def _measure(name: str, channel: SensorChannel) -> float:
     """Return the value, rounded once. Read it again if its scale has changed in between: it would be wrong."""
+    if (off := _off(channel)) is not None:
+        data = {"sensor": name, "errno": "ENODATA", "path": str(channel.enable)}
+        raise DeviceError(f"sensor {name!r}: {off}", effect="none", data=data)
+    if channel.gate_s:
+        return _rate(name, channel)
     for _ in range(_TRIES):
         before = _settings(name, channel)
         raw = _number(name, channel.path)
@@ -235,6 +259,17 @@ def _measure(name: str, channel: SensorChannel) -> float:
         effect="none",
         data={"sensor": name, "errno": "EAGAIN"},
     )
+
+
+def _rate(name: str, channel: SensorChannel) -> float:
+    """Return the change of a count a second. A counter that begins again at its end has moved the shorter way."""
+    first, begun = _number(name, channel.path), time.monotonic()
+    time.sleep(channel.gate_s)
+    moved, ended = _number(name, channel.path) - first, time.monotonic()
+    top = sysfs.numeric(channel.path.with_name("ceiling"))
+    if top is not None and top > 0:
+        moved = (moved + (top + 1) / 2) % (top + 1) - (top + 1) / 2
+    return float(moved) / (ended - begun)
 
 
 def _settings(name: str, channel: SensorChannel) -> tuple[Fraction | int, Fraction | int]:

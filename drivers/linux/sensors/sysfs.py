@@ -1,9 +1,10 @@
-"""The kernel's sensors in /sys: the classes hwmon, IIO, thermal, power_supply and powercap.
+"""The kernel's sensors in /sys: the classes hwmon, IIO, counter, thermal, power_supply and powercap.
 
 It owns the reading of one attribute, the lasting name of the chip behind a device, and for each class the choice of
 attributes that are measurements. Their names and units are the kernel's ABI: Documentation/hwmon/sysfs-interface, and
-sysfs-bus-iio, sysfs-class-thermal, -power and -powercap in Documentation/ABI/testing. Outputs, settings, events and
-buffered capture are left out. `hearth.drivers.linux.sensors` turns a failed reading into an error.
+sysfs-bus-iio, -counter, sysfs-class-thermal, -power and -powercap in Documentation/ABI/testing. Settings, events and
+buffered capture are left out; an output of a converter is a sensor of what it is set to.
+`hearth.drivers.linux.sensors` turns a failed reading into an error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -65,6 +66,12 @@ class SensorChannel:
     of: str | None = None
     """The channel that this one is an alarm of: it is listed there."""
     description: str | None = None
+    rate: Path | None = None
+    """The attribute with the frequency at which the device measures, in hertz."""
+    gate_s: float = 0
+    """Not 0: the value is the change of `path` a second, counted for this time."""
+    enable: Path | None = None
+    """The attribute that is 0 while it counts nothing."""
 
 
 @frozen
@@ -289,7 +296,7 @@ _IIO: Mapping[str, tuple[str, str, Fraction]] = {
 """The ABI's types: kind, unit, and the factor from the ABI's own unit."""
 _IIO_COUNTED = frozenset(("count", "index", "intensity", "steps", "uvindex"))
 """Types that have no unit, whatever their scale."""
-_IIO_CHANNEL = re.compile(r"in_(([a-z]+)\d*(-[a-z]+\d*)?(?:_[A-Za-z0-9_.+-]+?)?)_(raw|input)")
+_IIO_CHANNEL = re.compile(r"(in|out)_(([a-z]+)\d*(-[a-z]+\d*)?(?:_[A-Za-z0-9_.+-]+?)?)_(raw|input)")
 
 
 def iio_devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
@@ -303,31 +310,32 @@ def iio_devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
 
 
 def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
-    """Yield the input channels ("voltage0", "voltage1-voltage2", "accel_x"). Raises OSError."""
+    """Yield the inputs ("voltage0", "voltage1-voltage2", "accel_x") and outputs ("out_voltage0"). Raises OSError."""
     names = attributes(device.at)
     present = frozenset(names)
+    trigger = _trigger_rate(device.at)
     for name in names:
         found = _IIO_CHANNEL.fullmatch(name)
-        if found is None or found[2] == "timestamp" or "quaternion" in name:  # a quaternion is no single number
+        if found is None or found[3] == "timestamp" or "quaternion" in name:  # a quaternion is no single number
             continue
-        channel, quantity, minus, form = found.groups()
-        if form == "raw" and f"in_{channel}_input" in present:
+        way, channel, quantity, minus, form = found.groups()
+        if form == "raw" and f"{way}_{channel}_input" in present:
             continue  # the same, already scaled
         kind, unit, factor = _IIO.get(quantity, (quantity, "raw", _ONE))
         scale = offset = None
+        shared = f"{way}_{quantity}-{quantity}" if minus else f"{way}_{quantity}"
+        words = channel.split("_")
+        own = [f"{way}_{'_'.join(words[:length])}" for length in range(len(words), 0, -1)]
+        bases = (*own, shared, way, "")
         if form == "raw":
-            shared = f"in_{quantity}-{quantity}" if minus else f"in_{quantity}"
-            words = channel.split("_")
-            own = [f"in_{'_'.join(words[:length])}" for length in range(len(words), 0, -1)]
-            bases = (*own, shared, "in", "")
             scale, offset = (_shared_attribute(device.at, present, bases, what) for what in ("scale", "offset"))
             if scale is None:
                 unit, factor = "raw", _ONE
         if quantity in _IIO_COUNTED:
             unit = "count"
-        label = f"in_{channel}_label"
+        label = f"{way}_{channel}_label"
         yield SensorChannel(
-            channel,
+            channel if way == "in" else f"out_{channel}",
             kind,
             unit,
             device.at / name,
@@ -335,6 +343,8 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
             scale=scale,
             offset=offset,
             label=device.at / (label if label in present else "label"),
+            description=None if way == "in" else "an output: what it is set to",
+            rate=trigger or _shared_attribute(device.at, present, bases, "sampling_frequency"),
         )
 
 
@@ -345,6 +355,54 @@ def _shared_attribute(at: Path, present: frozenset[str], bases: tuple[str, ...],
         if name in present:
             return at / name
     return None
+
+
+def _trigger_rate(at: Path) -> Path | None:
+    """Return the attribute with the frequency of the trigger by which a device captures, if it has one."""
+    name, devices = text(at / "trigger/current_trigger"), linked(at / "subsystem")
+    for trigger in entries(devices / "devices", "trigger*") if name and devices is not None else ():
+        if text(trigger / "name") == name and (trigger / "sampling_frequency").exists():
+            return trigger / "sampling_frequency"
+    return None
+
+
+# --- counter: pulses and the positions of encoders --------------------------------------------------------------------
+
+GATE_S = 0.25
+"""The time for which pulses are counted for a rate, which so has steps of 4 hertz."""
+
+
+def counters(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
+    """Yield the counters."""
+    for link in entries(sys / "bus/counter/devices", "counter*"):
+        at = real(link)
+        name = text(at / "name") or "unnamed"
+        if may_be(name, stem):
+            yield SensorDevice(chip(name, at.parent), link.name, at, name, at.parent)
+
+
+def counter_channels(device: SensorDevice) -> Iterator[SensorChannel]:
+    """Yield each count of a counter ("count0"), and its change a second ("count0_rate"). Raises OSError."""
+    for name in attributes(device.at):
+        at = device.at / name
+        if re.fullmatch(r"count\d+", name) is None:
+            continue
+        enable = at / "enable"
+        ends = {limit: at / end for limit, end in (("min", "floor"), ("max", "ceiling")) if (at / end).exists()}
+        count = SensorChannel(
+            name,
+            "count",
+            "count",
+            at / "count",
+            label=at / "name",
+            status=at / "direction",
+            limits=ends,
+            enable=enable if enable.exists() else None,
+        )
+        yield count
+        told = f"pulses a second, counted for {GATE_S:g} s; less than 0 backwards"
+        rate = evolve(count, name=f"{name}_rate", kind="frequency", unit="hertz", limits={}, gate_s=GATE_S)
+        yield evolve(rate, description=told)
 
 
 # --- thermal, power_supply, powercap ----------------------------------------------------------------------------------
@@ -469,6 +527,7 @@ def domain_channels(device: SensorDevice) -> Iterator[SensorChannel]:
 CLASSES: Mapping[str, SensorClass] = {
     "hwmon": SensorClass(monitoring_chips, chip_channels),
     "iio": SensorClass(iio_devices, iio_channels),
+    "counter": SensorClass(counters, counter_channels),
     "thermal": SensorClass(zones, zone_channels),
     "power_supply": SensorClass(supplies, supply_channels),
     "powercap": SensorClass(domains, domain_channels),
