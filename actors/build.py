@@ -231,6 +231,7 @@ def policy_entries(config: Config) -> list[PolicyEntry]:
                     uart=entry.uart,
                     pwm=entry.pwm,
                     can=entry.can,
+                    modbus=entry.modbus,
                 )
             )
         except ConfigError as error:

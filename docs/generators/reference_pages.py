@@ -29,7 +29,7 @@ def cell(text: str, *, code: bool = False) -> str:
 # --- reference/tools.md ---------------------------------------------------------------------------------------------
 
 _NO_ARGS = """
-    hw.board hw.gpio.list hw.i2c.list hw.uart.list hw.pwm.list hw.can.list hw.sensor.list
+    hw.board hw.gpio.list hw.i2c.list hw.uart.list hw.pwm.list hw.can.list hw.modbus.list hw.sensor.list
     sys.cpuinfo sys.memory sys.thermal sys.load sys.disk sys.network sys.uptime
 """
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -55,6 +55,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "can.read": {"bus": "can0", "filter": ["ENGINE_*"], "count": 1, "timeout_ms": 500},
     "can.watch": {"bus": "can0", "count": 2, "timeout_ms": 1000},
     "can.isotp": {"bus": "can0", "tx": "0x7e0", "rx": "0x7e8", "hex": "22f190", "timeout_ms": 500},
+    "modbus.read": {"device": "FAN", "name": "speed", "count": 2},
+    "modbus.write": {"device": "FAN", "name": "speed", "value": 12.5},
     "file.list": {"path": "/srv/hearth"},
     "file.stat": {"path": "/srv/hearth/notes.txt"},
     "file.read": {"path": "/srv/hearth/notes.txt", "offset": 0, "len": 4096},
@@ -81,6 +83,7 @@ _BUSES = {
     "uart": "one for each serial port",
     "pwm": "one for each PWM chip",
     "can": "one for each CAN interface",
+    "modbus": "one for each Modbus line",
     "files": "a pool",
     "system": "a pool",
     "processes": "a pool",

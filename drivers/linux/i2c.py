@@ -457,9 +457,7 @@ class LinuxI2c(BaseDriver):
                 raise owned(self.bus, addr, owner) from None
             raise self._failure(error, addr, [Read(1)]) from None
 
-    def _failure(
-        self, error: OSError, addr: int, messages: Sequence[Message], *, ten_bit: bool = False
-    ) -> DeviceError:
+    def _failure(self, error: OSError, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> DeviceError:
         if self._gone():
             gone_error = gone(self.bus, self._path, effect="unknown")
             self._gone_report.report(gone_error)

@@ -435,6 +435,7 @@ class PolicyConfig:
     uart: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     pwm: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     can: Annotated[tuple[str, ...] | None, ListOf(_CAN)] = None
+    modbus: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     approval: tuple[ApprovalConfig, ...] = ()
     """What runs only as an approved plan."""
 

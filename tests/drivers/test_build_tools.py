@@ -44,6 +44,9 @@ DESIGN = {
     "can.read": 1,
     "can.watch": 1,
     "can.isotp": 2,
+    "hw.modbus.list": 0,
+    "modbus.read": 0,
+    "modbus.write": 2,
     "file.list": 0,
     "file.stat": 0,
     "file.read": 0,
@@ -58,7 +61,9 @@ DESIGN = {
     "sys.uptime": 0,
     "proc.list": 0,
 }
-MINE = [name for name in DESIGN if name.startswith(("hw.", "gpio.", "i2c.", "uart.", "pwm.", "servo.", "can."))]
+MINE = [
+    name for name in DESIGN if name.startswith(("hw.", "gpio.", "i2c.", "uart.", "pwm.", "servo.", "can.", "modbus."))
+]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +129,7 @@ def test_a_name_that_matches_nothing_is_refused_with_what_is_near(board, how, me
 
 def test_a_board_without_a_bus_has_no_tools_for_it_but_always_those_that_say_so():
     board = open_board(parse_profile({"name": "bare", "description": "nothing but files"}, "bare.toml"))
-    absent = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "can.")
+    absent = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "can.", "modbus.")
     assert names(board) == [name for name in DESIGN if not name.startswith(absent)]
     assert names(board, disable=["uart.*"], enable=["gpio.set"]) == names(board)  # one config for many boards
 
@@ -246,9 +251,10 @@ def test_every_tool_declares_itself_fully(tools, name):
         assert all("description" in part for part in schema["properties"].values())
     assert tool.description.endswith(".")
     assert tool.timeout_ms > 0
-    assert tool.supports_rollback is (name in ("gpio.set", "uart.control", "pwm.set", "pwm.off", "servo.move"))
+    undone = ("gpio.set", "uart.control", "pwm.set", "pwm.off", "servo.move", "modbus.write")
+    assert tool.supports_rollback is (name in undone)
     kind = name.partition(".")[0]
-    writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer") or name in (
+    writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer", "modbus.write") or name in (
         "uart.write",
         "uart.exchange",
         "uart.control",

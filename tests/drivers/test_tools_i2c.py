@@ -251,7 +251,8 @@ async def test_a_sensor_is_read_by_its_name_with_a_unit(bench, autojump_clock):
 async def test_the_board_tells_what_it_has_without_touching_it(bench, i2c):
     board = await bench.run("hw.board")
     assert board["name"] == "sim"
-    assert [bus["id"] for bus in board["buses"]] == ["gpio:sim", "i2c:1", "uart:uart0", "pwm:sim", "can:can0"]
+    buses = ["gpio:sim", "i2c:1", "uart:uart0", "pwm:sim", "can:can0", "modbus:plant"]
+    assert [bus["id"] for bus in board["buses"]] == buses
     assert board["health"] == {"audit": "ok"}
     (chip,) = (await bench.run("hw.gpio.list"))["chips"]
     lines = {line["line"]: line for line in chip["lines"]}
@@ -281,6 +282,7 @@ async def test_the_board_tells_what_it_has_without_touching_it(bench, i2c):
             "description": "room temperature",
         },
         {"sensor": "tank", "kind": "mcp3221", "unit": "percent", "bus": "i2c:1", "description": "level of the tank"},
+        {"sensor": "fan_current", "kind": "modbus", "unit": "ampere", "bus": "modbus:plant"},
     ]
     assert not i2c.log
 
