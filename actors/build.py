@@ -232,6 +232,7 @@ def policy_entries(config: Config) -> list[PolicyEntry]:
                     pwm=entry.pwm,
                     can=entry.can,
                     spi=entry.spi,
+                    modbus=entry.modbus,
                 )
             )
         except ConfigError as error:

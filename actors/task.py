@@ -189,9 +189,7 @@ class TaskActor:
             "intent": self.intent[:256],
             "submitted_at": timestamp(self._services.clock() - (trio.current_time() - self._started_at)),
             "status": self.status,
-            "steps": [
-                {"tool": step.tool.name, "args": step.logged, "status": step.status} for step in self.steps
-            ],
+            "steps": [{"tool": step.tool.name, "args": step.logged, "status": step.status} for step in self.steps],
         }
         return {**view, "dry_run": True} if self._constraints.dry_run else view
 

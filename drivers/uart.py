@@ -221,6 +221,11 @@ class Inbox:
         return self._closed is not None
 
     @property
+    def fed_at(self) -> float:
+        """Return the time at which bytes were received last, 0 if none were."""
+        return self._fed_at
+
+    @property
     def _end(self) -> int:
         return self._start + len(self._data)
 

@@ -69,6 +69,11 @@ class Receiver(BaseDriver):
         """Return the number of characters that the device or the kernel has lost since the last call."""
         return 0
 
+    @property
+    def inbox(self) -> Inbox:
+        """Return the buffer of received bytes, to wait on."""
+        return self._inbox
+
     # --- errors ---------------------------------------------------------------------------------------------------
 
     def _error(
@@ -89,7 +94,7 @@ class Receiver(BaseDriver):
         return self._fd
 
     @contextmanager
-    def _transaction(self) -> Iterator[int]:
+    def transaction(self) -> Iterator[int]:
         """Keep the pump receiving until the transaction that needs it has ended."""
         fd = self._open_fd()
         self._transactions += 1
@@ -226,7 +231,7 @@ class FdUart(Receiver):
 
     async def write(self, data: bytes, *, timeout_s: float, drain: bool = False, reader: str = "") -> int:
         """See `UartDriver.write`."""
-        with self._transaction() as fd:
+        with self.transaction() as fd:
             self._inbox.begin(reader)
             deadline = trio.current_time() + timeout_s
             await self._send(fd, data, deadline, timeout_s)
@@ -291,7 +296,7 @@ class FdUart(Receiver):
         reader: str = "",
     ) -> Taken:
         """See `UartDriver.exchange`."""
-        with self._transaction() as fd:
+        with self.transaction() as fd:
             inbox = self._inbox
             self._pull(fd)
             inbox.overran(self._new_overruns())
@@ -315,7 +320,7 @@ class FdUart(Receiver):
         self, *, rts: bool | None = None, dtr: bool | None = None, break_s: float | None = None
     ) -> ModemLines:
         """See `UartDriver.control`."""
-        with self._transaction() as fd:
+        with self.transaction() as fd:
             owner = self._rts_owner()
             if rts is not None and owner is not None:
                 raise self._error(f"RTS belongs to {owner} on this port, so it cannot be set", number=errno.EBUSY)

@@ -391,7 +391,7 @@ def _declared(function: Callable[..., Any], tools: ToolRegistry) -> Capability:
 def _simulated(board: str | Board, seed: int) -> Board:
     opened = board if isinstance(board, Board) else open_board(load_profile(board), style=Style.ASYNC, seed=seed)
     profile = opened.profile
-    buses: list[Any] = [*profile.chips, *profile.i2c, *profile.uarts, *profile.spi]
+    buses: list[Any] = [*profile.chips, *profile.i2c, *profile.uarts, *profile.spi, *profile.modbus]
     if profile.discover or any(bus.driver != "sim" for bus in buses):
         raise ValueError(f'board {opened.name!r} drives real hardware; name one whose buses have driver = "sim"')
     for bus, driver in opened.drivers.items():

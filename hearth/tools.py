@@ -49,7 +49,8 @@ class Drive:
 
     `output` on the bus of this id goes to `level`, for `duration_ms` if the step takes it back. A GPIO line is its
     offset, with the level 0, 1 or "input"; an I2C device is its address, with the messages of the transaction; a PWM
-    channel is its number, with a value in its unit or "off"; an SPI device is "data", with the bytes of the transfer.
+    channel is its number, with a value in its unit or "off"; an SPI device is "data", with the bytes of the transfer; a
+    Modbus register is its unit, table and address, with the values to write from there on.
     """
 
     bus: str
@@ -63,10 +64,10 @@ class Use:
     """A piece of hardware that a step uses, for policy entries that permit only some.
 
     `names` are its spellings, the usual one first: ("LED", "17", "gpiochip0:17"), ("1:0x48", "1:72"), ("uart0",),
-    ("FAN",), ("can0:ENGINE_DATA", "can0:0x100"), ("FLASH",).
+    ("FAN",), ("can0:ENGINE_DATA", "can0:0x100"), ("FLASH",), ("PUMP", "plant:PUMP", "plant:3").
     """
 
-    kind: Literal["lines", "i2c", "uart", "pwm", "can", "spi"]
+    kind: Literal["lines", "i2c", "uart", "pwm", "can", "spi", "modbus"]
     names: tuple[str, ...]
 
 

@@ -22,7 +22,8 @@ not asked for a level that is the output's safe state. The limits of the board p
 output is the offset of a GPIO line, with the levels 0, 1 and "input"; the address of an I2C device, with the messages
 as its level, or address and register of one that lists its registers, with the number to write; "data" of an SPI
 device, or as on I2C its registers, with address 0; the number of a PWM channel, with a value in its unit or "off";
-"data" and "lines" of a serial port; or the identifier of a CAN frame.
+"data" and "lines" of a serial port; the identifier of a CAN frame; or a Modbus register (unit, table and address), with
+the number to write.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import trio
 from attrs import define, field
 
 from hearth.actors.bus.limits import LineLimits, RegisterLimits, SpiLimits
+from hearth.actors.bus.modbus_limits import ModbusLimits
 from hearth.actors.bus.outputs import reported_output
 from hearth.actors.bus.signals import SignalLimits
 from hearth.drivers.base import Wakeup
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from hearth.drivers.can import CanDriver, Frame
     from hearth.drivers.gpio import GpioDriver, LineState
     from hearth.drivers.i2c import I2cDriver, Message, Outcome, RegWidth
+    from hearth.drivers.modbus import ModbusDriver
+    from hearth.drivers.modbus_codec import ModbusTable
     from hearth.drivers.pwm import PwmDriver, Wave
     from hearth.drivers.signals import SignalLevel
     from hearth.drivers.uart import UartDriver
@@ -230,6 +234,9 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
             kept = [channel.number for channel in chip.channels if channel.hold == "keep"]
             signals = SignalLimits(bus_id, [channel.signal for channel in chip.channels])
             return BusGuard(bus_id, driver, safe=values, kept=kept, signals=signals)
+    for line in board.profile.modbus if kind == "modbus" else ():
+        if line.line == name:
+            return BusGuard(bus_id, driver, registers=ModbusLimits(line))
     for spec in board.profile.i2c if kind == "i2c" else ():
         if str(spec.bus) == name and any(device.registers for device in spec.devices):
             return BusGuard(bus_id, driver, registers=RegisterLimits(spec.bus, spec.devices))
@@ -475,6 +482,47 @@ class _GuardedCan(_GuardedDriver):
         return self._driver.isotp(tx, rx, data, **more)
 
 
+class _GuardedModbus(_GuardedDriver):
+    """Its limits say what a request may read and write, so it asks them about both."""
+
+    _driver: ModbusDriver
+
+    async def read(self, unit: int, table: ModbusTable, reg: int, count: int) -> tuple[int, ...]:
+        values = await self._driver.read(unit, table, reg, count)
+        for output, number in self._limits.numbers(unit, table, reg, values):
+            self._guard.note(output, number)
+        return values
+
+    async def write(self, unit: int, table: ModbusTable, reg: int, values: Sequence[int]) -> None:
+        guard, limits = self._guard, self._limits
+        asked = list(limits.numbers(unit, table, reg, values, write=True))
+        if not asked:
+            guard.check((unit, table, reg), values[0])
+        # All are checked before the first one is written.
+        numbers = [(output, guard.check(output, number)) for output, number in asked]
+        if numbers != asked:
+            guard.clamped += [
+                limits.clamped(output, number, written)
+                for (output, number), (_, written) in zip(asked, numbers, strict=True)
+                if number != written
+            ]
+            values = limits.replaced(reg, values, numbers)
+        try:
+            await self._driver.write(unit, table, reg, values)
+        except BaseException as error:
+            for output, number in numbers:
+                guard.failed(output, number, error)
+            raise
+        for output, number in numbers:
+            guard.note(output, number)
+
+    @property
+    def _limits(self) -> ModbusLimits:
+        limits = self._guard.registers
+        assert isinstance(limits, ModbusLimits), "guard_of gives each line its limits"
+        return limits
+
+
 _FACES: Final[Mapping[str, Callable[[Any, BusGuard], _GuardedDriver]]] = {
     "gpio": _GuardedGpio,
     "i2c": _GuardedI2c,
@@ -482,5 +530,6 @@ _FACES: Final[Mapping[str, Callable[[Any, BusGuard], _GuardedDriver]]] = {
     "uart": _GuardedUart,
     "pwm": _GuardedPwm,
     "can": _GuardedCan,
+    "modbus": _GuardedModbus,
 }
 """By the kind of bus that its id begins with."""

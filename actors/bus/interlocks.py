@@ -35,7 +35,7 @@ from attrs import define, field
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT
 from hearth.actors.bus.queue import Requester, Ticket, WentSafe
 from hearth.drivers.base import Wakeup
-from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS
+from hearth.drivers.boards.devices import SENSORS_BUS
 from hearth.errors import InterlockOpen, RpcError
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from hearth.drivers.boards import Board
     from hearth.drivers.boards.profile import Condition, InterlockSpec
     from hearth.drivers.gpio import GpioDriver
-    from hearth.drivers.i2c import I2cDriver
     from hearth.tools import Drive
 
 log = logging.getLogger("hearth.interlocks")
@@ -446,5 +445,4 @@ def _source(condition: Condition, board: Board) -> RequiredSource:
     if condition.bus == SENSORS_BUS:
         return RequiredSource(lambda driver: driver.read(name), lambda reading: float(reading.value), _KERNEL_LIMIT)
     sensor = board.sensors[name]
-    adapter = cast("I2cDriver", board.drivers[sensor.bus])
-    return RequiredSource(sensor.read, sensor.value, adapter.limit_ms(SENSOR_KINDS[sensor.kind].messages) / 1000)
+    return RequiredSource(sensor.read, sensor.value, sensor.limit_ms(board.drivers[sensor.bus]) / 1000)

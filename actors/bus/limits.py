@@ -233,8 +233,8 @@ class RegisterLimits:
     def __init__(self, bus: int, devices: Iterable[DeviceSpec]) -> None:
         self._bus = bus
         self._devices = {device.addr: device for device in devices if device.registers}
-        self._registers = {
-            (device.addr, spec.reg): _bounded(spec) for device in self._devices.values() for spec in device.registers
+        self._registers: dict[Hashable, _BoundedRegister] = {
+            (device.addr, spec.reg): bounded(spec) for device in self._devices.values() for spec in device.registers
         }
 
     def lists(self, addr: int, *, ten_bit: bool) -> bool:
@@ -333,6 +333,8 @@ class RegisterLimits:
             return level
         if spec.on_limit == "clamp":
             low, high = register.window(now)
+            if isinstance(level, float):
+                return min(max(level, low), high)
             return min(max(level, ceil(low - ROUNDING)), floor(high + ROUNDING))
         raise self._beyond(place, spec, level, *broken)
 
@@ -344,7 +346,7 @@ class RegisterLimits:
 
     def note(self, output: Hashable, level: Any, now: float) -> None:
         """Note the number that was written to a register or read from it; None where it is not known."""
-        register = self._registers.get(output)  # type: ignore[call-overload]
+        register = self._registers.get(output)
         if register is not None:
             register.note(level, now)
 
@@ -359,13 +361,17 @@ class RegisterLimits:
         if not self.lists(addr, ten_bit=False):
             return
         for write in self.writes(addr, drive.level):
-            register = self._registers[write.output]
-            if register.spec.on_limit == "refuse" and not register.least <= write.raw <= register.most:
-                limit = "min" if write.raw < register.least else "max"
-                raise self._beyond(write.output, register.spec, write.raw, limit, None)
+            self.foresee_write(write.output, write.raw)
+
+    def foresee_write(self, output: Any, raw: float) -> None:
+        """Refuse a number beyond `min` and `max`. Raises LimitViolated."""
+        register = self._registers[output]
+        if register.spec.on_limit == "refuse" and not register.least <= raw <= register.most:
+            limit = "min" if raw < register.least else "max"
+            raise self._beyond(output, register.spec, raw, limit, None)
 
     def _beyond(
-        self, output: tuple[int, int], spec: Register, raw: int, limit: str, wait: float | None
+        self, output: tuple[int, int], spec: Register, raw: float, limit: str, wait: float | None
     ) -> LimitViolated:
         bound = getattr(spec, limit)
         if bound is None:  # its width
@@ -427,10 +433,15 @@ class SpiLimits(RegisterLimits):
         return f"spi device {self._spec.name!r}", {"bus": self._spec.bus, "device": self._spec.name}
 
 
-def _bounded(spec: Register) -> _BoundedRegister:
+def bounded(spec: Register) -> _BoundedRegister:
+    """Return the state of a register's limits."""
+    bounds = spec.raw_bounds
+    step = inf if spec.max_step is None else spec.max_step / spec.scale
+    if step < inf and isinstance(bounds[0], int):
+        step = floor(step + ROUNDING)
     return _BoundedRegister(
-        *spec.raw_bounds,
+        *bounds,
         spec=spec,
-        step=inf if spec.max_step is None else floor(spec.max_step / spec.scale + ROUNDING),
+        step=step,
         slew=inf if spec.slew_per_s is None else spec.slew_per_s / spec.scale,
     )

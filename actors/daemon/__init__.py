@@ -522,9 +522,7 @@ def _websocket(
     return TcpListener(listening, handshaker, certificates, send_timeout=config.limits.send_timeout_s, report=report)
 
 
-def _handshaker(
-    config: Config, tokens: Tokens, certificates: Certificates | None, **more: Any
-) -> WebSocketHandshake:
+def _handshaker(config: Config, tokens: Tokens, certificates: Certificates | None, **more: Any) -> WebSocketHandshake:
     from hearth.actors.listeners.websocket import WebSocketHandshake
 
     section, limits = config.websocket, config.limits

@@ -29,7 +29,7 @@ def cell(text: str, *, code: bool = False) -> str:
 # --- reference/tools.md ---------------------------------------------------------------------------------------------
 
 _NO_ARGS = """
-    hw.board hw.gpio.list hw.i2c.list hw.uart.list hw.pwm.list hw.can.list hw.spi.list hw.sensor.list
+    hw.board hw.gpio.list hw.i2c.list hw.uart.list hw.pwm.list hw.can.list hw.spi.list hw.modbus.list hw.sensor.list
     sys.cpuinfo sys.memory sys.thermal sys.load sys.disk sys.network sys.uptime
 """
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -58,6 +58,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "spi.transfer": {"device": "LOOP", "text": "hearth"},
     "spi.read": {"device": "MOTOR", "register": "SPEED"},
     "spi.write": {"device": "MOTOR", "register": "SPEED", "value": 1200},
+    "modbus.read": {"device": "FAN", "name": "speed", "count": 2},
+    "modbus.write": {"device": "FAN", "name": "speed", "value": 12.5},
     "file.list": {"path": "/srv/hearth"},
     "file.stat": {"path": "/srv/hearth/notes.txt"},
     "file.read": {"path": "/srv/hearth/notes.txt", "offset": 0, "len": 4096},
@@ -85,6 +87,7 @@ _BUSES = {
     "pwm": "one for each PWM chip",
     "can": "one for each CAN interface",
     "spi": "one for each SPI device",
+    "modbus": "one for each Modbus line",
     "files": "a pool",
     "system": "a pool",
     "processes": "a pool",

@@ -149,6 +149,10 @@ class BoardDriver(BaseDriver):
         buses = [can_json(spec, self._drivers[f"can:{spec.bus}"]) for spec in specs]
         return {"buses": buses, "undriven": self._missing("can")}
 
+    def modbus(self) -> dict[str, Any]:
+        """Return the result of hw.modbus.list."""
+        return {"lines": [{**self._drivers[spec.bus].describe(), **spec.to_json()} for spec in self._profile.modbus]}
+
     def sensors(self) -> dict[str, Any]:
         """Return the result of hw.sensor.list."""
         return {"sensors": [sensor.to_json() for sensor in self._sensors.values()]}
@@ -250,7 +254,7 @@ class Board:
         return self.profile.description
 
     def has(self, kind: str) -> bool:
-        """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "can", "sensors")."""
+        """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "can", "modbus", "sensors")."""
         return any(bus == kind or bus.startswith(f"{kind}:") for bus in self.drivers)
 
     def add_driver(self, bus: str, driver: Driver) -> None:
@@ -454,6 +458,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
     drivers: dict[str, Driver] = {
         f"{kind}:{name}": _FACTORIES[kind, driver](spec, style, seed) for kind, name, driver, spec in specs
     }
+    drivers |= {spec.bus: spec.make_driver() for spec in profile.modbus}
     _connect_tanks(profile, drivers)
     if machine is not None and "sensors" in profile.discover:
         from hearth.drivers.linux.sensors import KernelSensors
@@ -465,7 +470,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
             spec.name, spec.kind, f"i2c:{spec.bus}", spec.addr, SENSOR_KINDS[spec.kind].unit, spec.description
         )
         for spec in profile.sensors
-    }
+    } | {sensor.name: sensor for spec in profile.modbus for sensor in spec.sensors()}
     drivers[BOARD_BUS] = BoardDriver(profile, drivers, undriven, sensors)
     return Board(
         profile,

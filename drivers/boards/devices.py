@@ -8,7 +8,7 @@ number with a unit. A sensor keeps no state and needs no second transaction.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from attrs import field, frozen
 
@@ -19,7 +19,6 @@ from hearth.drivers.i2c import (
     LAST_ADDR,
     LAST_TEN_BIT,
     Addresses,
-    I2cDriver,
     Increment,
     Message,
     Outcome,
@@ -47,9 +46,12 @@ from hearth.fields import (
     join,
     kinds_of,
 )
+from hearth.tools import Use, i2c_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hearth.drivers.i2c import I2cDriver
 
 _FLAG: Final = Flag()
 _TEXT: Final = Text()
@@ -84,11 +86,19 @@ class Sensor:
         entry = {"sensor": self.name, "kind": self.kind, "unit": self.unit, "bus": self.bus}
         return entry if self.description is None else {**entry, "description": self.description}
 
-    def read(self, driver: I2cDriver) -> Outcome[bytes]:
-        """Return the transaction that reads it."""
-        return driver.transfer(self.addr, SENSOR_KINDS[self.kind].messages)
+    def uses(self) -> Use:
+        """Return the device that it is read from."""
+        return i2c_use(int(self.bus.removeprefix("i2c:")), self.addr)
 
-    def value(self, raw: bytes) -> float:
+    def limit_ms(self, driver: Any) -> float:
+        """Return the milliseconds after which reading it with the driver of its bus counts as wedged."""
+        return cast("I2cDriver", driver).limit_ms(SENSOR_KINDS[self.kind].messages)
+
+    def read(self, driver: Any) -> Outcome[Any]:
+        """Return the transaction that reads it; `value` decodes its result."""
+        return cast("I2cDriver", driver).transfer(self.addr, SENSOR_KINDS[self.kind].messages)
+
+    def value(self, raw: Any) -> float:
         """Return the number of `raw`. Raises DeviceError for a reply of the wrong length."""
         kind = SENSOR_KINDS[self.kind]
         if len(raw) != kind.length:
@@ -392,7 +402,7 @@ def parse_port(table: Table) -> UartSpec:
     if driver == "serial" and values:
         table.fault("peer", 'only a simulated port (driver = "sim") has one')
     # As callers read it in hw.uart.list: 1, not the 1.0 of UartSettings.
-    settings: dict[str, Any] = {"stop_bits": 1, **table.given(UartSettings), "rs485": _rs485(table)}
+    settings: dict[str, Any] = {"stop_bits": 1, **table.given(UartSettings), "rs485": parse_rs485(table)}
     table.done()
     if table.ok:
         try:
@@ -404,7 +414,7 @@ def parse_port(table: Table) -> UartSpec:
     return UartSpec(port, driver, path=path, **values)
 
 
-def _rs485(table: Table) -> Rs485 | None:
+def parse_rs485(table: Table) -> Rs485 | None:
     """Read `rs485 = true`, or a table of its details."""
     if not isinstance(table.content.get("rs485"), dict):
         return Rs485() if table.take("rs485", _FLAG, False) else None

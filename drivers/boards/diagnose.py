@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hearth.config.model import Config
-    from hearth.drivers.boards.devices import ChipSpec, I2cSpec, UartSpec
+    from hearth.drivers.boards.devices import ChipSpec, I2cSpec
     from hearth.drivers.boards.discover import (
         FoundAdapter,
         FoundChip,
@@ -100,9 +100,8 @@ def mismatches(
     for index, adapter in enumerate(profile.i2c):
         if adapter.driver != "sim":
             yield from _adapter_mismatches(f"i2c[{index}]", adapter, found.adapters, machine)
-    for index, port in enumerate(profile.uarts):
-        if port.driver != "sim":
-            yield from _port_mismatches(f"uart[{index}]", port, found.ports, holders)
+    for key, path in _serial_ports(profile):
+        yield from _port_mismatches(key, path, found.ports, holders)
     for index, spec in enumerate(profile.pwm):
         if spec.driver != "sim":
             yield from _pwm_mismatches(f"pwm[{index}]", spec, found.pwm)
@@ -112,6 +111,15 @@ def mismatches(
     for entry in survey(profile, found, holders).undriven:
         if not entry.left_alone:
             yield ProfileProblem(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
+
+
+def _serial_ports(profile: Profile) -> Iterator[tuple[str, str]]:
+    for index, port in enumerate(profile.uarts):
+        if port.path is not None:
+            yield f"uart[{index}]", port.path
+    for index, line in enumerate(profile.modbus):
+        if line.path is not None:
+            yield f"modbus[{index}]", line.path
 
 
 def _lack_mismatches(key: str, path: str, kind: BusKind) -> Iterator[ProfileProblem]:
@@ -237,13 +245,10 @@ def _pwm_mismatches(key: str, spec: PwmSpec, chips: tuple[FoundPwm, ...]) -> Ite
         yield ProfileProblem(f"{key}.chardev", "fail", what, "take it out: it is then used through /sys")
 
 
-def _port_mismatches(
-    key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holders: Holders
-) -> Iterator[ProfileProblem]:
-    assert spec.path is not None, "parse_port asks for it"
-    node = realpath(spec.path)
+def _port_mismatches(key: str, path: str, ports: tuple[FoundPort, ...], holders: Holders) -> Iterator[ProfileProblem]:
+    node = realpath(path)
     key = f"{key}.path"
-    lack = list(_lack_mismatches(key, spec.path, "uart"))
+    lack = list(_lack_mismatches(key, path, "uart"))
     port = next((port for port in ports if port.path == node), None)
     if port is None and (lack or os.access(node, os.F_OK)):
         yield from lack  # it is there, a pseudo-terminal say: the profile lists it on purpose
@@ -251,7 +256,7 @@ def _port_mismatches(
     if port is None:
         there = ", ".join(port.path for port in ports if port.origin.above)
         cure = "is it plugged in? /dev/serial/by-id has names that stay the same"
-        yield ProfileProblem(key, "fail", f"{spec.path} is not there; there is {there or 'none'}", cure)
+        yield ProfileProblem(key, "fail", f"{path} is not there; there is {there or 'none'}", cure)
         return
     yield from lack
     if port.console:
@@ -529,7 +534,9 @@ def _sensors(machine: Machine) -> int:
 
 def _wants(profile: Profile) -> bool:
     """Return True if the profile needs a device of this machine; a simulated board does not."""
-    buses = (profile.chips, profile.i2c, profile.uarts, profile.pwm, profile.cans, profile.spi)
+    buses = (
+        profile.chips, profile.i2c, profile.uarts, profile.pwm, profile.cans, profile.spi, profile.modbus
+    )  # fmt: skip
     drivers = (spec.driver for specs in buses for spec in specs)
     drivers = (spec.driver for specs in (profile.chips, profile.i2c, profile.uarts, profile.spi) for spec in specs)
     return bool(profile.discover) or any(driver != "sim" for driver in drivers)

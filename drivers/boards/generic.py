@@ -227,7 +227,8 @@ def _adapters(profile: Profile, found: list[FoundAdapter], undriven: list[Undriv
 
 
 def _ports(profile: Profile, found: list[FoundPort], holders: Holders, undriven: list[Undriven]) -> Iterable[UartSpec]:
-    listed = {_node_of(spec.path) for spec in profile.uarts if spec.path is not None}
+    paths = (*(spec.path for spec in profile.uarts), *(line.path for line in profile.modbus))
+    listed = {_node_of(path) for path in paths if path is not None}
     names = {spec.port for spec in profile.uarts}
     for port in found:
         if _node_of(port.path) in listed:

@@ -28,6 +28,7 @@ from hearth.drivers.boards.devices import (
     parse_port,
     parse_sensor,
 )
+from hearth.drivers.boards.modbus import ModbusSpec, check_lines, parse_line
 from hearth.drivers.boards.pwm import PwmSpec, parse_pwm
 from hearth.drivers.boards.spi import SpiSpec, parse_device
 from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineSpec, StopEntry
@@ -98,6 +99,7 @@ class Profile:
     pwm: tuple[PwmSpec, ...] = ()
     cans: tuple[CanSpec, ...] = ()
     spi: tuple[SpiSpec, ...] = ()
+    modbus: tuple[ModbusSpec, ...] = ()
     sensors: tuple[SensorSpec, ...] = ()
     interlocks: tuple[InterlockSpec, ...] = ()
     tools: tuple[str, ...] = ("*",)
@@ -162,6 +164,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         pwm=tuple([parse_pwm(table) for table in top.tables("pwm")]),
         cans=tuple([parse_can(table) for table in top.tables("can")]),
         spi=tuple([parse_device(table) for table in top.tables("spi")]),
+        modbus=tuple([parse_line(table) for table in top.tables("modbus")]),
         sensors=tuple([parse_sensor(name, table) for name, table in top.named("sensors")]),
         tools=tools.take("allow", STRINGS, ("*",)),
         discover={kind: patterns for kind in _DISCOVERED if (patterns := _patterns(discover, kind))},
@@ -193,6 +196,7 @@ def _check_profile(top: Table, profile: Profile) -> None:
             top.faults.append(Fault(f"pwm[{index}].channels", f"{show(name)} is a channel of another chip already"))
     _check_unique(top, "can", "bus", [spec.bus for spec in profile.cans])
     _check_unique(top, "spi", "name", [spec.name for spec in profile.spi])
+    check_lines(top, profile.modbus, {spec.path for spec in profile.uarts}, [one.name for one in profile.sensors])
     adapters = {spec.bus: spec for spec in profile.i2c}
     for sensor in profile.sensors:
         table = Table({}, join("sensors", sensor.name), top.faults)
@@ -427,14 +431,14 @@ def _check_condition(entry: Table, values: Mapping[str, Any]) -> None:
 
 
 def _sensor_bus(entry: Table, name: str, profile: Profile) -> str | None:
-    for sensor in profile.sensors:
-        if sensor.name == name:
-            return f"i2c:{sensor.bus}"
+    buses = {sensor.name: f"i2c:{sensor.bus}" for sensor in profile.sensors}
+    buses |= {sensor.name: sensor.bus for line in profile.modbus for sensor in line.sensors()}
+    if name in buses:
+        return buses[name]
     if "/" in name and "sensors" in profile.discover:
         # The kernel's sensors come and go; one that is not there cannot be read, and leaves the interlock open.
         return SENSORS_BUS
-    names = [sensor.name for sensor in profile.sensors]
-    has = near(name, names) or f"; [sensors] has {', '.join(names) or 'none'}"
+    has = near(name, list(buses)) or f"; [sensors] has {', '.join(buses) or 'none'}"
     entry.fault("sensor", f"no sensor is named {show(name)}{has}")
     return None
 

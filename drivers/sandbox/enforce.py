@@ -238,6 +238,8 @@ def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Part]:
         with landlock.Ruleset(abi, scopes, tcp=plan.network is None) as rules:
             # A path that is not there gets no rule, and stays denied.
             failed = rules.allow_all((grant.path, RIGHTS[grant.access]) for grant in plan.grants)
+            for port in plan.tcp:
+                rules.allow_connect(port)
             rules.enforce()
     except OSError as error:
         for name, _, _ in _LANDLOCK:
@@ -245,7 +247,7 @@ def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Part]:
         return
     reasons = {
         "files": f"Landlock {abi}, {len(plan.grants) - len(failed)} paths",
-        "network": "no TCP is bound or connected" if plan.network is None else f"TCP is allowed: {plan.network}",
+        "network": _network(plan),
         "devices": "ioctl on none but the listed",
         "scopes": _scopes(plan),
     }
@@ -259,13 +261,24 @@ def _part_of_landlock(name: Name, since: int, kernel: str, abi: int, reason: str
     return Part(name, False, f"Landlock {abi} of this kernel does not know it; it takes {kernel} or later")
 
 
+def _network(plan: SandboxPlan) -> str:
+    if plan.network is not None:
+        return f"TCP is allowed: {plan.network}"
+    if plan.tcp:
+        ports = ", ".join(f"{port} ({why})" for port, why in plan.tcp.items())
+        return f"no TCP is bound, and connected only to port {ports}"
+    return "no TCP is bound or connected"
+
+
 def _scopes(plan: SandboxPlan) -> str:
     return "no abstract sockets" + (" and no signals" if plan.signals is None else "") + " to the outside"
 
 
 def _filter(plan: SandboxPlan) -> Filter | NoFilter:
     try:
-        return Filter(seccomp.rules(plan.families, connect=plan.connect is not None, notifier=plan.notifier))
+        return Filter(
+            seccomp.rules(plan.families, connect=plan.connect is not None, tcp=bool(plan.tcp), notifier=plan.notifier)
+        )
     except NoFilter as error:
         return error
 

@@ -54,8 +54,9 @@ class Fs(IntFlag):
 
 _OF_A_FILE = Fs.EXECUTE | Fs.WRITE_FILE | Fs.READ_FILE | Fs.TRUNCATE | Fs.IOCTL_DEV
 """The rights that a rule on something else than a directory may have."""
-_TCP = 0b11
-"""bind and connect."""
+_NET_PORT = 2
+_BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
+_TCP = _BIND_TCP | _CONNECT_TCP
 ABSTRACT_UNIX_SOCKETS, SIGNALS = 1 << 0, 1 << 1
 """Scopes: objects outside the domain that may not be used from within."""
 
@@ -71,6 +72,10 @@ class _RulesetAttr(ctypes.Structure):
 class _PathBeneathAttr(ctypes.Structure):
     _pack_ = 1
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+class _NetPortAttr(ctypes.Structure):
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("port", ctypes.c_uint64))
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -121,7 +126,8 @@ class Ruleset:
 
     def __init__(self, abi: int, scopes: int = 0, *, tcp: bool = True) -> None:
         self.rights = known_rights(abi)
-        attr = _RulesetAttr(int(self.rights), _TCP if tcp and abi >= 4 else 0, scopes if abi >= 6 else 0)
+        self._ports = tcp and abi >= 4
+        attr = _RulesetAttr(int(self.rights), _TCP if self._ports else 0, scopes if abi >= 6 else 0)
         # An older kernel takes a shorter structure.
         size = 8 if abi < 4 else 16 if abi < 6 else 24
         self._fd = _call(_CREATE_RULESET, ctypes.byref(attr), ctypes.c_size_t(size), ctypes.c_uint32(0))
@@ -148,6 +154,14 @@ class Ruleset:
                 )  # fmt: skip
         finally:
             os.close(fd)
+
+    def allow_connect(self, port: int) -> None:
+        """Grant connecting to a TCP port of any host; nothing where the rules do not cover TCP. Raises OSError."""
+        if self._ports:
+            attr = _NetPortAttr(_CONNECT_TCP, port)
+            _call(
+                _ADD_RULE, ctypes.c_int(self._fd), ctypes.c_int(_NET_PORT), ctypes.byref(attr), ctypes.c_uint32(0)
+            )  # fmt: skip
 
     def allow_all(self, rules: Iterable[tuple[Path, Fs]]) -> list[tuple[Path, str]]:
         """Grant all rules that can be granted; return the paths that cannot, with the reason."""

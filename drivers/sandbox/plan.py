@@ -153,9 +153,11 @@ class SandboxPlan:
     grants: tuple[PathGrant, ...] = ()
     network: str | None = None
     """The reason to bind and connect TCP."""
+    tcp: Mapping[int, str] = field(factory=dict)
+    """TCP ports to connect to, with the reason."""
     families: Mapping[str, str] = field(factory=dict)
-    """Sockets that may be made, with the reason: "unix", "inet", "inet-dgram", "can", "netlink:route",
-    "netlink:sock_diag".
+    """Sockets that may be made, with the reason: "unix", "inet" (streams and datagrams), "inet-stream", "inet-dgram",
+    "can", "netlink:route", "netlink:sock_diag".
 
     Client sockets are accepted, and the service manager's exists already.
     """
@@ -187,6 +189,7 @@ class SandboxPlan:
         }
         return {
             "paths": [grant.to_json() for grant in self.grants],
+            **({"tcp": {str(port): why for port, why in self.tcp.items()}} if self.tcp else {}),
             "sockets": dict(self.families),
             **{name: why for name, why in reasons.items() if why is not None},
             **({"user": self.user.name} if self.user is not None else {}),
@@ -223,11 +226,17 @@ def make_plan(
         "hearthd runs as root and stays it; set [sandbox] user, or start it as a user that has the buses' groups"
     ]  # fmt: skip
     signals = "proc.signal" in tools and bool(config.tools.signal)
+    tcp = dict(_tcp_ports(profile))
+    reason = ", ".join(dict.fromkeys(tcp.values()))
     connect = "[sandbox] network" if config.sandbox.network else names_from_daemons()
     return SandboxPlan(
         grants=tuple(grants),
         network="[sandbox] network" if config.sandbox.network else None,
-        families=dict(_families(config, profile, tools, connect)),
+        tcp=tcp,
+        families={
+            **dict.fromkeys(["inet-stream"] if tcp else [], reason),
+            **dict(_families(config, profile, tools, connect)),
+        },
         connect=connect,
         signals="proc.signal, for what [tools] signal lists" if signals else None,
         looks="proc.signal, to find out what a process runs" if signals else None,
@@ -304,6 +313,12 @@ def _families(
         yield "netlink:route", "sys.network asks the kernel for its addresses"
     if config.websocket.listen is not None or config.http.listen is not None:
         yield "netlink:sock_diag", "the user at the other end of a loopback connection"
+
+
+def _tcp_ports(profile: Profile) -> Iterator[tuple[int, str]]:
+    for line in profile.modbus:
+        if line.driver == "tcp":
+            yield line.tcp_port, f"modbus line {line.line} is at {line.host}"
 
 
 def _capabilities(tools: Collection[str]) -> Iterator[str]:
@@ -391,6 +406,9 @@ def _nodes(profile: Profile, pwm: Mapping[str, PwmNode]) -> Iterator[tuple[str, 
     for device in profile.spi:
         if device.driver == "spidev":
             yield f"spi device {device.name}", _real(device.path)
+    for line in profile.modbus:
+        if line.driver == "rtu":
+            yield f"modbus line {line.line}", _real(line.path)
 
 
 def _labels() -> dict[str, str]:

@@ -30,6 +30,7 @@ _CAN_USED: Final = (1, 6)
 """CAN_RAW and CAN_ISOTP."""
 _STREAM: Final = 1
 _DATAGRAM: Final = 2
+_INET_KINDS: Final = {"inet": (_DATAGRAM, _STREAM), "inet-stream": (_STREAM,), "inet-dgram": (_DATAGRAM,)}
 NETLINK = {"netlink:route": 0, "netlink:sock_diag": 4}
 """The protocols of AF_NETLINK that a plan may name."""
 
@@ -115,15 +116,21 @@ class Rule(NamedTuple):
 
 
 def rules(
-    families: Collection[str], *, execve: bool = False, connect: bool = False, notifier: int | None = None
+    families: Collection[str],
+    *,
+    execve: bool = False,
+    connect: bool = False,
+    tcp: bool = False,
+    notifier: int | None = None,
 ) -> Iterator[Rule]:
     """Yield the denied calls of a daemon that may make sockets of these families.
 
-    They are "unix", "inet" (streams and datagrams), "inet-dgram", "can", and those of NETLINK. With `execve` the calls
-    that programs need are allowed, too. `notifier` is a descriptor of a datagram socket that is connected to the
-    service manager: it may send to that socket only.
+    They are "unix", "inet" (streams and datagrams), "inet-stream", "inet-dgram", "can", and those of NETLINK. With
+    `connect` sockets of other daemons may be connected to, with `tcp` those of IP, as far as Landlock lets. With
+    `execve` the calls that programs need are allowed, too. `notifier` is a descriptor of a datagram socket that is
+    connected to the service manager: it may send to that socket only.
     """
-    tables = [DENIED, *([] if execve else [EXECUTING, UNNEEDED]), *([] if execve or connect else [CONNECTING])]
+    tables = [DENIED, *([] if execve else [EXECUTING, UNNEEDED]), *([] if execve or connect or tcp else [CONNECTING])]
     yield from _of_tables(tables)
     for name, argument in _MODES.items():
         for bit in _SET_ID_BITS:
@@ -192,9 +199,9 @@ def _answers(netlink: bool, notifier: int | None) -> Iterator[Rule]:
 def _sockets(families: Collection[str]) -> Iterator[Rule]:
     netlink = [NETLINK[name] for name in families if name in NETLINK]
     allowed = {_UNIX} if "unix" in families else set()
-    if "inet" in families or "inet-dgram" in families:
+    kinds = {kind for name, of in _INET_KINDS.items() if name in families for kind in of}
+    if kinds:
         allowed |= {_INET, _INET6}
-        kinds = (_DATAGRAM, _STREAM) if "inet" in families else (_DATAGRAM,)
         for family in (_INET, _INET6):
             # The low four bits are the type; SOCK_CLOEXEC and SOCK_NONBLOCK are above.
             for kind in range(_KINDS):

@@ -61,8 +61,7 @@ class EchoPeer:
         except trio.ClosedResourceError:
             return
 
-    @staticmethod
-    def _line(buffer: bytearray) -> bytes:
+    def _line(self, buffer: bytearray) -> bytes:
         end = buffer.find(b"\n") + 1 or (_MAX_LINE if len(buffer) >= _MAX_LINE else 0)
         line = bytes(buffer[:end])
         del buffer[:end]
@@ -129,9 +128,13 @@ class SimUart(FdUart):
         # The far end stays open for as long as the port is: a person who detaches must not hang up the line.
         self._far = far
         self.path = os.ttyname(far) if self._terminal else None
-        self.peer = EchoPeer(far) if self._peer_kind == "echo" else None
+        self.peer = self._new_peer(far)
         self._rts, self._dtr = self.settings.rts, self.settings.dtr
         self._attach(near)
+
+    def _new_peer(self, far: int) -> EchoPeer | None:
+        """Return the peer at the far end; a subclass may have another one."""
+        return EchoPeer(far) if self._peer_kind == "echo" else None
 
     def _pair(self) -> tuple[int, int]:
         if not self._terminal:

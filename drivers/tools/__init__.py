@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "hearth.tools"
 """The entry point group of vendors' tools: each is a callable that takes the Board and returns an iterable of Tool."""
 
-_KINDS = ("gpio", "i2c", "uart", "pwm", "can", "spi")
+_KINDS = ("gpio", "i2c", "uart", "pwm", "can", "spi", "modbus")
 
 
 def build_tools(
@@ -68,6 +68,7 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
     from hearth.drivers.tools.gpio import gpio_tools
     from hearth.drivers.tools.hardware import hardware_tools
     from hearth.drivers.tools.i2c import i2c_tools
+    from hearth.drivers.tools.modbus import modbus_tools
     from hearth.drivers.tools.process import process_tools
     from hearth.drivers.tools.pwm import pwm_tools
     from hearth.drivers.tools.spi import spi_tools
@@ -82,6 +83,7 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
         *pwm_tools(board),
         *can_tools(board),
         *spi_tools(board),
+        *modbus_tools(board),
         *file_tools(),
         *system_tools(),
         *process_tools(exec_templates=exec_templates),

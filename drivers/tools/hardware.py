@@ -7,11 +7,11 @@ is a transaction on its own bus; one of the kernel's is a read of /sys, found at
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hearth._util.text import suggestions
 from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
-from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS
+from hearth.drivers.boards.devices import SENSORS_BUS
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.can import can_list_tool
 from hearth.errors import InvalidParams
@@ -20,7 +20,6 @@ from hearth.tools import Args, Run, StepContext, Tool, Use, i2c_use
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.drivers.i2c import I2cDriver
     from hearth.drivers.linux.sensors import KernelReading, KernelSensor, KernelSensors
     from hearth.drivers.tools.schemas import Schema
 
@@ -168,7 +167,7 @@ _I2C_CHIP = re.compile(r"hwmon/[^/]*-i2c-(\d+)-([0-9a-f]+)/")
 def _sensor_uses(board: Board, name: str) -> Sequence[Use]:
     """Return the I2C or SPI device that a sensor is, if it is one; of iio, counter and power_supply that is unknown."""
     if (sensor := board.sensors.get(name)) is not None:
-        return (i2c_use(int(sensor.bus.removeprefix("i2c:")), sensor.addr),)
+        return (sensor.uses(),)
     if (chip := _I2C_CHIP.match(name)) is not None:
         return (i2c_use(int(chip[1]), int(chip[2], 16)),)
     if (chip := _SPI_CHIP.match(name)) is not None:
@@ -200,8 +199,7 @@ def _sensor_tools(board: Board) -> list[Tool]:
             reading: KernelReading = await ctx.transact(lambda driver: driver.read(name))
             return {"sensor": name, "value": reading.value, "unit": reading.unit, "kernel": reading.kernel}
         sensor = board.sensor(name)
-        adapter = cast("I2cDriver", board.drivers[sensor.bus])
-        raw = await ctx.transact(sensor.read, limit_ms=adapter.limit_ms(SENSOR_KINDS[sensor.kind].messages))
+        raw = await ctx.transact(sensor.read, limit_ms=sensor.limit_ms(board.drivers[sensor.bus]))
         return {"sensor": sensor.name, "value": sensor.value(raw), "unit": sensor.unit}
 
     async def listed(ctx: StepContext, _args: Args) -> Mapping[str, Any]:

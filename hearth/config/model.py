@@ -436,6 +436,7 @@ class PolicyConfig:
     pwm: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     can: Annotated[tuple[str, ...] | None, ListOf(_CAN)] = None
     spi: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
+    modbus: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     approval: tuple[ApprovalConfig, ...] = ()
     """What runs only as an approved plan."""
 

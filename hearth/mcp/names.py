@@ -55,6 +55,7 @@ _STROKES = {
     "uart": "M4 8h13m-3-3 3 3-3 3M20 16H7m3-3-3 3 3 3",
     "pwm": "M3 16h3V8h8v8h2V8h2v8h3",
     "servo": "M4 17a8 8 0 0 1 16 0M12 17l5-5",
+    "modbus": "M4 6h6v5H4zM14 13h6v5h-6zM7 11v5h7m-4-8h7v5",
     "file": "M7 3h7l4 4v14H7zM14 3v4h4",
     "sys": "M4 17a8 8 0 1 1 16 0M12 17l4-6",
     "hw": "M7 7h10v10H7zM9 4v3m6-3v3M9 17v3m6-3v3M4 9h3m-3 6h3m10-6h3m-3 6h3",

@@ -466,6 +466,8 @@ def _device(data: Mapping[str, Any]) -> str:
         return ""
     if data.get("errno") in ("ENXIO", "EREMOTEIO") or "addr" in data:
         return "Check the address with i2c_scan, then the wiring and power of the device."
+    if "unit" in data:
+        return "Check that the device is on, and its number, address and settings (hw_modbus_list has ours)."
     if "port" in data:
         return "Check that the device is connected and uses the same settings (hw_uart_list has ours)."
     if "path" in data:

@@ -169,6 +169,7 @@ class Scope:
     pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
     can: tuple[str, ...] | None = field(default=None, converter=_scoped)
     spi: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    modbus: tuple[str, ...] | None = field(default=None, converter=_scoped)
 
     @property
     def bounded(self) -> bool:
@@ -312,8 +313,8 @@ class PolicyEntry:
     pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
     holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. `approval` lists what only
     runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. `lines`,
-    `i2c` ("1:0x48"), `uart`, `pwm`, `can` ("can0:ENGINE_*", "can0:0x123") and `spi` are the hardware that it permits,
-    by name or pattern (None: all). Raises ConfigError that names the entry and the key.
+    `i2c` ("1:0x48"), `uart`, `pwm`, `can` ("can0:ENGINE_*", "can0:0x123"), `spi` and `modbus` ("PUMP", "plant:3") are
+    the hardware that it permits, by name or pattern (None: all). Raises ConfigError that names the entry and the key.
     """
 
     name: str
@@ -331,6 +332,7 @@ class PolicyEntry:
     pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
     can: tuple[str, ...] | None = field(default=None, converter=_scoped)
     spi: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    modbus: tuple[str, ...] | None = field(default=None, converter=_scoped)
 
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
@@ -526,7 +528,7 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
         except ConfigError as error:
             raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
     caps = entry.max_risk, entry.max_risk_ceiling
-    kinds = {kind: getattr(entry, kind) for kind in ("lines", "i2c", "uart", "pwm", "can", "spi")}
+    kinds = {kind: getattr(entry, kind) for kind in ("lines", "i2c", "uart", "pwm", "can", "spi", "modbus")}
     scope = Scope(**kinds)
     return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights, entry.approval, scope)
 

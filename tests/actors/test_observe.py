@@ -270,9 +270,7 @@ async def test_a_reader_in_this_process_that_does_not_read_gets_a_snapshot_inste
             await trio.sleep(0.2)
         await trio.sleep(1)
         await session.gpio.set("MOTOR", 1)
-        seen = await observed(
-            events, state, lambda state: value(state, "MOTOR") == 1
-        )
+        seen = await observed(events, state, lambda state: value(state, "MOTOR") == 1)
         assert "snapshot" in {event["kind"] for event in seen}
         await drained(events, state)
         assert plain(state) == plain(await watcher.observe_state())

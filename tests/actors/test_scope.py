@@ -19,7 +19,7 @@ from hearth.tools import Use
 
 SCOPED = (
     'max_risk = 3\nlines = ["GPIO2[23]"]\ni2c = ["1:0x48"]\nuart = ["none"]\ncan = ["can0:FAN_*", "can0:0x300"]\n'
-    'spi = ["MOT*"]'
+    'spi = ["MOT*"]\nmodbus = ["none"]'
 )
 
 
@@ -69,6 +69,9 @@ OUTSIDE = [
     (step("can.watch", bus="can0", filter=[1], timeout_ms=1), "can0:0x001 is not in `can`"),
     (step("can.isotp", bus="can0", tx=0x300, rx=0x301, hex="00"), "can0:0x301 is not in `can`"),
     (step("spi.transfer", device="LOOP", text="x"), "LOOP is not in `spi`"),
+    (step("modbus.read", device="FAN", name="speed"), "FAN is not in `modbus`"),
+    (step("modbus.write", device="FAN", register=100, value=1), "FAN is not in `modbus`"),
+    (step("hw.sensor.read", sensor="fan_current"), "FAN is not in `modbus`"),
 ]
 
 
@@ -102,7 +105,8 @@ async def test_a_sensor_outside_of_the_scope_is_not_read_and_the_lists_show_only
         (bus,) = (await opened.run("hw.can.list"))["buses"]
         assert [one["message"] for one in bus["messages"]] == ["FAN_COMMAND", "FAN_STATUS"]
         assert [device["device"] for device in (await opened.run("hw.spi.list"))["devices"]] == ["MOTOR"]
-    async with session(tmp_path, 'i2c = ["1:0x50"]') as opened:
+        assert [line["devices"] for line in (await opened.run("hw.modbus.list"))["lines"]] == [[]]
+    async with session(tmp_path, 'i2c = ["1:0x50"]\nmodbus = []') as opened:
         for name in names:
             with pytest.raises(PermissionDenied, match=r"is not in `i2c`"):
                 await opened.run("hw.sensor.read", sensor=name)

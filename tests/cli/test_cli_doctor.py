@@ -449,12 +449,8 @@ def test_as_json_the_machine_is_told_whole(cli, gone):
     answer = cli("doctor", "--json", "--board", gone)
     assert answer.code == 1
     found = answer.json["hardware"]
-<<<<<<< HEAD
-    assert set(found) == {"chips", "adapters", "ports", "pwm", "cans", "sensors", "everybody_seen", "profile"}
-=======
-    parts = {"chips", "adapters", "ports", "pwm", "spi", "hints", "sensors", "everybody_seen", "profile"}
-    assert set(found) - {"cans"} == parts
->>>>>>> wt-spi
+    parts = {"chips", "adapters", "ports", "pwm", "cans", "spi", "hints", "sensors", "everybody_seen", "profile"}
+    assert set(found) == parts
     assert {problem["key"] for problem in found["profile"]["problems"]} >= {"gpio[0].label", "i2c[0].bus"}
 
 

@@ -15,6 +15,9 @@ from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
 from hearth.audit import backlog, verify
 from hearth.config.model import Config
+from hearth.drivers.modbus_codec import MOST_STRAYS
+from hearth.drivers.modbus_line import TcpPort
+from hearth.drivers.uart import INBOX_CAPACITY
 from hearth.policy import memory
 from hearth.policy.rules import Rate
 from hearth.protocol import methods
@@ -34,7 +37,7 @@ def test_every_test_that_the_page_names_exists(name: str) -> None:
 
 def test_every_kind_of_attacker_has_its_tests_and_what_remains() -> None:
     kinds = PAGE.partition("## In short")[2].partition("## Denial of service")[0].split("\n## ")[1:]
-    assert len(kinds) == 10
+    assert len(kinds) == 11
     for kind in kinds[:-1]:
         assert "**What remains.**" in kind, kind.partition("\n")[0]
         assert "`test_" in kind, kind.partition("\n")[0]
@@ -98,6 +101,10 @@ def bound(row: str) -> list[float]:
             [LIMITS.max_sessions_per_principal, loop.MOST_LINES, loop.MAX_HZ, loop.AUTHORITY_S],
         ),
         ("A bus's queue", [LIMITS.bus_queue]),
+        (
+            "Bytes of a Modbus device that are kept, and its answers to other requests",
+            [INBOX_CAPACITY / KIB, TcpPort._SETTINGS.inbox_bytes / KIB, MOST_STRAYS],
+        ),
         ("Records that cannot be written", [backlog.MOST_KEPT, backlog.MOST_KEPT_BYTES / MIB]),
         ("Sessions and jobs that one principal starts", [SESSIONS.count, SESSIONS.period_s]),
         ("Dry runs of one principal", [admission.DRY_RUN_RATE.count, admission.DRY_RUN_RATE.period_s]),
@@ -114,7 +121,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 36
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 37
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import trio
 from attrs import define, field, frozen
+from support import modbus_server
 from support.mcp2221_chip import Memory
 
 from hearth.drivers.base import Style, finish_now
@@ -26,10 +27,13 @@ from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.pwm import LinuxPwm
 from hearth.drivers.linux.spi import LinuxSpi
 from hearth.drivers.linux.uart import LinuxUart
+from hearth.drivers.modbus import ModbusDevice
+from hearth.drivers.modbus_line import ModbusLine, TcpPort
 from hearth.drivers.pwm import ChannelSpec, ServoSpec
 from hearth.drivers.sim.can import SimCan
 from hearth.drivers.sim.gpio import SimGpio
 from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102, clock_for
+from hearth.drivers.sim.modbus import SimModbusPort
 from hearth.drivers.sim.pwm import SimPwm
 from hearth.drivers.sim.spi import Loopback, RegisterChip, SimSpi
 from hearth.drivers.sim.uart import EchoPeer, SimUart
@@ -38,6 +42,7 @@ from hearth.drivers.tools.can import can_tools
 from hearth.drivers.tools.gpio import gpio_tools
 from hearth.drivers.tools.hardware import hardware_tools
 from hearth.drivers.tools.i2c import i2c_tools
+from hearth.drivers.tools.modbus import modbus_tools
 from hearth.drivers.tools.pwm import pwm_tools
 from hearth.drivers.tools.spi import spi_tools
 from hearth.drivers.tools.uart import uart_tools
@@ -468,6 +473,65 @@ async def can_bench(request):
         bench.driver.close()
 
 
+# --- Modbus: unit 3 with 200 of each table, see support/modbus_server.py; unit 4 does not answer
+
+MODBUS_DEVICES = [ModbusDevice(unit, f"unit{unit}", raw="rw") for unit in (0, 3, 4)]
+
+
+@contextmanager
+def sim_modbus():
+    port = SimModbusPort("bench", UartSettings(baud=19_200), [MODBUS_DEVICES[1]])
+    places = [(table, at) for table in ("coil", "discrete", "holding", "input") for at in range(modbus_server.SIZE)]
+    port.devices[3].memory = {(table, at): at if table == "input" else 0 for table, at in places}
+    yield port
+
+
+@contextmanager
+def pty_modbus():
+    with modbus_server.modbus_pty() as path:
+        yield LinuxUart("bench", path, UartSettings(baud=19_200))
+
+
+@contextmanager
+def tcp_modbus():
+    with modbus_server.modbus_server("tcp") as port:
+        yield TcpPort("bench", "127.0.0.1", int(port))
+
+
+@contextmanager
+def null_modem_modbus():
+    with modbus_server.modbus_server("rtu", "/dev/ttyS2", "38400", "N"):
+        yield LinuxUart("bench", "/dev/ttyS1", UartSettings(baud=38_400))
+
+
+@contextmanager
+def usb_modbus():
+    from support.usb_serial import usb_serial
+
+    with (
+        TemporaryDirectory() as links,
+        usb_serial(Path(links)) as adapter,
+        modbus_server.modbus_server("rtu", adapter.device, "19200", "N"),
+    ):
+        yield LinuxUart("bench", adapter.path, UartSettings(baud=19_200, parity="even"))
+
+
+MODBUS_BENCHES = {"sim": sim_modbus, "linux-pty": pty_modbus, "tcp": tcp_modbus}
+"""Lines with a device of ours, and with one of pymodbus."""
+if os.environ.get("HEARTH_GUEST") == "1":
+    MODBUS_BENCHES |= {"null-modem": null_modem_modbus, "usb-acm, even parity": usb_modbus}
+
+
+@pytest.fixture(params=MODBUS_BENCHES)
+async def modbus_bench(request, nursery):
+    with MODBUS_BENCHES[request.param]() as port:
+        driver = ModbusLine("bench", port, MODBUS_DEVICES, late_s=0.0, turnaround_s=0.02)
+        driver.open()
+        nursery.start_soon(driver.pump)
+        yield driver
+        driver.close()
+
+
 @define(eq=False)
 class BoardBench:
     """An open board and its hardware tools. Every result is checked against its tool's result_schema."""
@@ -477,7 +541,7 @@ class BoardBench:
     tools: dict = field(factory=dict)
 
     def __attrs_post_init__(self):
-        kinds = (hardware_tools, gpio_tools, i2c_tools, uart_tools, pwm_tools, can_tools, spi_tools)
+        kinds = (hardware_tools, gpio_tools, i2c_tools, uart_tools, pwm_tools, can_tools, spi_tools, modbus_tools)
         for tools in kinds:
             self.tools |= {tool.name: tool for tool in tools(self.board)}
 

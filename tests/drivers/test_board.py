@@ -41,7 +41,7 @@ def two_chips():
 
 
 def test_the_simulated_board_has_a_driver_for_each_bus_and_opens_none(sim):
-    buses = ["gpio:sim", "i2c:1", "uart:uart0", "pwm:sim", "can:can0", "spi:LOOP", "spi:MOTOR", "board"]
+    buses = ["gpio:sim", "i2c:1", "uart:uart0", "pwm:sim", "can:can0", "spi:LOOP", "spi:MOTOR", "modbus:plant", "board"]
     assert list(sim.drivers) == buses
     assert sim.undriven == ()
     assert (sim.name, sim.description) == ("sim", sim.profile.description)
@@ -83,7 +83,7 @@ def test_buses_are_found_by_what_callers_call_them(sim):
     assert sim.uart_bus("uart0") == "uart:uart0"
     assert sim.sensor("temperature").bus == "i2c:1"
     assert sim.can_bus("can0") == "can:can0"
-    assert all(sim.has(kind) for kind in ("gpio", "i2c", "uart", "can", "spi"))
+    assert all(sim.has(kind) for kind in ("gpio", "i2c", "uart", "can", "spi", "modbus"))
     assert not sim.has("com.acme")
 
 
@@ -94,7 +94,7 @@ def test_buses_are_found_by_what_callers_call_them(sim):
         (lambda b: b.i2c_bus(0), [1]),
         (lambda b: b.uart_bus("ttyS0"), ["uart0"]),
         (lambda b: b.spi_device("FLASH"), ["LOOP", "MOTOR"]),
-        (lambda b: b.sensor("humidity"), ["temperature", "tank"]),
+        (lambda b: b.sensor("humidity"), ["temperature", "tank", "fan_current"]),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(sim, ask, known):

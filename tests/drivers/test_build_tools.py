@@ -48,6 +48,9 @@ DESIGN = {
     "spi.transfer": 2,
     "spi.read": 2,
     "spi.write": 2,
+    "hw.modbus.list": 0,
+    "modbus.read": 0,
+    "modbus.write": 2,
     "file.list": 0,
     "file.stat": 0,
     "file.read": 0,
@@ -62,7 +65,7 @@ DESIGN = {
     "sys.uptime": 0,
     "proc.list": 0,
 }
-_KINDS = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "can.", "spi.")
+_KINDS = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "can.", "spi.", "modbus.")
 MINE = [name for name in DESIGN if name.startswith(("hw.", *_KINDS))]
 
 
@@ -250,9 +253,10 @@ def test_every_tool_declares_itself_fully(tools, name):
         assert all("description" in part for part in schema["properties"].values())
     assert tool.description.endswith(".")
     assert tool.timeout_ms > 0
-    assert tool.supports_rollback is (name in ("gpio.set", "uart.control", "pwm.set", "pwm.off", "servo.move"))
+    undone = ("gpio.set", "uart.control", "pwm.set", "pwm.off", "servo.move", "modbus.write")
+    assert tool.supports_rollback is (name in undone)
     kind = name.partition(".")[0]
-    writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer") or name in (
+    writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer", "modbus.write") or name in (
         "uart.write",
         "uart.exchange",
         "uart.control",

@@ -33,6 +33,9 @@ from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.pwm import LinuxPwm
 from hearth.drivers.linux.spi import LinuxSpi
 from hearth.drivers.linux.uart import LinuxUart
+from hearth.drivers.modbus import ModbusDevice
+from hearth.drivers.modbus_codec import checked
+from hearth.drivers.modbus_line import ModbusLine
 from hearth.drivers.pwm import ChannelSpec
 from hearth.drivers.uart import UartSettings
 from hearth.errors import DeviceError, HearthError, ResourceBusy, TimedOut, effect_of
@@ -254,6 +257,26 @@ class OnCan:
         return list(self.heard)
 
 
+class OnModbus(OnUart):
+    """Transaction n writes n to a register of a Modbus device, which repeats it; it stands while that is silent."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__(stack)
+        port, device = LinuxUart("contract", "/dev/ttyS1", UartSettings(baud=38_400)), ModbusDevice(3, "D", raw="rw")
+        self.driver = ModbusLine("contract", port, [device], timeout_s=BOUND)
+
+    def _instrument(self):
+        while request := self._far.read(8):
+            assert checked(request[:-2]) == request
+            self._asked.set()
+            self._answers.wait(BOUND)
+            self.heard.append(int.from_bytes(request[4:6], "big"))
+            self._far.write(request)
+
+    def op(self, number):
+        return lambda driver: driver.write(3, "holding", 0, [number])
+
+
 BENCHES = {
     "gpio-sim": OnGpioSim,
     "pwm": OnPwm,
@@ -262,6 +285,7 @@ BENCHES = {
     "spi": OnSpi,
     "uart": OnUart,
     "can": OnCan,
+    "modbus": OnModbus,
 }
 
 

@@ -222,6 +222,8 @@ def test_what_is_allowed_on_purpose_is_said(plan):
     details = {part.name: part.detail for part in report.parts}
     assert details["network"] == "TCP is allowed: asked for"
     assert details["scopes"] == "no abstract sockets to the outside"
+    told = forked(lambda: confine(evolve(plan, tcp={1502: "a line"})))
+    assert "no TCP is bound, and connected only to port 1502 (a line)" in [part.detail for part in told.parts]
     assert report.to_json()["hotplug"] == "usb"
     assert ("info", "sandbox: all of /dev may be opened: usb") in list(report.lines())
 

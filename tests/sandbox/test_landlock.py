@@ -6,10 +6,11 @@ import errno
 import os
 import signal
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from support.confinement import needs_filters, needs_landlock
+from support.confinement import landlock_abi, needs_filters, needs_landlock
 from support.forked import answer_of, forked
 
 from hearth.drivers.sandbox import landlock
@@ -54,6 +55,28 @@ def test_what_is_granted_can_be_read_and_nothing_else(place):
         )
 
     assert held([(place / "in", "read")], look) == ("in", [], "EACCES", "EACCES", "EACCES", "EACCES")
+
+
+@needs_landlock(4)
+def test_a_port_that_is_granted_can_be_connected_to_and_no_other():
+    with socket.create_server(("127.0.0.1", 0)) as granted, socket.create_server(("127.0.0.1", 0)) as other:
+
+        def confined():
+            no_new_privs()
+            with Ruleset(landlock.version()) as made:
+                made.allow_connect(granted.getsockname()[1])
+                made.enforce()
+            return [
+                answer_of(lambda one=one: socket.socket().connect(one.getsockname())) for one in (granted, other)
+            ] + [answer_of(lambda: socket.create_server(("127.0.0.1", 0)))]
+
+        assert forked(confined) == ["done", "EACCES", "EACCES"]
+
+
+def test_where_tcp_is_not_covered_a_port_needs_no_rule():
+    with Ruleset(min(landlock.version(), 3)) if landlock_abi() else nullcontext() as made:
+        if made is not None:
+            made.allow_connect(502)
 
 
 @needs_landlock(3)

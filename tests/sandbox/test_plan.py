@@ -11,6 +11,7 @@ from attrs import evolve
 from hearth.config.listen import Endpoint, HttpConfig, TlsConfig, WebSocketConfig
 from hearth.config.model import Config, FilesConfig, SandboxConfig, ToolsConfig
 from hearth.drivers.boards import load_profile
+from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.sandbox.plan import EXTRA, PathGrant, Places, make_plan
 from hearth.errors import ConfigError
 
@@ -68,6 +69,25 @@ def test_what_is_not_asked_for_is_not_allowed():
 def test_sockets_are_of_the_families_that_something_needs(config, tools, families):
     plan = plan_of(config, tools=tools)
     assert set(plan.families) == families | (set() if plan.connect is None else {"unix"})
+
+
+def test_a_modbus_line_over_tcp_lets_connect_to_its_port_and_one_over_a_serial_port_opens_that():
+    register = {"name": "speed", "reg": 0}
+    lines = [
+        {"line": "a", "driver": "tcp", "host": "192.0.2.7", "tcp_port": 1502, "device": [device("A", register)]},
+        {"line": "b", "driver": "rtu", "path": "/dev/null", "device": [device("B", register)]},
+    ]
+    plan = plan_of(profile=parse_profile({"name": "b", "description": "a board", "modbus": lines}, "a test"))
+    assert plan.network is None
+    assert plan.tcp == {1502: "modbus line a is at 192.0.2.7"}
+    assert plan.to_json()["tcp"] == {"1502": "modbus line a is at 192.0.2.7"}
+    assert plan.families["inet-stream"] == "modbus line a is at 192.0.2.7"
+    assert "/dev/null" in paths(plan, "device")
+    assert "modbus line b" in {grant.why for grant in plan.grants}
+
+
+def device(name, register):
+    return {"unit": 1, "name": name, "registers": [register]}
 
 
 def test_what_the_operator_lists_may_be_read_and_written(tmp_path):

@@ -101,6 +101,22 @@ def test_no_server_is_connected_to_unless_that_is_allowed(tmp_path):
         assert filtered(reach, connect=True) == "done"
 
 
+@needs_filters
+def test_with_tcp_streams_are_connected_and_no_datagrams_or_names_are_sent_to(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = server.getsockname()
+
+        def look():
+            return (
+                answer_of(lambda: socket.create_connection(there, timeout=60).close()),
+                *sockets((socket.AF_INET, socket.SOCK_DGRAM), (socket.AF_UNIX, socket.SOCK_STREAM)),
+                answer_of(lambda: socket.socket().sendto(b"x", socket.MSG_FASTOPEN, there)),
+            )
+
+        assert filtered(look, families=("inet-stream",), tcp=True) == ("done", "EPERM", "EAFNOSUPPORT", "EACCES")
+        assert filtered(look, families=("inet-stream",))[0] == "EACCES"
+
+
 @pytest.mark.proof
 @needs_filters
 @pytest.mark.parametrize(("families", "notifier"), [((), None), (("inet-dgram", "netlink:route"), 0)])

@@ -76,7 +76,7 @@ These tools act on a real board: lines switch, devices are written to, and nothi
 
 - Names: the tool gpio.set of hearth is called gpio_set here; its title has the dotted name, and error texts use it.
 - Look first: hw_board tells what the board is and how it is, hw_gpio_list, hw_i2c_list, hw_uart_list, \
-hw_pwm_list and hw_sensor_list what it has. Lines, channels and sensors go by the names given there.
+hw_pwm_list, hw_modbus_list and hw_sensor_list what it has. Lines, channels and sensors go by the names given there.
 - Plan: for more than one step call hacp_plan once rather than tool after tool. The steps run in order, one that fails \
 ends the plan, rollback_on_failure undoes what was done, exclusive keeps others off the devices until it ends, and \
 dry_run checks everything and touches nothing. Try a plan that moves something with dry_run first.

@@ -42,9 +42,7 @@ def _approved_as_shown(reading, shown, judged):
                 continue
             judged()
             if request.params.get("hash") != plan["hash"]:
-                expected = (
-                    f"an approval of plan {request.params['plan_id']} with another hash is refused"
-                )
+                expected = f"an approval of plan {request.params['plan_id']} with another hash is refused"
                 yield Broken((plan["number"], request.answer.number), expected, "it is answered as given")
 
 
