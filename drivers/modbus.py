@@ -35,9 +35,21 @@ _LARGEST_F32 = (2 - 2**-23) * 2.0**127
 
 
 def _f32(value: float) -> float:
-    """Return the nearest number that a register of type f32 holds."""
+    """Return the nearest number that a register of type f32 holds. Raises OverflowError for a greater one."""
     number: float = struct.unpack(">f", struct.pack(">f", value))[0]
     return number
+
+
+def _shortest(number: float) -> float:
+    """Return the number with the fewest decimal digits that is this one in 32 bits: 0.1, and not 0.10000000149011612."""
+    for digits in range(1, 9):
+        near = float(f"{number:.{digits}g}")
+        try:
+            if _f32(near) == number:
+                return near
+        except OverflowError:
+            continue  # the largest numbers, rounded up
+    return float(f"{number:.9g}")
 
 
 @frozen
@@ -99,8 +111,7 @@ class ModbusRegister(Register):
         if not isfinite(number):
             return None
         if self.type == "f32":
-            # The shortest decimal number that is this one in 32 bits: 0.1, and not 0.10000000149011612.
-            number = next(near for digits in range(1, 10) if _f32(near := float(f"{number:.{digits}g}")) == number)
+            number = _shortest(number)
         value = number * self.scale
         # 0.1 times 3 is 0.30000000000000004: no register has as many digits.
         return value if isinstance(value, int) else float(f"{value:.12g}")

@@ -431,7 +431,6 @@ BAD_REAL = [
     (put("discover", value={"gpio": 1}), "discover.gpio: expected true or false, got 1"),
     (put("discover", value={"sensors": ["hwmon/*"]}), 'discover.sensors: expected true or false, got ["hwmon/*"]'),
     (put("discover", value={"uart": [1]}), "discover.uart[0]: expected a string, got 1"),
-    (put("discover", value={"spi": True}), "discover.spi: unknown key; expected gpio, i2c, uart, pwm, can, sensors"),
     (put("discover", value={"spy": True}), "discover.spy: unknown key; did you mean spi?"),
 ]
 
