@@ -28,6 +28,7 @@ from hearth.policy.memory import FEED_BYTES
 from hearth.policy.rules import Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal
 from hearth.schema import Validator
+from hearth.tools import no_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from hearth.policy.rules import ApprovalRule, Grant, RateLimits
     from hearth.protocol.known import KnownMembers, UnknownMember
     from hearth.protocol.methods import StepSpec, TaskSubmit
-    from hearth.tools import PathGuard, PathUse, ToolRegistry
+    from hearth.tools import Drive, PathGuard, PathUse, Tool, ToolRegistry
 
 RpcErrorT = TypeVar("RpcErrorT", bound=RpcError)
 
@@ -101,48 +102,59 @@ def check(
     if len(specs) > checks.max_steps:
         reason = f"a task has at most {checks.max_steps} steps, this one has {len(specs)}"
         raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task/steps", "reason": reason})
-    registry = checks.registry
-    calls = [RequestedCall(index, spec) for index, spec in enumerate(specs)]
-    calls += [
-        RequestedCall(index, spec.expect, "/expect") for index, spec in enumerate(specs) if spec.expect is not None
-    ]
+    tools, interlocks = checks.registry.by_name, checks.interlocks
+    calls = _calls(specs)
     for call in calls:
-        if call.tool not in registry:
+        if call.tool not in tools:
             raise _not_found(call, grant)
     for call in calls:
         if call.tool not in grant.allowed:
             raise _denied(call, f"not in the allowlist of policy {grant.policy!r}")
-    runs = [_resolve(call, checks, strict=submit.strict) for call in calls]
+    runs = []
+    for call in calls:
+        runs.append(_resolve(call, tools[call.tool], checks, strict=submit.strict))  # noqa: PERF401
     _check_risks(submit, calls, runs, grant, missing)
     steps = runs[: len(specs)]
     for call, run in zip(calls[len(specs) :], runs[len(specs) :], strict=True):
         steps[call.index].expectation = _expectation(call, run)
     _check_paths(calls, runs, checks.paths, verdicts)
+    drives: list[Sequence[Drive]] = []
     for call, step in zip(calls, steps, strict=False):
-        _foresee(call, step, checks.buses)
-    if checks.interlocks is not None:
-        _check_interlocks(calls[: len(specs)], steps, checks.interlocks, verdicts)
+        foresees = step.risk and step.bus.guard.foresees
+        drives.append(step.tool.drives(call.args) if foresees or (step.risk and interlocks is not None) else ())
+        if foresees:
+            _foresee(call, drives[-1], checks.buses)
+    if interlocks is not None and any(drives):
+        _check_interlocks(calls[: len(specs)], steps, drives, interlocks, verdicts)
     return steps, _take_tokens(runs, rates, now)
 
 
-@frozen(eq=False)
+def _calls(specs: Sequence[StepSpec]) -> list[RequestedCall]:
+    """Return the calls of all steps, and then the reads that look for their effects."""
+    # HOT: plain loops, because a comprehension takes another frame, and most submissions have one step.
+    calls = []
+    for index, spec in enumerate(specs):
+        calls.append(RequestedCall(index, spec))
+    for index, spec in enumerate(specs):
+        if spec.expect is not None:
+            calls.append(RequestedCall(index, spec.expect, "/expect"))
+    return calls
+
+
 class RequestedCall:
-    """The call of a tool that a submission asks for: a step, or the read that looks for a step's effect."""
+    """The call of a tool that a submission asks for: a step, or the read that looks for a step's effect.
 
-    index: int
-    spec: StepSpec | Expect
-    at: str = ""
-    """The JSON pointer within the step: "" for the step itself."""
+    `at` is the JSON pointer within the step: "" for the step itself.
+    """
 
-    @property
-    def tool(self) -> str:
-        """The tool's name."""
-        return self.spec.tool
+    __slots__ = ("args", "at", "index", "spec", "tool")
 
-    @property
-    def args(self) -> Mapping[str, Any]:
-        """The tool's args."""
-        return self.spec.args
+    def __init__(self, index: int, spec: StepSpec | Expect, at: str = "") -> None:
+        self.index = index
+        self.spec = spec
+        self.at = at
+        self.tool = spec.tool
+        self.args = spec.args
 
     @property
     def inside(self) -> str:
@@ -185,14 +197,13 @@ def _invalid(call: RequestedCall, pointer: str, reason: str) -> InvalidParams:
     )
 
 
-def _foresee(call: RequestedCall, step: StepRun, buses: Mapping[str, Bus]) -> None:
+def _foresee(call: RequestedCall, drives: Sequence[Drive], buses: Mapping[str, Bus]) -> None:
     """Refuse a step that drives what no limit of the board profile would let pass. Raises LimitViolated or Halted."""
-    if step.risk and step.bus.guard.foresees:
-        for drive in step.tool.drives(call.args):
-            try:
-                buses[drive.bus].guard.foresee(drive)
-            except RpcError as error:
-                raise _at_step(error, call) from None
+    for drive in drives:
+        try:
+            buses[drive.bus].guard.foresee(drive)
+        except RpcError as error:
+            raise _at_step(error, call) from None
 
 
 LONGEST_INSTANT_MS: Final = 5_000
@@ -200,7 +211,11 @@ LONGEST_INSTANT_MS: Final = 5_000
 
 
 def _check_interlocks(
-    calls: Sequence[RequestedCall], steps: Sequence[StepRun], interlocks: Interlocks, verdicts: Verdicts
+    calls: Sequence[RequestedCall],
+    steps: Sequence[StepRun],
+    driven: Sequence[Sequence[Drive]],
+    interlocks: Interlocks,
+    verdicts: Verdicts,
 ) -> None:
     """Refuse a step whose output may not be driven now. Raises InterlockOpen or Unchecked.
 
@@ -208,8 +223,7 @@ def _check_interlocks(
     """
     unread: list[Interlock] = []
     changed: set[tuple[str, Hashable]] = set()
-    for call, step in zip(calls, steps, strict=True):
-        drives = step.tool.drives(call.args) if step.risk else ()
+    for call, step, drives in zip(calls, steps, driven, strict=True):
         for lock in interlocks.asked(drives):
             if lock.depends_on(changed):
                 continue
@@ -217,7 +231,8 @@ def _check_interlocks(
                 unread.append(lock)
             elif (refusal := verdicts[lock]) is not None:
                 raise _at_step(refusal, call)
-        changed.update((drive.bus, drive.output) for drive in drives)
+        for drive in drives:
+            changed.add((drive.bus, drive.output))
         if (step.risk and not drives) or step.expectation is not None or step.tool.timeout_ms > LONGEST_INSTANT_MS:
             break
     if unread:
@@ -245,7 +260,8 @@ def _check_risks(
     missing: Callable[[ApprovalRule], int],
 ) -> None:
     """Raise PermissionDenied for a step above the risk cap or outside of the scope, ApprovalRequired without it."""
-    cap = grant.risk_cap(submit.constraints.max_risk_level)
+    level = submit.constraints.max_risk_level
+    cap = grant.max_risk if level is None else grant.risk_cap(level)
     for call, run in zip(calls, runs, strict=True):
         if run.risk > cap:
             raise _too_risky(call, run, cap)
@@ -264,7 +280,11 @@ def _check_risks(
 
 def _check_paths(calls: Sequence[RequestedCall], runs: Sequence[StepRun], paths: PathGuard, verdicts: Verdicts) -> None:
     """Check paths with the guard, without waiting for a disk. Raises PermissionDenied or Unchecked."""
-    uses = [run.tool.paths(call.args) for call, run in zip(calls, runs, strict=True)]
+    uses = []
+    for call, run in zip(calls, runs, strict=True):
+        uses.append(() if run.tool.paths is no_paths else run.tool.paths(call.args))
+    if not any(uses):
+        return
     for call, use in ((call, use) for call, each in zip(calls, uses, strict=True) for use in each):
         try:
             if use in verdicts:
@@ -298,12 +318,21 @@ def ignored_args(submit: TaskSubmit, checks: Checks, most: int) -> tuple[str, ..
     return tuple([one.pointer for one in islice(unknown_members, most)])
 
 
+def _has_unknown_args(submit: TaskSubmit, checks: Checks) -> bool:
+    """Return True if `ignored_args` has something to name. HOT: once per submit."""
+    for spec in submit.steps:
+        known = checks.known.get(spec.tool)
+        if known is not None and not known.knows(spec.args):
+            return True
+    return False
+
+
 def _unknown_members(spec: StepSpec | Expect, checks: Checks, at: str) -> list[UnknownMember]:
     known = checks.known.get(spec.tool)
     return [] if known is None else known.unknown_members(spec.args, at)
 
 
-def _resolve(call: RequestedCall, checks: Checks, *, strict: bool) -> StepRun:
+def _resolve(call: RequestedCall, tool: Tool, checks: Checks, *, strict: bool) -> StepRun:
     """Check args against the tool's schema, and find the bus they name."""
     # A misspelt arg of a read would look for the effect at another place, so there none is ignored.
     if (strict or call.at) and (unknown_members := _unknown_members(call.spec, checks, call.at + call.inside)):
@@ -313,7 +342,6 @@ def _resolve(call: RequestedCall, checks: Checks, *, strict: bool) -> StepRun:
     if not validator.accepts(call.args):
         pointer, reason = validator.explain(call.args)
         raise _invalid(call, call.inside + pointer, reason)
-    tool = checks.registry[call.tool]
     try:
         bus_id = tool.bus(call.args)
     except RpcError as error:
@@ -384,6 +412,8 @@ class Admission:
     _services: TaskServices
     _checks: Checks
     _account: Account
+    _clock: Callable[[], float]
+    """Trio's."""
     deadman: bool = field(kw_only=True)
 
     def take_grant(self, grant: Grant, rates: RateLimits) -> None:
@@ -418,7 +448,7 @@ class Admission:
             halts = self._services.halt_flag.count
             requester = Requester(self._session_id, new_id(), self._principal, self.deadman, halts)
             try:
-                self._require_room(submit, steps, requester, followers)
+                cost = self._require_room(submit, steps, requester, followers)
                 if submit.constraints.dry_run:
                     self._require_dry_run_rate(now)
             except RpcError:
@@ -446,13 +476,16 @@ class Admission:
             steps,
             submit.constraints,
             self._services,
+            cost,
             account=self._account,
+            clock=self._clock,
             now=now,
             acknowledge=acknowledge,
             on_end=on_end,
             kept=self._task_registry.enter_key(requester.task_id, submit),
         )
-        self.name_ignored(request, submit)
+        if _has_unknown_args(submit, self._checks):
+            self.name_ignored(request, submit)
         self._task_registry.enter(task)
         if submit.constraints.dry_run:
             # A dry run passes the same checks as the task itself, but does nothing that a tool's rate bounds.
@@ -498,10 +531,17 @@ class Admission:
             raise
         return {"event": "mcp.use", "session_id": self._session_id, "principal": self._principal, "tool": name}
 
-    def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], requester: Requester, followers: int) -> None:
-        """Raise RpcError for a valid submission that cannot be served now: no room, no audit log, a busy bus."""
-        self._task_registry.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
-        self._require_not_halted(submit, steps)
+    def _require_room(
+        self, submit: TaskSubmit, steps: Sequence[StepRun], requester: Requester, followers: int
+    ) -> tuple[int, int]:
+        """Return the memory that a valid submission takes, see `cost_of`.
+
+        Raises RpcError for one that cannot be served now: no room, no audit log, a busy bus.
+        """
+        cost = cost_of(submit.intent, steps)
+        self._task_registry.check_room(submit, cost[0] + cost[1] + FEED_BYTES * followers)
+        if self._services.halt_flag.since is not None:
+            self._require_not_halted(submit, steps)
         failure = self._services.journal.failure
         if failure is not None and any(step.guarded for step in steps):
             raise AuditUnavailable(data={"reason": failure, "effect": "none"})
@@ -510,6 +550,7 @@ class Admission:
                 busy = step.bus.known_busy(requester)
                 if busy is not None:
                     raise busy
+        return cost
 
     def _require_not_halted(self, submit: TaskSubmit, steps: Sequence[StepRun]) -> None:
         if self._services.halt_flag.halted:

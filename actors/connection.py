@@ -7,6 +7,11 @@ Theory of operation. Two tasks: the *reader* feeds the sans-IO protocol and pass
 names; the *writer* sends what is due, coalesced (see `send_queue`). Answers are made in the turn of the session that
 gives them (`answer`, `refuse`, `settle`): encoded there, and put into the send queue. None of these waits.
 
+A session that waits for a request handles a short one within the reader's turn (`Session.ask`). What has become due by
+the end of the turn, answers and events together, the reader then sends itself, if its carrier can send without waiting
+and the writer is idle. So a request that need not wait costs one turn of the loop. The writer sends everything else,
+and the rest of what the kernel did not take at once.
+
 Life of a request: received -> in flight (`_in_flight` counts it, its memory is charged) -> settled, exactly once, by
 its answer, by its error, or without one (a notification). However a request ends, `settle` is its end.
 
@@ -47,7 +52,7 @@ from hearth.protocol.methods import SessionOpen, read_session_id
 from hearth.protocol.server import Answer, Call, Close, Event, HcpDocument, ServerProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from hearth.actors.events import History
     from hearth.actors.messages import JobServer
@@ -68,6 +73,8 @@ WEIGHTY = frozenset(
 """Methods whose answers may be long: megabytes for a request of a few bytes."""
 WEIGHTY_AT_ONCE = 8
 """Calls of these methods in flight on one connection: a client that does not read costs at most so many answers."""
+LONGEST_ID = 26
+"""Characters of a session's id: a longer text is looked at in detail."""
 TURN = 0.002
 """Seconds of work on one read, which may hold thousands of requests, after which other tasks run."""
 BATCH_BYTES = 16 << 20
@@ -117,8 +124,10 @@ class Connection:
     _partial: int = field(default=0, init=False)
     """Bytes charged for a document of which only a part has been received."""
     send_queue: SendQueue = field(init=False)
+    _send_nowait: Callable[[bytes], int] | None = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._send_nowait = getattr(self._carrier, "send_nowait", None)
         self._protocol = ServerProtocol(
             max_document_bytes=self._max_document_bytes, max_batch=self._max_batch, max_values=self._max_values
         )
@@ -182,7 +191,8 @@ class Connection:
                 events, until = protocol.unreadable(str(error)), math.inf
             except PeerGone:
                 return
-            for event in events:
+            events = iter(events)
+            while (event := self._take_ready(events, until)) is not None:
                 # Parsing a long document may have used up the turn.
                 if trio.current_time() > until:
                     await trio.lowlevel.checkpoint()
@@ -194,6 +204,40 @@ class Connection:
                 # The rest of the document cannot be skipped: its end is not known.
                 self.send_queue.push(dump_error(None, error))
                 return
+
+    def _take_ready(self, events: Iterator[Event], until: float) -> Event | None:
+        """Dispatch documents as long as none has to wait, and send what has become due; return one that must wait."""
+        queue, account = self.send_queue, self._account
+        queue.corked = True
+        try:
+            for event in events:
+                if (
+                    type(event) is not Call
+                    or self._in_flight >= self._max_outstanding
+                    or queue.size > HIGH_WATER
+                    or account.full
+                    or trio.current_time() > until
+                ):
+                    return event
+                if event.method in WEIGHTY:
+                    if self._weighty >= WEIGHTY_AT_ONCE:
+                        return event
+                    self._weighty += 1
+                self._dispatch(event)
+            return None
+        finally:
+            queue.corked = False
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send what is due at once if the writer is idle and the carrier can; else wake the writer."""
+        queue = self.send_queue
+        if self._send_nowait is None or not queue.writable:
+            queue.wake()
+        elif documents := queue.take():
+            data = documents[0] if len(documents) == 1 else b"".join(documents)
+            if queue.sent(data, self._send_nowait(data)) and self._unanswered and not queue.size:
+                self._unanswered.clear()
 
     async def _take(self, event: Event) -> None:
         """Dispatch a received document once there is room for its answer and few enough requests are in flight."""
@@ -264,14 +308,20 @@ class Connection:
             self.send_queue.hold()
         try:
             # 0 until it is charged: `settle` releases `call.weight`, also of a request that is refused here.
-            weight, call.weight = call.weight, 0
-            call.weight = self._charged(weight)
+            weight = call.weight
+            if weight > SMALL:
+                call.weight = 0
+                self._account.charge(weight)
+                call.weight = weight
+            else:
+                self._account.add(weight)
             # A short request whose answer may be long is what a principal without memory must not ask for.
             if call.method in WEIGHTY and self._account.full:
                 raise self._account.refusal(SMALL)
             if call.method == "session.open":
                 self._open(call)
                 return
+            params = call.params
             if call.method.startswith("hcp."):
                 if self._directory.job_server is None:
                     raise MethodNotFound(data={"method": call.method, "reason": why_not_served()})
@@ -279,8 +329,13 @@ class Connection:
                 self._directory.job_server.call(self._principal, request, self.send_queue)
                 return
             # Check the session id first, and then the shape of the other params: the order of errors on the wire.
-            session = self._directory.find_session(read_session_id(call.params), self._principal.key)
-            session.post(ConnectionRequest(self, call, *read_params(call.method, call.params)))
+            session_id = params.get("session_id")
+            if type(session_id) is not str or len(session_id) > LONGEST_ID:
+                session_id = read_session_id(params)
+            session = self._directory.find_session(session_id, self._principal.key)
+            request = ConnectionRequest(self, call, *read_params(call.method, call.params))
+            # A long one has taken time to parse, and takes more to check: in another turn.
+            (session.ask if weight <= SMALL else session.post)(request)
         except RpcError as error:
             self.refuse(call, error)
 
@@ -350,7 +405,7 @@ class Connection:
             self._account.release(kept)
             self._account.add(batch.kept)
         self.settle(line, call.weight)
-        if line is not None and call.batch is not None and not self.send_queue.gone:
+        if line is not None and batch is not None and not self.send_queue.gone:
             self.send_queue.unhold()
 
     def settle(self, line: bytes | None, weight: int) -> None:
@@ -398,7 +453,7 @@ class ConnectionRequest:
 
     def result(self, value: Any) -> None:
         """See Request."""
-        self._connection.answer(self._call, with_ignored(value, self.ignored))
+        self._connection.answer(self._call, with_ignored(value, self.ignored) if self.ignored else value)
 
     def error(self, error: RpcError) -> None:
         """See Request."""

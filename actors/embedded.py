@@ -34,6 +34,7 @@ from hearth.config.model import Config
 from hearth.drivers.boards import Board
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError, from_wire
 from hearth.hcp import why_not_served
+from hearth.policy.memory import SMALL
 from hearth.policy.principal import embedded
 from hearth.policy.rules import RIGHTS, Match, PolicyEntry
 from hearth.protocol.client import Outcome, read_event
@@ -157,10 +158,14 @@ class LocalLink(SessionLink):
         session = self._session(params["session_id"])
         # Encode and parse, as on a wire: later changes by the caller cannot reach the accepted request, and values
         # that are not JSON are refused with the same error.
-        read, ignored = read_params(method, orjson.loads(dumps(params)))
+        data = dumps(params)
+        read, ignored = read_params(method, orjson.loads(data))
         request = LocalRequest(read, follower, ignored)
-        session.post(request)
+        (session.ask if len(data) <= SMALL else session.post)(request)
         try:
+            if request.slot.filled:
+                # Answered at once. A caller that is cancelled gets no answer all the same.
+                await trio.lowlevel.checkpoint()
             value = await request.slot.get()
         except BaseException:
             if compensate is not None:
@@ -171,6 +176,9 @@ class LocalLink(SessionLink):
                         self.notify(*undo)
 
                 request.abandoned = abandoned
+                if request.slot.filled:
+                    with suppress(RpcError):
+                        abandoned(request.slot.get_nowait())
             raise
         answer: Mapping[str, Any] = orjson.loads(orjson.dumps(value))
         return answer

@@ -19,7 +19,7 @@ import trio
 from hearth.policy.memory import Retained
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hearth.actors.metrics import Metrics
     from hearth.policy.memory import Account
@@ -132,25 +132,32 @@ class EventLog(Retained):
 
         Raises orjson.JSONEncodeError, and adds nothing, if `members` are not JSON.
         """
-        seq = self.last_seq + 1
-        params = orjson.dumps({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members})
-        entry = (seq, _HEAD + params + _TAIL)
-        # Only now: members that are not JSON have raised above, and must leave no hole in the numbers.
-        self.last_seq = seq
-        if self.metrics is not None:
-            self.metrics.events[phase] += 1
-        size = len(entry[1]) + _OVERHEAD
-        if phase == "progress":
-            self._keep_progress(entry, size)
-        else:
-            self._kept.append(entry)
-            self.grow(size)
-            self.ended = phase == "task_finish"
+        self.publish_all([(phase, members)], ts)
+
+    def publish_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], ts: str) -> None:
+        """Add some events, and notify the readers once; see `publish`."""
+        for phase, members in events:
+            seq = self.last_seq + 1
+            params = orjson.dumps({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members})
+            entry = (seq, _HEAD + params + _TAIL)
+            # Only now: members that are not JSON have raised above, and must leave no hole in the numbers.
+            self.last_seq = seq
+            if self.metrics is not None:
+                self.metrics.events[phase] += 1
+            size = len(entry[1]) + _OVERHEAD
+            if phase == "progress":
+                self._keep_progress(entry, size)
+            else:
+                self._kept.append(entry)
+                self.grow(size)
+                self.ended = phase == "task_finish"
+        followed = False
         for reader in self._readers:
             if not reader.gone:
+                followed = True
                 reader.notify()
         if self.ended:
-            self.was_followed = self.followed
+            self.was_followed = followed
             self._readers = {}
             self.settle()
 

@@ -166,10 +166,9 @@ class Journal:
         `minor` records report no change and no disclosure: while the log cannot be written they displace no others.
         """
         receipt = Receipt()
-        count = self.metrics.record
-        for record in records:
-            count(record)
-            if self.observe is not None:
+        self.metrics.count(records)
+        if self.observe is not None:
+            for record in records:
                 self.observe(record)
         if self._closed or self._hung:
             receipt.fail(_unavailable(self._failure or f"audit log {self._log.path}: closed"))
@@ -239,6 +238,11 @@ class Journal:
             # A key that could not be loaded is tried again now, not only when the next checkpoint is due.
             self._key_retry_at = 0
             self._wake()
+
+    @property
+    def at_once(self) -> bool:
+        """True while the receipt of a post is answered within `post`: no task waits for one then."""
+        return self._failure is None and (self._relaxed or (self._in_place and not self._queued))
 
     @property
     def settings(self) -> AuditSettings:

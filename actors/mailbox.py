@@ -31,6 +31,11 @@ class Mailbox(Generic[T]):
         """Add a message without waiting. Raises trio.BrokenResourceError when the owner has closed its mailbox."""
         self._send.send_nowait(message)
 
+    @property
+    def empty(self) -> bool:
+        """True if no message is there."""
+        return not self._receive.statistics().current_buffer_used
+
     async def batch(self) -> list[T]:
         """Wait for a message; return it and all others that are there, oldest first."""
         messages = [await self._receive.receive()]
@@ -106,6 +111,10 @@ class Slot(Generic[T]):
         """Wait for the answer and return it, or raise the error it was failed with."""
         if self._value is _EMPTY and self._error is None:
             await self.wait()
+        return self.get_nowait()
+
+    def get_nowait(self) -> T:
+        """Return the answer, or raise the error; only for a slot that is `filled`."""
         if self._error is not None:
             try:
                 raise self._error

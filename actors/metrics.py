@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, field
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
 
 LATENCY_BOUNDS: Final = (0.000_25, 0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)
@@ -84,22 +84,20 @@ class Metrics:
     connected: Counter[str] = field(factory=Counter, init=False)
     """Open connections, by carrier."""
 
-    def record(self, record: Mapping[str, Any]) -> None:
-        """Count an audit record, and the step or task whose end it reports."""
-        event = record["event"]
-        self.records[event] += 1
-        status = record.get("status")
-        if status is None:
-            return
-        if event == "task.step.finish":
-            tool = record["tool"]
-            self.steps[tool, status] += 1
-            latencies = self.latencies.get(tool)
-            if latencies is None:
-                latencies = self.latencies[tool] = Latencies()
-            latencies.add(record["latency_ms"] / 1000)
-        elif event == "task.finish":
-            self.tasks[status] += 1
+    def count(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Count audit records, and the steps and tasks whose ends they report."""
+        for record in records:
+            event = record["event"]
+            self.records[event] += 1
+            if event == "task.step.finish":
+                tool, status = record["tool"], record["status"]
+                self.steps[tool, status] += 1
+                latencies = self.latencies.get(tool)
+                if latencies is None:
+                    latencies = self.latencies[tool] = Latencies()
+                latencies.add(record["latency_ms"] / 1000)
+            elif event == "task.finish":
+                self.tasks[record["status"]] += 1
 
     def connection(self, carrier: str) -> AbstractContextManager[None]:
         """Count a connection while the body runs."""

@@ -26,8 +26,13 @@ document at its end, `hold` keeps cursors back in `_held` until `unhold`.
 reports by its next call of `batch`. A history stays charged, by `History.hold`, until this queue has sent its end or
 dropped it, also if the task registry has forgotten the task. `abandon` releases everything at once.
 
-Who calls what, all in the Trio thread: one writer task calls `batch`; one reader task calls `room`; sessions call
-`push`, `follow` and `unfollow`; histories call `Cursor.notify`. Only `batch` and `room` wait.
+*Corked.* While the connection's reader handles requests (`corked`), what becomes due does not wake the writer. At the
+end the reader takes it and sends it itself, if the writer is idle (`writable`, `take`, `sent`); what the kernel did not
+take is the first that the writer gets.
+
+Who calls what, all in the Trio thread: one writer task calls `batch`; one reader task calls `room`, and without a
+checkpoint in between sets `corked`, clears it, and calls `take` and `sent`; sessions call `push`, `follow` and
+`unfollow`; histories call `Cursor.notify`. Only `batch` and `room` wait.
 """
 
 from __future__ import annotations
@@ -131,15 +136,22 @@ class SendQueue:
     """Bytes of the answers that wait."""
     closing: bool = field(default=False, init=False)
     gone: bool = field(default=False, init=False)
+    corked: bool = field(default=False, init=False)
+    """True while the reader handles requests: it sends what they make due, or wakes the writer, afterwards."""
+    _unsent: bytes = field(default=b"", init=False)
+    """The rest of what the reader sent, which the kernel did not take at once."""
 
     def push(self, data: bytes) -> None:
         """Add an answer; does nothing when the connection has gone."""
         if self.gone:
             return
+        size = len(data)
         self._items.append(data)
-        self.size += len(data)
-        self._charge(len(data) + ANSWER_BYTES)
-        self._wake()
+        self.size += size
+        self._charged += size + ANSWER_BYTES
+        self._account.add(size + ANSWER_BYTES)
+        if not self.corked:
+            self._wake()
 
     def follow(self, log: History, from_seq: int) -> None:
         """Send a history from event `from_seq` on; one that is followed already starts again from there."""
@@ -153,7 +165,8 @@ class SendQueue:
             self._drop(old)
         else:
             log.hold()
-            self._charge(FEED_BYTES)
+            self._charged += FEED_BYTES
+            self._account.add(FEED_BYTES)
         cursor = self._feeds[log] = Cursor(self, log, from_seq)
         log.attach(cursor)
 
@@ -205,7 +218,8 @@ class SendQueue:
             self._held.append(cursor)
             return
         self._items.append(cursor)
-        self._wake()
+        if not self.corked:
+            self._wake()
 
     def hold(self) -> None:
         """Keep histories back until `unhold`: the answer to the batch that asked for them goes first."""
@@ -228,20 +242,27 @@ class SendQueue:
         The call also reports that the documents of the last batch have been sent.
         """
         while True:
+            if self._unsent:
+                # Charged already, and still being sent.
+                rest, self._unsent = self._unsent, b""
+                return [rest]
             if self._sending:
                 self._sent()
-            while not self._items:
+            while not self._items and not self._unsent:
                 if self.closing:
                     return []
                 # Not an event: one writer, woken at most once per wait, on the path of every answer.
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
             # Empty if only dropped cursors were queued, or ones without news: then wait again.
-            parts = self._take()
-            if parts:
+            if parts := self._next():
                 return parts
 
-    def _take(self) -> list[bytes]:
+    def _next(self) -> list[bytes]:
+        # What the reader could not send goes before what is due: the next turn of `batch` returns it.
+        return [] if self._unsent else self.take()
+
+    def take(self) -> list[bytes]:
         """Remove and return the documents that are due, about CHUNK bytes; none if all cursors have nothing new.
 
         A document that is much longer is taken alone: it is then sent as it is, and the carrier makes no copy of it.
@@ -267,7 +288,8 @@ class SendQueue:
                 parts += lines
                 if length <= CHUNK:
                     # The carrier makes a copy of short lines to send them together. A long line is the history's own.
-                    self._charge(length)
+                    self._charged += length
+                    self._account.add(length)
                     self._sending += length
             else:
                 length = len(item)
@@ -285,20 +307,44 @@ class SendQueue:
 
     def _sent(self) -> None:
         """Release the charges of the last batch: the writer has sent it, since it asks for the next one."""
-        self._charge(-self._sending)
-        self._sending = 0
-        for log in self._finished:
-            self._let_go(log)
-        self._finished.clear()
+        size, self._sending = self._sending, 0
+        if self._finished:
+            size += FEED_BYTES * len(self._finished)
+            for log in self._finished:
+                log.let_go()
+            self._finished.clear()
+        self._charged -= size
+        self._account.release(size)
 
     def _abort_wait(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
         self._writer = None
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _wake(self) -> None:
-        if self._writer is not None:
+        if self._writer is not None and not self.corked:
             trio.lowlevel.reschedule(self._writer)
             self._writer = None
+
+    # --- the reader's side --------------------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        """True while the writer waits for something to send, so that the reader may send instead."""
+        return self._writer is not None
+
+    def wake(self) -> None:
+        """Have the writer send what is due."""
+        if self._items or self._unsent:
+            self._wake()
+
+    def sent(self, data: bytes, count: int) -> bool:
+        """Note that the kernel took `count` bytes of what `take` returned; return True if that was all."""
+        if count == len(data):
+            self._sent()
+        else:
+            self._unsent = data[count:]
+        self.wake()
+        return not self._unsent
 
     async def room(self, most: int) -> None:
         """Wait until no more than `most` bytes of answers wait: the reader's back-pressure."""
@@ -324,6 +370,7 @@ class SendQueue:
         # Answers, cursors, and what the writer has taken but not sent: all in one sum.
         self._charge(-self._charged)
         self._sending = 0
+        self._unsent = b""
         self._finished.clear()
         self._feeds.clear()
         self._items.clear()

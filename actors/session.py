@@ -13,15 +13,18 @@ Theory of operation. The states of a session:
   all the same, for reads.
 - *Serving.* Messages are handled one at a time, in the order in which they came. Handling one never waits: neither for
   a task, a bus, the journal nor a disk. So a request about one task is answered while others run. What must wait runs
-  in a child task, and comes back as a message (`Resumed`) or as an answer (`_permit`).
+  in a child task, and comes back as a message (`Resumed`) or as an answer (`_permit`). While the session waits for a
+  message, `ask` handles a request in the turn of the task that brings it, which saves two turns of the loop. That is
+  the same as if the session's own task had handled it: no checkpoint is in between, and the mailbox is empty.
 - *Winding up.* `reason` is set; every further request is answered with SESSION_INVALID. The tasks are cancelled, then
   the outputs that the session drove go to their safe state, then the end is recorded. Together the first two take no
   longer than `close_grace`; tasks that have not returned by then are reported as `yielding`.
 - *Over.* The `finally` of `run` does what every end needs, whatever came before: it frees the memory, answers what is
   left, and asks once more for safe states.
 
-Who may call what. Any task in the Trio thread calls `post`, and reads `ended`. The tasks of the session run in its
-nursery, and call `_task_ended` in their own turn, once each. All else runs in the session's own task.
+Who may call what. Any task in the Trio thread calls `post` and `ask`, and reads `ended`. The tasks of the session run
+in its nursery, and call `_task_ended` in their own turn, once each. All else runs in the session's own task, or in
+`ask` while that task waits for a message.
 
 What is guaranteed: every request that was posted is answered exactly once, also after a crash (`_handling` is the one
 in hand); a repeated submission is answered with the same task; no event of a task is lost between its submission and
@@ -32,6 +35,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -109,6 +113,9 @@ CLOSED = "closed by the client"
 """The reason, in the audit record, of a session that its client has closed in good order."""
 TURN = 0.002
 """Seconds of work on one batch of messages after which other tasks run: 256 large requests may take seconds."""
+_IN_OWN_TURN = frozenset((SessionClose, HaltReset))
+"""Requests that always come through the mailbox: they end the session, or count what came before them."""
+NO_VERDICTS: Verdicts = MappingProxyType({})
 
 
 @frozen(eq=False)
@@ -155,6 +162,8 @@ class Session:
     _account: Account
     session_id: str = field(factory=new_id, init=False)
     _charged: int = field(init=False)
+    # Trio's, bound once: `trio.current_time` takes three frames.
+    _clock: Callable[[], float] = field(init=False)
     _opener: EventSink | None = field(default=None, init=False)
     _inbox: Mailbox[Message] = field(factory=Mailbox, init=False)
     _task_registry: TaskRegistry = field(init=False)
@@ -169,6 +178,10 @@ class Session:
     """For each request of halt.reset in the mailbox: the number of halts when it came."""
     # The request that is being executed: a crash must answer it, too.
     _handling: Request | None = field(default=None, init=False)
+    # True while the session's task waits for a message and there is none: then `ask` may handle a request.
+    _waiting: bool = field(default=False, init=False)
+    # Set by `ask`: the session crashes on it in its own task, and not in that of the caller.
+    _bug: Exception | None = field(default=None, init=False)
     # Requests of session.close, answered when the end is on record.
     _closers: list[Request] = field(factory=list, init=False)
     reason: str | None = field(default=None, init=False)
@@ -185,6 +198,7 @@ class Session:
         """Charge the memory. Raises QueueFull."""
         principal, grant, account = self.principal, self._grant, self._account
         services, opening = self._services, self._opening
+        self._clock = trio.lowlevel.current_clock().current_time
         self._charged = SESSION_BYTES + text_bytes(
             opening.client_name, opening.client_version, opening.protocol_version
         )
@@ -201,6 +215,7 @@ class Session:
             services.tasks,
             services.checks,
             account,
+            self._clock,
             deadman=opening.heartbeat_ms is not None or opening.on_disconnect == "close",
         )
         self._subscribers = Subscribers(self._task_registry, account)
@@ -222,7 +237,25 @@ class Session:
         if type(getattr(message, "params", None)) is HaltReset:
             # The halts so far: a reset that is still in the mailbox when a halt comes must not end that one.
             self._resets.append(self._services.halt.flag.count)
+        self._waiting = False
         self._inbox.post(message)
+
+    @trio.lowlevel.enable_ki_protection
+    def ask(self, request: Request) -> None:
+        """Handle a request at once if the session waits for one, else post it; never waits, never raises.
+
+        For requests that take little time: the caller's turn becomes longer by it. A bug crashes the session, not the
+        caller; nor can a Ctrl-C end it half-way in an embedding program.
+        """
+        if not self._waiting or self._handling is not None or type(request.params) in _IN_OWN_TURN:
+            self.post(request)
+            return
+        self._idle_timer.heard_at = self._clock()
+        try:
+            self._handle(request, None)
+        except Exception as bug:  # noqa: BLE001  the session must crash on it, and not its caller
+            self._bug = bug
+            self.post(TIMER_FIRED)
 
     @property
     def ended(self) -> bool:
@@ -287,9 +320,15 @@ class Session:
     async def _serve(self) -> None:
         """Answer messages until the session is to close."""
         while self.reason is None:
-            messages = iter(await self._inbox.batch())
+            self._waiting = self._inbox.empty
+            try:
+                messages = iter(await self._inbox.batch())
+            finally:
+                self._waiting = False
             until = trio.current_time() + TURN
             try:
+                if self._bug is not None:
+                    raise self._bug
                 for message in messages:
                     self._take(message)
                     if trio.current_time() > until:
@@ -323,7 +362,7 @@ class Session:
             self._closers.append(message)
         else:
             self._idle_timer.heard_at = trio.current_time()
-            self._handle(message, partial(self._execute, message, {}))
+            self._handle(message, None)
 
     def _notice(self, message: Notice) -> None:
         if isinstance(message, CloseSession):
@@ -355,11 +394,14 @@ class Session:
         if self._observing is not None and "observe" not in grant.rights:
             self._observing.close()
 
-    def _handle(self, request: Request, execute: Callable[[], None]) -> None:
-        """Execute one request. An RpcError is sent as its answer; anything else is a bug and is raised."""
+    def _handle(self, request: Request, resume: Callable[[], None] | None) -> None:
+        """Execute one request, or go on with it. An RpcError is its answer; anything else is a bug and is raised."""
         self._handling = request
         try:
-            execute()
+            if resume is None:
+                self._execute(request, NO_VERDICTS)
+            else:
+                resume()
         except Unchecked as question:
             # Nothing was charged or counted yet: the whole request is executed again with the verdicts.
             self.wait_beside(request, partial(self._look_up, request, question))
@@ -444,7 +486,7 @@ class Session:
 
     def resume(self, request: Request, then: Callable[[], None]) -> None:
         """See plans.Host."""
-        self._inbox.post(Resumed(request, then))
+        self.post(Resumed(request, then))
 
     async def _look_up(self, request: Request, question: Unchecked) -> Callable[[], None]:
         """Find the verdicts that took time; a thread may still wait for its disk when this has ended."""
@@ -514,7 +556,7 @@ class Session:
                 # A repeat, too, is answered only when the task is on record.
                 first.waiting.append(partial(self._repeat, request, submit, first))
             return
-        self.start_task(submit, verdicts, request)
+        self.start_task(submit, verdicts, request, at_once=True)
 
     def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[StepRun]:
         """See plans.Host."""
@@ -529,22 +571,26 @@ class Session:
         on_end: Callable[[TaskActor], None] | None = None,
         approved_by: Collection[str] = (),
         first: Mapping[str, Any] | None = None,
+        at_once: bool = False,
     ) -> TaskActor:
-        """See plans.Host."""
+        """See plans.Host. With `at_once` the task may have ended when this returns."""
         assert self._nursery is not None
 
-        def ended(task: TaskActor) -> None:
-            self._task_ended(task)
-            if on_end is not None:
+        ended = self._task_ended
+        if on_end is not None:
+
+            def ended(task: TaskActor) -> None:
+                self._task_ended(task)
                 on_end(task)
 
         followers = len(self._subscribers)
-        task = self._admission.accept(submit, verdicts, request, trio.current_time(), ended, followers, approved_by)
+        task = self._admission.accept(submit, verdicts, request, self._clock(), ended, followers, approved_by)
         if first is not None:
             task.record_first({**first, "task_id": task.task_id})
         # In this order: a follower that is attached later could miss the first event.
         self._subscribers.follow(task.log)
-        self._nursery.start_soon(task.run)
+        if not (at_once and task.run_now()):
+            self._nursery.start_soon(task.run)
         return task
 
     def _repeat(self, request: Request, submit: TaskSubmit, first: IdempotencyEntry, error: RpcError | None) -> None:
@@ -597,11 +643,11 @@ class Session:
 
     def _task_ended(self, task: TaskActor) -> None:
         if task.log.was_followed:
-            self._idle_timer.followed_at = trio.current_time()
+            self._idle_timer.followed_at = self._clock()
         self._task_registry.ended(task)
         # `_wind_up` waits in the mailbox for its tasks to end.
         if self._winding_up:
-            self._inbox.post(TIMER_FIRED)
+            self.post(TIMER_FIRED)
 
     def _check_idle(self) -> None:
         """Close a session that has been silent for too long; otherwise ask for a timer at the next deadline."""

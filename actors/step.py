@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hearth.api import Expect, Status
     from hearth.errors import Effect
     from hearth.policy.rules import Buckets, Scope
-    from hearth.tools import PathGuard, Tool, Undo, Use
+    from hearth.tools import PathGuard, Tool, Transaction, Undo, Use
 
 READINGS = 50
 """Readings of an expected effect in its `within_ms`, at most one in 2 ms and at least ten in a second."""
@@ -117,9 +117,13 @@ class StepRun:
         """The hash that represents the args in the audit log; computed at the first record, not for a refused step."""
         return self._args_hash or self.hash_args()
 
-    def hash_args(self) -> str:
-        """Compute `args_hash`, before the step begins and drops its args; for long args it takes milliseconds."""
-        args = orjson.loads(self.args)
+    def hash_args(self, args: Any = None) -> str:
+        """Compute `args_hash`, before the step begins and drops its args; for long args it takes milliseconds.
+
+        `args` are the step's own, if they have been parsed.
+        """
+        if args is None:
+            args = orjson.loads(self.args)
         self.logged = self.tool.logged_args(args)
         self._args_hash = args_hash(args)
         return self._args_hash
@@ -279,6 +283,22 @@ async def run_tool(step: StepRun, scope: StepScope, args: Any) -> Mapping[str, A
         if not isinstance(cause, RpcError):
             raise
         raise cause from None
+    return _result(step, value)
+
+
+def run_transaction(step: StepRun, one: Transaction, requester: Requester) -> Mapping[str, Any]:
+    """Run a step whose tool is this one transaction on a bus that runs it in place; return its result, as `run_tool`.
+
+    Raises RpcError.
+    """
+    ticket = Ticket(one.op, requester, limit=step.tool.timeout_ms / 1000, risk=step.risk, drives=one.drives)
+    step.bus.request(ticket)
+    if ticket.held_by is not None:
+        step.held[ticket.drives] = ticket.held_by
+    return _result(step, one.result(ticket.get_nowait()))
+
+
+def _result(step: StepRun, value: Mapping[str, Any] | Done) -> Mapping[str, Any]:
     step.done = True
     if isinstance(value, Done):
         # Kept whatever comes: the effect has happened, and a rollback must undo it.

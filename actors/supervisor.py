@@ -46,6 +46,15 @@ async def contain(name: str, actor: Callable[[], Awaitable[None]], on_crash: Cal
         raise rest or group from None  # it crashed while it was being cancelled: the cancellation is not contained
 
 
+def contain_now(name: str, actor: Callable[[], None], on_crash: Callable[[BaseException], None]) -> None:
+    """Do the same for work of an actor that does not wait, and is done in the turn of another one."""
+    try:
+        actor()
+    except Exception as error:
+        log.error("%s crashed", name, exc_info=error, extra=_about(name))
+        on_crash(sole(error))
+
+
 async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], None]) -> None:
     """Run a bus for as long as the runtime lives, opening it again after each failure.
 

@@ -28,8 +28,14 @@ for, is FAILED with EffectNotSeen: the effect has happened. Rolling back and the
 Rolling back is shielded. If the session is torn down around the task, the wait for the last records is shielded for at
 most `FINAL_COMMIT_LIMIT` seconds.
 
-Who may call what: the session calls `cancel` and `describe` at any time, in the Trio thread; both are synchronous.
-Everything else runs in the task's own Trio task, so its state needs no locks.
+*At once.* Most tasks are one short transaction on a bus that is free, and have nothing to wait for. `run_now` runs such
+a task to its end in the turn of the session, without a Trio task of its own: the same records, in the same two writes,
+and the same events, in the same order. It begins only when nothing can be in its way (`_ready`). No checkpoint lets
+that change until its end, and no cancellation can come. If it cannot be ended so (the log fails half way, or it has to
+roll back), its Trio task does the rest.
+
+Who may call what: the session calls `run_now` once, before `run`, and `cancel` and `describe` at any time, in the Trio
+thread; all are synchronous. Everything else runs in the task's own Trio task, so its state needs no locks.
 
 What is guaranteed:
 
@@ -53,13 +59,14 @@ from attrs import define, field
 
 from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.events import EventLog, to_keep
-from hearth.actors.step import StepScope, json_safe, look_for_effect, run_tool
-from hearth.actors.supervisor import contain
+from hearth.actors.step import StepScope, json_safe, look_for_effect, run_tool, run_transaction
+from hearth.actors.supervisor import contain, contain_now
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, EffectNotSeen, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
 from hearth.policy.memory import EVENT_BYTES, FEED_BYTES, SMALL_RESULT, STEP_BYTES, TASK_BYTES, text_bytes
 from hearth.protocol.framing import parsed_bytes
 from hearth.protocol.methods import PRIORITIES, Constraints
+from hearth.tools import OneTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +78,7 @@ if TYPE_CHECKING:
     from hearth.actors.step import Expectation, StepRun, TaskServices
     from hearth.api import Status
     from hearth.policy.memory import Account
-    from hearth.tools import Undo
+    from hearth.tools import Transaction, Undo
 
 log = logging.getLogger("hearth.task")
 
@@ -82,6 +89,8 @@ MOST_RESULT_BYTES = 4 << 20
 
 LONG_ARGS = 64 << 10
 """Bytes of a step's args above which their hash is computed in a thread."""
+SHORT_ARGS = 4 << 10
+"""Bytes of a step's args up to which it may run at once, in the turn of its session."""
 _HASHING = trio.CapacityLimiter(1)
 """A limiter of its own: the threads of the shared limiter may all hang on a disk."""
 FINAL_COMMIT_LIMIT = 5.0
@@ -94,11 +103,15 @@ def cost_of(intent: str, steps: Sequence[StepRun]) -> tuple[int, int]:
     Results over SMALL_RESULT are not in it. Arguments count as JSON, and the largest ones as parsed too, since one step
     runs at a time.
     """
-    expectations = [step.expectation for step in steps if step.expectation is not None]
-    args = [*[step.args for step in steps], *[one.read.args for one in expectations]]
-    packed = sum(map(len, args)) + max(map(parsed_bytes, args)) + sum(one.memory for one in expectations)
+    packed = parsed = 0
+    for step in steps:
+        packed += len(step.args)
+        parsed = max(parsed, parsed_bytes(step.args))
+        if (one := step.expectation) is not None:
+            packed += len(one.read.args) + one.memory
+            parsed = max(parsed, parsed_bytes(one.read.args))
     return (
-        TASK_BYTES + FEED_BYTES + text_bytes(intent) + STEP_BYTES * len(steps) + packed,
+        TASK_BYTES + FEED_BYTES + text_bytes(intent) + STEP_BYTES * len(steps) + packed + parsed,
         EVENT_BYTES * (2 * len(steps) + 1),
     )
 
@@ -117,7 +130,10 @@ class TaskActor:
     steps: Sequence[StepRun]
     _constraints: Constraints
     _services: TaskServices
+    _cost: tuple[int, int]
+    """See `cost_of`."""
     _account: Account = field(kw_only=True, alias="account")
+    _clock: Callable[[], float] = field(kw_only=True, alias="clock")
     _started_at: float = field(kw_only=True, alias="now")
     _acknowledge: Callable[[RpcError | None], None] | None = field(kw_only=True, alias="acknowledge")
     _on_end: Callable[[TaskActor], None] = field(kw_only=True, alias="on_end")
@@ -131,7 +147,8 @@ class TaskActor:
     """The terminal status, once it is decided; `status` is set when it is on record."""
     snapshot: bytes | None = field(default=None, init=False)
     """The task as task.get shows it, once it is on record and can no longer change."""
-    _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    # Set once it runs in a Trio task; a cancellation that came before is delivered then.
+    _scope: trio.CancelScope | None = field(default=None, init=False)
     _reason: CancelReason | None = field(default=None, init=False)
     _error: RpcError | None = field(default=None, init=False)
     _current: int | None = field(default=None, init=False)
@@ -142,6 +159,8 @@ class TaskActor:
     # A task without guarded steps is acknowledged, and runs, even if its records cannot be written.
     _minor: bool = field(init=False)
     _finish_posted: bool = field(default=False, init=False)
+    _stepped: bool = field(default=False, init=False)
+    """True once `run_now` has run the step: only the end is left."""
     _result_bytes: int = field(default=0, init=False)
     _patience: float = field(default=FINAL_COMMIT_LIMIT, init=False)
     # Records that are not posted yet, receipts of posted ones, and events that wait for those receipts.
@@ -151,11 +170,15 @@ class TaskActor:
 
     def __attrs_post_init__(self) -> None:
         self.task_id = self.requester.task_id
-        self.charged, history = cost_of(self.intent, self.steps)
+        self.charged, history = self._cost
         self._account.add(self.charged + history)
         self.log = EventLog(self.task_id, self._services.journal.metrics, self._account, history)
         self._mark = self._started_at
-        self._minor = not any(step.guarded for step in self.steps)
+        self._minor = True
+        for step in self.steps:
+            if step.guarded:
+                self._minor = False
+                break
 
     # --- called by the session ----------------------------------------------------------------------------------
 
@@ -171,7 +194,8 @@ class TaskActor:
         if self.verdict is None and self._reason is None:
             # The first reason stays: a session that closes does not rename a request to cancel.
             self._reason, self._error = reason, error
-            self._scope.cancel()
+            if self._scope is not None:
+                self._scope.cancel()
 
     @property
     def acts(self) -> bool:
@@ -209,21 +233,88 @@ class TaskActor:
 
     # --- the actor ----------------------------------------------------------------------------------------------
 
+    def run_now(self) -> bool:
+        """Run the task at once, to its end, if nothing in it has to wait; return False if it has yet to `run`."""
+        step = self.steps[0]
+        one = self._ready(step)
+        if one is None:
+            return False
+        contain_now(f"task {self.task_id}", partial(self._run_now, step, one), self._crashed)
+        self._stepped = True
+        status = self.verdict = self._verdict()
+        if not self._services.journal.at_once or (status != "SUCCESS" and self._constraints.rollback_on_failure):
+            return False
+        snapshot = self._conclude(status)
+        self._commit_now()
+        self._close(status, snapshot)
+        return True
+
+    def _ready(self, step: StepRun) -> Transaction | None:
+        """Return the transaction of a task that has one step and nothing to wait for; None for any other task."""
+        constraints, services, run = self._constraints, self._services, step.tool.run
+        if (
+            not isinstance(run, OneTransaction)
+            or len(self.steps) > 1
+            or step.expectation is not None
+            or self._kept is not None
+            or constraints.dry_run
+            or constraints.exclusive
+            or len(step.args) > SHORT_ARGS
+            or not services.journal.at_once
+            or not step.bus.in_place(self.requester)
+        ):
+            return None
+        limit = constraints.max_duration_ms
+        if limit is not None and self._clock() >= self._started_at + limit / 1000:
+            return None
+        args = orjson.loads(step.args)
+        try:
+            one = run.make(args)
+        except Exception:  # noqa: BLE001  `run` meets it again, where it is contained and recorded
+            return None
+        if services.interlocks is not None and services.interlocks.concern(step.bus.bus_id, one.drives):
+            return None
+        step.hash_args(args)
+        return one
+
+    def _run_now(self, step: StepRun, one: Transaction) -> None:
+        self._records.append(self._submit_record())
+        self._begin_step(0)
+        try:
+            unrecorded = self._commit_now()
+        except _CannotStart as error:
+            self._error = error.cause
+            return
+        if unrecorded is not None and step.guarded:
+            self._finish_step(0, error=unrecorded)
+            return
+        step.args = b""
+        try:
+            value = run_transaction(step, one, self.requester)
+        except RpcError as error:
+            self._finish_step(0, error=error)
+        else:
+            self._finish_step(0, value=value)
+
     async def run(self) -> None:
         """Run the task to its terminal status, recorded and published, whatever its tools raise."""
         try:
-            await contain(f"task {self.task_id}", self._run, self._crashed)
+            if not self._stepped:
+                await contain(f"task {self.task_id}", self._run, self._crashed)
         finally:
             # Also after a cancellation from outside, which `contain` lets pass: the end must be on record.
             await self._end()
 
     async def _run(self) -> None:
+        scope = self._scope = trio.CancelScope()
+        if self._reason is not None:
+            scope.cancel()
         if self._constraints.max_duration_ms is not None:
             # Counted from the submission: the waits for the journal and for leases are part of the duration.
-            self._scope.deadline = self._started_at + self._constraints.max_duration_ms / 1000
+            scope.deadline = self._started_at + self._constraints.max_duration_ms / 1000
         # Everything that a cancellation may end is inside. `_end` is outside, so it can neither be skipped nor cut
         # short by it.
-        with self._scope:
+        with scope:
             try:
                 await self._steps()
             except _CannotStart as error:
@@ -265,13 +356,7 @@ class TaskActor:
         if index:
             # Other tasks run between two steps, and a cancellation that came during the last step is delivered here.
             await trio.lowlevel.checkpoint()
-        # From here on `_crashed` and `_end` settle this step if its run does not come to its end.
-        self._current = index
-        step.started_at = self._mark
-        step.status = "RUNNING"
-        self.status = "RUNNING"
-        self._records.append(self._record("task.step.start", index))
-        self._events.append(("start", {"step_index": index, "tool": step.tool.name}))
+        self._begin_step(index)
         unrecorded = await self._commit()
         if unrecorded is not None and step.guarded:
             self._finish_step(index, error=unrecorded)
@@ -291,6 +376,16 @@ class TaskActor:
             return not self._constraints.abort_on_step_failure
         self._finish_step(index, value=value)
         return step.error is None or not self._constraints.abort_on_step_failure
+
+    def _begin_step(self, index: int) -> None:
+        # From here on `_crashed` and `_end` settle this step if its run does not come to its end.
+        self._current = index
+        step = self.steps[index]
+        step.started_at = self._mark
+        step.status = "RUNNING"
+        self.status = "RUNNING"
+        self._records.append(self._record("task.step.start", index))
+        self._events.append(("start", {"step_index": index, "tool": step.tool.name}))
 
     async def _seen(
         self, index: int, step: StepRun, expectation: Expectation, scope: StepScope, args: Any
@@ -331,7 +426,7 @@ class TaskActor:
         elif value is None:
             step.status = "CANCELLED"
         # The record and the event wait for the next commit, which saves a write for each step but the last.
-        self._mark = trio.current_time()
+        self._mark = self._clock()
         step.latency_ms = round((self._mark - step.started_at) * 1000, 3)
         record = self._record("task.step.finish", index)
         record["status"] = step.status
@@ -427,15 +522,32 @@ class TaskActor:
                 unrecorded = error
             # Only after the wait: if it is cancelled, the next commit must wait for the same receipt.
             del self._posted[0]
+        unkept = None
+        if self._acknowledge is not None and self._kept is not None:
+            try:
+                await self._kept.get()
+            except AuditUnavailable as error:
+                unkept = error
+        self._tell(unrecorded, unkept)
+        return unrecorded
+
+    def _commit_now(self) -> AuditUnavailable | None:
+        """Do the same while the journal answers at once."""
+        records, self._records = self._records, []
+        unrecorded = None
+        try:
+            self._services.journal.post(*records, minor=self._minor).get_nowait()
+        except AuditUnavailable as error:
+            unrecorded = error
+        self._tell(unrecorded)
+        return unrecorded
+
+    def _tell(self, unrecorded: AuditUnavailable | None, unkept: AuditUnavailable | None = None) -> None:
+        """Acknowledge the submission, if that is still due, and publish the events, as their records are written."""
         if self._acknowledge is not None:
             # Before the events: the client must know the task before it hears of it. Cleared first, so it is called
             # only once.
-            refused = unrecorded if not self._minor else None
-            if self._kept is not None:
-                try:
-                    await self._kept.get()
-                except AuditUnavailable as error:
-                    refused = refused or error
+            refused = (unrecorded if not self._minor else None) or unkept
             acknowledge, self._acknowledge = self._acknowledge, None
             if refused is not None:
                 acknowledge(refused)
@@ -443,14 +555,11 @@ class TaskActor:
             acknowledge(None)
         if self._events:
             self._publish()
-        return unrecorded
 
     def _publish(self) -> None:
         """Publish the pending events, whose records are written; a cancellation before that leaves them pending."""
         events, self._events = self._events, []
-        ts = timestamp(self._services.clock())
-        for phase, members in events:
-            self.log.publish(phase, ts, members)
+        self.log.publish_all(events, timestamp(self._services.clock()))
 
     async def _commit_shielded(self) -> None:
         """Commit, shielded from cancellation, within the rest of FINAL_COMMIT_LIMIT: a disk may never answer."""
@@ -483,11 +592,21 @@ class TaskActor:
             # CANCELLED, or failed if its effect has happened and could not be looked for to the end.
             self._finish_step(self._current, error=self.steps[self._current].unverified())
         # From here on a cancellation changes nothing: the verdict is decided before the first wait.
-        status = self.verdict = self._verdict()
+        status = self.verdict = self.verdict or self._verdict()
         if status != "SUCCESS" and self._constraints.rollback_on_failure:
             # Shielded: the task may be ending because it was cancelled, and its effects must still be taken back.
             with trio.CancelScope(shield=True):
                 await self._roll_back()
+        snapshot = self._conclude(status)
+        # `status` changes only after the commit: task.get must not show an end that is not on record.
+        try:
+            await self._commit_last()
+        finally:
+            # Also if the commit was cancelled: the session would wait in vain for a task that never reaches `on_end`.
+            self._close(status, snapshot)
+
+    def _conclude(self, status: Status) -> bytes:
+        """Release the leases; return the last state, of which record and event wait for the last commit."""
         # After rolling back, which needs the buses; before the journal, whose wait must not hold them.
         for bus, ticket in self._leases:
             bus.release(ticket)
@@ -497,7 +616,7 @@ class TaskActor:
         record = self._record("task.finish")
         record["status"] = status
         if status != "SUCCESS":
-            self._mark = trio.current_time()
+            self._mark = self._clock()
         record["duration_ms"] = round((self._mark - self._started_at) * 1000, 3)
         members: dict[str, Any] = {"status": status}
         if self._reason is not None:
@@ -511,24 +630,21 @@ class TaskActor:
         self._records.append(record)
         self._finish_posted = True
         self._events.append(("task_finish", members))
-        snapshot = to_keep(self.describe(status))
-        # `status` changes only after the commit: task.get must not show an end that is not on record.
-        try:
-            await self._commit_last()
-        finally:
-            # Also if the commit was cancelled: the session would wait in vain for a task that never reaches `on_end`.
-            self.status, self.snapshot = status, snapshot
-            for step in self.steps:
-                # An undo is of no use now, and may hold a file's whole former content.
-                step.undo = None
-            self._on_end(self)
+        return to_keep(self.describe(status))
+
+    def _close(self, status: Status, snapshot: bytes) -> None:
+        self.status, self.snapshot = status, snapshot
+        for step in self.steps:
+            # An undo is of no use now, and may hold a file's whole former content.
+            step.undo = None
+        self._on_end(self)
 
     def _verdict(self) -> Status:
         # A request to cancel comes first: the steps that failed because of it do not make the task FAILED.
         if self._reason is not None:
             return "CANCELLED"
         # Cancelled without a reason: by the deadline.
-        if self._scope.cancel_called:
+        if self._scope is not None and self._scope.cancel_called:
             limit = self._constraints.max_duration_ms
             self._error = TimedOut(
                 f"the task did not finish within max_duration_ms = {limit:.15g}",
@@ -536,10 +652,14 @@ class TaskActor:
                 data={"limit_ms": limit},
             )
             return "FAILED"
-        if self._error is not None or any(step.status == "FAILED" for step in self.steps):
-            return "FAILED"
-        if all(step.status == "SUCCESS" for step in self.steps):
-            return "SUCCESS"
+        done = self._error is None
+        for step in self.steps:
+            if step.status != "SUCCESS":
+                done = False
+                if step.status == "FAILED":
+                    return "FAILED"
+        if done or self._error is not None:
+            return "SUCCESS" if done else "FAILED"
         # Not cancelled by request, not failed, and not done: the runtime around the task is being torn down.
         self._reason = "shutting down"
         return "CANCELLED"

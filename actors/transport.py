@@ -32,7 +32,10 @@ class Unreadable(CarrierError):
 
 
 class Carrier(Protocol):
-    """Both directions of one connection."""
+    """Both directions of one connection.
+
+    One that can send without waiting also has `send_nowait`, as `SocketCarrier` has it.
+    """
 
     @property
     def whole_documents(self) -> bool:
@@ -93,6 +96,16 @@ class SocketCarrier:
             raise PeerGone(f"connection lost while sending: {error}") from None
         if sent < len(data):
             await self._send_rest(memoryview(data)[sent:])
+
+    def send_nowait(self, data: bytes) -> int:
+        """Send as much as the kernel takes at once; return the number of bytes. No other send may be under way.
+
+        Returns 0 for a connection that is lost: the next `send` raises PeerGone.
+        """
+        try:
+            return self._socket.send(data)
+        except OSError:
+            return 0
 
     async def _send_rest(self, rest: memoryview) -> None:
         while rest:

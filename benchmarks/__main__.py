@@ -15,6 +15,7 @@ from attrs import evolve
 from benchmarks import report
 from benchmarks.approval import APPROVALS
 from benchmarks.client import CLIENT
+from benchmarks.embedded import EMBEDDED
 from benchmarks.evenness import EVENNESS
 from benchmarks.fanout import FANOUT
 from benchmarks.guard import GUARDING
@@ -58,7 +59,8 @@ FULL = Effort(rounds=7, seconds=1.0, many=2000, idle=5000, starts=15)
 QUICK = Effort(rounds=2, seconds=0.2, many=100, idle=200, starts=3)
 
 _ALL: list[Measure] = [
-    *RATES, *CLIENT, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS, *GUARDING, *HALTS, *APPROVALS, *LOOPS, *TURNS
+    *RATES, *CLIENT, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS,
+    *GUARDING, *EMBEDDED, *HALTS, *APPROVALS, *LOOPS, *TURNS,
 ]  # fmt: skip
 PROFILED = [rate for rate in [*RATES, *CLIENT, *FANOUT] if isinstance(rate, Rate) and rate.floor is None]
 MEASURES = {measure.name: measure for measure in _ALL}

@@ -41,7 +41,7 @@ def _f32(value: float) -> float:
 
 
 def _shortest(number: float) -> float:
-    """Return the number with the fewest decimal digits that is this one in 32 bits: 0.1, and not 0.10000000149011612."""
+    """Return the number with the fewest digits that is this one in 32 bits: 0.1, and not 0.10000000149011612."""
     for digits in range(1, 9):
         near = float(f"{number:.{digits}g}")
         try:

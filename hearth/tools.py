@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias
 
 from attrs import Factory, field, frozen
@@ -204,7 +205,36 @@ class StepContext(Protocol):
 Run: TypeAlias = Callable[[StepContext, Args], Awaitable["Mapping[str, Json] | Done"]]
 
 
-def _no_paths(_args: Args) -> Sequence[PathUse]:
+@frozen(eq=False)
+class Transaction:
+    """One transaction: its operation, the making of the step's result from its value, and the output that it drives."""
+
+    op: Callable[[Any], Any]
+    result: Callable[[Any], Mapping[str, Json] | Done]
+    drives: Hashable | None = None
+
+
+class OneTransaction:
+    """The `run` of a tool whose step is exactly one transaction, and waits for nothing else.
+
+    `make` returns the transaction for given args. If nothing is in its way, hearth runs such a step on a bus that does
+    not wait (`Style.INLINE`) at once, within the request that asks for it. So neither `make` nor the transaction's
+    `result` may use Trio. Otherwise it is a coroutine function as any other `run`.
+    """
+
+    __slots__ = ("make",)
+
+    def __init__(self, make: Callable[[Args], Transaction]) -> None:
+        self.make = make
+
+    async def __call__(self, ctx: StepContext, args: Args) -> Mapping[str, Json] | Done:
+        """Run the transaction in a step's context."""
+        one = self.make(args)
+        return one.result(await ctx.transact(one.op, drives=one.drives))
+
+
+def no_paths(_args: Args) -> Sequence[PathUse]:
+    """Return no paths: the default of `Tool.paths`."""
     return ()
 
 
@@ -256,7 +286,7 @@ class Tool:
     bus: Callable[[Args], str]
     run: Run
     default_rate: str | None = None
-    paths: Callable[[Args], Sequence[PathUse]] = _no_paths
+    paths: Callable[[Args], Sequence[PathUse]] = no_paths
     drives: Callable[[Args], Sequence[Drive]] = _no_drives
     """Lists the outputs that a step with these args will drive; what a limit could never permit is refused at submit.
 
@@ -351,6 +381,8 @@ class ToolRegistry(Mapping[str, Tool]):
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools: dict[str, Tool] = {}
+        self.by_name: Mapping[str, Tool] = MappingProxyType(self._tools)
+        """The same, for a look-up on the path of every request."""
         for tool in tools:
             if tool.name in self._tools:
                 raise ConfigError(f"tool {tool.name!r} is registered twice; give the second one another name")

@@ -203,6 +203,10 @@ class Bus:
         finally:
             self.worked += time.perf_counter() - begun
 
+    def in_place(self, requester: Requester) -> bool:
+        """Return True if an ordinary transaction of `requester`, requested now, would run within `request`."""
+        return self._inline and self.state == "ready" and self._crash is None and self._queue.would_begin_for(requester)
+
     def busy(self, requester: Requester) -> ResourceBusy | None:
         """Return the reason why a ticket of `requester` could not begin at once, or None."""
         lease = self._queue.lease

@@ -149,7 +149,7 @@ class BusGuard:
             self.interlocks.note(output, level)
         if self._limits is not None:
             self._limits.note(output, level, self._clock())
-            if self.lines is not None and level == 1 and self.lines.limits(output):
+            if self.lines is not None and level == 1 and self.lines.ends(output):
                 self.due_changed.wake()
 
     def failed(self, output: Hashable, level: Any, error: BaseException | None = None) -> None:

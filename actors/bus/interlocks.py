@@ -285,6 +285,10 @@ class Interlocks:
 
     # --- called by requesters -------------------------------------------------------------------------------------
 
+    def concern(self, bus: str, output: Hashable) -> bool:
+        """Return True if a ticket that drives this output has to `want` readings first."""
+        return any(lock.elsewhere and not lock.driven for lock in self._by_output.get((bus, output), ()))
+
     async def want(self, bus: str, outputs: Iterable[Hashable], *, lasting: bool = False) -> list[Interlock]:
         """Have readings taken again before a ticket that may drive these outputs; return what to give `leave`.
 

@@ -95,10 +95,6 @@ class LineLimits:
             raise self._refused(line, f"it stays {'off' if on else 'on'}", limit, until - now)
         return level
 
-    def limits(self, output: Hashable) -> bool:
-        """Return True if a line has limits."""
-        return output in self._lines
-
     def note(self, output: Hashable, level: Any, now: float) -> None:
         """Note that a line is now at a level."""
         line = self._lines.get(output)  # type: ignore[call-overload]
@@ -127,6 +123,11 @@ class LineLimits:
             elif not self._opened:
                 line.since = now
         self._opened = True
+
+    def ends(self, output: Hashable) -> bool:
+        """Return True if a line has to be in its safe state by a certain time."""
+        line = self._lines.get(output)  # type: ignore[call-overload]
+        return line is not None and line.due != inf
 
     @property
     def due(self) -> float:

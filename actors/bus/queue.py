@@ -424,6 +424,12 @@ class TicketQueue:
             return False
         return self.lease is None or ticket.must_run or self.lease.requester is ticket.requester
 
+    def would_begin_for(self, requester: Requester) -> bool:
+        """Return the same for an ordinary ticket of a requester, before there is one."""
+        if self._heap or self._must or self._holders:
+            return False
+        return self.lease is None or self.lease.requester is requester
+
     def withdrawn(self, ticket: Ticket) -> None:
         """Free the place of a ticket that was withdrawn."""
         # Tickets that must run were never counted: no bound holds them up.

@@ -12,7 +12,7 @@ import trio
 
 from hearth.drivers.tools import schemas
 from hearth.errors import LimitViolated
-from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Use
+from hearth.tools import Args, Done, Drive, OneTransaction, Preview, StepContext, Tool, Transaction, Undo, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,18 +72,23 @@ class _Gpio:
     def _uses(self, chip: Chip, offset: int) -> Sequence[Use]:
         return (self._board.line_use(chip.label, offset),)
 
-    async def get(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+    def get(self, args: Args) -> Transaction:
         """gpio.get."""
         _, offset = self._find(args, drive=False)
-        value = await ctx.transact(lambda driver: driver.get(offset))
-        return _echo(args, offset, {"value": value})
+        return Transaction(
+            lambda driver: driver.get(offset),
+            lambda value: _echo(args, offset, {"value": value}),
+        )
 
-    async def set(self, ctx: StepContext, args: Args) -> Done:
+    def set(self, args: Args) -> Transaction:
         """gpio.set."""
         chip, offset = self._find(args, drive=True)
         value: Level = 1 if args["value"] else 0
-        former = await ctx.transact(chip.set(offset, value), drives=offset)
-        return Done(_echo(args, offset, {"value": value}), chip.undo(offset, former))
+        return Transaction(
+            chip.set(offset, value),
+            lambda former: Done(_echo(args, offset, {"value": value}), chip.undo(offset, former)),
+            drives=offset,
+        )
 
     def preview_set(self, args: Args) -> Preview:
         """Show the level of the line before a gpio.set, and after it."""
@@ -198,7 +203,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             capability="CAP_GPIO_READ",
             bus=gpio.bus_to_read,
             uses=gpio.uses_to_read,
-            run=gpio.get,
+            run=OneTransaction(gpio.get),
         ),
         Tool(
             name="gpio.watch",
@@ -256,7 +261,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             bus=gpio.bus_to_drive,
             uses=gpio.uses_to_drive,
             drives=gpio.drives,
-            run=gpio.set,
+            run=OneTransaction(gpio.set),
             preview=gpio.preview_set,
         ),
         Tool(

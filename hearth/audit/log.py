@@ -206,27 +206,25 @@ class AuditLog:
         writer = self._writer
         chain, every = writer.chain, self._settings.checkpoint_every
         at = records[-1][0] if records else now
-        lines: list[bytes] = []
-        size = 0
+        writer.kept = 0
+        rest = records
         try:
-            self._settle_reserve(spend=spend)
+            if spend or self.reserve.spent:
+                self._settle_reserve(spend=spend)
             self._prepare(at)
-            for at, record in records:
-                if writer.size + size >= self._rotate_at:
-                    writer.write(lines)
-                    size = 0
-                    self._rotate(at)
-                line = chain.seal(record, at)
-                lines.append(line)
-                size += len(line)
+            while rest:
+                if writer.size >= self._rotate_at:
+                    self._rotate(rest[0][0])
+                # In one pass, as many as there are up to the next checkpoint or rotation.
+                # One at least, also into a new file whose opening alone fills it.
+                lines = chain.seal_some(rest, every - chain.seq % every, max(1, self._rotate_at - writer.size))
+                at = rest[len(lines) - 1][0]
+                rest = rest[len(lines) :]
+                writer.write(lines)
                 if not chain.seq % every:
                     self.checkpoint_due = True
                     if self.signer is not None:
-                        writer.write(lines)
-                        size = 0
                         self._checkpoint(at)
-            if lines:
-                writer.write(lines)
             if self.checkpoint_due:
                 self._checkpoint(at)
             if self._sync:
@@ -243,7 +241,6 @@ class AuditLog:
             self.head = chain.head
 
     def _settle_reserve(self, *, spend: bool) -> None:
-        self._writer.kept = 0
         try:
             if spend:
                 self.reserve.spend()
@@ -257,7 +254,8 @@ class AuditLog:
         self._writer.begin()
         if not 0 <= at - self._watched_at < WATCH_S:
             self._watch(at)
-        self._write_opening(at)
+        if self._opening is not None:
+            self._write_opening(at)
 
     def _write_opening(self, at: float) -> None:
         if self._opening is not None and not self._writer.size:

@@ -75,7 +75,11 @@ SMALL: Final = 16 << 10
 
 def text_bytes(*texts: str | None) -> int:
     """Return the bytes that texts take, with the UTF-8 form that Python keeps beside one, and a copy in a snapshot."""
-    return sum(3 * sys.getsizeof(text) for text in texts if text is not None)
+    size = 0
+    for text in texts:
+        if text is not None:
+            size += sys.getsizeof(text)
+    return 3 * size
 
 
 class Droppable(Protocol):

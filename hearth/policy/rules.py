@@ -616,8 +616,12 @@ class TokenBucket:
         """Take `n` tokens and return 0.0; or take none and return the result of `peek`."""
         wait = self.peek(now, n)
         if not wait:
-            self.full_at = max(self.full_at, now) + n * self._interval
+            self.spend(now, n)
         return wait
+
+    def spend(self, now: float, n: int) -> None:
+        """Take `n` tokens that are there, as `peek` has just said."""
+        self.full_at = max(self.full_at, now) + n * self._interval
 
     def put_back(self, n: int = 1) -> None:
         """Undo a `take` of `n`."""
@@ -697,7 +701,7 @@ class RateLimits:
                 wanted.append((bucket, n))
         if worst is None:
             for bucket, n in wanted:
-                bucket.take(now, n)
+                bucket.spend(now, n)
         return worst
 
     def put_back(self, counts: Mapping[str, int], now: float) -> None:

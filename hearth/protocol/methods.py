@@ -14,6 +14,7 @@ that, without a HACP session. They are this project's own.
 from __future__ import annotations
 
 import re
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from attrs import field, fields, frozen
@@ -543,17 +544,17 @@ def _read_task(params: Mapping[str, Any], *, subscribe: bool = False) -> TaskSub
         raise wrong("/task/steps", "at least one step", None)
     if len(steps) > MOST_STEPS:
         raise wrong("/task/steps", f"at most {MOST_STEPS} steps", None)
-    key = read_optional_text(task, "idempotency_key", "/task", most=MOST_KEY)
+    key = read_optional_text(task, "idempotency_key", "/task", most=MOST_KEY) if "idempotency_key" in task else None
     if key == "":
         # A client that fills in every member would otherwise get the first task's answer for all its tasks.
         raise wrong("/task/idempotency_key", "at least one character", None)
     return TaskSubmit(
         read_text(task, "intent", "/task"),
-        tuple([_read_step(step, index) for index, step in enumerate(steps)]),
-        _read_constraints(task.get("constraints")),
+        (_read_step(steps[0], 0),) if len(steps) == 1 else tuple(map(_read_step, steps, count())),
+        _read_constraints(task["constraints"]) if "constraints" in task else NO_CONSTRAINTS,
         key,
         subscribe,
-        read_flag(params, "strict", "", default=False),
+        "strict" in params and read_flag(params, "strict", "", default=False),
     )
 
 

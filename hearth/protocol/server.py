@@ -170,8 +170,8 @@ class ServerProtocol:
         return [Answer(dump_error(None, refusal)), Close("a document was too long")]
 
     def _document(self, document: bytes) -> list[Event]:
-        # Before parsing, because the bound is on the work and memory of parsing itself.
-        if has_more_values(document, self._max_values):
+        # Before parsing, because the bound is on the work and memory of parsing itself. A value takes a byte at least.
+        if len(document) > self._max_values and has_more_values(document, self._max_values):
             data = {"reason": TOO_MANY.format(self._max_values), "max_values": self._max_values}
             return [Answer(dump_error(None, InvalidRequest("Invalid Request: too many values", data=data)))]
         try:
@@ -192,6 +192,19 @@ class ServerProtocol:
         """Return a call, or the answer to a request that cannot become one; None for a notification that cannot."""
         # A peer would take an answer with an outstanding id for that of the outstanding request, so a request that uses
         # such an id again is answered with id null.
+        if type(value) is dict and value.get("jsonrpc") == "2.0":
+            # HOT: a good request. Everything else is looked at in detail below.
+            id_: Id | None
+            id_, method, params = value.get("id"), value.get("method"), value.get("params")
+            if (
+                type(method) is str
+                and method in METHODS
+                and type(params) is dict
+                and (type(id_) is str or type(id_) is int)
+                and id_ not in self._outstanding
+            ):
+                self._outstanding.add(id_)
+                return Call(id_, method, params, batch)
         try:
             request = read_request(value)
         except InvalidRequest as error:

@@ -63,6 +63,16 @@ class Pipe:
                 return
             await self.wait()
 
+    def write_nowait(self, data) -> int:
+        """As much as there is room for; nothing once the pipe has ended."""
+        size = 0 if self.ended else len(data)
+        if self.room is not None:
+            size = max(0, min(size, self.room - len(self.data)))
+        if size:
+            self.data += data[:size]
+            self.wake()
+        return size
+
     async def read(self) -> bytes:
         """What is there, at least a byte; nothing at the end."""
         while not self.data:
@@ -99,6 +109,10 @@ class MemoryCarrier:
             raise PeerGone(f"the peer has read nothing for {self._send_timeout:g} s") from None
         except trio.BrokenResourceError:
             raise PeerGone("the peer has closed") from None
+
+    def send_nowait(self, data):
+        """See SocketCarrier."""
+        return self._out.write_nowait(data)
 
     async def aclose(self):
         """See Carrier."""

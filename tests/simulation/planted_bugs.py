@@ -80,6 +80,15 @@ BUGS = (
         seed=1,
     ),
     Bug(
+        "step-at-once-before-its-record",
+        "a step that runs at once runs first, and its start is recorded with its finish",
+        "hearth.actors.task",
+        "            unrecorded = self._commit_now()\n        except _CannotStart",
+        "            unrecorded = None\n        except _CannotStart",
+        "no step begins unrecorded",
+        seed=2,
+    ),
+    Bug(
         "records-swapped",
         "records that are posted together are written in reverse",
         "hearth.actors.journal",

@@ -21,7 +21,7 @@ from hearth.drivers.tools import build_tools
 from hearth.drivers.tools.gpio import gpio_tools
 from hearth.errors import DeviceError
 from hearth.schema import Validator, check_schema
-from hearth.tools import Done, Tool
+from hearth.tools import Done, OneTransaction, Tool, Transaction
 
 from .devices import MARK
 
@@ -131,7 +131,24 @@ def marking(tool, bugs) -> Tool:
             return Done(value.result, evolve(value.undo, op=marked(value.undo.op, mark, "undo")))
         return value
 
-    return evolve(tool, params_schema=schema, run=run)
+    def make(args):
+        mark = args.get("mark")
+        if bugs.get(tool.name) == "before":
+            del bugs[tool.name]
+            raise RuntimeError(f"{tool.name}: a bug in the tool")
+        one = tool.run.make(args)
+
+        def result(value):
+            if bugs.pop(tool.name, None) == "after":
+                raise RuntimeError(f"{tool.name}: a bug in the tool")
+            value = one.result(value)
+            if mark is not None and isinstance(value, Done) and value.undo is not None:
+                return Done(value.result, evolve(value.undo, op=marked(value.undo.op, mark, "undo")))
+            return value
+
+        return Transaction(one.op if mark is None else marked(one.op, mark, None), result, one.drives)
+
+    return evolve(tool, params_schema=schema, run=OneTransaction(make) if isinstance(tool.run, OneTransaction) else run)
 
 
 SHORT_MS = 1500

@@ -258,6 +258,9 @@ class MemoryJournal:
     def heal(self):
         self.failure = None
 
+    at_once = False
+    """Its own task answers posts, so a task waits for each."""
+
     @property
     def lag(self):
         return sum(len(records) for records, _ in self._posted)
@@ -267,8 +270,8 @@ class MemoryJournal:
 
     def post(self, *records, minor=False):
         receipt = MemoryReceipt()
+        self.metrics.count(records)
         for record in records:
-            self.metrics.record(record)
             if self.observe is not None:
                 self.observe(record)
         if self.ended:

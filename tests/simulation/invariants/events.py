@@ -124,11 +124,18 @@ def complete(reading, judged):
             if _only_its_end(task, got):
                 continue
             yield from _run(task, client, feed, expected, got, holes=reading.log.lost or killed)
+            if not got and _forgotten_before_it_was_written(reading):
+                continue
             if not reading.log.failing:
                 # Where a task waits for its disk and is ended meanwhile, what is on record is told with its end.
                 at_once = reading.durability == "os"
                 by = -1.0 if at_once else _told_by(reading, task)
                 yield from _nothing_missing(client, task, feed, expected, got, by)
+
+
+def _forgotten_before_it_was_written(reading):
+    """A relaxed log has the end of a task later than it happens: by then a session without a history forgot it."""
+    return reading.durability == "relaxed" and reading.terms["limits"]["task_history"] == 0
 
 
 def _only_its_end(task, got):
