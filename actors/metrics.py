@@ -89,15 +89,18 @@ class Metrics:
         for record in records:
             event = record["event"]
             self.records[event] += 1
+            status = record.get("status")
+            if status is None:
+                continue
             if event == "task.step.finish":
-                tool, status = record["tool"], record["status"]
+                tool = record["tool"]
                 self.steps[tool, status] += 1
                 latencies = self.latencies.get(tool)
                 if latencies is None:
                     latencies = self.latencies[tool] = Latencies()
                 latencies.add(record["latency_ms"] / 1000)
             elif event == "task.finish":
-                self.tasks[record["status"]] += 1
+                self.tasks[status] += 1
 
     def connection(self, carrier: str) -> AbstractContextManager[None]:
         """Count a connection while the body runs."""

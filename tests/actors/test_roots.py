@@ -13,7 +13,7 @@ from hearth.actors.build import build_parts
 from hearth.config.model import load_config
 from hearth.errors import ConfigError
 
-BOARD = (Path(hearth.__file__).parent / "drivers/boards/sim.toml").read_text()
+BOARDS = Path(hearth.__file__).parent / "drivers/boards"
 
 
 class Deployment:
@@ -35,7 +35,9 @@ class Deployment:
             "log/files",
         ):
             (directory / name).mkdir(parents=True)
-        (directory / "board/own.toml").write_text(BOARD)
+        (directory / "board/own.toml").write_text((BOARDS / "sim.toml").read_text())
+        # The profile names it, beside itself.
+        (directory / "board/sim.dbc").write_bytes((BOARDS / "sim.dbc").read_bytes())
         (directory / "link").symlink_to(directory / "log")
         (directory / "elsewhere").symlink_to(directory / "keys")
         self.file = directory / "etc/hearth.toml"

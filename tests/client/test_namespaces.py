@@ -109,7 +109,7 @@ async def test_files_take_and_return_bytes_of_any_length(session, tmp_path) -> N
 
 
 async def test_sensors(session) -> None:
-    assert await session.sensors.names() == ["temperature", "tank"]
+    assert await session.sensors.names() == ["temperature", "tank", "fan_current"]
     reading = await session.sensors.read("temperature")
     assert reading.unit == "celsius"
     assert float(reading) == reading.value

@@ -96,7 +96,7 @@ def test_only_events_have_a_sequence():
 
 
 def drained(queue: SendQueue) -> list[bytes]:
-    return queue._take()
+    return queue.take()
 
 
 def test_connections_follow_a_message_log_each_from_its_own_place_until_it_ends():

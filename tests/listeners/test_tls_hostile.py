@@ -18,7 +18,8 @@ from support.pki import Bench, needs_openssl
 from support.tls import descriptors, echoed, opened
 from support.waiting import passes
 
-from hearth.actors.transport import PeerGone, SocketTransport
+from hearth.actors.transport import PeerGone
+from hearth.transport.sockets import SocketTransport
 
 TIMED_OUT = "timed out: no TLS handshake within 0.4 s"
 MIDWAY = "closed before the TLS handshake was done"
