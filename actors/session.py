@@ -113,8 +113,6 @@ CLOSED = "closed by the client"
 """The reason, in the audit record, of a session that its client has closed in good order."""
 TURN = 0.002
 """Seconds of work on one batch of messages after which other tasks run: 256 large requests may take seconds."""
-_IN_OWN_TURN = frozenset((SessionClose, HaltReset))
-"""Requests that always come through the mailbox: they end the session, or count what came before them."""
 NO_VERDICTS: Verdicts = MappingProxyType({})
 
 
@@ -247,8 +245,15 @@ class Session:
         For requests that take little time: the caller's turn becomes longer by it. A bug crashes the session, not the
         caller; nor can a Ctrl-C end it half-way in an embedding program.
         """
-        if not self._waiting or self._handling is not None or type(request.params) in _IN_OWN_TURN:
+        if not self._waiting or self._handling is not None or type(request.params) is HaltReset:
             self.post(request)
+            return
+        if type(request.params) is SessionClose:
+            # Now, and not only in the session's own turn: a task that has not begun by then begins nothing.
+            self._take(request)
+            for task in self._task_registry.all_live():
+                task.cancel("session closed")
+            self.post(TIMER_FIRED)
             return
         self._idle_timer.heard_at = self._clock()
         try:

@@ -245,7 +245,7 @@ BUGS = (
         "replaced = mine and (not requester.deadman or _holds(requester.session_id, kept))",
         "replaced = mine",
         "a session that ended owns no level that it set last",
-        seed=18631,
+        seed=22769,
     ),
     Bug(
         "interlock-not-asked",
