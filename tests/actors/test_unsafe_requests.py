@@ -199,7 +199,7 @@ async def reset_by_the_agent(made):
 
 
 async def reset_before_the_stop(made):
-    # Both requests are in the mailboxes when the second stop comes.
+    # The reset is in the mailbox when the second stop comes.
     session, operator = await made.session(), await made.session(BOB)
     refused = []
 
@@ -211,7 +211,10 @@ async def reset_before_the_stop(made):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reset)
-        nursery.start_soon(session.halt, "again")
+        # In the first turn the request is posted, in the second the session takes it, and in the third it is executed.
+        for _ in range(2):
+            await trio.lowlevel.checkpoint()
+        await session.halt("again")
     (error,) = refused
     raise error
 
