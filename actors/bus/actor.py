@@ -122,8 +122,8 @@ class Bus:
         # Set by a transaction that ran in place: the bus crashes on it in its own turn, not in the requester's.
         self._crash: Exception | None = None
         self._driven = DrivenOutputs(bus_id, outputs_file or OutputsFile(), audit, self.guard.kept)
-        self.transactions = 0
-        """The number of transactions that have begun; one in a thread counts when the bus has its outcome."""
+        self._counted = 0
+        """The number of transactions that have begun, without those that are under way in threads."""
         self.waited = 0.0
         """Seconds that tickets and leases waited for their turn, in total."""
         self.worked = 0.0
@@ -182,7 +182,7 @@ class Bus:
             self._grant(ticket)
             return
         ticket.state = State.BEGUN
-        self.transactions += 1
+        self._counted += 1
         begun = time.perf_counter()
         try:
             value = self._enter_output(ticket, op)(self._face)
@@ -386,6 +386,11 @@ class Bus:
             # `must_run` tickets begin in their order: on a bus of one lane, all earlier ones have run before this one.
             last = Ticket(lambda _driver: None, Requester("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
             await self.request(last).wait()
+
+    @property
+    def transactions(self) -> int:
+        """The number of transactions that have begun."""
+        return self._counted + (0 if self._lanes is None else self._lanes.begun)
 
     def health(self) -> Mapping[str, Any]:
         """Return state, queue length and number of transactions, as a JSON object for operators."""
@@ -701,7 +706,7 @@ class Bus:
         ticket.state = State.BEGUN
         ticket.begun_at = trio.current_time()
         self.waited += ticket.begun_at - ticket.asked_at
-        self.transactions += 1
+        self._counted += 1
         self._current.append(ticket)
         try:
             if isinstance(ticket, SafeStateTicket):
@@ -861,7 +866,7 @@ class Bus:
     def _answer(self, returned: Returned) -> BaseException | None:
         """Answer a ticket whose transaction has ended in a thread, or is given up; return a bug that it has shown."""
         ticket, value, error = returned.ticket, returned.value, returned.error
-        self.transactions += 1
+        self._counted += 1
         self.waited += ticket.begun_at - ticket.asked_at
         self.worked += returned.ended_at - ticket.begun_at
         if returned.late and error is None:

@@ -240,6 +240,11 @@ class ThreadLanes:
         self._watch = trio.CancelScope()
 
     @property
+    def begun(self) -> int:
+        """The number of tickets in `current` that a thread has taken; they are not answered yet."""
+        return len(self._current) - len(self._queue.ahead)
+
+    @property
     def running(self) -> int:
         """The number of tickets in `current` whose transaction has not ended."""
         return len(self._current) - (0 if self._threads is None else self._threads.answers)

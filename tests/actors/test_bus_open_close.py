@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import trio
+import trio.testing
 from support.doubles import BenchDriver, Observer, Op
 from support.waiting import passes, until
 
@@ -90,6 +91,8 @@ async def test_a_bus_is_not_opened_again_before_it_is_closed_and_its_askers_do_n
         await gate.reached()
         queued = bus.request(Ticket(Op("queued"), ME, limit=60))
         driver.break_pump(DeviceError("unplugged", effect="none"))
+        # Until the bus has taken back what its thread could begin next.
+        await trio.testing.wait_all_tasks_blocked()
         gate.open()
         with pytest.raises(DeviceError, match="unplugged"):
             await queued.get()
