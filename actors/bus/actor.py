@@ -412,13 +412,17 @@ class Bus:
             output: level for output, level in self.guard.levels.copy().items() if level != "input"
         }
         held = getattr(self.driver, "held", None)
-        if held is None or not self._inline or self.state != "ready" or self._queue.lease is not None:
+        if held is None or not self._inline or self.state != "ready" or self._crash or self._queue.lease is not None:
             return known
-        for line in held():
-            try:
-                known[line] = self.driver.get(line)  # type: ignore[attr-defined]
-            except RpcError:
-                known.pop(line, None)
+        try:
+            for line in held():
+                try:
+                    known[line] = self.driver.get(line)  # type: ignore[attr-defined]
+                except RpcError:
+                    known.pop(line, None)
+        except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its observer
+            self._crash = error
+            self._wake()
         return known
 
     def holder(self, output: Hashable) -> str | None:

@@ -410,6 +410,34 @@ async def test_snapshot_and_events_add_up_to_what_a_fresh_snapshot_shows(
                 assert plain(state) == plain(await watcher.observe_state())
 
 
+async def test_a_bug_in_a_driver_that_is_looked_at_ends_its_bus_and_neither_the_observer_nor_the_daemon(
+    autojump_clock, cell, monkeypatch
+) -> None:
+    driver = cell.parts.drivers["gpio:sim"]
+    get = driver.get
+    bugs = [RuntimeError("a bug in the driver")]
+
+    def looked_at(line):
+        if bugs:
+            raise bugs.pop()
+        return get(line)
+
+    async with (
+        cell.client(ALICE) as client,
+        client.open_session() as session,
+        cell.client(BOB) as other,
+        other.open_session() as watcher,
+    ):
+        events, state = watcher.observe(), {}
+        await observed(events, state, lambda state: state)
+        await session.gpio.set("LAMP", 1)
+        monkeypatch.setattr(driver, "get", looked_at)
+        await observed(events, state, lambda state: state["buses"]["gpio:sim"]["state"] == "down")
+        await observed(events, state, lambda state: state["buses"]["gpio:sim"]["state"] == "ready")
+        assert not bugs
+        assert await session.gpio.get("LAMP") in (0, 1)
+
+
 # --- what else an observer may do -----------------------------------------------------------------------------------
 
 
