@@ -298,7 +298,7 @@ def from_uid(uid: int) -> Principal:
     groups = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
     principal = _with_names("unix", uid, entry.pw_gid, None, groups, entry.pw_name)
     known = _users.get(uid)
-    if known == principal:
+    if known is not None and known == principal:
         return known
     # It is new, or the user database says something else of it now.
     _users[uid] = principal
