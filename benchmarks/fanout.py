@@ -186,9 +186,5 @@ FANOUT: list[FanOut | Stalled] = [
     ),
     FanOut("fanout-100", "a task's events to 100 subscribers", 100, 0.7),
     FanOut("fanout-1000", "a task's events to 1,000 subscribers", 1000, 0.7),
-    FanOut(
-        "observers-1000", "a task's records and readings to 1,000 observers", 1000, 0.7,
-        load=subscribers.observers_of_hearth,
-    ),
     Stalled("fanout-stalled", "events to 100 subscribers beside one who reads nothing", 100, 0.9),
 ]

@@ -127,26 +127,6 @@ class Subscribers:
 
 
 @define
-class Observers(Subscribers):
-    """Observers of the whole runtime: they get the records of each task, the numbers of its results, and samples."""
-
-    def messages(self, steps: int) -> int:
-        """Without the samples, which come ten times a second at most."""
-        return 3 * steps + 2
-
-    def _made(self, story: bytes, messages: int) -> list[float]:
-        events = []
-        at = 0
-        while (end := frame_end(story, at)) is not None:
-            if story[at] == TEXT:
-                events.append(json.loads(payload(story[at:end]))["params"])
-            at = end
-        numbers = [event["seq"] for event in events]
-        if len(events) < messages or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-            raise RuntimeError(f"not a whole stream: {len(events)} events, {numbers[:3]} to {numbers[-3:]}")
-        return [epoch(event["ts"]) for event in events]
-
-
 def count(data: bytes, pong: Callable[[bytes], None]) -> tuple[int, bytes]:
     """How many text messages are whole in `data`, and what remains of it. Other frames are for `pong`."""
     at, size, found = 0, len(data), 0
@@ -186,11 +166,6 @@ def of_floor(address: str, subscribers: int) -> Subscribers:
 def of_hearth(address: str, subscribers: int) -> Subscribers:
     """WebSocket clients that follow all tasks of a session which another WebSocket client opened."""
     return _of_hearth(address, subscribers, Subscribers, "task.events.subscribe")
-
-
-def observers_of_hearth(address: str, subscribers: int) -> Subscribers:
-    """WebSocket clients that observe the runtime, in which another WebSocket client works."""
-    return _of_hearth(address, subscribers, Observers, "observe.subscribe")
 
 
 def _of_hearth(address: str, subscribers: int, kind: type[Subscribers], subscribe: str) -> Subscribers:

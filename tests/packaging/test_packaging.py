@@ -275,7 +275,7 @@ def test_the_wheel_has_every_module_board_capability_and_the_marker_for_types_an
     for name, file in modules().items():
         path = name.replace(".", "/")
         expected.add(f"{path}/__init__.py" if file.name == "__init__.py" else f"{path}.py")
-    boards = {f"hearth/drivers/boards/{file.name}" for file in (ROOT / "drivers" / "boards").glob("*.toml")}
+    boards = {f"hearth/drivers/boards/{file.name}" for file in (ROOT / "drivers" / "boards").glob("*.[td][ob][mc]*")}
     assert {"hearth/drivers/boards/sim.toml", "hearth/drivers/boards/rpi5.toml"} <= boards
     assert "hearth/hcp/capabilities/bench_climate_survey.py" in expected
     skeleton = {f"hearth/cli/skeleton/{name}.txt" for name in ("capability", "test")}
