@@ -58,6 +58,9 @@ def check(data: bytes) -> None:
     # These tables are taken as they stand: what is read of them must be the same again.
     document = _document(profile) | {kind: given[kind] for kind in ("can", "spi", "modbus") if kind in given}
     _kept(given, document, "")
+    # The path of a file of messages is beside the profile.
+    for table, spec in zip(document.get("can", ()), profile.cans, strict=True):
+        table.update({} if spec.dbc is None else {"dbc": spec.dbc})
     again = parse_profile(document, profile.source)
     assert asdict(again) == asdict(profile), "what was loaded does not read back equal"
 
