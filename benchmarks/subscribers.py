@@ -126,7 +126,6 @@ class Subscribers:
             client.close()
 
 
-@define
 def count(data: bytes, pong: Callable[[bytes], None]) -> tuple[int, bytes]:
     """How many text messages are whole in `data`, and what remains of it. Other frames are for `pong`."""
     at, size, found = 0, len(data), 0
