@@ -68,6 +68,7 @@ def profile(folder: Path) -> Path:
         f'[sensors.level{number:02}]\nkind = "mcp3221"\nbus = 1\naddr = 0x4d\n' for number in range(SERIES)
     )
     path = folder / "board.toml"
+    (folder / "sim.dbc").write_bytes((ROOT / "drivers" / "boards" / "sim.dbc").read_bytes())
     path.write_text(sim.replace("[sensors.temperature]", f"{sensors}[sensors.temperature]"))
     return path
 
