@@ -113,8 +113,9 @@ def _power(boot: Boot, linux: kernel.Kernel, work: Path) -> bool:
         "quiet",
         "loglevel=2",  # a command's output is its own: what drivers complain of is in dmesg
         "panic=-1",
-        *(() if linux.device_tree is None else (f"dtb={linux.device_tree}",)),
-        *boot.append,
+        # Boards are tried on a machine whose other chips and controllers they need not name: "dtb=none".
+        *(() if linux.device_tree is None or "dtb=none" in boot.append else (f"dtb={linux.device_tree}",)),
+        *(word for word in boot.append if word != "dtb=none"),
     ]
     env = {"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": str(kernel.scratch(boot.mem))}
     _allow_descriptors()

@@ -74,7 +74,7 @@ def parts() -> list[Part]:
         return [str(path.relative_to(kernel.PROJECT)) for path in paths]
 
     return [
-        Part("daemons", [], [*ordinary, *names(daemons)], proof=True),
+        Part("daemons", ["dtb=none"], [*ordinary, *names(daemons)], proof=True),
         Part("drivers", [], [*ordinary, *names(others)], measured=True),
         Part("virtual-time", ["time-travel=inf-cpu"], ["-v", "-m", "virtual_time", "tests/hardware"], proof=True),
         Part("unmeasured", [], ["-v", "-m", "unmeasured", "tests/hardware"], proof=True),

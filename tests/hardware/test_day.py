@@ -140,7 +140,7 @@ async def test_a_session_lives_its_idle_time_from_its_last_request_and_no_longer
         client.open_session() as asking,
         client.open_session() as listening,
     ):
-        task = await working.submit("a running task alone keeps no session", watches(DAY))
+        task = await working.submit("a running task alone keeps no session", watches(DAY), follow=False)
         followed = await listening.submit("a live subscription does", watches(DAY))
         ended = []
 
