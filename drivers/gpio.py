@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 import trio
 from attrs import asdict, frozen
 
-from hearth.drivers.base import Driver, Wakeup
-from hearth.errors import DeviceError, RpcError
+from hearth.drivers.base import Driver, Wakeup, bring_outputs_to_safe
+from hearth.errors import DeviceError
 from hearth.fields import STRINGS, Integer, Number
 
 if TYPE_CHECKING:
@@ -239,24 +239,5 @@ class GpioDriver(Driver, Protocol):
 def bring_to_safe(
     driver: GpioDriver, specs: Mapping[int, LineSpec], outputs: Iterable[Hashable], *, kept: bool = False
 ) -> list[dict[str, Any]]:
-    """Bring `outputs` (offsets) to the profile's safe state; those with `hold = "keep"` only if `kept`.
-
-    One line that refuses does not keep the others from their safe state: it is reported with its `error`.
-    """
-    done: list[dict[str, Any]] = []
-    for output in outputs:
-        spec = specs.get(output) if isinstance(output, int) else None
-        if spec is None or spec.reserved is not None:
-            # Driven by an earlier run with another profile: this one does not know a safe state for it.
-            why = "not in this board's profile" if spec is None else f"reserved: {spec.reserved}"
-            done.append({"line": output, "note": f"left alone: {why}"})
-            continue
-        if spec.hold == "keep" and not kept:
-            continue
-        report: dict[str, Any] = {"line": spec.offset, "name": spec.name, "safe": spec.safe}
-        try:
-            driver.set(spec.offset, spec.safe)
-        except RpcError as error:
-            report["error"] = error.message
-        done.append(report)
-    return done
+    """Bring `outputs` (offsets) to the profile's safe state; see `base.bring_to_safe`."""
+    return bring_outputs_to_safe(driver.set, specs, outputs, "line", kept=kept)

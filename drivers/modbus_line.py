@@ -59,7 +59,7 @@ NOISE_S: Final = 1.0
 """Seconds that a line may take to become silent."""
 
 
-def silence_s(baud: int) -> float:
+def frame_gap_s(baud: int) -> float:
     """Return the silence that separates two frames: 3.5 characters, and not less than above 19200 baud."""
     return max(_FASTEST_S, 3.5 * _BITS_PER_CHARACTER / baud)
 
@@ -208,7 +208,7 @@ class ModbusLine(BaseDriver):
                 self._framing.restart()
         self._owed_until = 0.0
         latest = trio.current_time() + NOISE_S
-        silence = silence_s(self.port.settings.baud)
+        silence = frame_gap_s(self.port.settings.baud)
         while True:
             # What came while nothing was awaited counts from when it came.
             quiet_at = max(self._used_at, self.port.inbox.fed_at) + silence

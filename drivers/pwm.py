@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, No
 
 from attrs import asdict, frozen
 
-from hearth.drivers.base import BaseDriver, Driver
+from hearth.drivers.base import BaseDriver, Driver, bring_outputs_to_safe
 from hearth.drivers.signals import OFF, OnLimit, SignalLevel, SignalLimit, SignalSpec
-from hearth.errors import DeviceError, LimitViolated, RpcError
+from hearth.errors import DeviceError, LimitViolated
 from hearth.fields import ANY_NUMBER, Number
 
 if TYPE_CHECKING:
@@ -247,30 +247,11 @@ class PwmChip(BaseDriver):
 
     def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
         """Bring channels to their safe state, those with `hold = "keep"` excepted."""
-        return self._bring_to_safe(outputs, kept=False)
+        return bring_outputs_to_safe(self.set, self.specs, outputs, "channel", kept=False)
 
     def halt(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
         """Bring channels to their safe state, whatever their `hold` is."""
-        return self._bring_to_safe(outputs, kept=True)
-
-    def _bring_to_safe(self, outputs: Iterable[Hashable], *, kept: bool) -> list[dict[str, Any]]:
-        done: list[dict[str, Any]] = []
-        for output in outputs:
-            spec = self.specs.get(output) if isinstance(output, int) else None
-            if spec is None or spec.reserved is not None:
-                # Driven by an earlier run with another profile: this one does not know a safe state for it.
-                why = "not in this board's profile" if spec is None else f"reserved: {spec.reserved}"
-                done.append({"channel": output, "note": f"left alone: {why}"})
-                continue
-            if spec.hold == "keep" and not kept:
-                continue
-            report: dict[str, Any] = {"channel": spec.number, "name": spec.name, "safe": spec.safe}
-            try:
-                self.set(spec.number, spec.safe)
-            except RpcError as error:
-                report["error"] = error.message
-            done.append(report)
-        return done
+        return bring_outputs_to_safe(self.set, self.specs, outputs, "channel", kept=True)
 
     def _unknown(self, channel: int) -> NoReturn:
         raise DeviceError(

@@ -18,7 +18,7 @@ from support.waiting import passes
 
 from hearth.drivers.modbus import ModbusDevice
 from hearth.drivers.modbus_codec import MOST_STRAYS, checked
-from hearth.drivers.modbus_line import NOISE_S, ModbusLine, TcpPort, silence_s
+from hearth.drivers.modbus_line import NOISE_S, ModbusLine, TcpPort, frame_gap_s
 from hearth.drivers.sim.modbus import SimModbusPort
 from hearth.drivers.sim.uart import SimUart
 from hearth.drivers.uart import Rs485, UartSettings
@@ -130,13 +130,13 @@ async def test_after_answers_in_time_only_the_silence_between_frames_is_kept(aut
         for number in range(20):
             assert await read(peer.line) == number
         times = [at for at, _ in peer.heard]
-        assert all(b - a > 0.999 * silence_s(BAUD) for a, b in pairwise(times))
-        assert trio.current_time() - begun < 20 * silence_s(BAUD) + 0.01
+        assert all(b - a > 0.999 * frame_gap_s(BAUD) for a, b in pairwise(times))
+        assert trio.current_time() - begun < 20 * frame_gap_s(BAUD) + 0.01
 
 
 def test_the_silence_is_three_and_a_half_characters_and_fixed_above_19200():
-    assert silence_s(9600) == pytest.approx(3.5 * 11 / 9600)
-    assert silence_s(115_200) == 0.00175
+    assert frame_gap_s(9600) == pytest.approx(3.5 * 11 / 9600)
+    assert frame_gap_s(115_200) == 0.00175
 
 
 async def test_bytes_that_came_before_a_request_are_no_answer_to_it(autojump_clock):
@@ -174,7 +174,7 @@ async def test_a_line_that_is_never_silent_is_refused_in_bounded_time_with_nothi
         async def jabber():
             while True:
                 await peer.say(b"\x55")
-                await trio.sleep(silence_s(BAUD) / 2)
+                await trio.sleep(frame_gap_s(BAUD) / 2)
 
         nursery.start_soon(jabber)
         await trio.testing.wait_all_tasks_blocked()
