@@ -295,10 +295,7 @@ def can_list_tool(board: Board) -> Tool:
         result_schema=schemas.result(
             {
                 "buses": schemas.listed("the buses", schemas.json_object("bus, interface, state, errors, messages, …")),
-                "undriven": schemas.listed(
-                    "what is there but cannot be used, each with the reason",
-                    schemas.json_object("kind, name, reason, cure, path, label"),
-                ),
+                "undriven": schemas.UNDRIVEN,
             }
         ),
         capability="CAP_SYS_READ",

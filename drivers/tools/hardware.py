@@ -86,10 +86,7 @@ def hardware_tools(board: Board) -> list[Tool]:
         )
 
     gpio, i2c, uart, pwm = _hardware_lists(board)
-    undriven = schemas.listed(
-        "what is there but cannot be used, each with the reason",
-        schemas.json_object("kind, name, reason, cure, path, label"),
-    )
+    undriven = schemas.UNDRIVEN
     interlocks = schemas.listed(
         "outputs that may be driven to `value`, or `above` or `below` one, only while all of `requires` hold, with "
         "what each reads now",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, MAX_LENGTH
 from hearth.errors import InvalidParams
@@ -204,3 +204,9 @@ def bytes_result(description: str, *, least: int = 0, most: int = MAX_LENGTH) ->
 
 
 SHOWN = ("hex", "text")
+
+
+UNDRIVEN: Final[Schema] = listed(
+    "what is there but cannot be used, each with the reason", json_object("kind, name, reason, cure, path, label")
+)
+"""The member `undriven` of the tools that list hardware."""

@@ -184,10 +184,7 @@ def spi_tools(board: Board) -> list[Tool]:
             result_schema=schemas.result(
                 {
                     "devices": schemas.listed("the devices", schemas.json_object("device, bus, mode, registers, …")),
-                    "undriven": schemas.listed(
-                        "what is there but cannot be used, each with the reason",
-                        schemas.json_object("kind, name, reason, cure, path, label"),
-                    ),
+                    "undriven": schemas.UNDRIVEN,
                 }
             ),
             capability="CAP_SYS_READ",
