@@ -320,6 +320,7 @@ class LinuxPwm(PwmChip):
         node = found.node
         if self._chardev is not False and node is not None:
             deadline = time.monotonic() + _NODE_S
+            # A device has its entry in /sys a moment before its node in /dev.
             while not Path(node).exists() and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
             try:

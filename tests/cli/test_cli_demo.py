@@ -59,7 +59,6 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
         "°C",
         "refused at once",
         "task.cancel: CANCELLING",
-        "page 2: 12 12 12 12 12 12 12 12",
         "went to its safe state without it",
         "the daemon switches the heater off by itself",
         "the daemon stops the pump without a request",
@@ -70,6 +69,10 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
         "a shell script with nothing but sha256sum comes to the same result",
     ):
         assert said in answer.out
+    # The page that was being written, whole: which one, and at which attempt, is up to how busy the machine is.
+    caught = re.search(r"page (\d), on the wire at that moment, was finished", answer.out)
+    assert caught is not None
+    assert re.search(rf"page {caught[1]}: ([1-3]{caught[1]})( \1){{7}}\n", answer.out)
     assert list(temporary.iterdir()) == []
 
 
