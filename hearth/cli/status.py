@@ -6,6 +6,8 @@ here, for these commands and for the application of `hearth top` (`top`), which 
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -311,6 +313,30 @@ async def follow(
 
 
 async def _print_events(options: Options) -> None:
+    """Print the events. Raises BrokenPipeError as soon as the reader of a pipe is gone: the next event may be far."""
+    import asyncio
+
+    loop, printing = asyncio.get_running_loop(), asyncio.current_task()
+    assert printing is not None
+    broken = False
+
+    def hung_up() -> None:
+        nonlocal broken
+        broken = loop.remove_reader(1)
+        printing.cancel()
+
+    if stat.S_ISFIFO(os.fstat(1).st_mode):
+        # A pipe's end for writing is never readable; it reports an error once there is no reader.
+        loop.add_reader(1, hung_up)
+    try:
+        await _print_all(options)
+    except asyncio.CancelledError:
+        if broken:
+            raise BrokenPipeError from None
+        raise
+
+
+async def _print_all(options: Options) -> None:
     def connected(opened: Session | None, words: str) -> None:
         note = words if opened is not None else f"connection lost: {words}; trying again"
         click.echo(f"hearth: {common.clean(note)}", err=True)

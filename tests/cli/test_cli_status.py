@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import sys
 
@@ -9,6 +11,7 @@ import orjson
 import pytest
 
 from hearth.cli import status
+from hearth.cli.common import Options
 
 CONFIG = """
 [[policy]]
@@ -103,6 +106,37 @@ def test_top_plain_prints_a_line_for_each_event_and_follows_a_daemon_that_restar
         said = running.stderr.read()
         assert said.count("hearth: connected to") == 2
         assert "hearth: connection lost: " in said
+
+
+def test_top_plain_ends_with_the_reader_of_its_pipe(hearth_process, own_daemon):
+    with hearth_process("top", "--plain", "--socket", own_daemon(CONFIG).socket) as running:
+        assert "snapshot" in running.stdout.readline()
+        running.stdout.close()
+        assert running.wait(60) == 128 + signal.SIGPIPE
+        assert "Traceback" not in running.stderr.read()
+
+
+def test_top_plain_ends_with_the_reader_of_its_pipe_although_no_event_comes(monkeypatch, tmp_path):
+    async def silence(_address, _connected):
+        os.close(reader)
+        await asyncio.Event().wait()
+        yield
+
+    async def printed():
+        async with asyncio.timeout(60):
+            await status._print_events(Options(f"unix:{tmp_path}/hearth.sock", "--to", json=False))
+
+    monkeypatch.setattr(status, "follow", silence)
+    reader, writer = os.pipe()
+    stdout = os.dup(1)
+    os.dup2(writer, 1)
+    os.close(writer)
+    try:
+        with pytest.raises(BrokenPipeError):
+            asyncio.run(printed())
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def test_top_without_textual_names_the_extra_and_plain(local_cli, monkeypatch):
