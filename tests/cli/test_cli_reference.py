@@ -66,13 +66,14 @@ def pattern(expected):
 
 
 @pytest.fixture(scope="module")
-def played(daemon, unmeasured, tmp_path_factory):
+def played(daemon, unmeasured, tmp_path_factory, request):
     """Each command's output and exit code, from one shell in the daemon's own directory."""
     script = "".join(f"{command.text}\nprintf '\\n{MARK} %d\\n' $?\n" for command in COMMANDS_OF_PAGE)
     bash = shutil.which("bash")
     assert bash is not None
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("HEARTH", "NO_COLOR"))}
     zygote = Zygote(tmp_path_factory.mktemp("zygote"), "cli.preloaded:main")
+    request.addfinalizer(zygote.close)
     bin_ = tmp_path_factory.mktemp("bin")
     zygote.command(bin_ / "hearth")
     path = os.pathsep.join([str(bin_), str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -87,7 +88,6 @@ def played(daemon, unmeasured, tmp_path_factory):
         timeout=600,
         check=False,
     )
-    zygote.close()
     *outputs, rest = re.split(rf"\n{MARK} (\d+)\n", done.stdout)
     assert rest == ""
     return list(zip(outputs[::2], map(int, outputs[1::2]), strict=True))
