@@ -72,7 +72,7 @@ class Crowd:
             self.what,
             median(found),
             f"x {FEW}",
-            0.7,
+            0.8,
             spread=(min(found), max(found)),
             others=others,
             note=f"{crowd.rate:,.0f}/s, {crowd.cpu_us:.0f} us CPU each; {FEW}: {few.rate:,.0f}/s, {few.cpu_us:.0f} us",

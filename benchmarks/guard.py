@@ -1,7 +1,10 @@
-"""The cost that the guard before a driver adds to a step: with nothing configured, and with ten limits and interlocks.
+"""The cost that the guard before a driver adds to a step: with nothing configured, and with limits and interlocks.
 
 Measured in this process, because it is a few microseconds: a GPIO line of the simulated chip is switched on by the
 driver alone, and by the guarded driver. The figure is the difference.
+
+Measured over the wire, as the time of a whole task: a daemon with a limit and an interlock for each line that is driven
+and with a budget of memory for each principal, over a daemon with a plain board.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import trio
 import trio.lowlevel
 from attrs import frozen
 
+from benchmarks import load
+from benchmarks.rates import Side, by_turns
 from benchmarks.report import Row
 from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.guard import guard_of
@@ -94,7 +99,63 @@ class Guarding:
         yield Row(self.name, self.what, median(found), "us", self.goal, "at most", spread=spread, note=note)
 
 
-GUARDING = [
+LINES = 32
+CONNECTIONS = 16
+PLAIN = """
+name = "bench"
+description = "a bench"
+[[gpio]]
+label = "sim"
+driver = "sim"
+names = [{names}]
+"""
+GUARDED_LINE = """
+[gpio.lines.L{number}]
+safe = 0
+limit = {{ min_on_ms = 0.000001, max_on_ms = 60000, min_off_ms = 0.000001, max_rate_hz = 1000000 }}
+"""
+INTERLOCK = """
+[[interlock]]
+drives = "L{number}"
+value = 1
+requires = [{{ line = "L31", value = 0 }}]
+"""
+
+
+@frozen
+class Configured:
+    """The CPU time of a whole task with limits, interlocks and a memory budget, over that without them."""
+
+    name: str
+    what: str
+
+    def __call__(self, servers: Servers, effort: Effort) -> Iterator[Row]:
+        """Measure."""
+        folder = servers.folder(self.name)
+        plain = PLAIN.format(names=", ".join(f'"L{number}"' for number in range(LINES)))
+        # The load drives the first lines, one for each connection; the last line stays off.
+        driven = range(CONNECTIONS)
+        rules = [text.format(number=number) for text in (GUARDED_LINE, INTERLOCK) for number in driven]
+        sides = []
+        for board, text, limits in (
+            ("plain", plain, ""),
+            ("guarded", plain + "".join(rules), "max_retained_bytes = 33_554_432"),
+        ):
+            path = folder / f"{board}.toml"
+            path.write_text(text)
+            more = f'\n[board]\nprofile = "{path}"\n'
+            server = servers.hearthd(f"{self.name}-{board}", limits=limits, more=more)
+            sides.append(Side(server, load.tasks(server.address, CONNECTIONS)))
+        others = by_turns(sides, effort)
+        without, guarded = sides
+        found = [one / other for one, other in zip(guarded.cpu, without.cpu, strict=True)]
+        note = f"{guarded.cpu_us:.0f} us CPU each, without {without.cpu_us:.0f} us"
+        spread = (min(found), max(found))
+        yield Row(self.name, self.what, median(found), "x without", 1.05, "at most", spread, others, note)
+
+
+GUARDING: list[Guarding | Configured] = [
     Guarding("guard-none", "added to a gpio.set by the guard, nothing configured", 0, 5),
     Guarding("guard-ten", "added by ten limits, and ten interlocks of that line", 10, 20),
+    Configured("guard-task", "CPU of a task with a limit, an interlock and a memory budget, 16 connections"),
 ]

@@ -43,7 +43,7 @@ ENVELOPE = {
     "io.modelcontextprotocol/clientInfo": CLIENT,
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-GOAL = 1.25
+GOAL, HTTP_GOAL = 1.25, 1.15
 
 
 class Link(Protocol):
@@ -259,7 +259,7 @@ class McpCall:
             self.what,
             median(found),
             "x bare",
-            GOAL,
+            HTTP_GOAL if self.over == "http" else GOAL,
             "at most",
             spread=(min(found), max(found)),
             others=others,
