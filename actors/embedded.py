@@ -37,7 +37,7 @@ from hearth.hcp import why_not_served
 from hearth.policy.memory import SMALL
 from hearth.policy.principal import embedded
 from hearth.policy.rules import RIGHTS, Match, PolicyEntry
-from hearth.protocol.client import Outcome, read_event
+from hearth.protocol.client import TaskOutcome, read_event
 from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.known import read_params, with_ignored
 from hearth.protocol.methods import METHODS, SessionOpen
@@ -220,13 +220,13 @@ class LocalFollowing(WholeFollowing):
         params = await self.follower.next()
         return None if params is None else read_event(params)
 
-    async def outcome(self) -> Outcome | None:
+    async def outcome(self) -> TaskOutcome | None:
         """See WholeFollowing."""
         log = self.follower.log
         assert log is not None, "asked before the subscription"
         if not log.ended:
             await HistoryEnd(log).wait()
-        outcome = Outcome()
+        outcome = TaskOutcome()
         for line in log.lines(1, log.last_seq)[0]:
             outcome.take(read_event(orjson.loads(line)["params"]))
         return outcome

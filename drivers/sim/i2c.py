@@ -376,7 +376,7 @@ _PROBES: Mapping[Kind, tuple[Message, ...]] = {"quick": (Write(b""),), "receive"
 
 
 @define(eq=False)
-class Transaction:
+class LoggedTransaction:
     """One transaction as a logic analyser would show it.
 
     `complete` is False while it runs, and for ever if it was aborted.
@@ -429,7 +429,7 @@ class SimI2c(BaseDriver):
         self.faults = Faults(style)
         self.owners: dict[int, str] = {}
         """Addresses that a driver of the kernel's has for itself, by its name: none, unless a test says so."""
-        self.log: deque[Transaction] = deque(maxlen=LOG_LENGTH)
+        self.log: deque[LoggedTransaction] = deque(maxlen=LOG_LENGTH)
         self.overlaps = 0
         """Count of transactions that began while another was running: a bus must keep this at 0."""
         self._in_flight = 0
@@ -475,7 +475,7 @@ class SimI2c(BaseDriver):
         # A device answers to addresses of its own width only, also where the number is the same.
         wide = ten_bit or addr > LAST_SEVEN_BIT
         device = self.devices.get(addr) if wide == (addr > LAST_SEVEN_BIT) else None
-        transaction = Transaction(addr)
+        transaction = LoggedTransaction(addr)
         progress = self._begin(addr, messages, self.addresses.reg_width(addr, ten_bit=ten_bit))
         self.log.append(transaction)
         try:
@@ -496,7 +496,7 @@ class SimI2c(BaseDriver):
             if device is not None:
                 device.stop()
 
-    async def _send(self, device: Device, data: bytes, transaction: Transaction, progress: _Progress) -> None:
+    async def _send(self, device: Device, data: bytes, transaction: LoggedTransaction, progress: _Progress) -> None:
         for byte in data:
             await self._tick(transaction, progress)
             if not device.write(byte):
@@ -504,7 +504,7 @@ class SimI2c(BaseDriver):
             transaction.written.append(byte)
             progress.moved += 1
 
-    async def _receive(self, device: Device, length: int, transaction: Transaction, progress: _Progress) -> None:
+    async def _receive(self, device: Device, length: int, transaction: LoggedTransaction, progress: _Progress) -> None:
         for _ in range(length):
             await self._tick(transaction, progress)
             transaction.read.append(device.read())
@@ -552,7 +552,7 @@ class SimI2c(BaseDriver):
             elif self.style is Style.THREAD:
                 self._block(seconds)
 
-    async def _tick(self, transaction: Transaction | None, progress: _Progress) -> None:
+    async def _tick(self, transaction: LoggedTransaction | None, progress: _Progress) -> None:
         """Wait for the time of one byte, and apply the planned fault."""
         fault = progress.fault
         if fault is not None and progress.moved >= fault.after:
@@ -563,7 +563,7 @@ class SimI2c(BaseDriver):
             progress.due += self._byte_s
             await self._delay(progress.due - self._clock())
 
-    async def _go_wrong(self, fault: SimFault, transaction: Transaction | None, progress: _Progress) -> None:
+    async def _go_wrong(self, fault: SimFault, transaction: LoggedTransaction | None, progress: _Progress) -> None:
         if fault.kind == "wedge":
             await self.faults.hold()
             return

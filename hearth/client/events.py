@@ -9,7 +9,7 @@ A subscription ends with `task_finish`, with `close`, or with the connection. Wh
 each case; after that a reader gets the end of the stream, or the error that ended the connection. With `task_finish`
 it leaves `Subscriptions` by itself, so that a subscription that is never read or closed takes no memory for long.
 
-The subscription that a submission brings sees all events of its task. It enters each into an `Outcome` as it is
+The subscription that a submission brings sees all events of its task. It enters each into an `TaskOutcome` as it is
 received, apart from the queue of its reader: so the task's result is known with the last event, also to a caller that
 reads no events, and a caller that only waits for the end is woken once.
 
@@ -28,7 +28,7 @@ import trio
 
 from hearth.api import TaskEvent
 from hearth.errors import MethodNotFound
-from hearth.protocol.client import Outcome
+from hearth.protocol.client import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,7 +62,7 @@ class WholeFollowing(Following[TaskEvent]):
     """A subscription that came with a task's submission, so it sees every event of the task."""
 
     @abstractmethod
-    async def outcome(self) -> Outcome | None:
+    async def outcome(self) -> TaskOutcome | None:
         """Wait for the task's end, and return it; None if the subscription is closed before that.
 
         Takes no event from the reader. Raises the error that ended the connection.
@@ -207,7 +207,7 @@ class Subscription(WholeFollowing):
         self._events: deque[TaskEvent] = deque()
         self._changed: trio.Event | None = None
         """What the reader waits for."""
-        self._outcome = Outcome()
+        self._outcome = TaskOutcome()
         self._ended: trio.Event | None = None
         """What a caller waits for that needs the outcome alone."""
         self._answered = self._closed = False
@@ -265,7 +265,7 @@ class Subscription(WholeFollowing):
         self._events.clear()
         return events
 
-    async def outcome(self) -> Outcome | None:
+    async def outcome(self) -> TaskOutcome | None:
         """See WholeFollowing."""
         while not self.over:
             if self._closed:

@@ -9,9 +9,9 @@ and its effect may still come. So each call whose effect would then belong to no
 one with a key can be found again, and goes on.
 
 *One round trip.* A submission subscribes to its task in the same request, and the result comes from the events
-(`protocol.client.Outcome`). task.get is asked only if they do not suffice: for a dry run and a repeated submission, of
-which there are no events of steps, after a rollback whose reports a slow reader has missed, and on a server that sends
-no events, or whose `task.submit` does not subscribe. `hearth.client.events` has the subscriptions.
+(`protocol.client.TaskOutcome`). task.get is asked only if they do not suffice: for a dry run and a repeated
+submission, of which there are no events of steps, after a rollback whose reports a slow reader has missed, and on a
+server that sends no events, or whose `task.submit` does not subscribe. `hearth.client.events` has the subscriptions.
 
 All of it runs in the Trio thread.
 """

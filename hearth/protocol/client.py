@@ -295,7 +295,7 @@ def read_event(value: Any) -> TaskEvent:
 _INDEX = (int, type(None))
 
 
-class Outcome:
+class TaskOutcome:
     """The result of a task by its events: what task.get answers after `task_finish`, without the request.
 
     The events must be hearth's own: a `finish` has the step's members of task.get, and `task_finish` those of the task

@@ -66,14 +66,19 @@ def pattern(expected):
 
 
 @pytest.fixture(scope="module")
-def played(daemon, unmeasured, tmp_path_factory, request):
+def zygote(tmp_path_factory):
+    zygote = Zygote(tmp_path_factory.mktemp("zygote"), "cli.preloaded:main")
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture(scope="module")
+def played(daemon, unmeasured, tmp_path_factory, zygote):
     """Each command's output and exit code, from one shell in the daemon's own directory."""
     script = "".join(f"{command.text}\nprintf '\\n{MARK} %d\\n' $?\n" for command in COMMANDS_OF_PAGE)
     bash = shutil.which("bash")
     assert bash is not None
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("HEARTH", "NO_COLOR"))}
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"), "cli.preloaded:main")
-    request.addfinalizer(zygote.close)
     bin_ = tmp_path_factory.mktemp("bin")
     zygote.command(bin_ / "hearth")
     path = os.pathsep.join([str(bin_), str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hearth.protocol.client import Outcome, read_event, read_task
+from hearth.protocol.client import TaskOutcome, read_event, read_task
 
 TOOLS = ["gpio.set", "i2c.read", "gpio.get"]
 SET = {"tool": "gpio.set", "status": "SUCCESS", "result": {"line": 17, "value": 1}, "latency_ms": 0.1}
@@ -40,8 +40,8 @@ def end(status: str, **more: Any) -> dict[str, Any]:
     return {"phase": "task_finish", "status": status, **more}
 
 
-def outcome(*events: dict[str, Any], numbers: list[int] | None = None) -> Outcome:
-    found = Outcome()
+def outcome(*events: dict[str, Any], numbers: list[int] | None = None) -> TaskOutcome:
+    found = TaskOutcome()
     for seq, event in zip(numbers or range(1, len(events) + 1), events, strict=True):
         found.take(read_event({"task_id": "T", "seq": seq, "ts": "", **event}))
     return found
