@@ -107,7 +107,7 @@ def hacp(session: str) -> dict[str, bytes]:
         "accepted once and repeated": submit(session, "gpio.get", line % KEYS, more=b',"idempotency_key":"k"'),
         "batch of 64 submissions": b"[" + b",".join(numbered(batch)) + b"]",
         "a client's name of 1 MiB": call("session.open", b'{"client_name":"%s"}' % (b"x" * (WHOLE - 200))),
-        "names that nobody knows": call("session.open", KEYS),
+        "unknown names": call("session.open", KEYS),
     }
 
 
