@@ -148,9 +148,12 @@ async def pages_that_are_being_written_when_a_plan_is_cancelled_stay_whole(daemo
         for n, page in enumerate(pages)
     ]
     on_the_wire = trio.Event()
+    begun = 0
 
     async def hear(_progress, _total, message):
-        if message.endswith("begins"):
+        nonlocal begun
+        begun += message.endswith("begins")
+        if begun == 2:
             on_the_wire.set()
 
     async def call():
@@ -165,9 +168,13 @@ async def pages_that_are_being_written_when_a_plan_is_cancelled_stay_whole(daemo
     finish = daemon.records(event="task.finish", status="CANCELLED")[-1]
     steps = daemon.records(event="task.step.finish", task_id=finish["task_id"])
     assert finish["reason"] == "cancelled"
-    assert {step["status"] for step in steps} == {"SUCCESS"}, "what had begun was finished"
-    assert 0 < len(steps) < PAGES
-    assert held == b"".join(pages[: len(steps)]) + b"\xff" * PAGE * (PAGES - len(steps))
+    written = [step for step in steps if step["status"] == "SUCCESS"]
+    assert 0 < len(written) < PAGES
+    # A step begins a moment before its transaction: cancelled in between, it has written nothing. Others are whole.
+    assert [step["status"] for step in steps[len(written) :]] in ([], ["CANCELLED"])
+    assert held == b"".join(pages[: len(written)]) + b"\xff" * PAGE * (PAGES - len(written)), (
+        "each is whole, or untouched"
+    )
 
 
 def _base64(data):

@@ -139,15 +139,11 @@ def test_an_idle_daemon_has_no_timers_whatever_was_done_before(hearthd) -> None:
     for other in running.peers:
         other.close()
     running.peers.clear()
-    # Until it rests: what it still does after the last client has gone takes no second.
-    settled = -1
-    for _ in range(20):
-        before, settled = settled, switches(running.pid)
-        if before == settled:
-            break
-        time.sleep(1)
-    else:
-        raise AssertionError("it does not come to rest")
-    # The time in which nothing may happen is what is measured; longer than any period somebody would poll with.
-    time.sleep(5)
-    assert switches(running.pid) == settled
+    # What it still does after the last client has gone may take long on a busy disk, and Trio ends a thread that has
+    # had nothing to do for 10 seconds. The time in which nothing may happen is what is measured.
+    for _ in range(5):
+        before = switches(running.pid)
+        time.sleep(12)
+        if switches(running.pid) == before:
+            return
+    raise AssertionError("it does not come to rest")
