@@ -405,4 +405,3 @@ async def test_calls_events_and_notifications_start_no_trio_task(daemon: Hearthd
                 await follow_and_wait(session)
                 client.notify("task.cancel", {"session_id": session.session_id, "task_id": "no-such-task"})
         assert tasks.count == 0
-
