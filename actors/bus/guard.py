@@ -237,7 +237,8 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
             return BusGuard(bus_id, driver, safe=values, kept=kept, signals=signals)
     for line in board.profile.modbus if kind == "modbus" else ():
         if line.line == name:
-            return BusGuard(bus_id, driver, registers=ModbusLimits(line))
+            limits = ModbusLimits(line)
+            return BusGuard(bus_id, driver, safe=limits.safe, registers=limits)
     for can in board.profile.cans if kind == "can" else ():
         if can.bus == name and any(limit.stepped for limit in can.limits.values()):
             return BusGuard(bus_id, driver, signals=SignalLimits(bus_id, _database(driver).stepped()))
@@ -274,7 +275,9 @@ class _GuardedOutputs(_GuardedDriver):
         for report in reports:
             if "safe" in report:
                 output = reported_output(report)
-                (self._failed if "error" in report else self._drove)(output, report["safe"])
+                # A register's report has the value in its unit, and the guard the number that is written.
+                level = self._guard.safe.get(output, report["safe"])
+                (self._failed if "error" in report else self._drove)(output, level)
                 if (claim := self._guard.claims.get(output)) is not None:
                     claim.made_safe(output)
         return reports
@@ -506,10 +509,22 @@ def _database(driver: Driver) -> CanDatabase:
     return cast("CanDatabase", cast("CanBase", driver).rules)
 
 
-class _GuardedModbus(_GuardedDriver):
-    """Its limits say what a request may read and write, so it asks them about both."""
+class _GuardedModbus(_GuardedOutputs):
+    """Its limits say what a request may read and write, so it asks them about both. It keeps no `levels`."""
 
     _driver: ModbusDriver
+
+    async def make_safe(self, outputs: Iterable[Hashable]) -> Any:
+        return self._noted(await self._driver.make_safe(outputs))
+
+    async def halt(self, outputs: Iterable[Hashable]) -> Any:
+        return self._noted(await self._driver.halt(outputs))
+
+    def _drove(self, output: Any, level: Any) -> None:
+        self._guard.note(output, level)
+
+    def _failed(self, output: Any, level: Any, error: BaseException | None = None) -> None:
+        self._guard.failed(output, level, error)
 
     async def read(self, unit: int, table: ModbusTable, reg: int, count: int) -> tuple[int, ...]:
         values = await self._driver.read(unit, table, reg, count)

@@ -5,6 +5,7 @@ It reads one line with its faults, and makes its driver; `profile` reads the who
 
 from __future__ import annotations
 
+import struct
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -16,7 +17,7 @@ from hearth.drivers.modbus import BROADCAST, LAST_REG, ModbusDevice, ModbusRegis
 from hearth.drivers.modbus_codec import BITS
 from hearth.drivers.uart import UartSettings
 from hearth.errors import DeviceError
-from hearth.fields import Choice, Fault, Integer, Number, Table, Text, kinds_of
+from hearth.fields import ANY_NUMBER, Choice, Fault, FieldType, Integer, Number, Table, Text, kinds_of
 from hearth.tools import Use
 
 if TYPE_CHECKING:
@@ -33,6 +34,24 @@ _UNIT: Final = Integer(0, 255)
 _REG: Final = Integer(0, LAST_REG)
 LAST_SERIAL_UNIT: Final = 247
 SLOWEST_BAUD: Final = 300
+
+
+class _RegisterValue(FieldType):
+    """A value of a register: a number in its unit, or true or false."""
+
+    expected = "a number in the unit of the register, or true or false"
+    example = "0"
+
+    def read(self, raw: object) -> bool | float:
+        """Return the value unchanged."""
+        if isinstance(raw, bool):
+            return raw
+        if not isinstance(raw, (int, float)):
+            raise self.wrong(raw)
+        return ANY_NUMBER.read(raw)
+
+
+_VALUE: Final = _RegisterValue()
 
 
 @frozen
@@ -220,8 +239,9 @@ def _device(entry: Table, *, broadcast: bool) -> ModbusDevice:
 def _register(table: Table) -> ModbusRegister:
     """Read one register, and refuse limits by which nothing could be written to it."""
     name, reg = table.take("name", _NAME), table.take("reg", _REG)
-    kinds = {key: kind for key, kind in kinds_of(ModbusRegister).items() if key not in ("width", "signed", "name")}
-    values = table.given(kinds)
+    others = ("width", "signed", "name", "safe")
+    kinds = {key: kind for key, kind in kinds_of(ModbusRegister).items() if key not in others}
+    values = table.given(kinds) | table.given({"safe": _VALUE})
     table.done()
     if not table.ok:
         return ModbusRegister(0)
@@ -236,7 +256,26 @@ def _register(table: Table) -> ModbusRegister:
         table.fault("reg", f"its {register.size} registers end beyond {LAST_REG}")
     if table.ok:
         _check_limits(table, register, values)
+        if register.safe is not None:
+            _check_safe(table, register, register.safe)
     return register
+
+
+def _check_safe(table: Table, register: ModbusRegister, safe: bool | float) -> None:
+    if register.access == "r":
+        table.fault("safe", 'a register with access = "r" is never written, so it has no safe value')
+        return
+    if (register.type == "bool") != isinstance(safe, bool):
+        table.fault("safe", f"expected {'true or false' if register.type == 'bool' else 'a number'}, got {show(safe)}")
+        return
+    low, high = register.raw_bounds
+    try:
+        fits = low <= register.number(register.encode(safe)) <= high
+    except (OverflowError, struct.error):
+        fits = False
+    if not fits:
+        has = f"{low * register.scale:g} to {high * register.scale:g}"
+        table.fault("safe", f"{show(safe)} is beyond what may be written, {has}")
 
 
 def _check_limits(table: Table, register: ModbusRegister, values: dict[str, Any]) -> None:
