@@ -6,6 +6,7 @@ servers.py   starts and ends the processes under test; reads their CPU time and 
 load.py      the load: closed loops over raw sockets, the same for every server
 websocket.py subscribers.py websocket_floors.py    the same over WebSocket: clients, those who are told, floors
 client.py    hearth's own client, against raw sockets
+can.py can_program.py    CAN at a rate: who sends the frames, and the bare program that reads them
 rates.py fanout.py evenness.py memory.py idle.py start.py turns.py    what is measured
 quiet.py     repeats what others on the machine disturbed
 profiling.py watchers.py findings.py    where the time goes: --profile

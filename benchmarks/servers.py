@@ -47,7 +47,7 @@ max_connections = 100_000
 name = "benchmarks"
 match = {{ uid = {uid} }}
 max_risk = 2
-tools = ["hw.*", "gpio.*", "i2c.*", "uart.*", "sys.*"]
+tools = ["hw.*", "gpio.*", "i2c.*", "uart.*", "can.*", "sys.*"]
 rate = {{ "hw.board" = "1/h", "*" = "999999/s" }}
 rights = ["approve", "observe", "reset_halt"]
 """
@@ -153,11 +153,12 @@ class Servers:
         limits: str = "",
         more: str = "",
         uid: int | None = None,
+        descriptors: Sequence[int] = (),
     ) -> Server:
         """A daemon on the simulated board; the same `name` is the same daemon.
 
         `limits`: lines more of that section; `more`: more keys of the policy entry, then more sections; `uid`: whom
-        alone its policy lets in, by default us.
+        alone its policy lets in, by default us; `descriptors`: those of ours that it inherits.
         """
         known = self._kept.get(name)
         if known is None:
@@ -165,7 +166,7 @@ class Servers:
             if style is not None:
                 options = ["--style", style, *options]
             command = [sys.executable, "-m", "benchmarks.hearthd", *options] if options else hearthd_command()
-            running = started([*command, "--config", str(config)], str(self._sockets / name))
+            running = started([*command, "--config", str(config)], str(self._sockets / name), descriptors=descriptors)
             known = self._kept[name] = self._stack.enter_context(running)
         return known
 
@@ -217,9 +218,15 @@ def _script(name: str, code: str) -> list[str]:
 
 
 @contextmanager
-def started(command: Sequence[str], address: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """Run a server from when it says that it is ready until leaving."""
-    process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE)
+def started(
+    command: Sequence[str],
+    address: str,
+    env: dict[str, str] | None = None,
+    *,
+    descriptors: Sequence[int] = (),
+) -> Iterator[Server]:
+    """Run a server, which inherits some descriptors, from when it says that it is ready until leaving."""
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, pass_fds=descriptors)
     assert process.stderr is not None
     try:
         said = []

@@ -14,6 +14,7 @@ queue's readers and raises DeviceError; the bus goes down, and is opened again a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -168,17 +169,14 @@ class FrameQueue:
     """Frames since the queue was made."""
     kernel_lost: int = field(default=0, init=False)
     """Frames that the kernel dropped before this process could read them."""
+    watched: bool = field(default=False, init=False)
+    """True if there is or was a reader or a watch: a simulated node need not speak before."""
     readers: Wakeup = field(factory=Wakeup, init=False)
     """Woken when a reader comes."""
     _frames: deque[tuple[Frame, str]] = field(factory=deque, init=False)
     _cursors: OrderedDict[str, Cursor] = field(factory=OrderedDict, init=False)
     _closed: DeviceError | None = field(default=None, init=False)
     _wakeup: Wakeup = field(factory=Wakeup, init=False)
-
-    @property
-    def watched(self) -> bool:
-        """True if there is or was a reader: a simulated node need not speak before."""
-        return bool(self._cursors)
 
     def cursor(self, reader: str) -> Cursor:
         """Return the cursor of a reader, which begins at the next frame if it has none yet."""
@@ -187,10 +185,19 @@ class FrameQueue:
             found = self._cursors[reader] = Cursor(self.received, self.kernel_lost, reader)
             if len(self._cursors) > MOST_CURSORS:
                 self._cursors.popitem(last=False)
-            self.readers.wake()
+            self._attended()
         else:
             self._cursors.move_to_end(reader)
         return found
+
+    def follow(self) -> Cursor:
+        """Return a cursor that is no session's, and begins at the next frame."""
+        self._attended()
+        return Cursor(self.received, self.kernel_lost)
+
+    def _attended(self) -> None:
+        self.watched = True
+        self.readers.wake()
 
     def forget(self, reader: str) -> None:
         """Drop a reader's cursor."""
@@ -310,7 +317,7 @@ def errors_of(error_class: int, data: bytes) -> tuple[str, ...]:
 # --- what all drivers share -------------------------------------------------------------------------------------------
 
 
-class CanBase(BaseDriver):
+class CanBase(BaseDriver, ABC):
     """The part of a `CanDriver` that knows no wire: the queue, the rules, the state of the controller."""
 
     style = Style.ASYNC
@@ -330,8 +337,9 @@ class CanBase(BaseDriver):
     def _error(self, what: str, *, effect: Effect = "none", errno_name: str = "EIO") -> DeviceError:
         return DeviceError(f"can {self.bus}: {what}", effect=effect, data={"bus": self.bus, "errno": errno_name})
 
+    @abstractmethod
     def _check_open(self) -> None:
-        raise NotImplementedError
+        """Raise DeviceError if the interface is not open."""
 
     def _note_errors(self, words: tuple[str, ...], timestamp_us: int) -> DeviceError | None:
         """Count an error frame, and pass it to readers; return the error that takes the bus down, for bus-off."""
@@ -360,7 +368,7 @@ class CanBase(BaseDriver):
     async def follow(self) -> Cursor:
         """See `CanDriver.follow`."""
         self._check_open()
-        return Cursor(self.queue.received, self.queue.kernel_lost)
+        return self.queue.follow()
 
     def _described(self, **more: Any) -> dict[str, Any]:
         return {

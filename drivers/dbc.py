@@ -3,7 +3,8 @@
 cantools reads the file and does the arithmetic (extra `can`); it is imported when a database is loaded, which the board
 does for a file that its profile names, and the first use for the one that is shipped. `SendRules` of a bus are here:
 every frame whose identifier the database knows is decoded and checked, so that raw bytes are no way around the bounds.
-The bounds are those of the file ([min|max]) and, within them, those of the profile.
+The bounds are those of the file ([min|max]) and, within them, those of the profile. The bus keeps the limits of steps,
+which compare a value with the one that was sent before.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from fnmatch import fnmatchcase
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field
 
 from hearth._util.text import suggestions
 from hearth.drivers.can import FD_LENGTHS, Frame, Scope, key_name, key_of
+from hearth.drivers.signals import SignalLimit, SignalSpec
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
 
 if TYPE_CHECKING:
@@ -29,14 +31,6 @@ _SLACK = 1e-6
 """Of a signal's step: 4 steps of 0.3 are 1.2000000000000002, and no more than 1.2."""
 
 
-@frozen
-class SignalLimit:
-    """The least and the greatest value of a signal that may be sent, in its unit."""
-
-    min: float = -inf
-    max: float = inf
-
-
 def check_bounds(name: str, value: object, unit: str | None, *limits: SignalLimit, slack: float = 0.0) -> None:
     """Raise LimitViolated, with effect "none", for a number outside one of the limits; NaN is outside of all.
 
@@ -44,7 +38,7 @@ def check_bounds(name: str, value: object, unit: str | None, *limits: SignalLimi
     """
     if not isinstance(value, (int, float)):
         return
-    least, most = max(one.min for one in limits), min(one.max for one in limits)
+    least, most = _narrowest(limits)
     if not least - slack <= value <= most + slack:
         bounds = f"{least:g} to {most:g}{f' {unit}' if unit else ''}"
         data = {"signal": name, "value": value, "min": least, "max": most, "unit": unit, "effect": "none"}
@@ -52,6 +46,13 @@ def check_bounds(name: str, value: object, unit: str | None, *limits: SignalLimi
             f"signal {name} = {value:g} is outside of {bounds}",
             data={key: None if one in (inf, -inf) else one for key, one in data.items()},
         )
+
+
+def _narrowest(limits: Iterable[SignalLimit]) -> tuple[float, float]:
+    """Return the greatest `min` and the least `max`, infinite where there is none."""
+    bounds = [(one.min, one.max) for one in limits]
+    least = max((low for low, _ in bounds if low is not None), default=-inf)
+    return least, min((high for _, high in bounds if high is not None), default=inf)
 
 
 @define(eq=False)
@@ -227,10 +228,34 @@ class CanDatabase:
 
     def _bounds(self, name: str, signal: Any) -> tuple[SignalLimit, ...]:
         of_file = SignalLimit(
-            -inf if signal.minimum is None else float(signal.minimum),
-            inf if signal.maximum is None else float(signal.maximum),
+            None if signal.minimum is None else float(signal.minimum),
+            None if signal.maximum is None else float(signal.maximum),
         )
         return (of_file, self.limits.get(name, SignalLimit()))
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+    #
+    # `check` compares a frame with no other one. The bus compares the values of a signal with the one sent before
+    # (`hearth.actors.bus.signals`); here is what it needs for that.
+
+    def stepped(self) -> list[SignalSpec]:
+        """Return the signals whose steps the profile limits; the output of each is "MESSAGE.SIGNAL"."""
+        return [self._stepped(name, limit) for name, limit in self.limits.items() if limit.stepped]
+
+    def _stepped(self, name: str, limit: SignalLimit) -> SignalSpec:
+        message, _, signal = name.partition(".")
+        unit = self.message(message).get_signal_by_name(signal).unit or ""
+        steps = evolve(limit, min=None, max=None)
+        return SignalSpec(name, "signal", name, f"can {self.bus}, signal {name}", unit, steps)
+
+    def values_of(self, frame: Frame) -> dict[str, float]:
+        """Return the values of a frame's signals by "MESSAGE.SIGNAL", none if its message is not in the file."""
+        self._loaded()
+        message = self._by_key.get(frame.key)
+        if message is None or frame.remote:
+            return {}
+        values = self._values(message, frame.data) or {}
+        return {f"{message.name}.{signal}": value for signal, value in values.items()}
 
     # --- for hw.can.list --------------------------------------------------------------------------------------------
 
@@ -255,12 +280,14 @@ class CanDatabase:
 
     def _signal_json(self, message: str, signal: Any) -> dict[str, Any]:
         of_file, of_profile = self._bounds(f"{message}.{signal.name}", signal)
-        least, most = max(of_file.min, of_profile.min), min(of_file.max, of_profile.max)
+        least, most = _narrowest((of_file, of_profile))
         entry = {
             "signal": signal.name,
             "unit": signal.unit,
             "min": None if least == -inf else least,
             "max": None if most == inf else most,
+            "max_step": of_profile.max_step,
+            "slew_per_s": of_profile.slew_per_s,
             "choices": {str(name): int(value) for value, name in (signal.choices or {}).items()} or None,
             "multiplexer": signal.is_multiplexer or None,
             "multiplexed_by": signal.multiplexer_ids,

@@ -56,13 +56,15 @@ def _shortest(number: float) -> float:
 class ModbusRegister(Register):
     """A named value of a device: `reg` is its address on the wire, from 0, in its `table`.
 
-    `order` is that of its words. `sensor` is the name under which it is also a sensor of the board.
+    `order` is that of its words. `sensor` is the name under which it is also a sensor of the board. `safe` is the value
+    that it gets when the session that has written it ends, and when the daemon is halted; None: it keeps its value.
     """
 
     table: ModbusTable = "holding"
     type: ValueType = "u16"
     sensor: str | None = None
     note: str | None = None
+    safe: bool | float | None = None
     width: Literal[8, 16, 24, 32] = field(
         init=False, default=Factory(lambda register: 16 * register.size, takes_self=True)
     )
@@ -103,6 +105,11 @@ class ModbusRegister(Register):
         words = struct.unpack(f">{self.size}H", data)
         return words if self.order == "big" else words[::-1]
 
+    def encode(self, value: bool | float) -> tuple[int, ...]:
+        """Return the values of its addresses for a value in its unit. Raises OverflowError and struct.error."""
+        number = value / self.scale if self.scale != 1 else value
+        return self.values(number if self.type == "f32" else round(number))
+
     def shown(self, values: Sequence[int]) -> bool | float | None:
         """Return its value for a caller: true or false, or a number in its unit; None for NaN and the infinities."""
         number = self.number(values)
@@ -126,7 +133,11 @@ class ModbusRegister(Register):
         optional = {
             key: getattr(self, key) for key in ("unit", "min", "max", "max_step", "slew_per_s", "sensor", "note")
         }
-        optional |= {"scale": self.scale if self.scale != 1 else None, "order": self.order if self.size > 1 else None}
+        optional |= {
+            "safe": self.safe,
+            "scale": self.scale if self.scale != 1 else None,
+            "order": self.order if self.size > 1 else None,
+        }
         return {**entry, "access": self.access, **{key: value for key, value in optional.items() if value is not None}}
 
 

@@ -41,6 +41,11 @@ class SignalLimit:
     max_step: Positive | None = None
     slew_per_s: Positive | None = None
 
+    @property
+    def stepped(self) -> bool:
+        """True if a value is compared with the one before it."""
+        return self.max_step is not None or self.slew_per_s is not None
+
     def to_json(self) -> dict[str, float]:
         """Return the limits that there are."""
         return asdict(self, filter=lambda _attribute, value: value is not None)

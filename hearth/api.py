@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
     from hearth.hcp.messages import Artifact, ErrorCode, ErrorDetails, ExecutionSummary, State, TaskAccepted
     from hearth.namespaces import (
+        CanNamespace,
         FilesNamespace,
         GpioNamespace,
         I2cNamespace,
+        ModbusNamespace,
         PwmNamespace,
         SensorsNamespace,
         SpiNamespace,
@@ -332,6 +334,16 @@ class Session(Protocol):
     @property
     def spi(self) -> SpiNamespace:
         """SPI devices: `await session.spi.transfer("FLASH", command)` returns as many bytes."""
+        ...
+
+    @property
+    def can(self) -> CanNamespace:
+        """CAN buses: `await session.can.read("can0")`, `session.can.send("can0", "FAN_COMMAND", {"Speed": 40})`."""
+        ...
+
+    @property
+    def modbus(self) -> ModbusNamespace:
+        """Modbus devices: `await session.modbus.read("FAN", "speed")`, `session.modbus.write("FAN", "speed", 12.5)`."""
         ...
 
     @property

@@ -22,8 +22,8 @@ not asked for a level that is the output's safe state. The limits of the board p
 output is the offset of a GPIO line, with the levels 0, 1 and "input"; the address of an I2C device, with the messages
 as its level, or address and register of one that lists its registers, with the number to write; "data" of an SPI
 device, or as on I2C its registers, with address 0; the number of a PWM channel, with a value in its unit or "off";
-"data" and "lines" of a serial port; the identifier of a CAN frame; or a Modbus register (unit, table and address), with
-the number to write.
+"data" and "lines" of a serial port; the identifier of a CAN frame, or the name of a signal whose steps are limited; or
+a Modbus register (unit, table and address), with the number to write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 import trio
 from attrs import define, field
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from hearth.actors.bus.queue import Ticket
     from hearth.drivers.base import Driver
     from hearth.drivers.boards import Board
-    from hearth.drivers.can import CanDriver, Frame
+    from hearth.drivers.can import CanBase, CanDriver, Frame
+    from hearth.drivers.dbc import CanDatabase
     from hearth.drivers.gpio import GpioDriver, LineState
     from hearth.drivers.i2c import I2cDriver, Message, Outcome, RegWidth
     from hearth.drivers.modbus import ModbusDriver
@@ -236,7 +237,11 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
             return BusGuard(bus_id, driver, safe=values, kept=kept, signals=signals)
     for line in board.profile.modbus if kind == "modbus" else ():
         if line.line == name:
-            return BusGuard(bus_id, driver, registers=ModbusLimits(line))
+            limits = ModbusLimits(line)
+            return BusGuard(bus_id, driver, safe=limits.safe, registers=limits)
+    for can in board.profile.cans if kind == "can" else ():
+        if can.bus == name and any(limit.stepped for limit in can.limits.values()):
+            return BusGuard(bus_id, driver, signals=SignalLimits(bus_id, _database(driver).stepped()))
     for spec in board.profile.i2c if kind == "i2c" else ():
         if str(spec.bus) == name and any(device.registers for device in spec.devices):
             return BusGuard(bus_id, driver, registers=RegisterLimits(spec.bus, spec.devices))
@@ -270,7 +275,9 @@ class _GuardedOutputs(_GuardedDriver):
         for report in reports:
             if "safe" in report:
                 output = reported_output(report)
-                (self._failed if "error" in report else self._drove)(output, report["safe"])
+                # A register's report has the value in its unit, and the guard the number that is written.
+                level = self._guard.safe.get(output, report["safe"])
+                (self._failed if "error" in report else self._drove)(output, level)
                 if (claim := self._guard.claims.get(output)) is not None:
                     claim.made_safe(output)
         return reports
@@ -471,21 +478,53 @@ class _GuardedUart(_GuardedDriver):
 
 
 class _GuardedCan(_GuardedDriver):
+    """A CAN interface. The steps of a signal are counted from the last frame that was sent for certain."""
+
     _driver: CanDriver
 
-    def send(self, frame: Frame, **more: Any) -> Coroutine[Any, Any, Any]:
-        self._guard.check(frame.key, frame)
-        return self._driver.send(frame, **more)
+    async def send(self, frame: Frame, **more: Any) -> None:
+        guard, values = self._guard, self._stepped(frame)
+        guard.check(frame.key, frame)
+        for signal, value in values.items():
+            guard.check(signal, value)
+        await self._driver.send(frame, **more)
+        for signal, value in values.items():
+            guard.note(signal, value)
+
+    def _stepped(self, frame: Frame) -> dict[str, float]:
+        if self._guard.signals is None:
+            return {}
+        database = _database(self._driver)
+        # The bounds first, which the driver checks as well: a value that is no number has no distance to another.
+        database.check(frame)
+        return database.values_of(frame)
 
     def isotp(self, tx: int, rx: int, data: bytes, **more: Any) -> Coroutine[Any, Any, Any]:
         self._guard.check(tx, data)
         return self._driver.isotp(tx, rx, data, **more)
 
 
-class _GuardedModbus(_GuardedDriver):
-    """Its limits say what a request may read and write, so it asks them about both."""
+def _database(driver: Driver) -> CanDatabase:
+    """Return the messages of a board's bus, which its driver has as its rules."""
+    return cast("CanDatabase", cast("CanBase", driver).rules)
+
+
+class _GuardedModbus(_GuardedOutputs):
+    """Its limits say what a request may read and write, so it asks them about both. It keeps no `levels`."""
 
     _driver: ModbusDriver
+
+    async def make_safe(self, outputs: Iterable[Hashable]) -> Any:
+        return self._noted(await self._driver.make_safe(outputs))
+
+    async def halt(self, outputs: Iterable[Hashable]) -> Any:
+        return self._noted(await self._driver.halt(outputs))
+
+    def _drove(self, output: Any, level: Any) -> None:
+        self._guard.note(output, level)
+
+    def _failed(self, output: Any, level: Any, error: BaseException | None = None) -> None:
+        self._guard.failed(output, level, error)
 
     async def read(self, unit: int, table: ModbusTable, reg: int, count: int) -> tuple[int, ...]:
         values = await self._driver.read(unit, table, reg, count)

@@ -35,6 +35,16 @@ class ModbusLimits(RegisterLimits):
             for register in device.registers
         }
 
+    @property
+    def safe(self) -> dict[Hashable, float]:
+        """Return the number of each register that has a safe value."""
+        found: dict[Hashable, float] = {}
+        for output, register in self._registers.items():
+            spec = cast("ModbusRegister", register.spec)
+            if spec.safe is not None:
+                found[output] = spec.number(spec.encode(spec.safe))
+        return found
+
     def numbers(
         self, unit: int, table: ModbusTable, reg: int, values: Sequence[int], *, write: bool = False
     ) -> Iterator[tuple[Hashable, float]]:

@@ -167,9 +167,10 @@ class SignalLimits:
 
     def _beyond(self, spec: SignalSpec, level: float, limit: str, wait: float | None) -> LimitViolated:
         bound = getattr(spec.limit, limit)
-        how = f"{level:g} {spec.unit} is beyond"
+        wanted = f"{level:g} {spec.unit}".rstrip()
+        how = f"{wanted} is beyond"
         if limit in ("max_step", "slew_per_s"):
-            how = f"from {self._values[spec.output].value:g} to {level:g} {spec.unit} exceeds"
+            how = f"from {self._values[spec.output].value:g} to {wanted} exceeds"
         text = f"{how} {limit} = {bound:g}"
         data = {"bus": self._bus, spec.key: spec.name, "limit": limit, "allowed": bound, "unit": spec.unit}
         if wait is not None:

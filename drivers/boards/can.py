@@ -14,8 +14,9 @@ from attrs import evolve, field, frozen
 
 from hearth.drivers.base import Style
 from hearth.drivers.can import MAX_EXTENDED, MAX_STANDARD, QUEUE, Filter, Scope
-from hearth.drivers.dbc import CanDatabase, SignalLimit
-from hearth.fields import ANY_NUMBER, Choice, Flag, Integer, ListOf, Text
+from hearth.drivers.dbc import CanDatabase
+from hearth.drivers.signals import SignalLimit
+from hearth.fields import Choice, Flag, Integer, ListOf, Text, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +101,7 @@ def _filter(entry: Table) -> Filter:
 
 def _limit(name: str, entry: Table) -> SignalLimit | None:
     details = entry.table("limit")
-    values = details.given({"min": ANY_NUMBER, "max": ANY_NUMBER})
+    values = details.given(SignalLimit)
     details.done()
     entry.done()
     if "." not in name:
@@ -108,10 +109,10 @@ def _limit(name: str, entry: Table) -> SignalLimit | None:
     if not entry.ok:
         return None
     if not values:
-        details.fault("", "no limit; give min or max, or leave it out")
+        details.fault("", f"no limit; give one of {', '.join(kinds_of(SignalLimit))}, or leave it out")
         return None
     limit = SignalLimit(**values)
-    if limit.min > limit.max:
+    if limit.min is not None and limit.max is not None and limit.min > limit.max:
         details.fault("min", f"{limit.min:g} is greater than max = {limit.max:g}; exchange them")
     return limit
 

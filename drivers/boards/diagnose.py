@@ -3,7 +3,7 @@
 It gathers JSON objects for `hearth doctor`, which judges them: the devices and their users, missing permissions, the
 fit of a profile, and the gaps in its physical safety; and the confinement that this kernel offers, that a daemon would
 use, and that a running one has. It changes nothing, claims nothing, transfers nothing on a bus, puts nothing in force,
-opens no device but as a plan does, and raises for nothing that it finds.
+opens no device but as a plan does, connects to no address but the profile's, and raises for nothing that it finds.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from hearth.drivers.boards.generic import (
     spi_reason,
     survey,
 )
+from hearth.drivers.boards.modbus import unreachable
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.linux.device_users import HEARTHD, find_holders
 from hearth.drivers.sandbox import landlock
@@ -106,6 +107,8 @@ def mismatches(
         if spec.driver != "sim":
             yield from _pwm_mismatches(f"pwm[{index}]", spec, found.pwm)
     for key, *problem in can_problems(profile.cans, found.cans):
+        yield ProfileProblem(key, "fail", *problem)
+    for key, *problem in unreachable(profile.modbus, machine.proc):
         yield ProfileProblem(key, "fail", *problem)
     yield from _spi_mismatches(profile, found.spi)
     for entry in survey(profile, found, holders).undriven:

@@ -1,11 +1,21 @@
 """The table `[[modbus]]` of a board profile: lines, the devices on them, and their registers; and registers as sensors.
 
-It reads one line with its faults, and makes its driver; `profile` reads the whole document.
+It reads one line with its faults, makes its driver, and tries its address for `hearth doctor`; `profile` reads the
+whole document.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from contextlib import ExitStack
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from attrs import field, frozen
@@ -16,11 +26,11 @@ from hearth.drivers.modbus import BROADCAST, LAST_REG, ModbusDevice, ModbusRegis
 from hearth.drivers.modbus_codec import BITS
 from hearth.drivers.uart import UartSettings
 from hearth.errors import DeviceError
-from hearth.fields import Choice, Fault, Integer, Number, Table, Text, kinds_of
+from hearth.fields import ANY_NUMBER, Choice, Fault, FieldType, Integer, Number, Table, Text, kinds_of
 from hearth.tools import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from hearth.drivers.base import Driver
     from hearth.drivers.modbus import ModbusDriver
@@ -33,6 +43,24 @@ _UNIT: Final = Integer(0, 255)
 _REG: Final = Integer(0, LAST_REG)
 LAST_SERIAL_UNIT: Final = 247
 SLOWEST_BAUD: Final = 300
+
+
+class _RegisterValue(FieldType):
+    """A value of a register: a number in its unit, or true or false."""
+
+    expected = "a number in the unit of the register, or true or false"
+    example = "0"
+
+    def read(self, raw: object) -> bool | float:
+        """Return the value unchanged."""
+        if isinstance(raw, bool):
+            return raw
+        if not isinstance(raw, (int, float)):
+            raise self.wrong(raw)
+        return ANY_NUMBER.read(raw)
+
+
+_VALUE: Final = _RegisterValue()
 
 
 @frozen
@@ -220,8 +248,9 @@ def _device(entry: Table, *, broadcast: bool) -> ModbusDevice:
 def _register(table: Table) -> ModbusRegister:
     """Read one register, and refuse limits by which nothing could be written to it."""
     name, reg = table.take("name", _NAME), table.take("reg", _REG)
-    kinds = {key: kind for key, kind in kinds_of(ModbusRegister).items() if key not in ("width", "signed", "name")}
-    values = table.given(kinds)
+    others = ("width", "signed", "name", "safe")
+    kinds = {key: kind for key, kind in kinds_of(ModbusRegister).items() if key not in others}
+    values = table.given(kinds) | table.given({"safe": _VALUE})
     table.done()
     if not table.ok:
         return ModbusRegister(0)
@@ -236,7 +265,26 @@ def _register(table: Table) -> ModbusRegister:
         table.fault("reg", f"its {register.size} registers end beyond {LAST_REG}")
     if table.ok:
         _check_limits(table, register, values)
+        if register.safe is not None:
+            _check_safe(table, register, register.safe)
     return register
+
+
+def _check_safe(table: Table, register: ModbusRegister, safe: bool | float) -> None:
+    if register.access == "r":
+        table.fault("safe", 'a register with access = "r" is never written, so it has no safe value')
+        return
+    if (register.type == "bool") != isinstance(safe, bool):
+        table.fault("safe", f"expected {'true or false' if register.type == 'bool' else 'a number'}, got {show(safe)}")
+        return
+    low, high = register.raw_bounds
+    try:
+        fits = low <= register.number(register.encode(safe)) <= high
+    except (OverflowError, struct.error):
+        fits = False
+    if not fits:
+        has = f"{low * register.scale:g} to {high * register.scale:g}"
+        table.fault("safe", f"{show(safe)} is beyond what may be written, {has}")
 
 
 def _check_limits(table: Table, register: ModbusRegister, values: dict[str, Any]) -> None:
@@ -292,3 +340,74 @@ def check_lines(top: Table, lines: Sequence[ModbusSpec], ports: Iterable[str | N
             other = taken.setdefault((kind, value), key)
             if value is not None and other != key:
                 top.faults.append(Fault(key, f"{show(value)} is taken by {other}"))
+
+
+# --- for hearth doctor ------------------------------------------------------------------------------------------------
+
+REACHED_WITHIN_S: Final = 2.0
+"""Seconds for the connections of all lines together."""
+_ESTABLISHED: Final = "01"
+
+
+def unreachable(
+    lines: Sequence[ModbusSpec], proc: Path = Path("/proc"), *, within_s: float = REACHED_WITHIN_S
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the key, the problem and the cure of each line over TCP whose address takes no connection.
+
+    A connection is made and ended, with nothing sent. A device may have only one at a time: where this machine is
+    connected to it already, as a daemon is, no other one is made.
+    """
+    wanted = {
+        f"modbus[{index}].host": (spec.host, spec.tcp_port)
+        for index, spec in enumerate(lines)
+        if spec.driver == "tcp" and spec.host is not None and not _connected(spec.host, spec.tcp_port, proc)
+    }
+    for key, number in _refused(wanted, within_s).items():
+        host, port = wanted[key]
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if number == errno.ECONNREFUSED:
+            told = f"nothing listens at {where}"
+            yield key, told, "is Modbus TCP switched on in the device, and is `tcp_port` right?"
+        elif number == errno.ETIMEDOUT:
+            told = f"{where} does not answer within {within_s:g} s"
+            yield key, told, f"is the device on, and no firewall between? `ping {host}` tells whether it is there"
+        else:
+            told = f"there is no way to {where}: {os.strerror(number)}"
+            yield key, told, f"is the network up? `ip route get {host}` shows the way"
+
+
+def _refused(wanted: Mapping[str, tuple[str, int]], within_s: float) -> dict[str, int]:
+    """Connect to all addresses at the same time; return the error of each that takes no connection."""
+    refused: dict[str, int] = {}
+    deadline = time.monotonic() + within_s
+    with ExitStack() as stack:
+        poll, waiting = select.poll(), {}
+        for key, address in wanted.items():
+            made = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET))
+            made.setblocking(False)
+            number = made.connect_ex(address)
+            if number == errno.EINPROGRESS:
+                poll.register(made, select.POLLOUT)
+                waiting[made.fileno()] = key, made
+            elif number:
+                refused[key] = number
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poll.poll(1000 * left):
+                poll.unregister(fd)
+                key, made = waiting.pop(fd)
+                if number := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    refused[key] = number
+        refused |= {key: errno.ETIMEDOUT for key, _ in waiting.values()}
+    return refused
+
+
+def _connected(host: str, port: int, proc: Path) -> bool:
+    """Return True if a process of this machine has a connection to an address."""
+    packed = ip_address(host).packed
+    words = (int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4))
+    remote = "".join(f"{word:08X}" for word in words) + f":{port:04X}"
+    try:
+        lines = (proc / "net" / ("tcp" if len(packed) == 4 else "tcp6")).read_text("ascii").splitlines()
+    except OSError:
+        return False
+    return any(line.split()[2:4] == [remote, _ESTABLISHED] for line in lines)

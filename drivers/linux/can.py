@@ -13,7 +13,7 @@ import fcntl
 import socket
 import struct
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,33 +92,28 @@ class LinuxCan(CanBase):
 
     def open(self) -> None:
         """Open and bind both sockets. Raises DeviceError: no such interface, down, bus off, no CAN FD, no CAN."""
-        rx = self._socket(socket.SOCK_RAW, socket.CAN_RAW)
-        try:
-            self._check_interface(rx)
-            rx.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-            rx.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMP, 1)
-            rx.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
-            rx.setsockopt(socket.SOL_CAN_RAW, _ERR_FILTER, MAX_EXTENDED)
-            if self._filters:
-                rx.setsockopt(socket.SOL_CAN_RAW, socket.CAN_RAW_FILTER, b"".join(map(_kernel_filter, self._filters)))
-            self._bind(rx)
-            tx = self._socket(socket.SOCK_RAW, socket.CAN_RAW)
-        except BaseException:
-            rx.close()
-            raise
-        try:
-            tx.setsockopt(socket.SOL_CAN_RAW, socket.CAN_RAW_FILTER, b"")
-            tx.setsockopt(socket.SOL_CAN_RAW, socket.CAN_RAW_RECV_OWN_MSGS, 1)
-            self._bind(tx)
-        except BaseException:
-            rx.close()
-            tx.close()
-            raise
-        self._rx, self._tx = rx, tx
+        self._rx, self._tx = self.open_sockets()
         self._sent.clear()
         self._lost_before = self.queue.kernel_lost
         self.state = "error-active"
         self.queue.reopen()
+
+    def open_sockets(self) -> tuple[socket.socket, socket.socket]:
+        """Return a socket to receive with, and one to send with. Raises DeviceError, as `open`."""
+        with ExitStack() as undo:
+            rx = undo.enter_context(self._socket(socket.SOCK_RAW, socket.CAN_RAW))
+            self._check_interface(rx)
+            prepare(rx)
+            rx.setsockopt(socket.SOL_CAN_RAW, _ERR_FILTER, MAX_EXTENDED)
+            if self._filters:
+                rx.setsockopt(socket.SOL_CAN_RAW, socket.CAN_RAW_FILTER, b"".join(map(_kernel_filter, self._filters)))
+            self._bind(rx)
+            tx = undo.enter_context(self._socket(socket.SOCK_RAW, socket.CAN_RAW))
+            tx.setsockopt(socket.SOL_CAN_RAW, socket.CAN_RAW_FILTER, b"")
+            tx.setsockopt(socket.SOL_CAN_RAW, socket.CAN_RAW_RECV_OWN_MSGS, 1)
+            self._bind(tx)
+            undo.pop_all()
+        return rx, tx
 
     def _socket(self, kind: int, protocol: int) -> socket.socket:
         try:
@@ -361,6 +356,13 @@ class LinuxCan(CanBase):
     def describe(self) -> Mapping[str, Any]:
         """Return the interface, its state, and its counts of errors and of frames."""
         return self._described(driver="socketcan", interface=self.interface, fd=self._fd)
+
+
+def prepare(rx: socket.socket) -> None:
+    """Give a socket room for frames, and let it say when each has come and how many it had to drop."""
+    rx.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+    rx.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMP, 1)
+    rx.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
 
 
 def up_command(interface: str, bitrate: int | None, *, fd: bool) -> str:

@@ -49,6 +49,12 @@ class _Target:
         serial = self.spec.driver != "tcp"
         return all("r" in one.access for one in self.registers) and not (serial and self.device.unit == BROADCAST)
 
+    @property
+    def output(self) -> tuple[int, ModbusTable, int] | None:
+        """Return its name on the bus, if it goes to a safe value when the session ends."""
+        ends = any(one.safe is not None for one in self.registers)
+        return (self.device.unit, self.table, self.reg) if ends else None
+
     def use(self) -> Use:
         return self.spec.use(self.device, raw=not self.registers)
 
@@ -75,9 +81,8 @@ class _Target:
             if not (float(value).is_integer() and 0 <= value <= 0xFFFF):
                 raise wrong("/value", f"expected an integer from 0 to {0xFFFF}, got {value!r}")
             return (int(value),)
-        number = value / register.scale if register.scale != 1 else value
         try:
-            return register.values(number if kind == "f32" else round(number))
+            return register.encode(value)
         except (OverflowError, struct.error):
             low, high = (bound * register.scale for bound in register.unlimited().raw_bounds)
             holds = f"type {kind!r} with scale {register.scale:g} holds {low:g} to {high:g}"
@@ -164,7 +169,7 @@ class _Modbus:
                 former = await driver.read(unit, target.table, target.reg, target.size)
             await driver.write(unit, target.table, target.reg, values)
 
-        await ctx.transact(op, limit_ms=self._limit_ms(target, 2))
+        await ctx.transact(op, limit_ms=self._limit_ms(target, 2), drives=target.output)
         (entry,) = target.entries(values)
         result = {"device": target.device.name, "table": target.table, **entry}
         if ctx.clamped:
@@ -176,7 +181,9 @@ class _Modbus:
         back = former
         (shown,) = target.entries(back)
         what = f"modbus.write {target.device.name} {entry.get('name', target.reg)} back to {shown['value']}"
-        return Done(result, Undo(lambda driver: driver.write(unit, target.table, target.reg, back), what))
+        return Done(
+            result, Undo(lambda driver: driver.write(unit, target.table, target.reg, back), what, target.output)
+        )
 
     def drives(self, args: Args) -> Sequence[Drive]:
         """Return the registers that a write drives."""
@@ -301,7 +308,8 @@ def modbus_tools(board: Board) -> list[Tool]:
                 "Write a register of a Modbus device that the board's profile declares, in its unit. The former value "
                 "is read first where the register can be read, for rollback. A number between two steps of the "
                 "register is rounded; `value` in the result is what was written. If the answer is lost, the error "
-                "has effect unknown: read the register back. The register keeps its value when the session ends."
+                "has effect unknown: read the register back. When the session ends the register keeps its value, or "
+                "gets its `safe` value if hw.modbus.list shows one."
             ),
             params_schema=schemas.args(
                 {

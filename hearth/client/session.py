@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from hearth.api import HaltStatus
     from hearth.client.events import Following, WholeFollowing
     from hearth.namespaces import (
+        CanNamespace,
         FilesNamespace,
         GpioNamespace,
         I2cNamespace,
+        ModbusNamespace,
         PwmNamespace,
         SensorsNamespace,
         SpiNamespace,
@@ -216,6 +218,20 @@ class WithNamespaces(ABC):
         from hearth.namespaces import SpiNamespace
 
         return SpiNamespace(self)
+
+    @property
+    def can(self) -> CanNamespace:
+        """See hearth.api.Session."""
+        from hearth.namespaces import CanNamespace
+
+        return CanNamespace(self)
+
+    @property
+    def modbus(self) -> ModbusNamespace:
+        """See hearth.api.Session."""
+        from hearth.namespaces import ModbusNamespace
+
+        return ModbusNamespace(self)
 
     @property
     def files(self) -> FilesNamespace:

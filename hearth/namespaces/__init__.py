@@ -12,7 +12,7 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from hearth.errors import CarrierError
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview"
+ModbusTable: TypeAlias = Literal["coil", "discrete", "input", "holding"]
 FileType: TypeAlias = Literal["file", "directory", "symlink", "fifo", "socket", "device", "unknown"]
 
 
@@ -89,6 +90,74 @@ class PwmReading:
     period_us: float
     angle: float | None = None
     """Of a servo, in degrees: what it was told; None if it is off, and of a channel without a servo."""
+
+
+@frozen
+class CanSignal:
+    """The value of a signal in its unit, with the name of its choice where its DBC file gives the value one."""
+
+    value: float
+    unit: str | None = None
+    name: str | None = None
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+@frozen(kw_only=True)
+class CanFrame:
+    """A CAN frame, or a report of the interface about an error: then `error` says which ones, and `id` is empty.
+
+    `id` is in hex, with three digits for 11 bits ("0x123") and eight for 29 bits; all methods take it as it is.
+    """
+
+    id: str
+    data: bytes = b""
+    message: str | None = None
+    """Its name in the DBC file of the bus; then `signals` has its values."""
+    signals: Mapping[str, CanSignal] = field(factory=dict)
+    timestamp_us: int | None = None
+    """Microseconds since 1970 at which it was received; None for one that was sent."""
+    fd: bool = False
+    bitrate_switch: bool = False
+    remote: bool = False
+    error: Sequence[str] = ()
+
+
+class CanFrames(tuple[CanFrame, ...]):  # noqa: SLOT001  subclasses of tuple have none that are not empty
+    """Frames in the order in which they came."""
+
+    timed_out: bool
+    """True if the time was over before there were as many as requested."""
+    lost: int
+    """Frames that were lost before these: this session read too late, or the kernel's buffer was full."""
+
+    def __new__(cls, frames: Iterable[CanFrame], *, timed_out: bool = False, lost: int = 0) -> Self:
+        """Return these frames."""
+        made = super().__new__(cls, frames)
+        made.timed_out, made.lost = timed_out, lost
+        return made
+
+
+@frozen
+class CanWatched:
+    """The end of a watch: the number of frames seen and lost, and the newest frame of each identifier."""
+
+    seen: int
+    lost: int
+    timed_out: bool
+    latest: Sequence[CanFrame]
+
+
+@frozen
+class ModbusReading:
+    """The value of a Modbus register in its unit; None if the device says that it has none."""
+
+    register: int
+    """Its address on the wire, from 0."""
+    value: bool | float | None
+    name: str | None = None
+    unit: str | None = None
 
 
 @frozen
@@ -315,6 +384,147 @@ class SpiNamespace(Namespace):
         return result.number("value")
 
 
+class CanNamespace(Namespace):
+    """CAN buses, by their names.
+
+    An identifier is a number, or hex with three digits for 11 bits and eight for 29 bits. A message is one of the bus's
+    DBC file. A signal's value is a number in its unit, the name of a choice, or `{"value": …, "unit": …}`.
+    """
+
+    __slots__ = ()
+
+    async def send(
+        self,
+        bus: str,
+        message: str | None = None,
+        signals: Mapping[str, Any] | None = None,
+        *,
+        ident: int | str | None = None,
+        data: Bytes | None = None,
+        fd: bool | None = None,
+        bitrate_switch: bool | None = None,
+        timeout_ms: int | None = None,
+    ) -> CanFrame:
+        """Send a `message` with its `signals`, or `data` with an identifier; return the frame as it was sent.
+
+        Raises LimitViolated for a value out of its bounds, and TimedOut if no node has acknowledged the frame in time.
+        """
+        given = None if data is None else _base64(data)
+        result = await self._run(
+            "can.send",
+            bus=bus,
+            message=message,
+            signals=None if signals is None else dict(signals),
+            id=ident,
+            data=given,
+            fd=fd,
+            bitrate_switch=bitrate_switch,
+            timeout_ms=timeout_ms,
+        )
+        return result.frame()
+
+    async def read(
+        self,
+        bus: str,
+        *,
+        only: Iterable[int | str] | None = None,
+        count: int = 1,
+        timeout_ms: int | None = None,
+        errors: bool | None = None,
+    ) -> CanFrames:
+        """Return `count` frames that have come since this session's last read, and wait for more if need be.
+
+        `only` has identifiers, names of messages, or patterns over names ("ENGINE_*"). There are fewer frames if
+        `timeout_ms` (default: 1000) is over first. `errors` adds what the interface reports.
+        """
+        wanted = None if only is None else [*only]
+        result = await self._run("can.read", bus=bus, filter=wanted, count=count, timeout_ms=timeout_ms, errors=errors)
+        frames = [one.frame() for one in result.objects("frames")]
+        return CanFrames(frames, timed_out=result.member("timed_out", bool), lost=result.member("lost", int))
+
+    async def watch(
+        self,
+        bus: str,
+        *,
+        only: Iterable[int | str] | None = None,
+        count: int | None = None,
+        timeout_ms: int | None = None,
+        errors: bool | None = None,
+    ) -> CanWatched:
+        """Wait for `count` frames from now on (default: 256), at most `timeout_ms`; takes nothing from `read`.
+
+        All frames are in the progress events of a task with a `can.watch` step (`session.submit`).
+        """
+        wanted = None if only is None else [*only]
+        result = await self._run("can.watch", bus=bus, filter=wanted, count=count, timeout_ms=timeout_ms, errors=errors)
+        latest = [one.frame() for one in result.objects("latest")]
+        return CanWatched(
+            result.member("seen", int), result.member("lost", int), result.member("timed_out", bool), latest
+        )
+
+    async def isotp(
+        self,
+        bus: str,
+        tx: int | str,
+        rx: int | str,
+        data: Bytes,
+        *,
+        padding: int | None = None,
+        fd: bool | None = None,
+        timeout_ms: int | None = None,
+    ) -> Received:
+        """Send an ISO-TP message of 1 to 4095 bytes to the identifier `tx`, and return the answer from `rx`.
+
+        Running into `timeout_ms` is no failure: the answer is empty then, and `timed_out` is True.
+        """
+        result = await self._run(
+            "can.isotp", bus=bus, tx=tx, rx=rx, data=_base64(data), padding=padding, fd=fd, timeout_ms=timeout_ms
+        )
+        return result.received()
+
+
+class ModbusNamespace(Namespace):
+    """Modbus devices, by their names. `register` is the name of a register, or its address in `table`."""
+
+    __slots__ = ()
+
+    async def read(self, device: str, register: int | str, *, table: ModbusTable | None = None) -> bool | float | None:
+        """Return the value of a register in its unit; None if the device says that it has none."""
+        result = await self._run("modbus.read", device=device, table=table, **_register(register))
+        return result.register_value()
+
+    async def read_many(
+        self, device: str, register: int | str, count: int, *, table: ModbusTable | None = None
+    ) -> Sequence[ModbusReading]:
+        """Return the values of `count` registers that follow each other, by one request."""
+        result = await self._run("modbus.read", device=device, table=table, count=count, **_register(register))
+        # A row of one register has no list.
+        rows = [result] if result.get("values") is None else result.objects("values")
+        return [
+            ModbusReading(row.member("register", int), row.register_value(), row.get("name"), row.get("unit"))
+            for row in rows
+        ]
+
+    async def write(
+        self,
+        device: str,
+        register: int | str,
+        value: bool | float,
+        *,
+        table: Literal["coil", "holding"] | None = None,
+    ) -> bool | float | None:
+        """Write the nearest value that a register can hold, and return it; it stays when the session ends.
+
+        Raises TimedOut or DeviceError with effect "unknown" when the answer is lost: read the register back.
+        """
+        result = await self._run("modbus.write", device=device, value=value, table=table, **_register(register))
+        return result.register_value()
+
+
+def _register(register: int | str) -> dict[str, int | str]:
+    return {"name" if isinstance(register, str) else "register": register}
+
+
 class FilesNamespace(Namespace):
     """Files on the machine of the daemon. Paths are absolute, beneath a directory that its operator allows."""
 
@@ -408,6 +618,31 @@ class _Result:
         if not isinstance(value, (int, float)):
             raise CarrierError(f"the server answered {self._tool} without {name} (number)")
         return value
+
+    def register_value(self) -> bool | float | None:
+        value = self._values.get("value")
+        if "value" not in self._values or not isinstance(value, (int, float, type(None))):
+            raise CarrierError(f"the server answered {self._tool} without value (number, boolean or null)")
+        return value
+
+    def frame(self) -> CanFrame:
+        error = self.get("error")
+        if error:
+            return CanFrame(id="", error=self.member("error", list), timestamp_us=self.get("timestamp_us"))
+        signals = self.get("signals") or {}
+        return CanFrame(
+            id=self.member("id", str),
+            data=self.data(),
+            message=self.get("message"),
+            signals={name: _Result(self._tool, one).signal() for name, one in signals.items()},
+            timestamp_us=self.get("timestamp_us"),
+            fd=bool(self.get("fd")),
+            bitrate_switch=bool(self.get("bitrate_switch")),
+            remote=bool(self.get("remote")),
+        )
+
+    def signal(self) -> CanSignal:
+        return CanSignal(self.number("value"), self.get("unit"), self.get("name"))
 
     def data(self) -> bytes:
         try:

@@ -160,6 +160,23 @@ class BlockingSpi(Face[namespaces.SpiNamespace]):
     write = _blocking(namespaces.SpiNamespace.write)
 
 
+class BlockingCan(Face[namespaces.CanNamespace]):
+    """CAN buses; see `hearth.namespaces.CanNamespace`."""
+
+    send = _blocking(namespaces.CanNamespace.send)
+    read = _blocking(namespaces.CanNamespace.read)
+    watch = _blocking(namespaces.CanNamespace.watch)
+    isotp = _blocking(namespaces.CanNamespace.isotp)
+
+
+class BlockingModbus(Face[namespaces.ModbusNamespace]):
+    """Modbus devices; see `hearth.namespaces.ModbusNamespace`."""
+
+    read = _blocking(namespaces.ModbusNamespace.read)
+    read_many = _blocking(namespaces.ModbusNamespace.read_many)
+    write = _blocking(namespaces.ModbusNamespace.write)
+
+
 class BlockingFiles(Face[namespaces.FilesNamespace]):
     """Files; see `hearth.namespaces.FilesNamespace`."""
 
@@ -213,6 +230,16 @@ class Session(Face[ClientSession]):
     def spi(self) -> BlockingSpi:
         """SPI devices: `session.spi.transfer("FLASH", command)` returns as many bytes."""
         return BlockingSpi(self._portal, self._inner.spi)
+
+    @property
+    def can(self) -> BlockingCan:
+        """CAN buses: `session.can.send("can0", "FAN_COMMAND", {"Speed": 40})`, `session.can.read("can0")`."""
+        return BlockingCan(self._portal, self._inner.can)
+
+    @property
+    def modbus(self) -> BlockingModbus:
+        """Modbus devices: `session.modbus.read("FAN", "speed")`, `session.modbus.write("FAN", "speed", 12.5)`."""
+        return BlockingModbus(self._portal, self._inner.modbus)
 
     @property
     def files(self) -> BlockingFiles:

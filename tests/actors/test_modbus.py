@@ -397,3 +397,110 @@ async def test_an_interlock_holds_by_a_register_and_opens_when_the_device_falls_
         await trio.sleep(3)
         with pytest.raises(InterlockOpen, match="motor"):
             await opened.run("gpio.set", line="PUMP", value=1)
+
+
+# --- safe values ------------------------------------------------------------------------------------------------------
+
+SAFE = [
+    {"name": "run", "table": "coil", "reg": 0, "safe": False},
+    {"name": "speed", "reg": 0, "scale": 0.1, "unit": "hertz", "min": 0, "max": 50, "max_step": 20, "safe": 2.5},
+    {"name": "open", "reg": 1, "type": "f32", "access": "w", "safe": 0},
+    {"name": "kept", "reg": 3},
+]
+
+
+def safe_content():
+    drives = [{"unit": unit, "name": f"DRIVE{unit}", "registers": SAFE} for unit in (3, 4)]
+    line = {"line": "plant", "driver": "sim", "timeout_ms": 200, "late_ms": 100, "device": drives}
+    return {"name": "b", "description": "a board", "modbus": [line]}
+
+
+@asynccontextmanager
+async def safe_world(**more):
+    async with running(BoardWorld(safe_content(), **more)) as world:
+        world.devices = world.parts.drivers["modbus:plant"].port.devices
+        yield world
+
+
+async def start_drive(session, unit=3):
+    for name, value in (("run", True), ("speed", 20), ("open", 1.5), ("kept", 7)):
+        await session.run("modbus.write", device=f"DRIVE{unit}", name=name, value=value)
+
+
+def memory(world, unit=3):
+    places = (("coil", 0), ("holding", 0), ("holding", 1), ("holding", 3))
+    return [world.devices[unit].memory[place] for place in places]
+
+
+STARTED, STOPPED = [1, 200, 0x3FC0, 7], [0, 25, 0, 7]
+
+
+async def test_registers_with_a_safe_value_get_it_when_the_session_that_wrote_them_ends():
+    async with safe_world() as world, world.sessions().open_session() as other:
+        async with world.sessions().open_session() as session:
+            await start_drive(session)
+            await start_drive(other, unit=4)
+            assert memory(world) == memory(world, 4) == STARTED
+        assert memory(world) == STOPPED, "also beyond max_step: safety comes first"
+        assert memory(world, 4) == STARTED, "another session's"
+        (closed,) = [one for one in world.records() if one["event"] == "session.close"]
+        assert [(one["name"], one["safe"]) for one in closed["safe"]] == [
+            ("run", False), ("speed", 2.5), ("open", 0),
+        ]  # fmt: skip
+        # The limit of steps counts from the safe value.
+        with pytest.raises(LimitViolated, match="max_step"):
+            await other.run("modbus.write", device="DRIVE3", name="speed", value=23)
+
+
+async def test_a_register_that_another_session_has_written_since_is_left_to_it():
+    async with safe_world() as world, world.sessions().open_session() as other:
+        async with world.sessions().open_session() as session:
+            await start_drive(session)
+            await other.run("modbus.write", device="DRIVE3", name="speed", value=10)
+        assert memory(world) == [0, 100, 0, 7]
+
+
+async def test_a_halt_brings_registers_to_their_safe_values():
+    async with safe_world() as world, world.sessions().open_session() as session:
+        await start_drive(session)
+        await session.halt("smoke")
+        await trio.sleep(1)
+        assert memory(world) == STOPPED
+
+
+async def test_what_was_written_is_taken_back_and_a_register_that_is_given_back_is_not_made_safe():
+    async with safe_world() as world, world.sessions().open_session() as session:
+        await session.run("modbus.write", device="DRIVE3", name="speed", value=10)
+        steps = [
+            step("modbus.write", device="DRIVE3", name="speed", value=20),
+            step("modbus.write", device="DRIVE3", name="speed", value=50),
+        ]
+        done = await (await session.submit("x", steps, rollback_on_failure=True)).wait()
+        assert (done.status, [one.rolled_back for one in done.steps]) == ("FAILED", [True, None])
+        assert memory(world)[1] == 100
+
+
+async def test_a_device_that_does_not_answer_costs_one_wait_and_the_others_are_made_safe():
+    async with safe_world() as world:
+        async with world.sessions().open_session() as session:
+            await start_drive(session)
+            await start_drive(session, unit=4)
+            world.devices[3].faults.extend(["lost"] * 99)
+            before, began = world.devices[3].requests, trio.current_time()
+        assert world.devices[3].requests == before + 1
+        assert trio.current_time() - began < 1
+        assert memory(world, 4) == STOPPED
+        (closed,) = [one for one in world.records() if one["event"] == "session.close"]
+        told = [(one["device"], one["name"], "error" in one) for one in closed["safe"]]
+        assert told == [("DRIVE3", name, True) for name in ("run", "speed", "open")] + [
+            ("DRIVE4", name, False) for name in ("run", "speed", "open")
+        ]
+
+
+async def test_an_output_of_an_earlier_profile_is_left_alone(autojump_clock):
+    async with safe_world() as world:
+        driver = world.parts.drivers["modbus:plant"]
+        reports = await driver.make_safe([(3, "holding", 3), (9, "coil", 0), "data"])
+        assert [(one["output"], "left alone" in one["note"]) for one in reports] == [
+            ((3, "holding", 3), True), ((9, "coil", 0), True), ("data", True),
+        ]  # fmt: skip

@@ -12,9 +12,9 @@ from support.faces import AsyncioFace, BlockingFace, Loop
 import hearth
 from hearth import namespaces
 from hearth.config.model import Config, FilesConfig
-from hearth.errors import CarrierError, DeviceError
+from hearth.errors import CarrierError, DeviceError, LimitViolated
 
-NAMES = ("gpio", "i2c", "uart", "pwm", "spi", "files", "sensors")
+NAMES = ("gpio", "i2c", "uart", "pwm", "spi", "can", "modbus", "files", "sensors")
 
 
 @pytest.fixture
@@ -83,6 +83,51 @@ async def test_spi_takes_and_returns_bytes_and_the_values_of_registers(session) 
     assert await session.spi.write("MOTOR", "CURRENT", 2.4) == 2.0, "clamped"
 
 
+async def test_can_sends_and_returns_frames_with_their_signals(session) -> None:
+    sent = await session.can.send("can0", "FAN_COMMAND", {"Speed": 40})
+    assert (sent.id, sent.data, sent.message, sent.timestamp_us) == ("0x200", b"\x50", "FAN_COMMAND", None)
+    assert sent.signals == {"Speed": namespaces.CanSignal(40.0, "percent")}
+    (status,) = answered = await session.can.read("can0", only=["FAN_STATUS"], timeout_ms=5000)
+    assert (answered.timed_out, answered.lost) == (False, 0)
+    assert float(status.signals["Rotation"]) == 1200
+    assert status.timestamp_us > 0
+    raw = await session.can.send("can0", ident=0x7F, data=bytearray(b"hearth"))
+    assert (raw.id, raw.data, raw.message, raw.fd) == ("0x07f", b"hearth", None, False)
+    fd = await session.can.send("can0", ident="0x18feca00", data=bytes(12))
+    assert (fd.id, fd.fd, fd.bitrate_switch) == ("0x18feca00", True, True)
+    with pytest.raises(LimitViolated, match="Speed = 140 is outside of 0 to 100"):
+        await session.can.send("can0", "FAN_COMMAND", {"Speed": 140})
+    nothing = await session.can.read("can0", only=[0x700], timeout_ms=1, errors=True)
+    assert (list(nothing), nothing.timed_out) == ([], True)
+
+
+async def test_a_can_watch_returns_the_newest_frame_of_each_identifier(session) -> None:
+    watched = await session.can.watch("can0", only=["ENGINE_*"], count=2, timeout_ms=60_000)
+    assert (watched.seen, watched.lost, watched.timed_out) == (2, 0, False)
+    assert [(one.message, one.signals["Mode"].name) for one in watched.latest] == [("ENGINE_DATA", "running")]
+
+
+async def test_isotp_takes_and_returns_bytes(session) -> None:
+    answer = await session.can.isotp("can0", 0x7E0, "0x7e8", bytes(range(20)))
+    assert (answer, answer.timed_out) == (bytes(range(20)), False)
+    silence = await session.can.isotp("can0", 0x7E1, 0x7E9, b"?", timeout_ms=1)
+    assert (silence, silence.timed_out) == (b"", True)
+
+
+async def test_modbus_registers_have_their_types_and_units(session) -> None:
+    assert await session.modbus.write("FAN", "run", value=True) is True
+    assert await session.modbus.read("FAN", 0, table="coil") is True
+    assert await session.modbus.write("FAN", 100, 12.34) == pytest.approx(12.3)
+    assert await session.modbus.read_many("FAN", "speed", 2) == [
+        namespaces.ModbusReading(100, pytest.approx(12.3), "speed", "hertz"),
+        namespaces.ModbusReading(101, 0, "ramp", "hertz per second"),
+    ]
+    one = await session.modbus.read_many("FAN", "hours", 1, table="input")
+    assert [(row.register, row.name, row.unit) for row in one] == [(10, "hours", "hour")]
+    with pytest.raises(LimitViolated):
+        await session.modbus.write("FAN", "speed", 51)
+
+
 async def test_a_serial_port_takes_and_returns_bytes_and_tells_of_a_timeout(session) -> None:
     reply = await session.uart.exchange("uart0", b"*IDN?\n", until="\n", timeout_ms=2000)
     assert isinstance(reply, bytes)
@@ -137,6 +182,26 @@ class Odd:
 async def test_an_angle_that_is_no_number_is_a_carrier_error_that_names_it() -> None:
     with pytest.raises(CarrierError, match=r"answered servo.move without angle \(number\)"):
         await namespaces.PwmNamespace(Odd({"angle": "high"})).move("ARM", 1)
+
+
+async def test_an_error_of_a_can_interface_is_a_frame_without_an_identifier() -> None:
+    frames = {"frames": [{"error": ["bus off"], "timestamp_us": 7}], "timed_out": False, "lost": 3}
+    read = await namespaces.CanNamespace(Odd(frames)).read("can0", errors=True)
+    assert read == (namespaces.CanFrame(id="", error=["bus off"], timestamp_us=7),)
+    assert read.lost == 3
+
+
+@pytest.mark.parametrize("frame", [{}, {"id": 1, "data": ""}, {"id": "0x001"}], ids=repr)
+async def test_a_frame_without_its_members_is_a_carrier_error(frame) -> None:
+    with pytest.raises(CarrierError, match=r"answered can.read without (id|data) \(str\)"):
+        await namespaces.CanNamespace(Odd({"frames": [frame], "timed_out": False, "lost": 0})).read("can0")
+
+
+async def test_a_register_may_have_no_value_but_not_lack_it() -> None:
+    assert await namespaces.ModbusNamespace(Odd({"value": None})).read("FAN", "current") is None
+    for answer in ({}, {"value": "high"}):
+        with pytest.raises(CarrierError, match=r"answered modbus.read without value \(number, boolean or null\)"):
+            await namespaces.ModbusNamespace(Odd(answer)).read("FAN", "current")
 
 
 @pytest.mark.parametrize("answer", [{}, {"value": "high"}, {"value": None}, None], ids=repr)

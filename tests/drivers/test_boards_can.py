@@ -13,9 +13,9 @@ from hearth.drivers.boards.discover import FoundDevices, Machine
 from hearth.drivers.boards.generic import survey
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.can import Filter
-from hearth.drivers.dbc import SignalLimit
 from hearth.drivers.linux.can import LinuxCan, up_command
 from hearth.drivers.linux.device_users import NO_HOLDERS
+from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, DeviceError, InvalidParams
 
 REAL = {"bus": "can0", "driver": "socketcan"}
@@ -58,9 +58,12 @@ def test_a_bus_is_read_with_all_its_keys():
         ({**REAL, "scope": "declared"}, "can[0].scope: "),
         ({**REAL, "signals": {"A.B": {"limit": {"min": 1}}}}, "can[0].signals: their messages"),
         ({**REAL, "dbc": "x", "signals": {"A": {"limit": {"min": 1}}}}, "can[0].signals.A: expected MESSAGE.SIGNAL"),
-        ({**REAL, "dbc": "x", "signals": {"A.B": {"limit": {}}}}, "no limit; give min or max"),
+        (
+            {**REAL, "dbc": "x", "signals": {"A.B": {"limit": {}}}},
+            "no limit; give one of min, max, max_step",
+        ),
         ({**REAL, "dbc": "x", "signals": {"A.B": {"limit": {"min": 2, "max": 1}}}}, "exchange them"),
-        ({**REAL, "dbc": "x", "signals": {"A.B": {"limit": {"max_step": 1}}}}, "max_step"),
+        ({**REAL, "dbc": "x", "signals": {"A.B": {"limit": {"max_step": 0}}}}, "max_step"),
         ({**REAL, "bitrates": 1}, "can[0].bitrates"),
     ],
 )

@@ -13,7 +13,8 @@ from hypothesis.strategies import floats
 
 from hearth.drivers.boards.can import SHIPPED
 from hearth.drivers.can import EXTENDED, Frame
-from hearth.drivers.dbc import MAX_BYTES, CanDatabase, SignalLimit, check_bounds
+from hearth.drivers.dbc import MAX_BYTES, CanDatabase, check_bounds
+from hearth.drivers.signals import SignalLimit
 from hearth.drivers.sim import can as sim
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
 
@@ -232,7 +233,8 @@ import sys
 sys.modules["cantools"] = None
 from pathlib import Path
 from hearth.drivers.can import Frame
-from hearth.drivers.dbc import CanDatabase, SignalLimit
+from hearth.drivers.dbc import CanDatabase
+from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, InvalidParams
 path = Path(sys.argv[1])
 shipped = CanDatabase("can0", path)

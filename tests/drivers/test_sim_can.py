@@ -36,6 +36,12 @@ async def test_a_node_is_silent_until_there_is_a_reader(can, autojump_clock):
     assert can.queue.received == 10
 
 
+async def test_a_watch_alone_makes_the_nodes_speak(can, autojump_clock):
+    cursor = await can.follow()
+    await trio.sleep(1.05)
+    assert len(can.queue.take(cursor, None, 100, partial=True).frames) == 10
+
+
 async def test_the_fan_cools_the_engine(can, autojump_clock):
     plant = can.nodes[0]
     can.queue.cursor("a")

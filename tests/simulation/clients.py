@@ -13,7 +13,7 @@ import trio
 
 from hearth.policy.principal import Principal
 
-from . import orders
+from . import orders, wide
 from .carriers import Pipe, line_of
 from .terms import APPROVER, AUTHOR, PRINCIPALS, UNLISTED
 
@@ -53,6 +53,7 @@ def plan(seed, number):
     last = random.Random(f"{seed}/last/c{number}")
     if last.random() < 0.2:
         actions.append((last.random() * pace, "share"))
+    actions += wide.plan(seed, number, pace)
     asks = random.Random(f"{seed}/plans/c{number}")
     return [*actions, (asks.random() * pace, "planned")] if asks.random() < 0.15 else actions
 
@@ -469,6 +470,18 @@ class Client:
         self.send(self.request("session.close", {"session_id": one}, ("closed", one)))
         self.sessions = [other]
         await trio.sleep(rng.choice([1, 5]))
+
+    async def wide(self) -> None:
+        """Use the further buses of a world that has them."""
+        rng, session = self.rng, self.session()
+        count = rng.choice([1, 1, 2, 3])
+        task = {"intent": self.name, "steps": [wide.step(rng, f"{self.name}.{at}") for at in range(count)]}
+        constraints = orders.constraints(rng)
+        if constraints:
+            task["constraints"] = constraints
+        self.send(
+            self.request("task.submit", {"session_id": session, "task": task, "subscribe": True}, ("task", session))
+        )
 
     async def planned(self) -> None:
         """Ask for what needs an approval, at once and as a plan; have that approved, or not; execute it twice."""

@@ -142,13 +142,16 @@ class Wire:
             self.end(number, outcome, **read)
         return value
 
-    async def run(self, what, args, work):
-        """Run an exchange that takes its time, and may be cut in the middle: by what, the judge asks."""
+    async def run(self, what, args, work, *, shown=None):
+        """Run an exchange that takes its time, and may be cut in the middle: by what, the judge asks.
+
+        `shown` makes of its value what the tape has of it.
+        """
         if INSIDE.get():
             return await work()
         number = self.begin(what, args)
         token = INSIDE.set(True)
-        outcome = "error"
+        outcome, read = "error", {}
         try:
             self.look()
             if self.slow or self.base:
@@ -160,13 +163,15 @@ class Wire:
             raise
         else:
             outcome = "done"
+            if shown is not None:
+                read["value"] = shown(value)
             return value
         finally:
             INSIDE.reset(token)
-            self.end(number, outcome)
+            self.end(number, outcome, **read)
 
 
-class _OnWire:
+class OnWire:
     """A device whose opening and closing are told, and which goes when its wire breaks."""
 
     def open(self):
@@ -181,7 +186,27 @@ class _OnWire:
         await self.wire.watch()
 
 
-class Gpio(_OnWire, SimGpio):
+async def beside_its_wire(wire, pump):
+    """Run a driver's own pump until it ends, or its wire breaks."""
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            nonlocal failure
+            try:
+                await wire.watch()
+            except DeviceError as error:
+                failure = error
+                nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watch)
+        await pump()
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+class Gpio(OnWire, SimGpio):
     """The shipped simulated chip."""
 
     def __init__(self, spec, wire) -> None:
@@ -223,7 +248,7 @@ class Gpio(_OnWire, SimGpio):
         return self.wire.call("safe", {"lines": list(lines)}, lambda: super(Gpio, self).halt(lines))
 
 
-class I2c(_OnWire, SimI2c):
+class I2c(OnWire, SimI2c):
     """The shipped simulated adapter, in virtual time."""
 
     def __init__(self, spec, wire) -> None:
@@ -275,22 +300,7 @@ class Uart(SimUart):
         self.wire.closed()
 
     async def pump(self):
-        failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
-
-            async def watch() -> None:
-                nonlocal failure
-                try:
-                    await self.wire.watch()
-                except DeviceError as error:
-                    failure = error
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(watch)
-            await super().pump()
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        await beside_its_wire(self.wire, super().pump)
 
     def write(self, data, *, timeout_s, drain=False):
         work = super().write

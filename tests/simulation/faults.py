@@ -14,6 +14,7 @@ import trio
 
 from hearth.errors import RpcError
 
+from . import wide
 from .terms import BUSES, HOT, INTERLOCKS, LINES
 
 
@@ -192,6 +193,8 @@ async def run(world, trims) -> None:
         nursery.start_soon(_halts, world, random.Random(f"{world.seed}/halts"))
         nursery.start_soon(_doors, world, random.Random(f"{world.seed}/doors"))
         nursery.start_soon(_sticks, world, random.Random(f"{world.seed}/sticks"))
+        if world.is_wide:
+            nursery.start_soon(wide.run, world, random.Random(f"{world.seed}/wide/faults"))
         for at, (when, fault) in enumerate(plan(world.seed)):
             name = f"f{at}"
             await trio.sleep_until(start + when)
@@ -213,3 +216,5 @@ def heal(world) -> None:
     for bus in ("i2c:1", "i2c:2"):
         world.drivers[bus].faults.clear()
         world.tape.tell("fault", what="clear", bus=bus)
+    if world.is_wide:
+        wide.heal(world)

@@ -23,6 +23,7 @@ import hearth._util.ids
 import hearth.actors.bus.workers
 import hearth.actors.daemon
 import hearth.actors.journal
+import hearth.actors.observe
 import hearth.audit.log
 
 NOON = 1_776_638_881.0
@@ -157,6 +158,8 @@ def running(seed, more=()):
         (hearth.actors.journal, "Background", Background),
         (hearth.actors.bus.workers, "Background", Background),
         (hearth.actors.bus.actor, "BusThreads", _no_threads),
+        # What a sample costs decides when the next one is taken, and is real time there.
+        (hearth.actors.observe, "time", SimpleNamespace(perf_counter=trio.current_time)),
         (hearth.audit.log, "real", lambda path: path),
         (trio.to_thread, "run_sync", run_sync),
         (run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),

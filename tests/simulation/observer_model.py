@@ -30,8 +30,8 @@ class Transaction:
         self.ended = FOR_EVER
         self.ended_at = float("inf")
         self.outcome: str | None = None
-        self.value: int | None = None
-        """What a read of a line has found."""
+        self.value: Any = None
+        """What a read of a line has found, or a read of a CAN bus's queue."""
         self.step: Step | None = None
 
     @property

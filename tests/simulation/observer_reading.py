@@ -30,6 +30,8 @@ class Reading:
         self.levels: list[Any] = []
         self.faults: list[Any] = []
         self.opened: list[Any] = []
+        self.frames: list[Any] = []
+        """Frames that came to a CAN bus's queue, and the places at which sessions began to read there."""
         self.lives: list[Life] = []
         self.baselines: list[Any] = []
         self.last = entries[-1].number if entries else 0
@@ -58,6 +60,8 @@ class Reading:
             "bus.level": self.levels.append,
             "bus.open": self.opened.append,
             "bus.close": self.opened.append,
+            "can.frame": self.frames.append,
+            "can.cursor": self.frames.append,
             "fault": self.faults.append,
             "baseline": self.baselines.append,
             "daemon.starts": self._daemon_starts,

@@ -31,6 +31,7 @@ from . import clients, faults, machine
 from .tape import Tape
 from .terms import HOT, make_terms
 from .tools import MADE_ONCE
+from .wide import is_wide
 from .world import World, quiet
 
 LONGEST = 3600.0
@@ -78,7 +79,7 @@ class Scenario:
 
     async def run(self) -> None:
         """Play it."""
-        terms = make_terms(random.Random(f"{self.seed}/terms"))
+        terms = make_terms(random.Random(f"{self.seed}/terms"), is_wide=is_wide(self.seed))
         self.tape.tell("world", seed=self.seed, config=terms)
         self.world = world = World(self.seed, self.tape, self.machine, terms)
         count, lives = shape(self.seed)

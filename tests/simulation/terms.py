@@ -8,6 +8,8 @@ from __future__ import annotations
 from hearth.actors.daemon import FLUSH_TIMEOUT
 from hearth.config.model import ApprovalConfig, PolicyConfig
 
+from . import wide
+
 BUSES = ("gpio:sim", "i2c:1", "i2c:2", "uart:uart0", "files", "system")
 """Buses with devices of the world's own; "board" is there beside them."""
 
@@ -105,9 +107,12 @@ DISCLOSES = ("file.read",)
 """Those of risk 0 that must not run unrecorded all the same."""
 
 
-def make_terms(rng):
-    """The terms of one world."""
+def make_terms(rng, *, is_wide=False):
+    """The terms of one world, which may have further buses."""
     from fnmatch import fnmatchcase
+
+    tools = {**TOOLS, **(wide.TOOLS if is_wide else {})}
+    further = wide.BUSES if is_wide else {}
 
     limits = {
         "idle_ttl_s": rng.choice([3, 8, 20]),
@@ -127,16 +132,16 @@ def make_terms(rng):
     }
     policy = {}
     for key, entry in PRINCIPALS.items():
-        tools = [name for name in TOOLS if any(fnmatchcase(name, pattern) for pattern in entry["tools"])]
-        rates = {name: OWN_RATES.get(name, BY_RISK[TOOLS[name][0]]) for name in tools}
-        for name in tools:
+        permitted = [name for name in tools if any(fnmatchcase(name, pattern) for pattern in entry["tools"])]
+        rates = {name: OWN_RATES.get(name, BY_RISK[tools[name][0]]) for name in permitted}
+        for name in permitted:
             for pattern, rate in entry["rates"].items():
                 if fnmatchcase(name, pattern):
                     rates[name] = rate
         policy[key] = {
             "max_risk": entry["max_risk"],
             "ceiling": entry["ceiling"],
-            "tools": tools,
+            "tools": permitted,
             "rates": rates,
             "max_sessions": limits["max_sessions_per_principal"],
             "patterns": entry["tools"],
@@ -151,9 +156,11 @@ def make_terms(rng):
                 "width": widths.get(bus, 1),
                 "kind": bus.partition(":")[0],
                 "lines": LINES if bus == "gpio:sim" else {},
+                **further.get(bus, {}),
             }
-            for bus in (*BUSES, "board")
+            for bus in (*BUSES, "board", *further)
         },
+        "ranges": wide.RANGES if is_wide else [],
         "interlocks": INTERLOCKS,
         "times": TIMES,
         "tools": {
@@ -166,7 +173,7 @@ def make_terms(rng):
                 "drives": drives,
                 "discloses": name in DISCLOSES,
             }
-            for name, (risk, bus, arg, prefix, undo, drives) in TOOLS.items()
+            for name, (risk, bus, arg, prefix, undo, drives) in tools.items()
         },
         "policy": policy,
         "limits": limits,

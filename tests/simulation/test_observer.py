@@ -966,6 +966,84 @@ def times(how):
     return s.done()
 
 
+CAN = {**TERMS["buses"], "can": {"width": 1, "kind": "can", "lines": {}, "queue": 3}}
+SPEED = [{"bus": "can", "name": "speed", "max": 80, "max_step": 30}, {"bus": "can", "name": "ramp", "max": 5}]
+
+
+@case("no value beyond its limit reaches a device", "beyond its maximum", "too far", "too far after a failure")
+def ranges(how):
+    s = Scribe(buses=CAN, ranges=SPEED)
+    s.tell("bus.open", bus="can")
+    s.whole("can", "send", limited={"speed": 90 if how == "beyond its maximum" else 60})
+    s.whole("can", "send", limited={"speed": 20 if how == "too far" else 80, "ramp": 1, "other": 1000})
+    failed = s.begin("can", "send", limited={"speed": 60})
+    s.end("can", failed, "error")
+    s.whole("can", "send", limited={"speed": 40 if how == "too far after a failure" else 50})
+    s.tell("bus.open", bus="can")
+    s.whole("can", "send", limited={"speed": 0})
+    # A register that may have another value by now.
+    s.whole("can", "write", line="speed", limited={"speed": 30})
+    s.whole("can", "safe", lines=["speed"])
+    s.whole("can", "write", line="speed", limited={"speed": 80})
+    failed = s.begin("can", "write", line="speed", limited={"speed": 60})
+    s.end("can", failed, "error")
+    s.whole("can", "write", line="speed", limited={"speed": 0})
+    return s.done()
+
+
+@case(
+    "a session gets each frame of its CAN bus once and in order, or is told how many it lost",
+    *("left out", "twice", "its own", "not wanted", "an error", "lost untold", "taken in vain"),
+)
+def frames(how):
+    s = Scribe(buses=CAN)
+    came = 0
+
+    def comes(key=1, sender="", *, error=False):
+        nonlocal came
+        came += 1
+        s.tell("can.frame", bus="can", place=came, key=key, sender=sender, error=error)
+
+    def take(*places, count=1, lost=0, partial=False, errors=False, keys=(1,), complete=None):
+        args = {"reader": "s1", "keys": [*keys], "count": count, "partial": partial, "errors": errors}
+        transaction = s.begin("can", "take", **args)
+        s.tell("can.cursor", bus="can", reader="s1", place=came)
+        complete = len(places) == count if complete is None else complete
+        s.end("can", transaction, value={"places": [*places], "lost": lost, "complete": complete})
+
+    comes()
+    take()
+    comes()
+    comes()
+    take(3 if how == "left out" else 2)
+    take(2 if how == "twice" else 3)
+    comes(sender="s1")
+    take(*([4] if how == "its own" else []), partial=True)
+    comes(key=2)
+    comes()
+    take(5 if how == "not wanted" else 6)
+    comes(error=True)
+    comes()
+    take(7 if how == "an error" else 8)
+    comes(error=True)
+    take(9, errors=True)
+    comes()
+    take(*([10] if how == "taken in vain" else []), count=2, complete=False)
+    take(10, count=2, partial=True)
+    for _ in range(5):
+        comes()
+    # The queue has three: the first two of the five were dropped.
+    take(13, 14, 15, count=3, lost=0 if how == "lost untold" else 2)
+    s.tell("daemon.ends", error=None)
+    s.tell("daemon.starts")
+    came = 0
+    comes()
+    take()
+    comes()
+    take(2)
+    return s.done()
+
+
 @case("nothing acts from a halt on, and nothing of before it ever", "acts", "acts after the reset", "another level")
 def halted(how):
     s = begun()

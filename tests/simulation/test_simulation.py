@@ -71,7 +71,8 @@ def test_many_more_worlds_keep_every_promise(block, tmp_path):
 
 def everything_went_wrong(figures):
     """The worlds are no idyll: each fault and each signal comes in each block."""
-    for fault in ("nack", "timeout", "latency", "wedge", "crash", "vanish", "disk.full", "disk.fails", "tool.crash"):
+    devices = ("nack", "timeout", "latency", "wedge", "crash", "vanish", "bus-off", "lost")
+    for fault in (*devices, "disk.full", "disk.fails", "tool.crash"):
         assert figures[f"fault: {fault}"], fault
     for signal in ("SIGTERM", "SIGINT", "SIGKILL"):
         assert figures[f"signal: {signal}"], signal

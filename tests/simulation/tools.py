@@ -7,6 +7,7 @@ tools, their compiled schemas. A mark reaches the device beside the runtime, whi
 from __future__ import annotations
 
 import functools
+import tomllib
 from pathlib import Path
 
 import trio
@@ -15,7 +16,8 @@ from attrs import evolve
 import hearth.actors.build
 import hearth.actors.runtime
 from hearth.drivers.base import Style
-from hearth.drivers.boards import load_profile, open_board
+from hearth.drivers.boards import open_board
+from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.i2c import Read
 from hearth.drivers.tools import build_tools
 from hearth.drivers.tools.gpio import gpio_tools
@@ -23,26 +25,31 @@ from hearth.errors import DeviceError
 from hearth.schema import Validator, check_schema
 from hearth.tools import Done, OneTransaction, Tool, Transaction
 
+from . import wide
 from .devices import MARK
 
 BOARD = Path(__file__).with_name("board.toml")
+WIDE = Path(__file__).with_name("wide.toml")
 
 
 @functools.cache
-def board_of_the_process():
-    """The board, read once: each world puts its own devices into it."""
-    return open_board(load_profile(str(BOARD)), style=Style.ASYNC, seed=1)
+def board_of_the_process(*, is_wide=False):
+    """The board, read once: each world puts its own devices into it. Some worlds have further buses."""
+    content, more = (tomllib.loads(path.read_text()) for path in (BOARD, WIDE))
+    if is_wide:
+        content = wide.profile(content, more)
+    return open_board(parse_profile(content, str(BOARD)), style=Style.ASYNC, seed=1)
 
 
 @functools.cache
-def _tools_of_the_process():
-    return build_tools(board_of_the_process(), disable=("proc.*",))
+def _tools_of_the_process(is_wide):
+    return build_tools(board_of_the_process(is_wide=is_wide), disable=("proc.*",))
 
 
 def tools_of_a_life(board, **_choice):
     """The shipped tools. Those of gpio know which pulses are under way, so each life has its own; the others last."""
     made = {tool.name: tool for tool in gpio_tools(board)}
-    return [made.get(tool.name, tool) for tool in _tools_of_the_process()]
+    return [made.get(tool.name, tool) for tool in _tools_of_the_process(bool(board.profile.cans))]
 
 
 class _Context:
@@ -90,6 +97,7 @@ def _with_mark(tool):
     """The tool's schema, with a mark; the same object in every world, so that it is compiled once."""
     if tool.name not in _schemas:
         schema = tool.params_schema
+        # Boards differ in descriptions alone.
         _schemas[tool.name] = {**schema, "properties": {**schema.get("properties", {}), "mark": _MARK_SCHEMA}}
     return _schemas[tool.name]
 

@@ -27,7 +27,7 @@ from hearth.config.model import AuditConfig, BoardConfig, Config, FilesConfig, L
 from hearth.drivers.system import SystemDriver
 from hearth.tools import ToolRegistry
 
-from . import devices, machine
+from . import devices, machine, wide
 from .carriers import MemoryListener, MemorySignals, Pipe
 from .devices import Wire
 from .disk import WorldDisk
@@ -56,6 +56,8 @@ class World:
         self.terms = terms
         self.hot = random.Random(f"{seed}/hot").random() < 0.35
         """Most of what is done is done on one slow bus."""
+        self.is_wide = wide.is_wide(seed)
+        """It has the buses of `wide` too."""
         self.mute = False
         self.disk = WorldDisk(self.tell)
         self.bugs: dict[str, str] = {}
@@ -132,10 +134,12 @@ class World:
                 elif bus == "files":
                     driver = devices.Pool(driver, wire)
                 self.drivers[bus] = driver
+            if self.is_wide:
+                self.drivers |= wide.drivers(board, found, self._wire)
         return self.drivers
 
     def _parts(self, config):
-        board = board_of_the_process()
+        board = board_of_the_process(is_wide=self.is_wide)
         clock = self.machine.clock
         parts = build_parts(config, default_policy=(), board=board, clock=clock)
         # The board has a driver of its own for what is listed; the others are the world's.
@@ -162,6 +166,8 @@ class World:
         self.mute = self.disk.dead = False
         for wire in self.wires.values():
             wire.dead = False
+        if self.is_wide and self.drivers is not None:
+            self.drivers[wide.CAN].fresh()
         self.signals = MemorySignals()
         self.listener = listener = MemoryListener(self.terms["limits"]["send_timeout_s"])
         self.killed = trio.CancelScope()

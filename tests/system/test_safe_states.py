@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.modbus_server import modbus_server
 
 from hearth.audit.verify import verify
 
@@ -117,6 +118,45 @@ def test_a_line_that_the_profile_does_not_have_is_left_alone_and_said_to_be(hear
     assert (known["line"], known["safe"]) == (LED, 0)
     assert unknown == {"line": 99, "note": "left alone: not in this board's profile"}
     assert driven(running) == {}
+
+
+PLANT = """
+name = "plant"
+description = "a drive that is not ours"
+[[modbus]]
+line = "plant"
+driver = "tcp"
+host = "127.0.0.1"
+tcp_port = {port}
+[[modbus.device]]
+unit = 3
+name = "DRIVE"
+registers = [{{ name = "run", table = "coil", reg = 0, safe = false }}, {{ name = "speed", reg = 1, safe = 5 }}]
+"""
+
+
+def test_registers_that_a_killed_daemon_left_are_made_safe_by_the_next_one(hearthd, tmp_path) -> None:
+    with modbus_server("tcp") as port:
+        profile = tmp_path / "plant.toml"
+        profile.write_text(PLANT.format(port=port))
+        running = hearthd(f'[board]\nprofile = "{profile}"\n').start()
+        peer = running.peer()
+        session = peer.open()
+        for name, value in (("run", True), ("speed", 40)):
+            given = {"device": "DRIVE", "name": name, "value": value}
+            assert peer.run(session, "modbus.write", **given)["status"] == "SUCCESS"
+        assert driven(running) == {"modbus:plant": [[3, "coil", 0], [3, "holding", 1]]}
+        running.kill()
+        running.start()
+        assert driven(running) == {}
+        (safe,) = [record for record in after_kill(running) if record["event"] == "outputs.safe"]
+        assert [(done["name"], done["safe"]) for done in safe["safe"]] == [("run", False), ("speed", 5)]
+        peer = running.peer()
+        session = peer.open()
+        for name, value in (("run", False), ("speed", 5)):
+            assert peer.run(session, "modbus.read", device="DRIVE", name=name)["result"]["value"] == value
+        assert running.stop() == 0
+        assert verify([running.audit]).ok
 
 
 def switches(pid: int) -> int:

@@ -15,6 +15,7 @@ from . import (
     plans,
     sessions,
     tasks,
+    wide,
     wire,
 )
 
@@ -53,6 +54,8 @@ ALL = (
     limits.sessions,
     limits.connections,
     limits.times,
+    wide.ranges,
+    wide.frames,
     sessions.principal,
     sessions.closed,
     sessions.silence,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from .base import SLACK, Broken, invariant
 from .sessions import _troubled
 
-ACTS = ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer", "uart.write", "uart.exchange", "file.write")
+ACTS = (
+    *("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer", "uart.write", "uart.exchange", "file.write"),
+    *("can.send", "spi.write", "modbus.write"),
+)
 """Tools all of whose steps have an effective risk of 1 or more."""
 
 
