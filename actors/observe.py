@@ -212,11 +212,11 @@ class Observer:
                     "reserved": line.reserved,
                     "role": roles.get(place),
                 }
-        for pwm in getattr(self._board.profile, "pwm", ()):
-            for channel in pwm.channels if pwm.bus in self._buses else ():
+        for chip in getattr(self._board.profile, "signal_chips", ()):
+            for channel in chip.channels if chip.bus in self._buses else ():
                 signal = channel.signal
-                self._signals[pwm.bus, channel.number] = {
-                    "bus": pwm.bus,
+                self._signals[chip.bus, channel.number] = {
+                    "bus": chip.bus,
                     "channel": channel.number,
                     "name": channel.name,
                     "unit": signal.unit,

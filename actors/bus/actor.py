@@ -402,7 +402,7 @@ class Bus:
         return health
 
     def levels(self) -> Mapping[int, SignalLevel]:
-        """Return the levels of the outputs of a GPIO or PWM chip that are known, for observers; disturbs nothing.
+        """Return the levels of the lines or signals of a chip that are known, for observers; disturbs nothing.
 
         Lines that the driver holds are read where that takes a plain call, unless a task has the bus for itself; of
         others the level is the one that was last driven.

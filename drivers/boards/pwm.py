@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from attrs import field, frozen
 
@@ -13,15 +13,16 @@ from hearth.errors import LimitViolated
 from hearth.fields import ANY_NUMBER, STRINGS, Choice, FieldType, Flag, Number, Table, Text, kinds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+_Channel = TypeVar("_Channel")
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "pwm")
 _REAL_CHIP: Final[Mapping[str, FieldType]] = {"overlay": _TEXT, "chardev": Flag()}
 _PULSE: Final = Number(gt=0, le=1_000_000)
 
 
-class _Level(FieldType):
+class LevelField(FieldType):
     """A number in the channel's unit, or "off"."""
 
     expected = 'a number in the unit of the channel, or "off"'
@@ -61,30 +62,37 @@ def parse_pwm(table: Table) -> PwmSpec:
     label, driver, values = table.take("label", _TEXT), table.take("driver", _DRIVER), table.given(_REAL_CHIP)
     for key in values if driver == "sim" else ():
         table.fault(key, 'a simulated chip has none; it is for driver = "pwm"')
-    names: Sequence[str] | None = table.take("channels", STRINGS)
+    channels = parse_channels(table, _channel)
+    table.done()
+    return PwmSpec(label, driver, channels, **values)
+
+
+def parse_channels(chip: Table, read: Callable[[int, str, Table], _Channel]) -> tuple[_Channel, ...]:
+    """Read the channels of a chip with `read`: their names by number, and the table that each of them may have."""
+    names: Sequence[str] | None = chip.take("channels", STRINGS)
     numbers = {name: number for number, name in enumerate(names or ()) if name}
     if names is not None and (not numbers or len(names) > MOST_CHANNELS):
-        table.fault("channels", f'expected the names of up to {MOST_CHANNELS} channels, by number; "" leaves one out')
+        chip.fault("channels", f'expected the names of up to {MOST_CHANNELS} channels, by number; "" leaves one out')
     for name in numbers if names is not None else ():
         if list(names or ()).count(name) > 1:
-            table.fault("channels", f"{show(name)} is there twice")
-    details = dict(table.named("channel"))
+            chip.fault("channels", f"{show(name)} is there twice")
+    details = dict(chip.named("channel"))
     for name, entry in details.items():
         if numbers and name not in numbers:
             entry.fault("", "no such name under `channels`")
-    channels = [_channel(numbers[name], name, details.get(name), table) for name in numbers]
-    for name, entry in details.items():
-        if name not in numbers:
-            _channel(0, name, entry, table)
-    table.done()
-    return PwmSpec(label, driver, tuple(channels), **values)
+    found = []
+    for name, number in {**numbers, **{name: 0 for name in details if name not in numbers}}.items():
+        table = details.get(name) or Table({}, f"{chip.at('channel')}.{name}", chip.faults)
+        channel = read(number, name, table)
+        if name in numbers:
+            found.append(channel)
+    return tuple(found)
 
 
-def _channel(number: int, name: str, given: Table | None, chip: Table) -> ChannelSpec:
-    table = given if given is not None else Table({}, f"{chip.at('channel')}.{name}", chip.faults)
+def _channel(number: int, name: str, table: Table) -> ChannelSpec:
     servo = _servo(table.table("servo")) if "servo" in table.content else None
     limit = _limit(table.table("limit")) if "limit" in table.content else None
-    safe: SignalLevel = table.take("safe", _Level(), OFF)
+    safe: SignalLevel = table.take("safe", LevelField(), OFF)
     values: dict[str, Any] = table.given(ChannelSpec)
     table.done()
     if "period_us" not in table.content and "servo" not in table.content:

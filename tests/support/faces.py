@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-NAMESPACES = ("gpio", "i2c", "uart", "pwm", "spi", "files", "sensors")
+NAMESPACES = ("gpio", "i2c", "uart", "pwm", "dac", "spi", "files", "sensors")
 
 
 class Loop:
