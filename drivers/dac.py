@@ -28,6 +28,7 @@ from hearth.drivers.signals import (
     SignalLevel,
     SignalLimit,
     SignalSpec,
+    beyond,
 )
 from hearth.errors import DeviceError
 
@@ -93,6 +94,12 @@ class DacChannelSpec:
         limit = SignalLimit(self.min, self.max, step, self.slew)
         unit = self.unit or UNITS[self.quantity]
         return SignalSpec(self.number, "channel", self.name, f"dac channel {self.name}", unit, limit, self.on_limit)
+
+    def fault_of(self, level: SignalLevel) -> str | None:
+        """See `SignalChannel.fault_of`. Only a `safe` of "off" says that the converter can be switched off."""
+        if level == OFF:
+            return None if self.safe == OFF else 'it has no "off", unless its `safe` is "off"; give a number'
+        return beyond(self.signal.limit, level, self.signal.unit)
 
     def counts(self, step: DacStep) -> tuple[int, int]:
         """Return the least and the greatest count whose value is within the bounds; none if the first is greater."""

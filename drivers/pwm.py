@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Pr
 from attrs import asdict, frozen
 
 from hearth.drivers.base import Driver
-from hearth.drivers.signals import OFF, STEP_S, Hold, OnLimit, SignalChip, SignalLevel, SignalLimit, SignalSpec
+from hearth.drivers.signals import OFF, STEP_S, Hold, OnLimit, SignalChip, SignalLevel, SignalLimit, SignalSpec, beyond
 from hearth.errors import LimitViolated
 from hearth.fields import ANY_NUMBER, Number
 
@@ -110,6 +110,17 @@ class ChannelSpec:
         high = most if given.max is None else given.max
         limit = SignalLimit(low, high, given.max_step, given.slew_per_s)
         return SignalSpec(self.number, "channel", self.name, what, self.unit, limit, self.on_limit)
+
+    def fault_of(self, level: SignalLevel) -> str | None:
+        """See `SignalChannel.fault_of`."""
+        signal = self.signal
+        if level == OFF or (fault := beyond(signal.limit, level, signal.unit)) is not None:
+            return None if level == OFF else fault
+        try:
+            self.pulses(Wave(level, self.period_us))
+        except LimitViolated as error:
+            return error.message.partition(": ")[2]
+        return None
 
     @property
     def longest_us(self) -> float:

@@ -51,6 +51,16 @@ class SignalLimit:
         return asdict(self, filter=lambda _attribute, value: value is not None)
 
 
+def beyond(limit: SignalLimit, level: float, unit: str) -> str | None:
+    """Return why a level is not within the bounds of a limit that has both, or None."""
+    assert limit.min is not None, "every channel has both bounds"
+    assert limit.max is not None, "every channel has both bounds"
+    if limit.min <= level <= limit.max:
+        return None
+    has = f"its limits are {limit.min:g} to {limit.max:g} {unit}"
+    return f'{level:g} is beyond the channel\'s limits: {has}; give one within them, or "off"'
+
+
 @frozen
 class SignalSpec:
     """A signal as its bus knows it.
@@ -105,6 +115,10 @@ class SignalChannel(Protocol):
     @property
     def signal(self) -> SignalSpec:
         """Return it as a signal of its bus."""
+        ...
+
+    def fault_of(self, level: SignalLevel) -> str | None:
+        """Return why the profile may not name a level as the channel's safe state or in a stop sequence, or None."""
         ...
 
 

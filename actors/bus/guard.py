@@ -153,6 +153,11 @@ class BusGuard:
             if self.lines is not None and level == 1 and self.lines.ends(output):
                 self.due_changed.wake()
 
+    def drove(self, output: Any, level: Any) -> None:
+        """Note, also for observers, that a line or a signal is now at a level."""
+        self.levels[output] = level
+        self.note(output, level)
+
     def failed(self, output: Hashable, level: Any, error: BaseException | None = None) -> None:
         """Note that bringing an output to a level failed: unless the effect is "none", it may be there.
 
@@ -271,14 +276,10 @@ class _GuardedOutputs(_GuardedDriver):
         for report in reports:
             if "safe" in report:
                 output = reported_output(report)
-                (self._failed if "error" in report else self._drove)(output, report["safe"])
+                (self._failed if "error" in report else self._guard.drove)(output, report["safe"])
                 if (claim := self._guard.claims.get(output)) is not None:
                     claim.made_safe(output)
         return reports
-
-    def _drove(self, output: Any, level: Any) -> None:
-        self._guard.levels[output] = level
-        self._guard.note(output, level)
 
     def _failed(self, output: Any, level: Any, error: BaseException | None = None) -> None:
         self._guard.levels.pop(output, None)
@@ -296,8 +297,7 @@ class _GuardedGpio(_GuardedOutputs):
         except BaseException as error:
             self._failed(line, state, error)
             raise
-        guard.levels[line] = state
-        guard.note(line, state)
+        guard.drove(line, state)
         return former
 
 
@@ -351,7 +351,7 @@ class _GuardedSignals(_GuardedOutputs):
         except BaseException as error:
             self._failed(channel, level, error)
             raise
-        self._drove(channel, level)
+        self._guard.drove(channel, level)
         return former
 
 

@@ -9,7 +9,6 @@ from attrs import frozen
 from hearth.drivers.base import Style
 from hearth.drivers.boards.pwm import LevelField, parse_channels
 from hearth.drivers.dac import DacChannelSpec
-from hearth.drivers.signals import OFF, SignalLevel
 from hearth.fields import ANY_NUMBER, Choice, Table, Text
 
 if TYPE_CHECKING:
@@ -54,18 +53,19 @@ def parse_dac(table: Table) -> DacSpec:
 
 def _channel(number: int, name: str, table: Table) -> DacChannelSpec:
     low, high = table.take("min", ANY_NUMBER), table.take("max", ANY_NUMBER)
-    safe: SignalLevel = table.take("safe", LevelField())
+    safe = table.take("safe", LevelField())
     values: dict[str, Any] = table.given(DacChannelSpec)
     table.done()
     if not table.ok:
         return DacChannelSpec(number, name, 0, 0, 0)
+    spec = DacChannelSpec(number, name, low, high, safe, **values)
     if low > high:
         table.fault("min", f"{low:g} is greater than max = {high:g}; exchange them")
-    elif safe != OFF and not low <= safe <= high:
-        table.fault("safe", f'{safe:g} is beyond {low:g} to {high:g}, the channel\'s bounds; give one within, or "off"')
+    elif (fault := spec.fault_of(safe)) is not None:
+        table.fault("safe", fault)
     if values.get("scale") == 0:
         table.fault("scale", "0 would make all counts one value; give the value of one step")
     for key in ("offset", "unit"):
         if key in values and "scale" not in values:
             table.fault(key, "it belongs to a `scale`, the value of one step in that unit; add one, or take it out")
-    return DacChannelSpec(number, name, low, high, safe, **values)
+    return spec

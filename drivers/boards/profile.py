@@ -30,7 +30,7 @@ from hearth.drivers.boards.devices import (
     parse_sensor,
 )
 from hearth.drivers.boards.modbus import ModbusSpec, check_lines, parse_line
-from hearth.drivers.boards.pwm import PwmSpec, parse_pwm
+from hearth.drivers.boards.pwm import LevelField, PwmSpec, parse_pwm
 from hearth.drivers.boards.spi import SpiSpec, parse_device
 from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineSpec, StopEntry
 from hearth.errors import ConfigError
@@ -469,9 +469,10 @@ def _check_halt(table: Table, lock: InterlockSpec, halt: HaltSpec) -> None:
             "drives", f"line {show(lock.name)} is the heartbeat of [halt], which asks no interlock; name another"
         )
     for index, entry in enumerate(halt.sequence):
-        if (entry.bus, entry.offset, entry.value) == (lock.bus, lock.output, lock.value):
-            why = f"halt.sequence[{index}] drives line {show(lock.name)} to it, and a stop asks no interlock"
-            table.fault("value", f"{why}; drop that entry, or this interlock")
+        if (entry.bus, entry.output) == (lock.bus, lock.output) and lock.guards(entry.value):
+            why = f"halt.sequence[{index}] drives {entry.key} {show(lock.name)} to it, and a stop asks no interlock"
+            key = "value" if lock.value is not None else "above" if lock.above is not None else "below"
+            table.fault(key, f"{why}; drop that entry, or this interlock")
 
 
 def _find_line(table: Table, key: str, profile: Profile | None) -> tuple[ChipSpec, LineSpec] | None:
@@ -540,21 +541,42 @@ def parse_halt(table: Table, profile: Profile | None) -> HaltSpec:
             inputs.append(HaltInput(*line, **values))
         entry.done()
     for entry in table.tables("sequence"):
-        line, value = _halt_line(entry, profile, {}, driven=True), entry.take("value", _STATE)
         after = entry.take("after_ms", _AFTER_MS, 0)
-        if line is not None:
-            sequence.append(StopEntry(*line, value, after))
+        stop = _stop_channel(entry, profile) if "channel" in entry.content else _stop_line(entry, profile)
+        if stop is not None:
+            sequence.append(evolve(stop, after_ms=after))
         entry.done()
     heartbeat = None
     if "heartbeat" in table.content:
         entry = table.table("heartbeat")
-        used.update({(one.chip, one.offset): "a line of [[halt.sequence]]" for one in sequence})
+        lines = [one for one in sequence if one.key == "line"]
+        used.update({(one.bus.removeprefix("gpio:"), one.output): "a line of [[halt.sequence]]" for one in lines})
         line, hz = _halt_line(entry, profile, used, driven=True, limited=False), entry.take("hz", _HZ)
         if line is not None:
             heartbeat = Heartbeat(*line, hz)
         entry.done()
     table.done()
     return HaltSpec(tuple(inputs), tuple(sequence), heartbeat)
+
+
+def _stop_line(entry: Table, profile: Profile | None) -> StopEntry | None:
+    line, value = _halt_line(entry, profile, {}, driven=True), entry.take("value", _STATE)
+    return None if line is None else StopEntry("line", f"gpio:{line[0]}", line[1], line[2], value)
+
+
+def _stop_channel(entry: Table, profile: Profile | None) -> StopEntry | None:
+    for key in ("line", "chip"):
+        if key in entry.content:
+            entry.fault(key, "an entry names a line or a channel, not both; a channel's name is unique on the board")
+    found, value = _find_channel(entry, "channel", profile), entry.take("value", LevelField())
+    if found is None or value is None:
+        return None
+    chip, channel = found
+    if channel.reserved is not None:
+        entry.fault("channel", f"{show(channel.name)} is reserved: {channel.reserved}")
+    elif (fault := channel.fault_of(value)) is not None:
+        entry.fault("value", fault)
+    return StopEntry("channel", chip.bus, channel.number, channel.name, value)
 
 
 def _table_of(given: object, path: str, table: Table) -> Table:

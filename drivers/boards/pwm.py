@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from attrs import field, frozen
 
 from hearth._util.toml import show
-from hearth.drivers.pwm import MOST_CHANNELS, SERVO_PERIOD_US, ChannelSpec, ServoSpec, Wave
+from hearth.drivers.pwm import MOST_CHANNELS, SERVO_PERIOD_US, ChannelSpec, ServoSpec
 from hearth.drivers.signals import OFF, SignalLevel, SignalLimit
-from hearth.errors import LimitViolated
 from hearth.fields import ANY_NUMBER, STRINGS, Choice, FieldType, Flag, Number, Table, Text, kinds_of
 
 if TYPE_CHECKING:
@@ -139,8 +138,8 @@ def _check(table: Table, spec: ChannelSpec) -> None:
         longest = max(spec.servo.min_us, spec.servo.max_us)
         if longest > spec.period_us:
             table.fault("period_us", f"{spec.period_us:g} is shorter than the servo's longest pulse, {longest:g}")
-    if table.ok and spec.safe != OFF:
-        _check_safe(table, spec, spec.safe)
+    if table.ok and (fault := spec.fault_of(spec.safe)) is not None:
+        table.fault("safe", fault)
 
 
 def _check_limit(table: Table, spec: ChannelSpec) -> None:
@@ -151,18 +150,6 @@ def _check_limit(table: Table, spec: ChannelSpec) -> None:
             table.fault(key, f"{bound:g} is impossible: a channel with unit = {show(spec.unit)} has 0 to {most:g}")
     if low > high:
         table.fault("min", f"{low:g} is greater than max = {high:g}; exchange them")
-
-
-def _check_safe(table: Table, spec: ChannelSpec, safe: float) -> None:
-    low, high = _bounds(spec)
-    if not low <= safe <= high:
-        has = f"its limits are {low:g} to {high:g} {spec.signal.unit}"
-        table.fault("safe", f'{safe:g} is beyond the channel\'s limits: {has}; give one within them, or "off"')
-        return
-    try:
-        spec.pulses(Wave(safe, spec.period_us))
-    except LimitViolated as error:
-        table.fault("safe", error.message.partition(": ")[2])
 
 
 def _bounds(spec: ChannelSpec) -> tuple[float, float]:

@@ -15,7 +15,8 @@ from support.waiting import passes
 from support.world import ALICE, BOB, OPEN, BoardWorld, running
 
 from hearth import step
-from hearth.errors import DeviceError, Halted, InterlockOpen, LimitViolated, PermissionDenied, ResourceBusy
+from hearth.drivers.boards.profile import parse_profile
+from hearth.errors import ConfigError, DeviceError, Halted, InterlockOpen, LimitViolated, PermissionDenied, ResourceBusy
 from hearth.policy.rules import Match, PolicyEntry
 
 VALVE, LOOP, BIAS, KEPT = range(4)
@@ -321,3 +322,102 @@ async def test_an_observer_sees_value_owner_and_safe_state(autojump_clock):
         [loop] = [one for one in state["signals"] if one["name"] == "LOOP"]
         assert (loop["bus"], loop["unit"], loop["value"], loop["safe"]) == ("dac:chip", "ampere", 0.012, "off")
         assert loop["owner"] == {"session_id": session.session_id, "principal": "uid:1001"}
+
+
+# --- the stop sequence ------------------------------------------------------------------------------------------------
+
+PWM = {
+    "label": "fans",
+    "driver": "sim",
+    "channels": ["FAN", "ARM"],
+    "channel": {
+        "FAN": {"period_us": 40, "safe": 0.1, "limit": {"max": 0.8, "max_step": 0.1}},
+        "ARM": {"safe": 0, "servo": {"min_us": 500, "max_us": 2_500, "min_angle": -90, "max_angle": 90, "slew": 60}},
+    },
+}
+STOPS = [
+    {"channel": "ARM", "value": 45},
+    {"channel": "VALVE", "value": 2.5, "after_ms": 200},
+    {"channel": "LOOP", "value": "off", "after_ms": 100},
+    {"channel": "FAN", "value": 0.8, "after_ms": 100},
+    {"line": "DOOR", "value": 1, "after_ms": 100},
+]
+
+
+async def test_channels_of_the_stop_sequence_follow_in_their_order_and_all_others_are_safe_at_once(autojump_clock):
+    async with a_world(pwm=[PWM], halt={"sequence": STOPS}) as world, embedded(world) as session:
+        pwm = world.parts.drivers["pwm:fans"]
+
+        def states():
+            fan, arm = (pwm.specs[number].wave(pwm.pulses(number)).value for number in (0, 1))
+            return [arm, world.chip.level(VALVE), world.chip.level(LOOP), fan, world.gpio.state(0)]
+
+        await session.run("servo.move", servo="ARM", angle=-60)
+        await session.run("dac.set", channel="LOOP", value=0.012)
+        await session.run("dac.set", channel="BIAS", value=2)
+        await session.run("pwm.set", channel="FAN", duty=0.2)
+        moving = await session.submit("open", [step("dac.set", channel="VALVE", value=10)])
+        await trio.sleep(2.5)
+        began = trio.current_time()
+        assert (await session.halt()).stopping is True
+        assert (await moving.wait()).status == "CANCELLED"
+        await trio.sleep_until(began + 0.1)
+        assert states()[0] == pytest.approx(45)
+        valve = states()[1]
+        assert 4 < valve < 6, "it waits for its turn"
+        assert world.chip.level(BIAS) == 0.5
+        for after, expected in (
+            (0.21, [45, 2.5, 0.012, 0.2, "input"]),
+            (0.31, [45, 2.5, None, 0.2, "input"]),
+            (0.41, [45, 2.5, None, 0.8, "input"]),
+        ):
+            await trio.sleep_until(began + after)
+            assert states() == expected
+        await trio.sleep_until(began + 0.6)
+        assert states() == [0, 0, None, 0.1, "input"], "every output is safe at its end"
+        entered = [record["safe"][0] for record in world.records("outputs.safe") if "state" in record["safe"][0]]
+        assert [(one["name"], one["state"]) for one in entered] == [
+            ("ARM", 45),
+            ("VALVE", 2.5),
+            ("LOOP", "off"),
+            ("FAN", 0.8),
+            ("DOOR", 1),
+        ]
+        assert entered[1]["channel"] == VALVE
+
+
+async def test_an_observer_sees_what_the_stop_sequence_does_with_a_channel(autojump_clock):
+    policy = (PolicyEntry(name="all", match=Match(uid=1001), rights=["observe"]),)
+    async with a_world(policy=policy, halt={"sequence": STOPS[1:2]}) as world, embedded(world) as session:
+        await session.halt()
+        await trio.sleep(0.15)
+        [valve] = [one for one in (await session.observe_state())["signals"] if one["name"] == "VALVE"]
+        assert valve["role"] == "stop sequence"
+        await passes(lambda: world.chip.level(VALVE) == 0)
+
+
+STOP_FAULTS = {
+    "a line and a channel": ({"channel": "VALVE", "line": "DOOR", "value": 1}, "line: an entry names a line or a"),
+    "a value beyond the bounds": ({"channel": "VALVE", "value": 11}, "value: 11 is beyond the channel's limits"),
+    "off, which it has not": ({"channel": "VALVE", "value": "off"}, 'value: it has no "off", unless its `safe` is'),
+    "an unknown channel": ({"channel": "VALVES", "value": 1}, "channel: no pwm or dac channel is named"),
+    "a level of a line": ({"channel": "VALVE", "value": "input"}, "value: expected a number in the unit"),
+    "no value": ({"channel": "VALVE"}, "value: missing"),
+    "a reserved channel": ({"channel": "KEPT", "value": 1}, 'channel: "KEPT" is reserved: the amplifier\'s'),
+}
+
+
+@pytest.mark.parametrize("name", STOP_FAULTS)
+def test_an_entry_that_could_not_be_driven_is_refused_in_the_profile(name) -> None:
+    entry, expected = STOP_FAULTS[name]
+    [dac] = BOARD["dac"]
+    content = {**dac, "channel": {**dac["channel"], "KEPT": {**dac["channel"]["KEPT"], "reserved": "the amplifier's"}}}
+    with pytest.raises(ConfigError) as caught:
+        parse_profile({**BOARD, "dac": [content], "halt": {"sequence": [entry]}}, "p")
+    assert f"p: halt.sequence[0].{expected}" in str(caught.value)
+
+
+def test_a_stop_sequence_drives_no_channel_to_what_an_interlock_guards() -> None:
+    with pytest.raises(ConfigError, match=r"interlock.0..above: halt.sequence.0. drives channel .VALVE. to it"):
+        parse_profile({**BOARD, "interlock": [LOCK], "halt": {"sequence": [{"channel": "VALVE", "value": 5}]}}, "p")
+    parse_profile({**BOARD, "interlock": [LOCK], "halt": {"sequence": [{"channel": "VALVE", "value": 4}]}}, "p")

@@ -75,7 +75,7 @@ FAULTS = {
     "bounds the wrong way": (dac(channel={"A": {**LEVEL, "min": 4}}), "A.min: 4 is greater than max = 3; exchange"),
     "a safe value beyond them": (
         dac(channel={"A": {**LEVEL, "safe": 5}}),
-        'A.safe: 5 is beyond 0 to 3, the channel\'s bounds; give one within, or "off"',
+        'A.safe: 5 is beyond the channel\'s limits: its limits are 0 to 3 volt; give one within them, or "off"',
     ),
     "steps of nothing": (dac(channel={"A": {**LEVEL, "scale": 0}}), "A.scale: 0 would make all counts one value"),
     "a unit of the kernel's step": (

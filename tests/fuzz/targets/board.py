@@ -220,8 +220,12 @@ def _halt(spec: Any) -> dict[str, Any]:
         silent = getattr(one, "timeout_ms", None) is not None
         return {"line": one.name, **_without(asdict(one), "offset", "name", *(["stop"] if silent else []))}
 
+    def stop(one: Any) -> dict[str, Any]:
+        chip = {"chip": one.bus.removeprefix("gpio:")} if one.key == "line" else {}
+        return {one.key: one.name, **chip, "value": one.value, "after_ms": one.after_ms}
+
     heartbeat = {} if spec.heartbeat is None else {"heartbeat": table(spec.heartbeat)}
-    return {"inputs": list(map(table, spec.inputs)), "sequence": list(map(table, spec.sequence)), **heartbeat}
+    return {"inputs": list(map(table, spec.inputs)), "sequence": list(map(stop, spec.sequence)), **heartbeat}
 
 
 def _port(uart: Any) -> dict[str, Any]:
@@ -362,6 +366,13 @@ heartbeat = { line = "Y", hz = 2.5 }
 line = "X"
 value = "input"
 after_ms = 20
+[[halt.sequence]]
+channel = "ARM"
+value = 45
+[[halt.sequence]]
+channel = "VALVE"
+value = "off"
+after_ms = 30
 [sensors.room]
 kind = "tmp102"
 bus = 1
