@@ -230,6 +230,7 @@ def policy_entries(config: Config) -> list[PolicyEntry]:
                     i2c=entry.i2c,
                     uart=entry.uart,
                     pwm=entry.pwm,
+                    dac=entry.dac,
                     can=entry.can,
                     spi=entry.spi,
                     modbus=entry.modbus,

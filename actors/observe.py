@@ -191,7 +191,7 @@ class Observer:
     def __attrs_post_init__(self) -> None:
         self.log = ObserverLog(self.state, self._clock, self._wake)
         roles = {(one.bus, one.offset): "halt input" for one in self._halt_spec.inputs}
-        roles |= {(one.bus, one.offset): "stop sequence" for one in self._halt_spec.sequence}
+        roles |= {(one.bus, one.output): "stop sequence" for one in self._halt_spec.sequence}
         if (beat := self._halt_spec.heartbeat) is not None:
             roles[beat.bus, beat.offset] = "heartbeat"
         for label, chip in getattr(self._board, "chips", {}).items():
@@ -212,11 +212,11 @@ class Observer:
                     "reserved": line.reserved,
                     "role": roles.get(place),
                 }
-        for pwm in getattr(self._board.profile, "pwm", ()):
-            for channel in pwm.channels if pwm.bus in self._buses else ():
+        for chip in getattr(self._board.profile, "signal_chips", ()):
+            for channel in chip.channels if chip.bus in self._buses else ():
                 signal = channel.signal
-                self._signals[pwm.bus, channel.number] = {
-                    "bus": pwm.bus,
+                self._signals[chip.bus, channel.number] = {
+                    "bus": chip.bus,
                     "channel": channel.number,
                     "name": channel.name,
                     "unit": signal.unit,
@@ -226,6 +226,7 @@ class Observer:
                     "hold": channel.hold,
                     "limit": signal.limit.to_json(),
                     "reserved": channel.reserved,
+                    "role": roles.get((chip.bus, channel.number)),
                 }
 
     # --- sources --------------------------------------------------------------------------------------------------

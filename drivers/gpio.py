@@ -19,6 +19,8 @@ from hearth.fields import STRINGS, Integer, Number
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
+    from hearth.drivers.signals import SignalLevel
+
 Level: TypeAlias = Literal[0, 1]
 LineState: TypeAlias = Literal[0, 1, "input"]
 """The state that hearth gives a line: driven low, driven high, or input (high impedance)."""
@@ -105,10 +107,17 @@ class HaltInput(HaltLine):
 
 
 @frozen
-class StopEntry(HaltLine):
-    """One entry of the stop sequence: `after_ms` after the entry before it, the line goes to `value`."""
+class StopEntry:
+    """One entry of the stop sequence: `after_ms` after the entry before it, the output goes to `value`.
 
-    value: LineState = 0
+    `output` is its number on the chip of `bus`; `key` is "line" or "channel".
+    """
+
+    key: Literal["line", "channel"]
+    bus: str
+    output: int
+    name: str
+    value: LineState | SignalLevel = 0
     after_ms: int = 0
 
 

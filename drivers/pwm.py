@@ -11,28 +11,25 @@ after a failure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from attrs import asdict, frozen
 
-from hearth.drivers.base import BaseDriver, Driver, bring_outputs_to_safe
-from hearth.drivers.signals import OFF, OnLimit, SignalLevel, SignalLimit, SignalSpec
-from hearth.errors import DeviceError, LimitViolated
+from hearth.drivers.base import Driver
+from hearth.drivers.signals import OFF, STEP_S, Hold, OnLimit, SignalChip, SignalLevel, SignalLimit, SignalSpec, beyond
+from hearth.errors import LimitViolated
 from hearth.fields import ANY_NUMBER, Number
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
+    from collections.abc import Iterable
 
 Polarity: TypeAlias = Literal["normal", "inversed"]
-Hold: TypeAlias = Literal["release", "keep"]
 ChannelUnit: TypeAlias = Literal["duty", "us"]
 
 Period: TypeAlias = Annotated[float, Number(ge=0.01, le=100_000_000)]
 """Microseconds: from 100 MHz down to one pulse in a hundred seconds."""
 
 SERVO_PERIOD_US: Final = 20_000.0
-STEP_S: Final = 0.1
-"""A servo with a `slew` moves at most as far in one step as it may in this time."""
 MOST_CHANNELS: Final = 64
 
 
@@ -113,6 +110,19 @@ class ChannelSpec:
         high = most if given.max is None else given.max
         limit = SignalLimit(low, high, given.max_step, given.slew_per_s)
         return SignalSpec(self.number, "channel", self.name, what, self.unit, limit, self.on_limit)
+
+    def fault_of(self, level: SignalLevel) -> str | None:
+        """See `SignalChannel.fault_of`."""
+        signal = self.signal
+        if level == OFF:
+            return None
+        if (fault := beyond(signal.limit, level, signal.unit)) is not None:
+            return fault
+        try:
+            self.pulses(Wave(level, self.period_us))
+        except LimitViolated as error:
+            return error.message.partition(": ")[2]
+        return None
 
     @property
     def longest_us(self) -> float:
@@ -202,12 +212,13 @@ class PwmDriver(Driver, Protocol):
         ...
 
 
-class PwmChip(BaseDriver):
+class PwmChip(SignalChip[ChannelSpec]):
     """The parts of a `PwmDriver` that all chips share."""
 
+    kind = "pwm chip"
+
     def __init__(self, label: str, channels: Iterable[ChannelSpec]) -> None:
-        self.label = label
-        self.specs: Mapping[int, ChannelSpec] = {spec.number: spec for spec in channels}
+        super().__init__(label, channels)
         self._waves: dict[int, Wave] = {}
 
     def read(self, spec: ChannelSpec) -> Pulses:
@@ -220,7 +231,7 @@ class PwmChip(BaseDriver):
 
     def get(self, channel: int) -> Pulses:
         """See `PwmDriver.get`."""
-        return self.read(self.specs.get(channel) or self._unknown(channel))
+        return self.read(self.spec(channel))
 
     def value(self, channel: int) -> SignalLevel:
         """See `PwmDriver.value`."""
@@ -229,7 +240,7 @@ class PwmChip(BaseDriver):
 
     def set(self, channel: int, value: SignalLevel, period_us: float | None = None) -> Wave:
         """See `PwmDriver.set`."""
-        spec = self.specs.get(channel) or self._unknown(channel)
+        spec = self.spec(channel)
         if period_us is None:
             period_us = spec.period_us
         else:
@@ -244,19 +255,3 @@ class PwmChip(BaseDriver):
     def forget_waves(self) -> None:
         """Drop what is remembered of the channels, because the chip was opened or closed."""
         self._waves.clear()
-
-    def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
-        """Bring channels to their safe state, those with `hold = "keep"` excepted."""
-        return bring_outputs_to_safe(self.set, self.specs, outputs, "channel", kept=False)
-
-    def halt(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
-        """Bring channels to their safe state, whatever their `hold` is."""
-        return bring_outputs_to_safe(self.set, self.specs, outputs, "channel", kept=True)
-
-    def _unknown(self, channel: int) -> NoReturn:
-        raise DeviceError(
-            f"pwm chip {self.label}: no channel {channel!r}; the board lists "
-            f"{', '.join(map(str, sorted(self.specs))) or 'none'}",
-            effect="none",
-            data={"channel": channel, "errno": "EINVAL"},
-        )

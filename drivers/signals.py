@@ -1,25 +1,30 @@
 """Analog outputs: the vocabulary of an output that takes a number in a unit, with bounds, steps and slew.
 
-A signal is one output of a bus: the duty of a PWM channel, the angle of a servo, and alike for outputs of other kinds
-that take a number. This module owns what a board profile says about one. `hearth.actors.bus.signals` holds drivers to
-it; it does not know what the number does to the hardware.
+A signal is one output of a bus: the duty of a PWM channel, the angle of a servo, the voltage of a DAC's channel. This
+module owns what a board profile says about one, and what the drivers of all such chips share.
+`hearth.actors.bus.signals` holds drivers to it; it does not know what the number does to the hardware.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 
 from attrs import asdict, frozen
 
+from hearth.drivers.base import BaseDriver, bring_outputs_to_safe
+from hearth.errors import DeviceError
 from hearth.fields import ANY_NUMBER, Number
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable, Mapping
 
+Hold: TypeAlias = Literal["release", "keep"]
 OnLimit: TypeAlias = Literal["refuse", "clamp"]
 Quantity: TypeAlias = Annotated[float, ANY_NUMBER]
 Positive: TypeAlias = Annotated[float, Number(gt=0)]
 
+STEP_S: Final = 0.1
+"""A signal with a `slew` moves at most as far in one step as it may in this time."""
 ROUNDING: Final = 1e-6
 """In steps of a number, added before a limit is rounded to them: in floating point 0.3 is less than 3 times 0.1."""
 
@@ -51,6 +56,16 @@ class SignalLimit:
         return asdict(self, filter=lambda _attribute, value: value is not None)
 
 
+def beyond(limit: SignalLimit, level: float, unit: str) -> str | None:
+    """Return why a level is not within the bounds of a limit that has both, or None."""
+    assert limit.min is not None, "every channel has both bounds"
+    assert limit.max is not None, "every channel has both bounds"
+    if limit.min <= level <= limit.max:
+        return None
+    has = f"its limits are {limit.min:g} to {limit.max:g} {unit}"
+    return f'{level:g} is beyond the channel\'s limits: {has}; give one within them, or "off"'
+
+
 @frozen
 class SignalSpec:
     """A signal as its bus knows it.
@@ -72,3 +87,102 @@ class SignalSpec:
         """Return what callers see of it in a list: unit and limits."""
         shown: dict[str, Any] = {"unit": self.unit, "limit": self.limit.to_json()}
         return shown if self.on_limit == "refuse" else {**shown, "on_limit": self.on_limit}
+
+
+class SignalChannel(Protocol):
+    """A channel of a chip in a board's profile: what is the same for chips of every kind."""
+
+    @property
+    def number(self) -> int:
+        """Return its number on the chip."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Return its name, which no other channel of the board has."""
+        ...
+
+    @property
+    def safe(self) -> SignalLevel:
+        """Return its safe state."""
+        ...
+
+    @property
+    def hold(self) -> Hold:
+        """Return if it is left as it is when the session that drove it ends."""
+        ...
+
+    @property
+    def reserved(self) -> str | None:
+        """Return the reason why it may not be used, or None."""
+        ...
+
+    @property
+    def signal(self) -> SignalSpec:
+        """Return it as a signal of its bus."""
+        ...
+
+    def fault_of(self, level: SignalLevel) -> str | None:
+        """Return why the profile may not name a level as the channel's safe state or in a stop sequence, or None."""
+        ...
+
+
+class SignalChipSpec(Protocol):
+    """A chip of a board's profile that has signals."""
+
+    @property
+    def label(self) -> str:
+        """Return its name in the profile."""
+        ...
+
+    @property
+    def bus(self) -> str:
+        """Return the id of its bus."""
+        ...
+
+    @property
+    def driver(self) -> str:
+        """Return the name of its driver: "sim", or one of this machine's."""
+        ...
+
+    @property
+    def channels(self) -> Iterable[SignalChannel]:
+        """Return its channels."""
+        ...
+
+
+ChannelT = TypeVar("ChannelT", bound=SignalChannel)
+
+
+class SignalChip(BaseDriver, Generic[ChannelT]):
+    """The parts that the drivers of all chips with signals share. `kind` is what messages call the chip."""
+
+    kind = "chip"
+
+    def __init__(self, label: str, channels: Iterable[ChannelT]) -> None:
+        self.label = label
+        self.specs: Mapping[int, ChannelT] = {spec.number: spec for spec in channels}
+
+    def set(self, channel: int, value: SignalLevel) -> object:
+        """Bring a channel to a value; return what it was before."""
+        raise NotImplementedError
+
+    def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
+        """Bring channels to their safe state, those with `hold = "keep"` excepted."""
+        return bring_outputs_to_safe(self.set, self.specs, outputs, "channel", kept=False)
+
+    def halt(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
+        """Bring channels to their safe state, whatever their `hold` is."""
+        return bring_outputs_to_safe(self.set, self.specs, outputs, "channel", kept=True)
+
+    def spec(self, channel: int) -> ChannelT:
+        """Return what the profile says about a channel. Raises DeviceError for one that it does not list."""
+        return self.specs.get(channel) or self._unknown(channel)
+
+    def _unknown(self, channel: int) -> NoReturn:
+        raise DeviceError(
+            f"{self.kind} {self.label}: no channel {channel!r}; the board lists "
+            f"{', '.join(map(str, sorted(self.specs))) or 'none'}",
+            effect="none",
+            data={"channel": channel, "errno": "EINVAL"},
+        )

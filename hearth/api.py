@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import Artifact, ErrorCode, ErrorDetails, ExecutionSummary, State, TaskAccepted
     from hearth.namespaces import (
         CanNamespace,
+        DacNamespace,
         FilesNamespace,
         GpioNamespace,
         I2cNamespace,
@@ -329,6 +330,11 @@ class Session(Protocol):
     @property
     def pwm(self) -> PwmNamespace:
         """PWM channels and servos: `await session.pwm.set("FAN", duty=0.5)`, `await session.pwm.move("ARM", 45)`."""
+        ...
+
+    @property
+    def dac(self) -> DacNamespace:
+        """DAC channels: `await session.dac.set("LEVEL", 1.5)` brings one to 1.5 volts, or what its unit is."""
         ...
 
     @property

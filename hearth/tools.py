@@ -49,9 +49,9 @@ class Drive:
     """An output that a step will drive, so that the board profile's limits can refuse it at submit as well as at use.
 
     `output` on the bus of this id goes to `level`, for `duration_ms` if the step takes it back. A GPIO line is its
-    offset, with the level 0, 1 or "input"; an I2C device is its address, with the messages of the transaction; a PWM
-    channel is its number, with a value in its unit or "off"; an SPI device is "data", with the bytes of the transfer; a
-    Modbus register is its unit, table and address, with the values to write from there on.
+    offset, with the level 0, 1 or "input"; an I2C device is its address, with the messages of the transaction; a
+    channel of a PWM chip or a DAC is its number, with a value in its unit or "off"; an SPI device is "data", with the
+    bytes of the transfer; a Modbus register is its unit, table and address, with the values to write from there on.
     """
 
     bus: str
@@ -68,7 +68,7 @@ class Use:
     ("FAN",), ("can0:ENGINE_DATA", "can0:0x100"), ("FLASH",), ("PUMP", "plant:PUMP", "plant:3").
     """
 
-    kind: Literal["lines", "i2c", "uart", "pwm", "can", "spi", "modbus"]
+    kind: Literal["lines", "i2c", "uart", "pwm", "dac", "can", "spi", "modbus"]
     names: tuple[str, ...]
 
 

@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from hearth.actors.bus.workers import Joined
     from hearth.actors.mailbox import Slot
     from hearth.drivers.base import Driver
-    from hearth.drivers.gpio import LineState
     from hearth.drivers.signals import SignalLevel
 
 BusState = Literal["opening", "ready", "wedged", "down", "closed"]
@@ -299,15 +298,18 @@ class Bus:
             self._queue.put(ticket)
             self._wake()
 
-    def drive(self, line: int, state: LineState, requester: Requester, *, risk: int = 0) -> Ticket:
-        """Queue a transaction that drives a line and that no guard refuses, for a stop sequence; return its ticket."""
+    def drive(self, output: int, level: object, requester: Requester, *, risk: int = 0) -> Ticket:
+        """Queue a transaction that drives an output and that no guard refuses, for a stop sequence; return its ticket.
+
+        The output is a line or a signal, and goes to its level in one step.
+        """
 
         def op(_face: Any) -> None:
             driver: Any = self.driver
-            driver.set(line, state)
-            self.guard.note(line, state)
+            driver.set(output, level)
+            self.guard.drove(output, level)
 
-        return self.request(Ticket(op, requester, limit=SAFE_STATE_LIMIT, risk=risk, drives=line, must_run=not risk))
+        return self.request(Ticket(op, requester, limit=SAFE_STATE_LIMIT, risk=risk, drives=output, must_run=not risk))
 
     @property
     def halted(self) -> bool:
@@ -402,7 +404,7 @@ class Bus:
         return health
 
     def levels(self) -> Mapping[int, SignalLevel]:
-        """Return the levels of the outputs of a GPIO or PWM chip that are known, for observers; disturbs nothing.
+        """Return the levels of the lines or signals of a chip that are known, for observers; disturbs nothing.
 
         Lines that the driver holds are read where that takes a plain call, unless a task has the bus for itself; of
         others the level is the one that was last driven.

@@ -21,9 +21,9 @@ transaction, in the bus's own thread where the driver blocks, so they must not w
 not asked for a level that is the output's safe state. The limits of the board profile (`limits`) are built in. An
 output is the offset of a GPIO line, with the levels 0, 1 and "input"; the address of an I2C device, with the messages
 as its level, or address and register of one that lists its registers, with the number to write; "data" of an SPI
-device, or as on I2C its registers, with address 0; the number of a PWM channel, with a value in its unit or "off";
-"data" and "lines" of a serial port; the identifier of a CAN frame, or the name of a signal whose steps are limited; or
-a Modbus register (unit, table and address), with the number to write.
+device, or as on I2C its registers, with address 0; the number of a channel of a PWM chip or a DAC, with a value in its
+unit or "off"; "data" and "lines" of a serial port; the identifier of a CAN frame, or the name of a signal whose steps
+are limited; or a Modbus register (unit, table and address), with the number to write.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from hearth.drivers.base import Driver
     from hearth.drivers.boards import Board
     from hearth.drivers.can import CanBase, CanDriver, Frame
+    from hearth.drivers.dac import DacDriver
     from hearth.drivers.dbc import CanDatabase
     from hearth.drivers.gpio import GpioDriver, LineState
     from hearth.drivers.i2c import I2cDriver, Message, Outcome, RegWidth
@@ -108,7 +109,7 @@ class BusGuard:
     clamped: list[Mapping[str, Any]] = field(factory=list, init=False)
     """By the running transaction: each value that was asked for, and the one that is written in its place."""
     levels: dict[int, LineState | SignalLevel] = field(factory=dict, init=False)
-    """Of a GPIO or PWM chip: the levels that its outputs were last driven to, for observers."""
+    """Of a chip with lines or signals: the levels that its outputs were last driven to, for observers."""
     halt: Callable[[Hashable, object], None] | None = field(default=None, init=False)
     """Refuses everything while the daemon is halted: raises Halted."""
     interlocks: InterlockChecks | None = field(default=None, init=False)
@@ -152,6 +153,11 @@ class BusGuard:
             self._limits.note(output, level, self._clock())
             if self.lines is not None and level == 1 and self.lines.ends(output):
                 self.due_changed.wake()
+
+    def drove(self, output: Any, level: Any) -> None:
+        """Note, also for observers, that a line or a signal is now at a level."""
+        self.levels[output] = level
+        self.note(output, level)
 
     def failed(self, output: Hashable, level: Any, error: BaseException | None = None) -> None:
         """Note that bringing an output to a level failed: unless the effect is "none", it may be there.
@@ -229,8 +235,8 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
         safe: dict[Hashable, object] = {line.offset: line.safe for line in specs}
         kept = [line.offset for line in specs if line.hold == "keep"]
         return BusGuard(bus_id, driver, safe=safe, kept=kept, lines=LineLimits(name, specs) if limited else None)
-    for chip in board.profile.pwm if kind == "pwm" else ():
-        if chip.label == name:
+    for chip in board.profile.signal_chips if kind in ("pwm", "dac") else ():
+        if chip.bus == bus_id:
             values: dict[Hashable, object] = {channel.number: channel.safe for channel in chip.channels}
             kept = [channel.number for channel in chip.channels if channel.hold == "keep"]
             signals = SignalLimits(bus_id, [channel.signal for channel in chip.channels])
@@ -283,8 +289,7 @@ class _GuardedOutputs(_GuardedDriver):
         return reports
 
     def _drove(self, output: Any, level: Any) -> None:
-        self._guard.levels[output] = level
-        self._guard.note(output, level)
+        self._guard.drove(output, level)
 
     def _failed(self, output: Any, level: Any, error: BaseException | None = None) -> None:
         self._guard.levels.pop(output, None)
@@ -302,31 +307,30 @@ class _GuardedGpio(_GuardedOutputs):
         except BaseException as error:
             self._failed(line, state, error)
             raise
-        guard.levels[line] = state
-        guard.note(line, state)
+        guard.drove(line, state)
         return former
 
 
 class Approach(NamedTuple):
     """A step towards a target: what the output gave out before, the level it is at now, and the target."""
 
-    former: Wave
+    former: Wave | SignalLevel
     level: SignalLevel
     target: SignalLevel
 
 
-class _GuardedPwm(_GuardedOutputs):
-    """A chip's channels. `approach` is the guard's own: a driver has no part in it."""
+class _GuardedSignals(_GuardedOutputs):
+    """The channels of a PWM chip or a converter. `approach` is the guard's own: a driver has no part in it."""
 
-    _driver: PwmDriver
+    _driver: PwmDriver | DacDriver
 
-    def set(self, channel: int, value: SignalLevel, period_us: float | None = None) -> Wave:
+    def set(self, channel: int, value: SignalLevel, *more: Any) -> Wave | SignalLevel:
         guard = self._guard
         self._learn(channel)
         level = guard.check(channel, value)
         if level != value and guard.signals is not None:
             guard.clamped.append(guard.signals.clamp_report(channel, value, level))
-        return self._set(channel, level, period_us)
+        return self._set(channel, level, *more)
 
     def approach(self, channel: int, target: SignalLevel) -> Approach:
         """Drive a channel as far towards a target as its limits permit now; return where it is, and the target.
@@ -343,7 +347,7 @@ class _GuardedPwm(_GuardedOutputs):
                 guard.clamped.append(guard.signals.clamp_report(channel, target, final))
         guard.permit(channel, final)
         level = guard.check(channel, guard.towards(channel, final))
-        return Approach(self._set(channel, level, None), level, final)
+        return Approach(self._set(channel, level), level, final)
 
     def _learn(self, channel: int) -> None:
         """Read a channel whose steps are limited, if what it gives out is not known."""
@@ -351,13 +355,13 @@ class _GuardedPwm(_GuardedOutputs):
         if signals is not None and signals.unknown(channel):
             self._guard.note(channel, self._driver.value(channel))
 
-    def _set(self, channel: int, level: SignalLevel, period_us: float | None) -> Wave:
+    def _set(self, channel: int, level: SignalLevel, *more: Any) -> Wave | SignalLevel:
         try:
-            former = self._driver.set(channel, level, period_us)
+            former = self._driver.set(channel, level, *more)
         except BaseException as error:
             self._failed(channel, level, error)
             raise
-        self._drove(channel, level)
+        self._guard.drove(channel, level)
         return former
 
 
@@ -567,7 +571,8 @@ _FACES: Final[Mapping[str, Callable[[Any, BusGuard], _GuardedDriver]]] = {
     "i2c": _GuardedI2c,
     "spi": _GuardedSpi,
     "uart": _GuardedUart,
-    "pwm": _GuardedPwm,
+    "pwm": _GuardedSignals,
+    "dac": _GuardedSignals,
     "can": _GuardedCan,
     "modbus": _GuardedModbus,
 }

@@ -13,8 +13,8 @@ Theory of operation. A halt comes from a request, from an input, or from an inpu
    turn the tasks are told to stop, and each bus gets the transaction that makes its outputs safe.
 2. The latch file is written, synced and its directory synced, in a thread. Only then is the request answered. Making
    outputs safe does not wait for the disk. A latch that cannot be written is tried again until it is, or until a reset.
-3. With a `[[halt.sequence]]` its lines stay as they are until their turn (stop category 1); all other outputs are made
-   safe at once (category 0). At the end of the sequence its lines go to their safe states too.
+3. With a `[[halt.sequence]]` its outputs stay as they are until their turn (stop category 1); all others are made safe
+   at once (category 0). At the end of the sequence its outputs go to their safe states too.
 
 A reset removes the latch durably, and then clears the flag. It counts only if no halt has come since it was asked for:
 `flag.count` at the time of the request must still be the count when the latch has been removed. It starts nothing: no
@@ -231,7 +231,7 @@ class Halt:
         assert record is not None
         apart: dict[str, set[Hashable]] = {}
         for entry in self._spec.sequence:
-            apart.setdefault(entry.bus, set()).add(entry.offset)
+            apart.setdefault(entry.bus, set()).add(entry.output)
         for bus_id, bus in self._buses.items():
             bus.halt(frozenset(apart.get(bus_id, ())), self._initial.get(bus_id, ()))
         self._stop_tasks()
@@ -394,7 +394,7 @@ class Halt:
             await trio.sleep(entry.after_ms / 1000)
             bus = self._buses[entry.bus]
             if bus.state == "ready" and self._nursery is not None:
-                self._nursery.start_soon(self._recorded, entry, bus.drive(entry.offset, entry.value, _HALT))
+                self._nursery.start_soon(self._recorded, entry, bus.drive(entry.output, entry.value, _HALT))
         if self._spec.sequence:
             for bus in self._buses.values():
                 bus.halt()
@@ -416,13 +416,13 @@ class Halt:
 
     async def _recorded(self, entry: StopEntry, ticket: Ticket) -> None:
         """Record the outcome of an entry of the stop sequence."""
-        outcome: dict[str, Any] = {"safe": [{"line": entry.offset, "name": entry.name, "state": entry.value}]}
+        outcome: dict[str, Any] = {"safe": [{entry.key: entry.output, "name": entry.name, "state": entry.value}]}
         try:
             await ticket.get()
         except RpcError as error:
             outcome = {"error": error.message}
-            log.warning("stop sequence: line %s of %s: %s", entry.name, entry.bus, error)
-        self._audit("outputs.safe", bus=entry.bus, reason=HALT, outputs=[entry.offset], **outcome)
+            log.warning("stop sequence: %s %s of %s: %s", entry.key, entry.name, entry.bus, error)
+        self._audit("outputs.safe", bus=entry.bus, reason=HALT, outputs=[entry.output], **outcome)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 

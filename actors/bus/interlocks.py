@@ -161,7 +161,7 @@ class Interlock:
         return InterlockOpen(text, data=data)
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """Return the interlock with its present state, for hw.board, hw.gpio.list and hw.pwm.list."""
+        """Return the interlock with its present state, for hw.board and the lists of outputs."""
         spec = self.spec
         requires = self.read(now)
         place = spec.place

@@ -29,7 +29,8 @@ def cell(text: str, *, code: bool = False) -> str:
 # --- reference/tools.md ---------------------------------------------------------------------------------------------
 
 _NO_ARGS = """
-    hw.board hw.gpio.list hw.i2c.list hw.uart.list hw.pwm.list hw.can.list hw.spi.list hw.modbus.list hw.sensor.list
+    hw.board hw.gpio.list hw.i2c.list hw.uart.list hw.pwm.list hw.dac.list hw.can.list hw.spi.list hw.modbus.list
+    hw.sensor.list
     sys.cpuinfo sys.memory sys.thermal sys.load sys.disk sys.network sys.uptime
 """
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -51,6 +52,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "pwm.set": {"channel": "LAMP", "duty": 0.25, "period_us": 500},
     "pwm.off": {"channel": "LAMP"},
     "servo.move": {"servo": "ARM", "angle": 45},
+    "dac.get": {"channel": "BIAS"},
+    "dac.set": {"channel": "BIAS", "value": 1.5},
     "can.send": {"bus": "can0", "message": "FAN_COMMAND", "signals": {"Speed": 40}},
     "can.read": {"bus": "can0", "filter": ["ENGINE_*"], "count": 1, "timeout_ms": 500},
     "can.watch": {"bus": "can0", "count": 2, "timeout_ms": 1000},
@@ -85,6 +88,7 @@ _BUSES = {
     "i2c": "one for each I2C adapter",
     "uart": "one for each serial port",
     "pwm": "one for each PWM chip",
+    "dac": "one for each converter",
     "can": "one for each CAN interface",
     "spi": "one for each SPI device",
     "modbus": "one for each Modbus line",

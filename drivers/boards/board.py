@@ -19,6 +19,7 @@ from attrs import asdict, evolve, field, frozen
 from hearth._util.text import suggestions
 from hearth.drivers.base import BaseDriver, Driver, Style
 from hearth.drivers.boards.can import can_driver, can_json
+from hearth.drivers.boards.dac import dac_driver
 from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS, Sensor
 from hearth.drivers.boards.spi import with_spi_pins
 from hearth.errors import ConfigError, InvalidParams, PermissionDenied
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from hearth.drivers.boards.profile import BusKind, Profile, Undriven
     from hearth.drivers.boards.pwm import PwmSpec
     from hearth.drivers.boards.spi import SpiSpec
+    from hearth.drivers.dac import DacChannelSpec
     from hearth.drivers.gpio import LineSpec
     from hearth.drivers.pwm import ChannelSpec
+    from hearth.drivers.signals import SignalChannel
     from hearth.drivers.uart import UartSettings
 
 _HEADER_PIN = re.compile(r"PIN\d+")
@@ -142,6 +145,19 @@ class BoardDriver(BaseDriver):
             if chip.bus in self._drivers
         ]
         return {"chips": chips, "undriven": self._missing("pwm")}
+
+    def dac(self) -> dict[str, Any]:
+        """Return the result of hw.dac.list."""
+        devices = [
+            {
+                "device": device.label,
+                "bus": device.bus,
+                **_path_of(self._drivers[device.bus]),
+                "channels": [channel.to_json() for channel in device.channels],
+            }
+            for device in self._profile.dacs
+        ]
+        return {"devices": devices}
 
     def can(self) -> dict[str, Any]:
         """Return the result of hw.can.list, without the messages."""
@@ -254,7 +270,7 @@ class Board:
         return self.profile.description
 
     def has(self, kind: str) -> bool:
-        """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "can", "modbus", "sensors")."""
+        """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "dac", "can", "modbus", "sensors")."""
         return any(bus == kind or bus.startswith(f"{kind}:") for bus in self.drivers)
 
     def add_driver(self, bus: str, driver: Driver) -> None:
@@ -303,10 +319,17 @@ class Board:
         chip, channel = found[name]
         if chip.bus not in self.drivers:
             self._unknown("pwm", "chip", chip.label, [])
-        if channel.reserved is not None:
-            reason = f"pwm channel {name} is reserved: {channel.reserved}"
-            raise PermissionDenied(reason, data={"channel": name, "reason": channel.reserved})
+        _refuse_reserved("pwm", channel)
         return chip.bus, channel
+
+    def dac_channel(self, name: str) -> tuple[str, DacChannelSpec]:
+        """Return a converter's channel by its name, with its bus id. Raises InvalidParams, PermissionDenied."""
+        found = {channel.name: (device, channel) for device in self.profile.dacs for channel in device.channels}
+        if name not in found:
+            self._unknown("dac", "channel", name, list(found))
+        device, channel = found[name]
+        _refuse_reserved("dac", channel)
+        return device.bus, channel
 
     def can_bus(self, bus: str) -> str:
         """Return the bus id of a CAN bus by its name. Raises InvalidParams."""
@@ -404,6 +427,12 @@ class Board:
         )
 
 
+def _refuse_reserved(kind: str, channel: SignalChannel) -> None:
+    if channel.reserved is not None:
+        reason = f"{kind} channel {channel.name} is reserved: {channel.reserved}"
+        raise PermissionDenied(reason, data={"channel": channel.name, "reason": channel.reserved})
+
+
 def _offset_of(chip: ChipSpec, given: str) -> int | str:
     """Return the offset behind an alias, or behind a decimal number that is the name of no line; else `given`."""
     if given in chip.aliases:
@@ -452,6 +481,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
         *(("i2c", str(i2c.bus), i2c.driver, i2c) for i2c in profile.i2c),
         *(("uart", uart.port, uart.driver, uart) for uart in profile.uarts),
         *(("pwm", chip.label, chip.driver, chip) for chip in profile.pwm if chip.label not in absent),
+        *(("dac", dac.label, dac.driver, dac) for dac in profile.dacs),
         *(("can", can.bus, can.driver, can) for can in profile.cans),
         *(("spi", spi.name, spi.driver, spi) for spi in profile.spi),
     ]
@@ -652,6 +682,8 @@ _FACTORIES: Mapping[tuple[BusKind, str], Callable[[Any, Style | None, int], Driv
     ("i2c", "sim"): _sim_i2c,
     ("uart", "sim"): _sim_uart,
     ("pwm", "sim"): _sim_pwm,
+    ("dac", "sim"): dac_driver,
+    ("dac", "iio"): dac_driver,
     ("can", "sim"): can_driver,
     ("can", "socketcan"): can_driver,
     ("gpio", "gpiod"): _linux_gpio,

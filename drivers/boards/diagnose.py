@@ -20,6 +20,7 @@ from hearth.drivers.boards.board import overlay_cure
 from hearth.drivers.boards.can import can_json_found, can_problems
 from hearth.drivers.boards.discover import KERNEL, THIS, clients, find, functionality
 from hearth.drivers.boards.generic import (
+    DAC_REASON,
     HEADERS,
     NAME_IT,
     Lack,
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hearth.config.model import Config
+    from hearth.drivers.boards.dac import DacSpec
     from hearth.drivers.boards.devices import ChipSpec, I2cSpec
     from hearth.drivers.boards.discover import (
         FoundAdapter,
         FoundChip,
+        FoundDac,
         FoundDevices,
         FoundPort,
         FoundPwm,
@@ -103,9 +106,7 @@ def mismatches(
             yield from _adapter_mismatches(f"i2c[{index}]", adapter, found.adapters, machine)
     for key, path in _serial_ports(profile):
         yield from _port_mismatches(key, path, found.ports, holders)
-    for index, spec in enumerate(profile.pwm):
-        if spec.driver != "sim":
-            yield from _pwm_mismatches(f"pwm[{index}]", spec, found.pwm)
+    yield from _signal_mismatches(profile, found)
     for key, *problem in can_problems(profile.cans, found.cans):
         yield ProfileProblem(key, "fail", *problem)
     for key, *problem in unreachable(profile.modbus, machine.proc):
@@ -223,6 +224,15 @@ def _adapter_mismatches(
             )
 
 
+def _signal_mismatches(profile: Profile, found: FoundDevices) -> Iterator[ProfileProblem]:
+    for index, spec in enumerate(profile.pwm):
+        if spec.driver != "sim":
+            yield from _pwm_mismatches(f"pwm[{index}]", spec, found.pwm)
+    for index, dac in enumerate(profile.dacs):
+        if dac.driver != "sim":
+            yield from _dac_mismatches(f"dac[{index}]", dac, found.dacs)
+
+
 def _pwm_mismatches(key: str, spec: PwmSpec, chips: tuple[FoundPwm, ...]) -> Iterator[ProfileProblem]:
     matching = [chip for chip in chips if chip.device == spec.label]
     if not matching:
@@ -246,6 +256,22 @@ def _pwm_mismatches(key: str, spec: PwmSpec, chips: tuple[FoundPwm, ...]) -> Ite
     if spec.chardev and chip.node is None:
         what = "the kernel's driver of this chip has no character device"
         yield ProfileProblem(f"{key}.chardev", "fail", what, "take it out: it is then used through /sys")
+
+
+def _dac_mismatches(key: str, spec: DacSpec, devices: tuple[FoundDac, ...]) -> Iterator[ProfileProblem]:
+    device = next((one for one in devices if one.label == spec.label), None)
+    if device is None:
+        there = ", ".join(f"{one.label!r} ({one.node})" for one in devices)
+        what = f"an IIO device {spec.label!r} with outputs is not there; there is {there or 'none'}"
+        cure = "is it plugged in, and its overlay or kernel module loaded? Else correct the profile"
+        yield ProfileProblem(f"{key}.label", "fail", what, cure)
+        return
+    yield from _lack_mismatches(f"{key}.label", device.path, "dac")
+    for channel in spec.channels:
+        if channel.output not in device.outputs:
+            what = f"the device has {', '.join(device.outputs)}, and no {channel.output}"
+            cure = "correct `channels`, where the index of a name is the output's number, or the channel's `quantity`"
+            yield ProfileProblem(f"{key}.channel.{channel.name}", "fail", what, cure)
 
 
 def _port_mismatches(key: str, path: str, ports: tuple[FoundPort, ...], holders: Holders) -> Iterator[ProfileProblem]:
@@ -335,8 +361,9 @@ def safety_gaps(
                 told = f"chip {chip.label}: {problem}: {_names(names)}"
                 yield ProfileProblem(f"{place}.{key}", severity, told, cure)
     yield from _free_channels(profile, found)
-    if not profile.halt.inputs and (any(map(_outputs, chips)) or profile.pwm):
-        real = any(chip.driver != "sim" for chip in chips) or any(chip.driver != "sim" for chip in profile.pwm)
+    signals = profile.signal_chips
+    if not profile.halt.inputs and (any(map(_outputs, chips)) or signals):
+        real = any(driver != "sim" for driver in [*(chip.driver for chip in chips), *(chip.driver for chip in signals)])
         severity = "warn" if real else "note"
         told = "no halt input, so that no button stops the outputs"
         yield ProfileProblem("halt.inputs", severity, told, f"name an input: {_HALT_EXAMPLE}")
@@ -447,6 +474,16 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             }
             for chip in found.pwm
         ],
+        "dacs": [
+            {
+                "node": device.node,
+                "label": device.label,
+                "path": device.path,
+                "outputs": list(device.outputs),
+                **_state("dac", device.path, DAC_REASON, ()),
+            }
+            for device in found.dacs
+        ],
         "cans": can_json_found(found.cans),
         "spi": [
             {
@@ -538,10 +575,9 @@ def _sensors(machine: Machine) -> int:
 def _wants(profile: Profile) -> bool:
     """Return True if the profile needs a device of this machine; a simulated board does not."""
     buses = (
-        profile.chips, profile.i2c, profile.uarts, profile.pwm, profile.cans, profile.spi, profile.modbus
+        profile.chips, profile.i2c, profile.uarts, profile.signal_chips, profile.cans, profile.spi, profile.modbus
     )  # fmt: skip
     drivers = (spec.driver for specs in buses for spec in specs)
-    drivers = (spec.driver for specs in (profile.chips, profile.i2c, profile.uarts, profile.spi) for spec in specs)
     return bool(profile.discover) or any(driver != "sim" for driver in drivers)
 
 

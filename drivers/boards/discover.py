@@ -117,6 +117,20 @@ class FoundPwm:
 
 
 @frozen
+class FoundDac:
+    """An IIO device with outputs. `label` is its lasting name, `outputs` the kernel's names: "out_voltage0".
+
+    `path` is what must be written to use it: the first of its outputs.
+    """
+
+    node: str
+    label: str
+    path: str
+    outputs: tuple[str, ...]
+    origin: DeviceOrigin
+
+
+@frozen
 class FoundSpi:
     """An SPI device that the kernel offers to programs. `name` is what the firmware calls it."""
 
@@ -134,11 +148,12 @@ class FoundDevices:
     adapters: tuple[FoundAdapter, ...] = ()
     ports: tuple[FoundPort, ...] = ()
     pwm: tuple[FoundPwm, ...] = ()
+    dacs: tuple[FoundDac, ...] = ()
     cans: tuple[FoundCan, ...] = ()
     spi: tuple[FoundSpi, ...] = ()
 
 
-_KINDS = ("gpio", "i2c", "uart", "pwm", "can", "spi")
+_KINDS = ("gpio", "i2c", "uart", "pwm", "dac", "can", "spi")
 
 
 def find(kinds: Container[str] = _KINDS, machine: Machine = THIS) -> FoundDevices:
@@ -148,6 +163,7 @@ def find(kinds: Container[str] = _KINDS, machine: Machine = THIS) -> FoundDevice
         tuple(find_adapters(machine)) if "i2c" in kinds else (),
         tuple(find_ports(machine)) if "uart" in kinds else (),
         tuple(find_pwm(machine)) if "pwm" in kinds else (),
+        tuple(find_dacs(machine)) if "dac" in kinds else (),
         tuple(find_can(machine.sys)) if "can" in kinds else (),
         tuple(find_spi(machine)) if "spi" in kinds else (),
     )
@@ -203,6 +219,18 @@ def find_pwm(machine: Machine = THIS) -> list[FoundPwm]:
         path = chip.node or str(chip.path / "export")
         origin = _origin(chip.path / "device", machine)
         found.append(FoundPwm(chip.name, chip.device, path, chip.channels, origin, chip.node))
+    return found
+
+
+def find_dacs(machine: Machine = THIS) -> list[FoundDac]:
+    """Return the IIO devices with outputs, by number."""
+    from hearth.drivers.linux.dac import iio_outputs
+
+    found = []
+    for device in iio_outputs(machine.sys):
+        path = str(device.at / f"{device.outputs[0]}_raw")
+        origin = _origin(device.place, machine)
+        found.append(FoundDac(device.at.name, device.label, path, device.outputs, origin))
     return found
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hearth.drivers.boards.profile import BusKind
     from hearth.drivers.linux.device_users import Holder, Holders
 
-GROUPS = {"gpio": "gpio", "i2c": "i2c", "uart": "dialout", "pwm": "gpio", "spi": "spi"}
+GROUPS = {"gpio": "gpio", "i2c": "i2c", "uart": "dialout", "pwm": "gpio", "dac": "gpio", "spi": "spi"}
 """The groups that distributions use for each kind, where they have one."""
 
 _RULES = {
@@ -53,8 +53,10 @@ _RULES = {
     "uart": 'SUBSYSTEM=="tty", KERNEL=="{node}", GROUP="dialout", MODE="0660"',
     "pwm": 'SUBSYSTEM=="pwm", KERNEL=="pwmchip*", GROUP="gpio", MODE="0660", '
     'RUN+="/bin/chgrp -R gpio /sys%p", RUN+="/bin/chmod -R g=u /sys%p"',
+    "dac": 'SUBSYSTEM=="iio", KERNEL=="iio:device*", RUN+="/usr/bin/find /sys%p/ -maxdepth 1 -name out_* '
+    '-exec /bin/chgrp gpio {{}} + -exec /bin/chmod g=u {{}} +"',
 }
-_SUBSYSTEMS = {"gpio": "gpio", "i2c": "i2c-dev", "uart": "tty", "pwm": "pwm", "spi": "spidev"}
+_SUBSYSTEMS = {"gpio": "gpio", "i2c": "i2c-dev", "uart": "tty", "pwm": "pwm", "dac": "iio", "spi": "spidev"}
 
 
 @frozen
@@ -359,6 +361,10 @@ def pwm_reason(chip: FoundPwm) -> str | None:
     return (
         "its channels may drive the machine's own fans, lights and voltages, and it is unknown which of them are free"
     )
+
+
+DAC_REASON = "only a person knows which values what is connected to its outputs bears"
+"""Why generic-linux drives no converter."""
 
 
 def spi_reason(device: FoundSpi, open_in: Sequence[Holder] = ()) -> str | None:

@@ -17,6 +17,7 @@ from attrs import evolve, field, frozen
 
 from hearth._util.toml import parse_toml, show
 from hearth.drivers.boards.can import CanSpec, parse_can
+from hearth.drivers.boards.dac import DacSpec, parse_dac
 from hearth.drivers.boards.devices import (
     SENSORS_BUS,
     ChipSpec,
@@ -29,10 +30,9 @@ from hearth.drivers.boards.devices import (
     parse_sensor,
 )
 from hearth.drivers.boards.modbus import ModbusSpec, check_lines, parse_line
-from hearth.drivers.boards.pwm import PwmSpec, parse_pwm
+from hearth.drivers.boards.pwm import LevelField, PwmSpec, parse_pwm
 from hearth.drivers.boards.spi import SpiSpec, parse_device
 from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineSpec, StopEntry
-from hearth.drivers.pwm import ChannelSpec
 from hearth.errors import ConfigError
 from hearth.fields import (
     ANY_NUMBER,
@@ -54,9 +54,12 @@ from hearth.fields import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "pwm", "can", "spi", "sensors"]
+    from hearth.drivers.signals import SignalChannel, SignalChipSpec
 
-_DISCOVERED: Final[tuple[BusKind, ...]] = get_args(BusKind)
+BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "pwm", "dac", "can", "spi", "sensors"]
+
+_DISCOVERED: Final[tuple[BusKind, ...]] = tuple(kind for kind in get_args(BusKind) if kind != "dac")
+"""A converter is not looked for: only a person knows the bounds of what is connected to it."""
 _FLAG: Final = Flag()
 _TEXT: Final = Text()
 
@@ -97,6 +100,7 @@ class Profile:
     i2c: tuple[I2cSpec, ...] = ()
     uarts: tuple[UartSpec, ...] = ()
     pwm: tuple[PwmSpec, ...] = ()
+    dacs: tuple[DacSpec, ...] = ()
     cans: tuple[CanSpec, ...] = ()
     spi: tuple[SpiSpec, ...] = ()
     modbus: tuple[ModbusSpec, ...] = ()
@@ -106,6 +110,11 @@ class Profile:
     halt: HaltSpec = field(factory=HaltSpec)
     discover: Mapping[BusKind, tuple[str, ...]] = field(factory=dict)
     """Devices to look for on the machine besides the listed: kind to patterns of nodes and names, ("*",) for all."""
+
+    @property
+    def signal_chips(self) -> tuple[SignalChipSpec, ...]:
+        """Return the chips whose outputs take a number: those of PWM, and converters."""
+        return (*self.pwm, *self.dacs)
 
     def simulated_line(self, name: str) -> tuple[str, int] | None:
         """Return the simulated chip (its label) and the offset of the line with this name or alias; None if none."""
@@ -162,6 +171,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         i2c=tuple([parse_adapter(table) for table in top.tables("i2c")]),
         uarts=tuple([parse_port(table) for table in top.tables("uart")]),
         pwm=tuple([parse_pwm(table) for table in top.tables("pwm")]),
+        dacs=tuple([parse_dac(table) for table in top.tables("dac")]),
         cans=tuple([parse_can(table) for table in top.tables("can")]),
         spi=tuple([parse_device(table) for table in top.tables("spi")]),
         modbus=tuple([parse_line(table) for table in top.tables("modbus")]),
@@ -190,10 +200,17 @@ def _check_profile(top: Table, profile: Profile) -> None:
     _check_unique(top, "i2c", "bus", [spec.bus for spec in profile.i2c])
     _check_unique(top, "uart", "port", [spec.port for spec in profile.uarts])
     _check_unique(top, "pwm", "label", [spec.label for spec in profile.pwm])
-    for index, chip in enumerate(profile.pwm):
-        taken = [channel.name for earlier in profile.pwm[:index] for channel in earlier.channels]
-        for name in [channel.name for channel in chip.channels if channel.name in taken]:
-            top.faults.append(Fault(f"pwm[{index}].channels", f"{show(name)} is a channel of another chip already"))
+    _check_unique(top, "dac", "label", [spec.label for spec in profile.dacs])
+    taken: set[str] = set()
+    places: list[tuple[str, Sequence[SignalChannel]]]
+    places = [(f"pwm[{index}]", pwm.channels) for index, pwm in enumerate(profile.pwm)]
+    places += [(f"dac[{index}]", dac.channels) for index, dac in enumerate(profile.dacs)]
+    for place, channels in places:
+        names = [channel.name for channel in channels]
+        for name in names:
+            if name in taken:
+                top.faults.append(Fault(f"{place}.channels", f"{show(name)} is a channel of another chip already"))
+        taken |= set(names)
     _check_unique(top, "can", "bus", [spec.bus for spec in profile.cans])
     _check_unique(top, "spi", "name", [spec.name for spec in profile.spi])
     check_lines(top, profile.modbus, {spec.path for spec in profile.uarts}, [one.name for one in profile.sensors])
@@ -313,7 +330,8 @@ class InterlockSpec:
     @property
     def what(self) -> str:
         """Return the output in words."""
-        return f"{'gpio line' if self.value is not None else 'pwm channel'} {self.name}"
+        kind = "gpio line" if self.value is not None else f"{self.bus.partition(':')[0]} channel"
+        return f"{kind} {self.name}"
 
     @property
     def region(self) -> str:
@@ -327,7 +345,7 @@ class InterlockSpec:
 def _parse_interlock(table: Table, profile: Profile | None) -> InterlockSpec | None:
     """Read one `[[interlock]]`; None after a fault, and without a profile that is right by itself."""
     of_channel = "above" in table.content or "below" in table.content
-    found = _find_channel(table, profile) if of_channel else _find_line(table, "drives", profile)
+    found = _find_channel(table, "drives", profile) if of_channel else _find_line(table, "drives", profile)
     values = table.given(InterlockSpec)
     requires = [(entry, _parse_condition(entry, profile)) for entry in table.tables("requires")]
     table.done()
@@ -338,7 +356,7 @@ def _parse_interlock(table: Table, profile: Profile | None) -> InterlockSpec | N
     if table.ok and not requires:
         table.fault("requires", 'expected at least one condition, such as { line = "DOOR", value = 0 }')
     if not of_channel and "value" not in table.content:
-        table.fault("value", f"missing; it takes {_LEVEL.expected} for a line; a pwm channel takes `above` or `below`")
+        table.fault("value", f"missing; it takes {_LEVEL.expected} for a line; a channel takes `above` or `below`")
     elif of_channel and "value" in table.content:
         table.fault("value", "a channel has no level; `above` and `below` say which of its values need the conditions")
     if found is None or (values.get("value") is None) is not of_channel:
@@ -346,14 +364,14 @@ def _parse_interlock(table: Table, profile: Profile | None) -> InterlockSpec | N
     chip, output = found
     read = [(entry, condition) for entry, condition in requires if condition is not None]
     conditions = tuple(condition for _, condition in read)
-    number = output.number if isinstance(output, ChannelSpec) else output.offset
+    number = output.offset if isinstance(output, LineSpec) else output.number
     lock = InterlockSpec(table.content["drives"], chip.bus, number, conditions, **values)
     _check_interlock(table, lock, output, [entry for entry, _ in read])
     return lock
 
 
 def _check_interlock(
-    table: Table, lock: InterlockSpec, output: LineSpec | ChannelSpec, entries: Sequence[Table]
+    table: Table, lock: InterlockSpec, output: LineSpec | SignalChannel, entries: Sequence[Table]
 ) -> None:
     """Refuse an interlock that could not hold, and one that could never be met."""
     what = "line" if isinstance(output, LineSpec) else "channel"
@@ -377,18 +395,19 @@ def _check_interlock(
                 entry.fault("", f"contradicts the requirement {other}: the output could never be driven")
 
 
-def _find_channel(table: Table, profile: Profile | None) -> tuple[PwmSpec, ChannelSpec] | None:
-    """Return the PWM channel that `drives` names; None after a fault, and without a profile that is right by itself."""
-    name = table.take("drives", _TEXT)
+def _find_channel(table: Table, key: str, profile: Profile | None) -> tuple[SignalChipSpec, SignalChannel] | None:
+    """Return the channel that `key` names; None after a fault, and without a profile that is right by itself."""
+    name = table.take(key, _TEXT)
     if profile is None or name is None:
         return None
-    channels = [(chip, channel) for chip in profile.pwm for channel in chip.channels]
+    channels = [(chip, channel) for chip in profile.signal_chips for channel in chip.channels]
     for chip, channel in channels:
         if channel.name == name:
             return chip, channel
     names = [channel.name for _, channel in channels]
-    has = near(name, names) or f"; [[pwm]] has {', '.join(names) or 'none'}"
-    table.fault("drives", f"no pwm channel is named {show(name)}{has}; `above` and `below` are for channels")
+    has = near(name, names) or f"; [[pwm]] and [[dac]] have {', '.join(names) or 'none'}"
+    what = "; `above` and `below` are for channels" if key == "drives" else ""
+    table.fault(key, f"no pwm or dac channel is named {show(name)}{has}{what}")
     return None
 
 
@@ -450,9 +469,10 @@ def _check_halt(table: Table, lock: InterlockSpec, halt: HaltSpec) -> None:
             "drives", f"line {show(lock.name)} is the heartbeat of [halt], which asks no interlock; name another"
         )
     for index, entry in enumerate(halt.sequence):
-        if (entry.bus, entry.offset, entry.value) == (lock.bus, lock.output, lock.value):
-            why = f"halt.sequence[{index}] drives line {show(lock.name)} to it, and a stop asks no interlock"
-            table.fault("value", f"{why}; drop that entry, or this interlock")
+        if (entry.bus, entry.output) == (lock.bus, lock.output) and lock.guards(entry.value):
+            why = f"halt.sequence[{index}] drives {entry.key} {show(lock.name)} to it, and a stop asks no interlock"
+            key = "value" if lock.value is not None else "above" if lock.above is not None else "below"
+            table.fault(key, f"{why}; drop that entry, or this interlock")
 
 
 def _find_line(table: Table, key: str, profile: Profile | None) -> tuple[ChipSpec, LineSpec] | None:
@@ -521,21 +541,42 @@ def parse_halt(table: Table, profile: Profile | None) -> HaltSpec:
             inputs.append(HaltInput(*line, **values))
         entry.done()
     for entry in table.tables("sequence"):
-        line, value = _halt_line(entry, profile, {}, driven=True), entry.take("value", _STATE)
         after = entry.take("after_ms", _AFTER_MS, 0)
-        if line is not None:
-            sequence.append(StopEntry(*line, value, after))
+        stop = _stop_channel(entry, profile) if "channel" in entry.content else _stop_line(entry, profile)
+        if stop is not None:
+            sequence.append(evolve(stop, after_ms=after))
         entry.done()
     heartbeat = None
     if "heartbeat" in table.content:
         entry = table.table("heartbeat")
-        used.update({(one.chip, one.offset): "a line of [[halt.sequence]]" for one in sequence})
+        lines = [one for one in sequence if one.key == "line"]
+        used.update({(one.bus.removeprefix("gpio:"), one.output): "a line of [[halt.sequence]]" for one in lines})
         line, hz = _halt_line(entry, profile, used, driven=True, limited=False), entry.take("hz", _HZ)
         if line is not None:
             heartbeat = Heartbeat(*line, hz)
         entry.done()
     table.done()
     return HaltSpec(tuple(inputs), tuple(sequence), heartbeat)
+
+
+def _stop_line(entry: Table, profile: Profile | None) -> StopEntry | None:
+    line, value = _halt_line(entry, profile, {}, driven=True), entry.take("value", _STATE)
+    return None if line is None else StopEntry("line", f"gpio:{line[0]}", line[1], line[2], value)
+
+
+def _stop_channel(entry: Table, profile: Profile | None) -> StopEntry | None:
+    for key in ("line", "chip"):
+        if key in entry.content:
+            entry.fault(key, "an entry names a line or a channel, not both; a channel's name is unique on the board")
+    found, value = _find_channel(entry, "channel", profile), entry.take("value", LevelField())
+    if found is None or value is None:
+        return None
+    chip, channel = found
+    if channel.reserved is not None:
+        entry.fault("channel", f"{show(channel.name)} is reserved: {channel.reserved}")
+    elif (fault := channel.fault_of(value)) is not None:
+        entry.fault("value", fault)
+    return StopEntry("channel", chip.bus, channel.number, channel.name, value)
 
 
 def _table_of(given: object, path: str, table: Table) -> Table:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from attrs import field, frozen
 
 from hearth._util.toml import show
-from hearth.drivers.pwm import MOST_CHANNELS, SERVO_PERIOD_US, ChannelSpec, ServoSpec, Wave
+from hearth.drivers.pwm import MOST_CHANNELS, SERVO_PERIOD_US, ChannelSpec, ServoSpec
 from hearth.drivers.signals import OFF, SignalLevel, SignalLimit
-from hearth.errors import LimitViolated
 from hearth.fields import ANY_NUMBER, STRINGS, Choice, FieldType, Flag, Number, Table, Text, kinds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+_Channel = TypeVar("_Channel")
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "pwm")
 _REAL_CHIP: Final[Mapping[str, FieldType]] = {"overlay": _TEXT, "chardev": Flag()}
 _PULSE: Final = Number(gt=0, le=1_000_000)
 
 
-class _Level(FieldType):
+class LevelField(FieldType):
     """A number in the channel's unit, or "off"."""
 
     expected = 'a number in the unit of the channel, or "off"'
@@ -61,30 +61,37 @@ def parse_pwm(table: Table) -> PwmSpec:
     label, driver, values = table.take("label", _TEXT), table.take("driver", _DRIVER), table.given(_REAL_CHIP)
     for key in values if driver == "sim" else ():
         table.fault(key, 'a simulated chip has none; it is for driver = "pwm"')
-    names: Sequence[str] | None = table.take("channels", STRINGS)
+    channels = parse_channels(table, _channel)
+    table.done()
+    return PwmSpec(label, driver, channels, **values)
+
+
+def parse_channels(chip: Table, read: Callable[[int, str, Table], _Channel]) -> tuple[_Channel, ...]:
+    """Read the channels of a chip with `read`: their names by number, and the table that each of them may have."""
+    names: Sequence[str] | None = chip.take("channels", STRINGS)
     numbers = {name: number for number, name in enumerate(names or ()) if name}
     if names is not None and (not numbers or len(names) > MOST_CHANNELS):
-        table.fault("channels", f'expected the names of up to {MOST_CHANNELS} channels, by number; "" leaves one out')
+        chip.fault("channels", f'expected the names of up to {MOST_CHANNELS} channels, by number; "" leaves one out')
     for name in numbers if names is not None else ():
         if list(names or ()).count(name) > 1:
-            table.fault("channels", f"{show(name)} is there twice")
-    details = dict(table.named("channel"))
+            chip.fault("channels", f"{show(name)} is there twice")
+    details = dict(chip.named("channel"))
     for name, entry in details.items():
         if numbers and name not in numbers:
             entry.fault("", "no such name under `channels`")
-    channels = [_channel(numbers[name], name, details.get(name), table) for name in numbers]
-    for name, entry in details.items():
-        if name not in numbers:
-            _channel(0, name, entry, table)
-    table.done()
-    return PwmSpec(label, driver, tuple(channels), **values)
+    found = []
+    for name, number in {**numbers, **{name: 0 for name in details if name not in numbers}}.items():
+        table = details.get(name) or Table({}, f"{chip.at('channel')}.{name}", chip.faults)
+        channel = read(number, name, table)
+        if name in numbers:
+            found.append(channel)
+    return tuple(found)
 
 
-def _channel(number: int, name: str, given: Table | None, chip: Table) -> ChannelSpec:
-    table = given if given is not None else Table({}, f"{chip.at('channel')}.{name}", chip.faults)
+def _channel(number: int, name: str, table: Table) -> ChannelSpec:
     servo = _servo(table.table("servo")) if "servo" in table.content else None
     limit = _limit(table.table("limit")) if "limit" in table.content else None
-    safe: SignalLevel = table.take("safe", _Level(), OFF)
+    safe: SignalLevel = table.take("safe", LevelField(), OFF)
     values: dict[str, Any] = table.given(ChannelSpec)
     table.done()
     if "period_us" not in table.content and "servo" not in table.content:
@@ -131,8 +138,8 @@ def _check(table: Table, spec: ChannelSpec) -> None:
         longest = max(spec.servo.min_us, spec.servo.max_us)
         if longest > spec.period_us:
             table.fault("period_us", f"{spec.period_us:g} is shorter than the servo's longest pulse, {longest:g}")
-    if table.ok and spec.safe != OFF:
-        _check_safe(table, spec, spec.safe)
+    if table.ok and (fault := spec.fault_of(spec.safe)) is not None:
+        table.fault("safe", fault)
 
 
 def _check_limit(table: Table, spec: ChannelSpec) -> None:
@@ -143,18 +150,6 @@ def _check_limit(table: Table, spec: ChannelSpec) -> None:
             table.fault(key, f"{bound:g} is impossible: a channel with unit = {show(spec.unit)} has 0 to {most:g}")
     if low > high:
         table.fault("min", f"{low:g} is greater than max = {high:g}; exchange them")
-
-
-def _check_safe(table: Table, spec: ChannelSpec, safe: float) -> None:
-    low, high = _bounds(spec)
-    if not low <= safe <= high:
-        has = f"its limits are {low:g} to {high:g} {spec.signal.unit}"
-        table.fault("safe", f'{safe:g} is beyond the channel\'s limits: {has}; give one within them, or "off"')
-        return
-    try:
-        spec.pulses(Wave(safe, spec.period_us))
-    except LimitViolated as error:
-        table.fault("safe", error.message.partition(": ")[2])
 
 
 def _bounds(spec: ChannelSpec) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from attrs import field, frozen
 
+from hearth.drivers.linux.dac import iio_outputs
 from hearth.drivers.linux.pwm import pwm_chips
 from hearth.drivers.sandbox.identity import ProcessIdentity, find_user
 from hearth.errors import ConfigError
@@ -354,10 +355,15 @@ def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys
     attributes = [(f"pwm chip {spec.label}", chips.get(spec.label)) for spec in profile.pwm if spec.driver == "pwm"]
     grants.extend((chip.path, "device", what) for what, chip in attributes if chip is not None)
     nodes = list(_nodes(profile, chips))
+    outputs = list(_outputs(profile, sys))
     why = "[sandbox] hotplug" if hotplug else None
     if hotplug is None:
-        pluggable = ((what, _plugged(node, sys)) for what, node in nodes)
+        pluggable = ((what, _plugged(node, sys)) for what, node in (*nodes, *outputs))
         why = next((f"{what} {reason}" for what, reason in pluggable if reason is not None), None)
+    if why is not None and outputs:
+        # The files of a converter that is plugged in later are in a directory that is not there yet.
+        grants.append((sys / "devices", "device", f"the converters of the board: {why}"))
+    grants.extend((place, "device", what) for what, place in outputs if place is not None)
     if why is not None:
         beside = [grant for grant in grants if not grant[0].is_relative_to(DEV)]
         return Devices(((DEV, "device", why), *beside), why)
@@ -377,6 +383,8 @@ def _plugged(node: Path | None, sys: Path) -> str | None:
         status = node.stat()
     except OSError:
         return "went while it was looked at"
+    if stat.S_ISDIR(status.st_mode):
+        return "can be unplugged" if _PLUG.search(str(node)) else None
     if not stat.S_ISCHR(status.st_mode):
         return None
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
@@ -409,6 +417,14 @@ def _nodes(profile: Profile, pwm: Mapping[str, PwmNode]) -> Iterator[tuple[str, 
     for line in profile.modbus:
         if line.driver == "rtu":
             yield f"modbus line {line.line}", _real(line.path)
+
+
+def _outputs(profile: Profile, sys: Path) -> Iterator[tuple[str, Path | None]]:
+    """Yield each converter that the profile lists, and its directory in /sys; None where it is not there."""
+    specs = [spec for spec in profile.dacs if spec.driver == "iio"]
+    there = {device.label: device.place for device in iio_outputs(sys)} if specs else {}
+    for spec in specs:
+        yield f"dac {spec.label}", there.get(spec.label)
 
 
 def _labels() -> dict[str, str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "hearth.tools"
 """The entry point group of vendors' tools: each is a callable that takes the Board and returns an iterable of Tool."""
 
-_KINDS = ("gpio", "i2c", "uart", "pwm", "can", "spi", "modbus")
+_KINDS = ("gpio", "i2c", "uart", "pwm", "dac", "can", "spi", "modbus")
 
 
 def build_tools(
@@ -64,6 +64,7 @@ def build_tools(
 
 def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Sequence[str]]) -> list[Tool]:
     from hearth.drivers.tools.can import can_tools
+    from hearth.drivers.tools.dac import dac_tools
     from hearth.drivers.tools.files import file_tools
     from hearth.drivers.tools.gpio import gpio_tools
     from hearth.drivers.tools.hardware import hardware_tools
@@ -81,6 +82,7 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
         *i2c_tools(board),
         *uart_tools(board),
         *pwm_tools(board),
+        *dac_tools(board),
         *can_tools(board),
         *spi_tools(board),
         *modbus_tools(board),

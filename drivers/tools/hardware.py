@@ -36,8 +36,8 @@ async def _board(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
     return {**answer, "interlocks": await ctx.interlocks(), "health": ctx.health()}
 
 
-def _hardware_lists(board: Board) -> tuple[Run, Run, Run, Run]:
-    """Return the tools hw.gpio.list, hw.i2c.list, hw.uart.list and hw.pwm.list.
+def _hardware_lists(board: Board) -> tuple[Run, Run, Run, Run, Run]:
+    """Return the tools hw.gpio.list, hw.i2c.list, hw.uart.list, hw.pwm.list and hw.dac.list.
 
     Each leaves out what the policy does not permit.
     """
@@ -65,7 +65,13 @@ def _hardware_lists(board: Board) -> tuple[Run, Run, Run, Run]:
             chip["channels"] = [one for one in chip["channels"] if ctx.permits(Use("pwm", (one["channel"],)))]
         return {**answer, "interlocks": await ctx.interlocks()}
 
-    return gpio, i2c, uart, pwm
+    async def dac(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+        answer: dict[str, Any] = await ctx.transact(BoardDriver.dac)
+        for device in answer["devices"]:
+            device["channels"] = [one for one in device["channels"] if ctx.permits(Use("dac", (one["channel"],)))]
+        return {**answer, "interlocks": await ctx.interlocks()}
+
+    return gpio, i2c, uart, pwm, dac
 
 
 def hardware_tools(board: Board) -> list[Tool]:
@@ -85,7 +91,7 @@ def hardware_tools(board: Board) -> list[Tool]:
             run=run,
         )
 
-    gpio, i2c, uart, pwm = _hardware_lists(board)
+    gpio, i2c, uart, pwm, dac = _hardware_lists(board)
     undriven = schemas.UNDRIVEN
     interlocks = schemas.listed(
         "outputs that may be driven to `value`, or `above` or `below` one, only while all of `requires` hold, with "
@@ -151,6 +157,17 @@ def hardware_tools(board: Board) -> list[Tool]:
                 "undriven": undriven,
             },
             pwm,
+        ),
+        listing(
+            "hw.dac.list",
+            "List the converters (DAC) with their channels: name, quantity, unit, limits, slew, and the safe state "
+            "that each goes to when the session that drove it ends. Also the interlocks, with what they read now. "
+            "Drives nothing.",
+            {
+                "devices": schemas.listed("the converters", schemas.json_object("device, bus, path, channels")),
+                "interlocks": interlocks,
+            },
+            dac,
         ),
         can_list_tool(board),
         *_sensor_tools(board),

@@ -1,41 +1,27 @@
-"""The tools pwm.get, pwm.set, pwm.off and servo.move.
-
-They own what a step does between its transactions: a servo with a `slew` goes to its angle in many small ones, each as
-far as the limits permit then (`approach`, which the bus's guard has), so that other channels of the chip are served in
-between. The newest move of a servo has it: an older one that is still under way ends where it is, with RESOURCE_BUSY.
-"""
+"""The tools pwm.get, pwm.set, pwm.off and servo.move: PWM channels by their pulses, servos by their angles."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-import trio
+from typing import TYPE_CHECKING, Any
 
 from hearth.drivers.signals import OFF
 from hearth.drivers.tools import schemas
-from hearth.errors import LimitViolated, ResourceBusy, RpcError
+from hearth.drivers.tools.signals import Moves, longest_move_ms, with_clamped
 from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hearth.drivers.boards import Board
     from hearth.drivers.pwm import ChannelSpec, Wave
-    from hearth.drivers.signals import SignalLevel
-
-PAUSE_S: Final = 0.02
-"""Seconds between two steps of a servo on its way: the period of its pulses."""
-_LIMIT_MS: Final = 1_000.0
-_GRACE_MS: Final = 5_000
-"""Time that a move may take beyond the longest way at the servo's slew."""
 
 
 class _Pwm:
-    """The tools of one board. `_moves` is touched by transactions only, and so by one at a time for a channel."""
+    """The tools of one board."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._moves: dict[str, object] = {}  # by servo: the token of its newest move
+        self._moves = Moves("servo")
 
     # --- what a step is about -------------------------------------------------------------------------------------
 
@@ -124,14 +110,14 @@ class _Pwm:
             "pulse_us": round(pulse_us, 3),
             "period_us": period_us,
         }
-        return Done(_with_clamped(ctx, result), self._undo(spec, former))
+        return Done(with_clamped(result, ctx.clamped), self._undo(spec, former))
 
     async def off(self, ctx: StepContext, args: Args) -> Done:
         """pwm.off."""
         _, spec = self._board.channel(args["channel"])
 
         def op(driver: Any) -> Wave:
-            self._moves.pop(spec.name, None)
+            self._moves.end(spec.name)
             return driver.set(spec.number, OFF)  # type: ignore[no-any-return]
 
         former = await ctx.transact(op, drives=spec.number)
@@ -140,51 +126,22 @@ class _Pwm:
     async def move(self, ctx: StepContext, args: Args) -> Done:
         """servo.move."""
         _, spec = self._servo(args["servo"])
-        number, name, token = spec.number, spec.name, object()
-        target: SignalLevel = float(args["angle"])
-
-        def begin(driver: Any) -> Any:
-            self._moves[name] = token
-            return driver.approach(number, target)
-
-        def follow(driver: Any) -> Any:
-            return driver.approach(number, target) if self._moves.get(name) is token else None
-
-        at = await ctx.transact(begin, limit_ms=_LIMIT_MS, drives=number)
-        former, clamped, target = at.former, list(ctx.clamped), at.target
-        try:
-            while at.level != target:
-                await trio.sleep(PAUSE_S)
-                # A move that has been replaced must not take the servo from the session that has it now.
-                mine: Callable[[], int | None] = lambda: number if self._moves.get(name) is token else None  # noqa: E731
-                at = await ctx.transact(follow, limit_ms=_LIMIT_MS, drives=mine)
-                if at is None:
-                    text = f"servo {name} was given another command while it was on its way to {target:g} degree"
-                    raise ResourceBusy(text, data={"servo": name, "reason": "set since", "effect": "done"})
-        except RpcError as error:
-            # The step itself has moved the servo, though its last transaction may have done nothing.
-            if (error.data or {}).get("effect") == "none":
-                error.data = {**(error.data or {}), "effect": "unknown"}
-            raise
-        result: dict[str, Any] = {"servo": name, "angle": target}
-        return Done({**result, "clamped": clamped} if clamped else result, self._undo(spec, former))
+        moved = await self._moves.run(ctx, spec.signal, float(args["angle"]))
+        result = {"servo": spec.name, "angle": moved.target}
+        return Done(with_clamped(result, moved.clamped), self._undo(spec, moved.former))
 
     def _undo(self, spec: ChannelSpec, former: Wave) -> Undo:
         """Return the undo to what a channel gave out before."""
         number, value = spec.number, former.value
 
         def op(driver: Any) -> None:
-            self._moves.pop(spec.name, None)
+            self._moves.end(spec.name)
             if value == OFF:
                 driver.set(number, OFF)
             elif spec.servo is None:
                 driver.set(number, value, former.period_us)
             else:
-                at = driver.approach(number, value)
-                if at.level != at.target:
-                    # The bus runs this again after that time, as often as the way back takes.
-                    data = {"servo": spec.name, "retry_after_ms": round(PAUSE_S * 1000), "effect": "unknown"}
-                    raise LimitViolated(f"servo {spec.name} is on its way back to {value:g} degree", data=data)
+                self._moves.back(driver, spec.signal, value)
 
         back = OFF if value == OFF else f"{value:g} {spec.signal.unit}"
         return Undo(op, f"{spec.signal.what} back to {back}", number)
@@ -207,15 +164,10 @@ class _Pwm:
         return Preview("pwm.get", {"channel": args["servo"]}, ("angle",), {"angle": float(args["angle"])})
 
 
-def _with_clamped(ctx: StepContext, result: dict[str, Any]) -> dict[str, Any]:
-    return {**result, "clamped": list(ctx.clamped)} if ctx.clamped else result
-
-
 def _longest_move_ms(board: Board) -> int:
     """Return the longest time of a move: from one end to the other of the slowest servo."""
     servos = [channel.servo for channel in _channels(board) if channel.servo is not None]
-    ways = [(servo.max_angle - servo.min_angle) / servo.slew for servo in servos if servo.slew is not None]
-    return round(max(ways, default=0.0) * 2_000) + _GRACE_MS
+    return longest_move_ms((servo.max_angle - servo.min_angle, servo.slew) for servo in servos)
 
 
 def has_servo(board: Board) -> bool:

@@ -337,7 +337,7 @@ def hardware_checks(found: Mapping[str, Any]) -> Iterator[Check]:
     """
     profile = found.get("profile")
     kinds = (("chip", "chips", _chip), ("adapter", "adapters", _adapter), ("port", "ports", _port))
-    for kind, key, tell in (*kinds, ("pwm", "pwm", _pwm), ("spi", "spi", _spi)):
+    for kind, key, tell in (*kinds, ("pwm", "pwm", _pwm), ("dac", "dacs", _dac), ("spi", "spi", _spi)):
         for entry in found[key]:
             yield _device(kind, f"{entry['node']} {tell(entry)}", entry, told_apart=profile is None)
     for can in found.get("cans", ()):
@@ -399,6 +399,10 @@ def _port(port: Mapping[str, Any]) -> str:
 def _pwm(chip: Mapping[str, Any]) -> str:
     how = "waveforms" if chip["chardev"] else "through /sys"
     return f'"{chip["device"]}" ({chip["driver"]}): {chip["channels"]} channels, {how}{_open_in(chip)}'
+
+
+def _dac(device: Mapping[str, Any]) -> str:
+    return f'"{device["label"]}": {", ".join(device["outputs"])}'
 
 
 def _spi(device: Mapping[str, Any]) -> str:

@@ -240,7 +240,7 @@ def _explain_scope(found: Explained, entry: PolicyEntry, grant: Grant, tool: Too
                 cure = f'add "{use.names[0]}" to `{use.kind}` of policy {entry.name!r}'
                 found.deny(f"{use.names[0]} is not in `{use.kind}` of policy {entry.name!r}", cure)
     elif grant.scope.bounded and tool.bus(args) not in NO_HARDWARE:
-        kinds = "`lines`, `i2c`, `uart`, `pwm`, `can`, `spi` and `modbus`"
+        kinds = "`lines`, `i2c`, `uart`, `pwm`, `dac`, `can`, `spi` and `modbus`"
         cure = f"leave {kinds} out of policy {entry.name!r}, or the tool out of its `tools`"
         found.deny(f"policy {entry.name!r} permits only some hardware, and {tool.name} does not say what it uses", cure)
 

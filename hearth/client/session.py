@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hearth.client.events import Following, WholeFollowing
     from hearth.namespaces import (
         CanNamespace,
+        DacNamespace,
         FilesNamespace,
         GpioNamespace,
         I2cNamespace,
@@ -211,6 +212,13 @@ class WithNamespaces(ABC):
         from hearth.namespaces import PwmNamespace
 
         return PwmNamespace(self)
+
+    @property
+    def dac(self) -> DacNamespace:
+        """See hearth.api.Session."""
+        from hearth.namespaces import DacNamespace
+
+        return DacNamespace(self)
 
     @property
     def spi(self) -> SpiNamespace:

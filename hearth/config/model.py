@@ -434,6 +434,7 @@ class PolicyConfig:
     i2c: Annotated[tuple[str, ...] | None, ListOf(_I2C)] = None
     uart: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     pwm: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
+    dac: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     can: Annotated[tuple[str, ...] | None, ListOf(_CAN)] = None
     spi: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     modbus: Annotated[tuple[str, ...] | None, ListOf(Text())] = None

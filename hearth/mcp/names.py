@@ -54,6 +54,7 @@ _STROKES = {
     "spi": "M4 7h9v4H9v5h11M17 4l3 3-3 3",
     "uart": "M4 8h13m-3-3 3 3-3 3M20 16H7m3-3-3 3 3 3",
     "pwm": "M3 16h3V8h8v8h2V8h2v8h3",
+    "dac": "M3 17h4v-4h4V9h4V5h6",
     "servo": "M4 17a8 8 0 0 1 16 0M12 17l5-5",
     "modbus": "M4 6h6v5H4zM14 13h6v5h-6zM7 11v5h7m-4-8h7v5",
     "file": "M7 3h7l4 4v14H7zM14 3v4h4",

@@ -212,7 +212,7 @@ class ToolView:
 # Names that a model makes up, and the words of a task, lead to the tools that were probably meant.
 
 _MEANS: Final[Mapping[str, tuple[str, ...]]] = {
-    "analog": ("sensor",),
+    "analog": ("sensor", "dac"),
     "angle": ("servo",),
     "bash": ("exec",),
     "blink": ("gpio", "pulse"),
@@ -350,7 +350,7 @@ def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
 # --- risk level and rollback as MCP annotations, and in words ---------------------------------------------------------
 # MCP's annotations are hints for people and clients. Only the daemon's policy decides what a session may do.
 
-_CLOSED = frozenset(("file", "gpio", "hw", "i2c", "modbus", "pwm", "servo", "spi", "sys"))
+_CLOSED = frozenset(("dac", "file", "gpio", "hw", "i2c", "modbus", "pwm", "servo", "spi", "sys"))
 """Families with a known, closed set of targets: what this board has, this machine, shared folders.
 
 A serial port may lead to any device, and a program may reach anything. A vendor's tool is unknown, for which MCP's

@@ -161,6 +161,15 @@ class ModbusReading:
 
 
 @frozen
+class DacReading:
+    """The value that a channel of a converter is set to, in its unit; None if it is off."""
+
+    channel: str
+    value: float | None
+    unit: str
+
+
+@frozen
 class FileStat:
     """A file's type, size in bytes, time of last change (seconds since 1970, UTC) and permissions ("0644")."""
 
@@ -360,6 +369,21 @@ class PwmNamespace(Namespace):
     async def move(self, servo: str, angle: float) -> float:
         """Move a servo to an angle in degrees; return the angle, which is another one where the board clamps it."""
         return (await self._run("servo.move", servo=servo, angle=angle)).number("angle")
+
+
+class DacNamespace(Namespace):
+    """Channels of converters (DAC), by their names, with values in their units."""
+
+    __slots__ = ()
+
+    async def get(self, channel: str) -> DacReading:
+        """Return the value that a channel is set to."""
+        result = await self._run("dac.get", channel=channel)
+        return result.read(DacReading, "channel", "value", "unit")
+
+    async def set(self, channel: str, value: float) -> float:
+        """Bring a channel to a value; return the value, which is another one where the board clamps it."""
+        return (await self._run("dac.set", channel=channel, value=value)).number("value")
 
 
 class SpiNamespace(Namespace):

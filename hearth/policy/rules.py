@@ -167,6 +167,7 @@ class Scope:
     i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
     uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
     pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    dac: tuple[str, ...] | None = field(default=None, converter=_scoped)
     can: tuple[str, ...] | None = field(default=None, converter=_scoped)
     spi: tuple[str, ...] | None = field(default=None, converter=_scoped)
     modbus: tuple[str, ...] | None = field(default=None, converter=_scoped)
@@ -313,8 +314,9 @@ class PolicyEntry:
     pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
     holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. `approval` lists what only
     runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. `lines`,
-    `i2c` ("1:0x48"), `uart`, `pwm`, `can` ("can0:ENGINE_*", "can0:0x123"), `spi` and `modbus` ("PUMP", "plant:3") are
-    the hardware that it permits, by name or pattern (None: all). Raises ConfigError that names the entry and the key.
+    `i2c` ("1:0x48"), `uart`, `pwm`, `dac`, `can` ("can0:ENGINE_*", "can0:0x123"), `spi` and `modbus` ("PUMP",
+    "plant:3") are the hardware that it permits, by name or pattern (None: all). Raises ConfigError that names the entry
+    and the key.
     """
 
     name: str
@@ -330,6 +332,7 @@ class PolicyEntry:
     i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
     uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
     pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    dac: tuple[str, ...] | None = field(default=None, converter=_scoped)
     can: tuple[str, ...] | None = field(default=None, converter=_scoped)
     spi: tuple[str, ...] | None = field(default=None, converter=_scoped)
     modbus: tuple[str, ...] | None = field(default=None, converter=_scoped)
@@ -528,7 +531,7 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
         except ConfigError as error:
             raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
     caps = entry.max_risk, entry.max_risk_ceiling
-    kinds = {kind: getattr(entry, kind) for kind in ("lines", "i2c", "uart", "pwm", "can", "spi", "modbus")}
+    kinds = {kind: getattr(entry, kind) for kind in ("lines", "i2c", "uart", "pwm", "dac", "can", "spi", "modbus")}
     scope = Scope(**kinds)
     return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights, entry.approval, scope)
 

@@ -152,6 +152,13 @@ class BlockingPwm(Face[namespaces.PwmNamespace]):
     move = _blocking(namespaces.PwmNamespace.move)
 
 
+class BlockingDac(Face[namespaces.DacNamespace]):
+    """Channels of converters (DAC); see `hearth.namespaces.DacNamespace`."""
+
+    get = _blocking(namespaces.DacNamespace.get)
+    set = _blocking(namespaces.DacNamespace.set)
+
+
 class BlockingSpi(Face[namespaces.SpiNamespace]):
     """SPI devices; see `hearth.namespaces.SpiNamespace`."""
 
@@ -225,6 +232,11 @@ class Session(Face[ClientSession]):
     def pwm(self) -> BlockingPwm:
         """PWM channels and servos: `session.pwm.set("FAN", duty=0.5)`, `session.pwm.move("ARM", 45)`."""
         return BlockingPwm(self._portal, self._inner.pwm)
+
+    @property
+    def dac(self) -> BlockingDac:
+        """DAC channels: `session.dac.set("LEVEL", 1.5)` brings one to 1.5 volts, or what its unit is."""
+        return BlockingDac(self._portal, self._inner.dac)
 
     @property
     def spi(self) -> BlockingSpi:

@@ -198,15 +198,21 @@ async def test_a_halt_input_halts_and_has_to_be_clear_before_a_reset(tmp_path):
 
 
 async def test_the_profiles_on_the_page_are_good_ones():
-    content = {**BENCH}
+    fan, arm = {"period_us": 40}, {"servo": {"min_us": 1_000, "max_us": 2_000}}
+    pwm = {"label": "p", "driver": "sim", "channels": ["FAN_SPEED", "ARM"], "channel": {"FAN_SPEED": fan, "ARM": arm}}
+    content = {**BENCH, "pwm": [pwm]}
+    stops = []
     for block in re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         for key, value in tomllib.loads(block)["halt"].items():
-            content["halt"] = {**content.get("halt", {}), key: value}
+            stops += value if key == "sequence" else []
+            content["halt"] = {**content.get("halt", {}), key: stops if key == "sequence" else value}
     halt = parse_profile(content, "bench").halt
     assert [(one.name, one.stop, one.timeout_ms) for one in halt.inputs] == [
         ("ESTOP", 1, None), ("DOOR", 0, None), ("PLC_ALIVE", 1, 500),
     ]  # fmt: skip
-    assert [(one.name, one.value, one.after_ms) for one in halt.sequence] == [("BRAKE", 1, 0), ("MOTOR", 0, 200)]
+    assert [(one.name, one.value, one.after_ms) for one in halt.sequence] == [
+        ("BRAKE", 1, 0), ("MOTOR", 0, 200), ("ARM", 45, 0), ("FAN_SPEED", 0.5, 1_000),
+    ]  # fmt: skip
     assert (halt.heartbeat.name, halt.heartbeat.hz) == ("ALIVE", 10)
 
 

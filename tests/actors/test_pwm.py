@@ -520,6 +520,7 @@ async def test_an_observer_sees_value_and_owner_of_every_channel_and_follows_a_m
                 "hold": "release",
                 "limit": {"min": -90, "max": 90, "max_step": 6.0, "slew_per_s": 60},
                 "reserved": None,
+                "role": None,
             }
             events = watcher.observe()
             await session.submit("sweep", [step("servo.move", servo="ARM", angle=60)])

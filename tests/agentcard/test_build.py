@@ -51,7 +51,22 @@ def test_what_moves_the_world_comes_before_the_board_and_that_before_files_and_p
     vendors = evolve(tools[0], name="acme.laser.fire")
     names = [capability["id"].split(".")[1] for capability in built([*tools, vendors])["capabilities"]]
     order = list(dict.fromkeys(names))
-    assert order == ["gpio", "i2c", "uart", "pwm", "servo", "can", "spi", "modbus", "acme", "hw", "file", "sys", "proc"]
+    assert order == [
+        "gpio",
+        "i2c",
+        "uart",
+        "pwm",
+        "servo",
+        "dac",
+        "can",
+        "spi",
+        "modbus",
+        "acme",
+        "hw",
+        "file",
+        "sys",
+        "proc",
+    ]
     assert built(list(reversed(tools)))["capabilities"][0]["id"] == "tool.modbus.write", "within a rank the registry's"
 
 

@@ -236,8 +236,8 @@ def spi_device(**facts):
     return {"node": "spidev0.0", "name": "spidev", **NOTHING} | facts
 
 
-def machine(*, profile=None, chips=(), adapters=(), ports=(), pwm=(), spi=(), hints=(), everybody_seen=True):
-    found = {"chips": chips, "adapters": adapters, "ports": ports, "pwm": pwm, "spi": spi, "hints": hints}
+def machine(*, profile=None, chips=(), adapters=(), ports=(), pwm=(), dacs=(), spi=(), hints=(), everybody_seen=True):
+    found = {"chips": chips, "adapters": adapters, "ports": ports, "pwm": pwm, "dacs": dacs, "spi": spi, "hints": hints}
     found |= {"sensors": 3, "everybody_seen": everybody_seen}
     return found if profile is None else {**found, "profile": profile}
 
@@ -306,6 +306,16 @@ def test_a_pwm_chip_is_told_with_its_device_and_its_interface():
         'OK pwm pwmchip0 "1-0040" (pca9685-pwm): 17 channels, waveforms',
         'OK pwm pwmchip2 "1-0040" (pca9685-pwm): 17 channels, through /sys, open in picocom (pid 7)',
     ]
+
+
+def test_a_converter_is_told_with_its_lasting_name_and_its_outputs():
+    device = {
+        "node": "iio:device0",
+        "label": "mcp4725-i2c-1-60",
+        "outputs": ["out_voltage0", "out_voltage1"],
+        **NOTHING,
+    }
+    assert told(dacs=[device])[0] == 'OK dac iio:device0 "mcp4725-i2c-1-60": out_voltage0, out_voltage1'
 
 
 def test_what_runs_the_machine_is_told_with_the_reason_why_it_is_left_alone():
@@ -449,7 +459,19 @@ def test_as_json_the_machine_is_told_whole(cli, gone):
     answer = cli("doctor", "--json", "--board", gone)
     assert answer.code == 1
     found = answer.json["hardware"]
-    parts = {"chips", "adapters", "ports", "pwm", "cans", "spi", "hints", "sensors", "everybody_seen", "profile"}
+    parts = {
+        "chips",
+        "adapters",
+        "ports",
+        "pwm",
+        "dacs",
+        "cans",
+        "spi",
+        "hints",
+        "sensors",
+        "everybody_seen",
+        "profile",
+    }
     assert set(found) == parts
     assert {problem["key"] for problem in found["profile"]["problems"]} >= {"gpio[0].label", "i2c[0].bus"}
 

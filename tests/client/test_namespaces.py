@@ -14,7 +14,7 @@ from hearth import namespaces
 from hearth.config.model import Config, FilesConfig
 from hearth.errors import CarrierError, DeviceError, LimitViolated
 
-NAMES = ("gpio", "i2c", "uart", "pwm", "spi", "can", "modbus", "files", "sensors")
+NAMES = ("gpio", "i2c", "uart", "pwm", "dac", "spi", "can", "modbus", "files", "sensors")
 
 
 @pytest.fixture
@@ -167,6 +167,11 @@ async def test_pwm(session) -> None:
     assert (await session.pwm.get("LAMP")).duty == 0.5
     await session.pwm.off("LAMP")
     assert await session.pwm.get("LAMP") == namespaces.PwmReading("LAMP", False, 0, 0, 1_000)
+
+
+async def test_dac(session) -> None:
+    assert await session.dac.set("BIAS", 1.5) == 1.5
+    assert await session.dac.get("BIAS") == namespaces.DacReading("BIAS", 1.5, "volt")
 
 
 class Odd:

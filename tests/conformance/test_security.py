@@ -192,6 +192,7 @@ def test_12_no_tool_above_the_sessions_maximum_is_executed(hearthd, cap: int) ->
         "pwm.set": {"channel": "FAN", "duty": 0},
         "pwm.off": {"channel": "FAN"},
         "servo.move": {"servo": "ARM", "angle": 0},
+        "dac.set": {"channel": "BIAS", "value": 1},
         "can.send": {"bus": "can0", "id": 1, "hex": "00"},
         "can.read": {"bus": "can0", "count": 1, "timeout_ms": 10},
         "can.watch": {"bus": "can0", "count": 1, "timeout_ms": 10},

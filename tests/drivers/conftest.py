@@ -20,8 +20,10 @@ from support.mcp2221_chip import Memory
 from hearth.drivers.base import Style, finish_now
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.dac import DacChannelSpec
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.linux.can import LinuxCan
+from hearth.drivers.linux.dac import LinuxDac
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.pwm import LinuxPwm
@@ -31,6 +33,7 @@ from hearth.drivers.modbus import ModbusDevice
 from hearth.drivers.modbus_line import ModbusLine, TcpPort
 from hearth.drivers.pwm import ChannelSpec, ServoSpec
 from hearth.drivers.sim.can import SimCan
+from hearth.drivers.sim.dac import SimDac
 from hearth.drivers.sim.gpio import SimGpio
 from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102, clock_for
 from hearth.drivers.sim.modbus import SimModbusPort
@@ -39,6 +42,7 @@ from hearth.drivers.sim.spi import Loopback, RegisterChip, SimSpi
 from hearth.drivers.sim.uart import EchoPeer, SimUart
 from hearth.drivers.spi import SpiSettings
 from hearth.drivers.tools.can import can_tools
+from hearth.drivers.tools.dac import dac_tools
 from hearth.drivers.tools.gpio import gpio_tools
 from hearth.drivers.tools.hardware import hardware_tools
 from hearth.drivers.tools.i2c import i2c_tools
@@ -223,6 +227,71 @@ def kernel_pwm(chardev):
 PWM_BENCHES = {"sim-inline": lambda: sim_pwm(Style.INLINE), "sim-thread": lambda: sim_pwm(Style.THREAD)}
 if os.environ.get("HEARTH_GUEST") == "1":
     PWM_BENCHES |= {"kernel-chardev": lambda: kernel_pwm(True), "kernel-sysfs": lambda: kernel_pwm(False)}
+
+
+DAC_SCALE = 3.3 / 4096
+DAC_CHANNEL = {"min": 0.5, "max": 3, "safe": 0.75, "scale": DAC_SCALE}
+
+
+def dac_channels(**more):
+    """One channel, as an MCP4725 has it, and one that is never used."""
+    return [DacChannelSpec(0, "LEVEL", **{**DAC_CHANNEL, **more})]
+
+
+@frozen(eq=False)
+class DacBench:
+    """A converter under test, and a voltmeter."""
+
+    make: object
+    """make(**channel) returns a driver, not opened, with a channel of `DAC_CHANNEL` and these."""
+    volts: object
+    """volts(): what the output has; None where it is off."""
+
+
+@contextmanager
+def sim_dac(style):
+    made = []
+
+    def make(**more):
+        made.append(SimDac("bench", dac_channels(**more), style=style))
+        return made[-1]
+
+    def volts():
+        count = made[-1].counts.get(0, 0)
+        return None if count is None else count * DAC_SCALE
+
+    yield DacBench(make, volts)
+
+
+@contextmanager
+def kernel_dac():
+    """An MCP4725 on the emulated MCP2221: the voltmeter is its register."""
+    from support.mcp4725 import mcp4725
+
+    with mcp4725() as chip:
+        made = lambda **more: LinuxDac(chip.label, dac_channels(**more))  # noqa: E731
+        yield DacBench(made, lambda: None if chip.chip.power_down else chip.volts)
+
+
+DAC_BENCHES = {"sim-inline": lambda: sim_dac(Style.INLINE), "sim-thread": lambda: sim_dac(Style.THREAD)}
+if os.environ.get("HEARTH_GUEST") == "1":
+    DAC_BENCHES |= {"kernel": kernel_dac}
+
+
+@pytest.fixture(params=DAC_BENCHES)
+def dac_bench(request):
+    with DAC_BENCHES[request.param]() as bench:
+        yield bench
+
+
+@pytest.fixture
+async def dac(dac_bench, nursery):
+    """The bench's driver, open."""
+    driver = dac_bench.make()
+    driver.open()
+    nursery.start_soon(driver.pump)
+    yield driver
+    driver.close()
 
 
 @pytest.fixture(params=PWM_BENCHES)
@@ -541,7 +610,17 @@ class BoardBench:
     tools: dict = field(factory=dict)
 
     def __attrs_post_init__(self):
-        kinds = (hardware_tools, gpio_tools, i2c_tools, uart_tools, pwm_tools, can_tools, spi_tools, modbus_tools)
+        kinds = (
+            hardware_tools,
+            gpio_tools,
+            i2c_tools,
+            uart_tools,
+            pwm_tools,
+            can_tools,
+            spi_tools,
+            modbus_tools,
+            dac_tools,
+        )
         for tools in kinds:
             self.tools |= {tool.name: tool for tool in tools(self.board)}
 

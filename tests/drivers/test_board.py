@@ -41,7 +41,18 @@ def two_chips():
 
 
 def test_the_simulated_board_has_a_driver_for_each_bus_and_opens_none(sim):
-    buses = ["gpio:sim", "i2c:1", "uart:uart0", "pwm:sim", "can:can0", "spi:LOOP", "spi:MOTOR", "modbus:plant", "board"]
+    buses = [
+        "gpio:sim",
+        "i2c:1",
+        "uart:uart0",
+        "pwm:sim",
+        "dac:sim",
+        "can:can0",
+        "spi:LOOP",
+        "spi:MOTOR",
+        "modbus:plant",
+        "board",
+    ]
     assert list(sim.drivers) == buses
     assert sim.undriven == ()
     assert (sim.name, sim.description) == ("sim", sim.profile.description)

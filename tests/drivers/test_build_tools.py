@@ -21,6 +21,7 @@ DESIGN = {
     "hw.i2c.list": 0,
     "hw.uart.list": 0,
     "hw.pwm.list": 0,
+    "hw.dac.list": 0,
     "hw.can.list": 0,
     "hw.sensor.list": 0,
     "hw.sensor.read": 0,
@@ -40,6 +41,8 @@ DESIGN = {
     "pwm.set": 2,
     "pwm.off": 2,
     "servo.move": 2,
+    "dac.get": 0,
+    "dac.set": 2,
     "can.send": 2,
     "can.read": 1,
     "can.watch": 1,
@@ -65,7 +68,7 @@ DESIGN = {
     "sys.uptime": 0,
     "proc.list": 0,
 }
-_KINDS = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "can.", "spi.", "modbus.")
+_KINDS = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "dac.", "can.", "spi.", "modbus.")
 MINE = [name for name in DESIGN if name.startswith(("hw.", *_KINDS))]
 
 
@@ -253,7 +256,7 @@ def test_every_tool_declares_itself_fully(tools, name):
         assert all("description" in part for part in schema["properties"].values())
     assert tool.description.endswith(".")
     assert tool.timeout_ms > 0
-    undone = ("gpio.set", "uart.control", "pwm.set", "pwm.off", "servo.move", "modbus.write")
+    undone = ("gpio.set", "uart.control", "pwm.set", "pwm.off", "servo.move", "dac.set", "modbus.write")
     assert tool.supports_rollback is (name in undone)
     kind = name.partition(".")[0]
     writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer", "modbus.write") or name in (
@@ -263,6 +266,7 @@ def test_every_tool_declares_itself_fully(tools, name):
         "pwm.set",
         "pwm.off",
         "servo.move",
+        "dac.set",
         "can.send",
         "can.isotp",
         "spi.transfer",

@@ -185,7 +185,7 @@ BAD = [
     (put("name", value=""), 'name: expected a non-empty string, got ""'),
     (
         put("colour", value="red"),
-        "colour: unknown key; expected tools, discover, interlock, halt, name, description, gpio, i2c, uart, pwm, can",
+        "colour: unknown key; expected tools, discover, interlock, halt, name, description, gpio, i2c, uart, pwm, dac",
     ),
     (put("gpio", value={}), "gpio: expected an array of tables, written as [[gpio]]; got an empty table"),
     (put("gpio", value=["x"]), 'gpio: expected an array of tables, written as [[gpio]]; got ["x"]'),

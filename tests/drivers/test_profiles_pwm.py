@@ -166,14 +166,14 @@ LOCKS = {
         {"drives": "FAN", "above": 0.5, "value": 1},
         "interlock[0].value: a channel has no level; `above` and `below` say",
     ),
-    "neither": ({"drives": "DOOR"}, "interlock[0].value: missing; it takes 0 or 1 for a line; a pwm channel takes"),
+    "neither": ({"drives": "DOOR"}, "interlock[0].value: missing; it takes 0 or 1 for a line; a channel takes"),
     "a safe value that is guarded": (
         {"drives": "FAN", "above": 0.05},
         "interlock[0].above: 0.1 is also the channel's safe state, to which an open interlock must bring it",
     ),
     "an unknown channel": (
         {"drives": "FUN", "above": 0.5},
-        "interlock[0].drives: no pwm channel is named \"FUN\"; did you mean 'FAN'?; `above` and",
+        "interlock[0].drives: no pwm or dac channel is named \"FUN\"; did you mean 'FAN'?; `above` and",
     ),
 }
 

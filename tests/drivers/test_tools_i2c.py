@@ -251,7 +251,17 @@ async def test_a_sensor_is_read_by_its_name_with_a_unit(bench, autojump_clock):
 async def test_the_board_tells_what_it_has_without_touching_it(bench, i2c):
     board = await bench.run("hw.board")
     assert board["name"] == "sim"
-    buses = ["gpio:sim", "i2c:1", "uart:uart0", "pwm:sim", "can:can0", "spi:LOOP", "spi:MOTOR", "modbus:plant"]
+    buses = [
+        "gpio:sim",
+        "i2c:1",
+        "uart:uart0",
+        "pwm:sim",
+        "dac:sim",
+        "can:can0",
+        "spi:LOOP",
+        "spi:MOTOR",
+        "modbus:plant",
+    ]
     assert [bus["id"] for bus in board["buses"]] == buses
     assert board["health"] == {"audit": "ok"}
     (chip,) = (await bench.run("hw.gpio.list"))["chips"]

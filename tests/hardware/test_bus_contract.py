@@ -20,14 +20,17 @@ from support.can_bus import answering, virtual
 from support.cell import MEMORY, SlowLines
 from support.gpio_sim import GpioSim
 from support.mcp2221 import ADAPTER, Mcp2221, Memory
+from support.mcp4725 import mcp4725
 from support.pca9685 import pca9685
 from support.waiting import passes
 
 from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.queue import Requester, Ticket
+from hearth.drivers.dac import DacChannelSpec
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.i2c import Write
 from hearth.drivers.linux.can import LinuxCan
+from hearth.drivers.linux.dac import LinuxDac
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.pwm import LinuxPwm
@@ -137,6 +140,31 @@ class OnAdaptersLines(OnAdapter):
 
     def done(self):
         return [pin for pin, (level, is_input) in enumerate(self.adapter.chip.gpio) if level and not is_input]
+
+
+class OnDac(OnAdapter):
+    """Transaction n sets a converter to a hundred times n; it stands before the second of its two bytes."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._dac = stack.enter_context(mcp4725())
+        self.adapter = self._dac.adapter
+        channel = DacChannelSpec(0, "OUT", min=0, max=4_095, safe=0, scale=1, unit="raw")
+        self.driver = LinuxDac(self._dac.label, [channel])
+
+    def op(self, number):
+        return lambda driver: driver.set(0, number * 100)
+
+    def hold(self):
+        self.adapter.chip.wedge(after=1)
+
+    async def reached(self):
+        await trio.to_thread.run_sync(self.adapter.chip.wait_held)
+
+    def let_go(self):
+        self.adapter.chip.release()
+
+    def done(self):
+        return [raw // 100 for _, raw in self._dac.chip.writes]
 
 
 class OnSpi:
@@ -282,6 +310,7 @@ BENCHES = {
     "pwm": OnPwm,
     "gpio-mcp2221": OnAdaptersLines,
     "i2c": OnI2c,
+    "dac": OnDac,
     "spi": OnSpi,
     "uart": OnUart,
     "can": OnCan,

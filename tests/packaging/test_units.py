@@ -117,7 +117,13 @@ def test_tmpfiles_makes_the_directories_with_the_owners_that_matter(tmp_path: Pa
 
 def test_the_udev_rules_are_those_that_doctor_proposes() -> None:
     written = [line for line in RULES.read_text("utf-8").splitlines() if not line.startswith("#")]
-    nodes = (("/dev/gpiochip0", "gpio"), ("/dev/i2c-1", "i2c"), ("/dev/pwmchip0", "pwm"), ("/dev/spidev0.0", "spi"))
+    nodes = (
+        ("/dev/gpiochip0", "gpio"),
+        ("/dev/i2c-1", "i2c"),
+        ("/dev/pwmchip0", "pwm"),
+        ("/sys/dac", "dac"),
+        ("/dev/spidev0.0", "spi"),
+    )
     for path, kind in nodes:
         proposed = re.search(r"echo '(.+)' \|", "\n".join(rule(path, kind)))  # type: ignore[arg-type]
         assert proposed is not None

@@ -105,6 +105,18 @@ class FilesMachine:
         self._link(self.machine.sys / "class/pwm" / f"pwmchip{number}", at)
         return at
 
+    def iio(self, number: int, place: str, name: str, attributes: dict[str, str]) -> Path:
+        """An IIO device of the device at `place`. Returns its directory."""
+        at = self.machine.sys / "devices" / place / f"iio:device{number}"
+        at.mkdir(parents=True)
+        for attribute, content in {"name": name, **attributes}.items():
+            (at / attribute).write_text(f"{content}\n")
+        self._link(at / "subsystem", self.machine.sys / "bus/iio")
+        devices = self.machine.sys / "bus/iio/devices"
+        devices.mkdir(parents=True, exist_ok=True)
+        self._link(devices / at.name, at)
+        return at
+
     def client(self, bus: int, addr: str, driver: str | None) -> None:
         """A device that somebody told the kernel is on an I2C bus, with or without a driver of it."""
         at = self.device(f"clients/{bus}-{addr}", "i2c", driver=driver)

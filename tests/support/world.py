@@ -394,6 +394,7 @@ class BoardWorld(World):
         super().__init__(
             RuntimeParts(
                 board=board,
+                halt=board.profile.halt,
                 drivers=board.drivers,
                 registry=ToolRegistry(build_tools(board, enable=(), disable=("file.*", "sys.*", "proc.*"))),
                 policy=policy,

@@ -266,7 +266,7 @@ def chip_channels(device: SensorDevice) -> Iterator[SensorChannel]:
 # --- IIO: converters, environment and motion sensors ------------------------------------------------------------------
 # A count for which the kernel gives no scale stays a count, in the unit "raw".
 
-_IIO: Mapping[str, tuple[str, str, Fraction]] = {
+IIO_QUANTITIES: Mapping[str, tuple[str, str, Fraction]] = {
     "accel": ("acceleration", "metre_per_second_squared", _ONE),
     "activity": ("activity", "percent", _ONE),
     "altvoltage": ("voltage", "volt", _MILLI),
@@ -299,6 +299,10 @@ _IIO_COUNTED = frozenset(("count", "index", "intensity", "steps", "uvindex"))
 _IIO_CHANNEL = re.compile(r"(in|out)_(([a-z]+)\d*(-[a-z]+\d*)?(?:_[A-Za-z0-9_.+-]+?)?)_(raw|input)")
 
 
+IIO_OUTPUT = re.compile(r"out_(?:voltage|current|resistance)\d+_raw")
+"""The attributes by which a program sets an output."""
+
+
 def iio_devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
     """Yield the IIO devices, without triggers and event generators."""
     for link in entries(sys / "bus/iio/devices", "iio:device*"):
@@ -321,14 +325,14 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
         way, channel, quantity, minus, form = found.groups()
         if form == "raw" and f"{way}_{channel}_input" in present:
             continue  # the same, already scaled
-        kind, unit, factor = _IIO.get(quantity, (quantity, "raw", _ONE))
+        kind, unit, factor = IIO_QUANTITIES.get(quantity, (quantity, "raw", _ONE))
         scale = offset = None
         shared = f"{way}_{quantity}-{quantity}" if minus else f"{way}_{quantity}"
         words = channel.split("_")
         own = [f"{way}_{'_'.join(words[:length])}" for length in range(len(words), 0, -1)]
         bases = (*own, shared, way, "")
         if form == "raw":
-            scale, offset = (_shared_attribute(device.at, present, bases, what) for what in ("scale", "offset"))
+            scale, offset = (shared_attribute(device.at, present, bases, what) for what in ("scale", "offset"))
             if scale is None:
                 unit, factor = "raw", _ONE
         if quantity in _IIO_COUNTED:
@@ -344,11 +348,11 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
             offset=offset,
             label=device.at / (label if label in present else "label"),
             description=None if way == "in" else "an output: what it is set to",
-            rate=trigger or _shared_attribute(device.at, present, bases, "sampling_frequency"),
+            rate=trigger or shared_attribute(device.at, present, bases, "sampling_frequency"),
         )
 
 
-def _shared_attribute(at: Path, present: frozenset[str], bases: tuple[str, ...], what: str) -> Path | None:
+def shared_attribute(at: Path, present: frozenset[str], bases: tuple[str, ...], what: str) -> Path | None:
     """Return the channel's own attribute, or the one shared by others of its type, its direction, or by all."""
     for base in bases:
         name = f"{base}_{what}" if base else what

@@ -120,6 +120,10 @@ def _sane(profile: Profile) -> None:
             assert limit.min <= limit.max
             assert channel.safe == "off" or limit.min <= channel.safe <= limit.max
             assert channel.safe == "off" or channel.pulses(Wave(channel.safe, channel.period_us)).enabled
+    for spec in profile.dacs:
+        for channel in spec.channels:
+            assert channel.min <= channel.max
+            assert channel.safe == "off" or channel.min <= channel.safe <= channel.max
     ports = [uart.port for uart in profile.uarts]
     assert len(set(ports)) == len(ports)
     for uart in profile.uarts:
@@ -135,6 +139,7 @@ def _document(profile: Profile) -> dict[str, Any]:
         "i2c": [_adapter(spec) for spec in profile.i2c],
         "uart": [_port(uart) for uart in profile.uarts],
         "pwm": [_pwm(chip) for chip in profile.pwm],
+        "dac": [_dac(spec) for spec in profile.dacs],
         "sensors": {sensor.name: _without(asdict(sensor), "name") for sensor in profile.sensors},
         "tools": {"allow": list(profile.tools)},
         "interlock": [_interlock(one) for one in profile.interlocks],
@@ -180,6 +185,18 @@ def _pwm(chip: Any) -> dict[str, Any]:
     }
 
 
+def _dac(spec: Any) -> dict[str, Any]:
+    by_number = {channel.number: channel for channel in spec.channels}
+    scaled = ("number", "name"), ("number", "name", "offset", "unit")
+    return {
+        **_without(asdict(spec), "channels"),
+        "channels": [by_number[n].name if n in by_number else "" for n in range(max(by_number) + 1)],
+        "channel": {
+            channel.name: _without(asdict(channel), *scaled[channel.scale is None]) for channel in spec.channels
+        },
+    }
+
+
 def _adapter(spec: Any) -> dict[str, Any]:
     ours = ("adapter", "timeout_ms", "retries") if spec.driver == "sim" else ()
     return {
@@ -203,8 +220,12 @@ def _halt(spec: Any) -> dict[str, Any]:
         silent = getattr(one, "timeout_ms", None) is not None
         return {"line": one.name, **_without(asdict(one), "offset", "name", *(["stop"] if silent else []))}
 
+    def stop(one: Any) -> dict[str, Any]:
+        chip = {"chip": one.bus.removeprefix("gpio:")} if one.key == "line" else {}
+        return {one.key: one.name, **chip, "value": one.value, "after_ms": one.after_ms}
+
     heartbeat = {} if spec.heartbeat is None else {"heartbeat": table(spec.heartbeat)}
-    return {"inputs": list(map(table, spec.inputs)), "sequence": list(map(table, spec.sequence)), **heartbeat}
+    return {"inputs": list(map(table, spec.inputs)), "sequence": list(map(stop, spec.sequence)), **heartbeat}
 
 
 def _port(uart: Any) -> dict[str, Any]:
@@ -305,6 +326,27 @@ reserved = "the drive"
 [pwm.channel.ARM]
 servo = { min_us = 2_000, max_us = 1_000, min_angle = -90, max_angle = 90, slew = 60 }
 safe = 0
+[[dac]]
+label = "mcp4725-i2c-1-60"
+driver = "iio"
+channels = ["", "VALVE", "BIAS"]
+[dac.channel.VALVE]
+quantity = "current"
+min = 0.004
+max = 0.02
+safe = "off"
+slew = 0.01
+on_limit = "clamp"
+[dac.channel.BIAS]
+min = -2.5
+max = 2.5
+safe = 0
+hold = "keep"
+scale = -0.001
+offset = 7
+unit = "bar"
+reserved = "the amplifier"
+note = "n"
 [[interlock]]
 drives = "ARM"
 above = 30
@@ -324,6 +366,13 @@ heartbeat = { line = "Y", hz = 2.5 }
 line = "X"
 value = "input"
 after_ms = 20
+[[halt.sequence]]
+channel = "ARM"
+value = 45
+[[halt.sequence]]
+channel = "VALVE"
+value = "off"
+after_ms = 30
 [sensors.room]
 kind = "tmp102"
 bus = 1

@@ -1,0 +1,423 @@
+"""DAC channels from the wire down: limits in units, slew, ownership, rollback, interlocks, halt and audit.
+
+In virtual time over the simulated converter, whose record has everything that was given out.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+import trio
+from attrs import evolve
+from support.waiting import passes
+from support.world import ALICE, BOB, OPEN, BoardWorld, running
+
+from hearth import step
+from hearth.drivers.boards.profile import parse_profile
+from hearth.errors import ConfigError, DeviceError, Halted, InterlockOpen, LimitViolated, PermissionDenied, ResourceBusy
+from hearth.policy.rules import Match, PolicyEntry
+
+VALVE, LOOP, BIAS, KEPT = range(4)
+BOARD = {
+    "name": "bench",
+    "description": "a bench with a valve, a current loop and a reference",
+    "gpio": [{"label": "sim", "driver": "sim", "names": ["DOOR"], "lines": {"DOOR": {"pull": "down"}}}],
+    "dac": [
+        {
+            "label": "chip",
+            "driver": "sim",
+            "channels": ["VALVE", "LOOP", "BIAS", "KEPT"],
+            "channel": {
+                "VALVE": {"min": 0, "max": 10, "safe": 0, "slew": 2},
+                "LOOP": {
+                    "quantity": "current",
+                    "min": 0.004,
+                    "max": 0.02,
+                    "safe": "off",
+                    "scale": 1e-6,
+                    "on_limit": "clamp",
+                },
+                "BIAS": {"min": -2.5, "max": 2.5, "safe": 0.5},
+                "KEPT": {"min": 0, "max": 5, "safe": 0, "hold": "keep"},
+            },
+        }
+    ],
+}
+LOCK = {"drives": "VALVE", "above": 4, "requires": [{"line": "DOOR", "value": 0}]}
+
+
+class World(BoardWorld):
+    @property
+    def chip(self):
+        return self.parts.drivers["dac:chip"]
+
+
+@asynccontextmanager
+async def a_world(*locks, policy=(OPEN,), **more):
+    content = {**BOARD, **({"interlock": list(locks)} if locks else {}), **more}
+    async with running(World(content, policy=policy)) as world:
+        yield world
+
+
+@asynccontextmanager
+async def embedded(world, principal=ALICE, **opening):
+    async with world.sessions(principal).open_session(**opening) as session:
+        yield session
+
+
+@asynccontextmanager
+async def over_the_wire(world, **opening):
+    async with world.client() as client, client.open_session(**opening) as session:
+        yield session
+
+
+@pytest.fixture(params=[embedded, over_the_wire], ids=["embedded", "wire"])
+def face(request):
+    return request.param
+
+
+async def refused(session, tool, error=LimitViolated, **args):
+    with pytest.raises(error) as caught:
+        await session.run(tool, **args)
+    return caught.value
+
+
+# --- values and their limits ------------------------------------------------------------------------------------------
+
+
+async def test_a_channel_is_set_and_read_in_its_unit(autojump_clock, face):
+    async with a_world() as world, face(world) as session:
+        assert await session.run("dac.set", channel="BIAS", value=-1.5) == {
+            "channel": "BIAS",
+            "value": -1.5,
+            "unit": "volt",
+        }
+        assert world.chip.level(BIAS) == -1.5
+        assert await session.run("dac.get", channel="BIAS") == {"channel": "BIAS", "value": -1.5, "unit": "volt"}
+        assert await session.run("dac.get", channel="LOOP") == {"channel": "LOOP", "value": 0.0, "unit": "ampere"}
+
+
+async def test_a_value_beyond_its_bounds_is_refused_at_submit_and_on_a_dry_run(autojump_clock, face):
+    async with a_world() as world, face(world) as session:
+        error = await refused(session, "dac.set", channel="BIAS", value=2.6)
+        assert error.data == {
+            "step_index": 0,
+            "tool": "dac.set",
+            "bus": "dac:chip",
+            "channel": "BIAS",
+            "limit": "max",
+            "allowed": 2.5,
+            "unit": "volt",
+            "effect": "none",
+        }
+        with pytest.raises(LimitViolated):
+            await session.submit("rehearsal", [step("dac.set", channel="VALVE", value=-1)], dry_run=True)
+        assert not world.chip.log
+
+
+async def test_a_clamped_value_is_driven_told_and_recorded(autojump_clock, face):
+    async with a_world() as world, face(world) as session:
+        result = await session.run("dac.set", channel="LOOP", value=0.05)
+        assert result == {
+            "channel": "LOOP",
+            "value": 0.02,
+            "unit": "ampere",
+            "clamped": [{"channel": "LOOP", "asked": 0.05, "written": 0.02, "unit": "ampere"}],
+        }
+        assert world.chip.level(LOOP) == 0.02
+        [record] = world.records("limit.clamped")
+        assert record["clamped"] == result["clamped"]
+
+
+async def test_a_channel_with_a_slew_moves_at_it_however_long_it_has_rested(autojump_clock, face):
+    async with a_world() as world, face(world) as session:
+        told = []
+        world.chip.attach(VALVE, lambda volts: told.append((trio.current_time(), volts)))
+        await session.run("dac.set", channel="VALVE", value=0)
+        await trio.sleep(100)
+        begun = trio.current_time()
+        await session.run("dac.set", channel="VALVE", value=5)
+        assert 2.3 < trio.current_time() - begun < 2.7
+        assert told[-1][1] == 5
+        assert all(0 <= after - before <= 0.2 + 1e-3 for (_, before), (_, after) in pairwise(told))
+
+
+async def test_the_newest_value_has_the_channel_and_the_older_one_fails(autojump_clock):
+    async with a_world() as world, embedded(world) as one, embedded(world, BOB) as other:
+        task = await one.submit("open", [step("dac.set", channel="VALVE", value=10)])
+        await trio.sleep(1)
+        await other.run("dac.set", channel="VALVE", value=1)
+        [failed] = (await task.wait()).steps
+        assert (failed.error_code, failed.error_data["effect"]) == (ResourceBusy.code, "done")
+        await trio.sleep(5)
+        assert world.chip.level(VALVE) == 1
+
+
+async def test_a_cancelled_way_stops_where_it_is(autojump_clock):
+    async with a_world() as world, embedded(world) as session:
+        task = await session.submit("open", [step("dac.set", channel="VALVE", value=10)])
+        await trio.sleep(1)
+        await task.cancel()
+        await task.wait()
+        stopped = world.chip.level(VALVE)
+        assert 1 < stopped < 3
+        await trio.sleep(1)
+        assert world.chip.level(VALVE) == stopped
+
+
+async def test_what_an_earlier_run_left_is_read_before_the_first_step(autojump_clock):
+    async with a_world() as world, embedded(world) as session:
+        world.chip.counts[VALVE] = 8_000
+        task = await session.submit("close", [step("dac.set", channel="VALVE", value=0)])
+        await trio.sleep(1)
+        assert 5.5 < world.chip.level(VALVE) < 6.5
+        assert (await task.wait()).status == "SUCCESS"
+
+
+async def test_an_unknown_channel_is_refused_with_what_there_is(autojump_clock, face):
+    async with a_world() as world, face(world) as session:
+        with pytest.raises(Exception, match="did you mean VALVE") as caught:
+            await session.run("dac.set", channel="VALV", value=0)
+        assert caught.value.data["known"] == ["VALVE", "LOOP", "BIAS", "KEPT"]
+
+
+# --- whose it is ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_end_of_a_session_brings_its_channels_to_their_safe_values(autojump_clock, face):
+    async with a_world() as world:
+        async with face(world) as session:
+            await session.run("dac.set", channel="VALVE", value=1)
+            await session.run("dac.set", channel="LOOP", value=0.012)
+            await session.run("dac.set", channel="KEPT", value=3)
+        await passes(lambda: world.chip.level(VALVE) == 0)
+        assert [world.chip.level(number) for number in (LOOP, KEPT)] == [None, 3]
+        [close] = world.records("session.close")
+        assert [(one["name"], one["safe"]) for one in close["safe"]] == [("VALVE", 0), ("LOOP", "off")]
+
+
+async def test_a_controller_that_falls_silent_leaves_a_machine_that_stops(autojump_clock):
+    async with a_world() as world, embedded(world, heartbeat_ms=500) as session:
+        await session.run("dac.set", channel="BIAS", value=2)
+        await trio.sleep(2)
+        assert world.chip.level(BIAS) == 0.5
+
+
+async def test_a_rollback_moves_back_at_the_slew_and_switches_off_what_was_off(autojump_clock, face):
+    async with a_world() as world, face(world) as session:
+        world.chip.counts[LOOP] = None
+        await session.run("dac.set", channel="VALVE", value=2)
+        told = []
+        world.chip.attach(VALVE, told.append)
+        task = await session.submit(
+            "taken back",
+            [
+                step("dac.set", channel="VALVE", value=4),
+                step("dac.set", channel="LOOP", value=0.01),
+                step("dac.set", channel="VALVE", value=10),
+            ],
+            rollback_on_failure=True,
+        )
+        await trio.sleep(2)
+        assert 4 < world.chip.level(VALVE) < 10
+        assert world.chip.level(LOOP) == 0.01
+        world.chip.fail()
+        result = await task.wait()
+        assert [one.rolled_back for one in result.steps] == [True, True, None]
+        assert [world.chip.level(number) for number in (VALVE, LOOP)] == [2, None]
+        assert max(abs(after - before) for before, after in pairwise(told)) <= 0.2 + 1e-3
+        assert [record["undo"] for record in world.records("task.step.rollback") if "undo" in record] == [
+            "dac channel LOOP back to off",
+            "dac channel VALVE back to 2 volt",
+        ]
+
+
+# --- interlocks, halt, policy -----------------------------------------------------------------------------------------
+
+
+async def test_a_channel_may_be_in_a_guarded_range_only_while_what_it_requires_holds(autojump_clock, face):
+    async with a_world(LOCK) as world, face(world) as session:
+        world.gpio.push(0, 1)
+        await session.run("dac.set", channel="VALVE", value=4)
+        error = await refused(session, "dac.set", InterlockOpen, channel="VALVE", value=5)
+        assert "dac channel VALVE of dac:chip may be above 4 only while" in error.message
+        world.gpio.push(0, 0)
+        await session.run("dac.set", channel="VALVE", value=5)
+        world.gpio.push(0, 1)
+        with trio.fail_after(60):
+            await passes(lambda: world.chip.level(VALVE) == 0)
+        [record] = world.records("interlock.open")
+        assert (record["channel"], record["above"]) == ("VALVE", 4)
+        listed = await session.run("hw.dac.list")
+        assert listed["interlocks"][0]["drives"] == "VALVE"
+
+
+async def test_a_halt_brings_channels_to_their_safe_values_and_refuses_others(autojump_clock):
+    async with a_world() as world, embedded(world) as session:
+        await session.run("dac.set", channel="KEPT", value=3)
+        await session.run("dac.set", channel="LOOP", value=0.01)
+        task = await session.submit("open", [step("dac.set", channel="VALVE", value=10)])
+        await trio.sleep(1)
+        await session.halt("smoke")
+        await task.wait()
+        await passes(lambda: world.chip.level(KEPT) == 0)
+        assert [world.chip.level(number) for number in (VALVE, LOOP)] == [0, None]
+        await refused(session, "dac.set", Halted, channel="BIAS", value=1)
+        assert (await session.run("dac.get", channel="LOOP"))["value"] is None
+
+
+async def test_a_policy_permits_only_the_channels_that_it_names(autojump_clock):
+    policy = (evolve(OPEN, dac=["bi*"]),)
+    async with a_world(policy=policy) as world, embedded(world) as session:
+        await session.run("dac.set", channel="BIAS", value=1)
+        for tool, args in (("dac.set", {"value": 1}), ("dac.get", {})):
+            error = await refused(session, tool, PermissionDenied, channel="VALVE", **args)
+            assert "VALVE is not in `dac` of policy" in error.message
+        [device] = (await session.run("hw.dac.list"))["devices"]
+        assert [one["channel"] for one in device["channels"]] == ["BIAS"]
+
+
+async def test_the_list_shows_channels_and_a_plan_what_a_step_changes(autojump_clock):
+    async with a_world() as world, embedded(world) as session:
+        [device] = (await session.run("hw.dac.list"))["devices"]
+        assert (device["device"], device["bus"]) == ("chip", "dac:chip")
+        assert device["channels"][VALVE] == {
+            "channel": "VALVE",
+            "number": 0,
+            "quantity": "voltage",
+            "unit": "volt",
+            "limit": {"min": 0, "max": 10, "max_step": 0.2, "slew_per_s": 2},
+            "safe": 0,
+            "hold": "release",
+            "slew": 2,
+        }
+        board = await session.run("hw.board")
+        assert {"id": "dac:chip", "kind": "dac", "driver": "sim", "device": "chip", "channels": 4} in board["buses"]
+        plan = await session.prepare("look", [step("dac.set", channel="BIAS", value=2)])
+        assert [(one.before, one.after) for one in plan.steps] == [({"value": 0}, {"value": 2})]
+
+
+async def test_a_fault_of_the_device_is_an_error_and_the_next_step_reads_first(autojump_clock):
+    async with a_world() as world, embedded(world) as session:
+        await session.run("dac.set", channel="VALVE", value=1)
+        world.chip.fail()
+        error = await refused(session, "dac.set", DeviceError, channel="VALVE", value=2)
+        assert error.data["effect"] == "none"
+        await session.run("dac.set", channel="VALVE", value=2)
+        assert world.chip.level(VALVE) == 2
+
+
+async def test_an_observer_sees_value_owner_and_safe_state(autojump_clock):
+    policy = (PolicyEntry(name="watchers", match=Match(uid=1002), rights=["observe"]), OPEN)
+    async with (
+        a_world(policy=policy) as world,
+        world.client(BOB) as other,
+        other.open_session() as watcher,
+        embedded(world) as session,
+    ):
+        await session.run("dac.set", channel="LOOP", value=0.012)
+        state = await watcher.observe_state()
+        [loop] = [one for one in state["signals"] if one["name"] == "LOOP"]
+        assert (loop["bus"], loop["unit"], loop["value"], loop["safe"]) == ("dac:chip", "ampere", 0.012, "off")
+        assert loop["owner"] == {"session_id": session.session_id, "principal": "uid:1001"}
+
+
+# --- the stop sequence ------------------------------------------------------------------------------------------------
+
+PWM = {
+    "label": "fans",
+    "driver": "sim",
+    "channels": ["FAN", "ARM"],
+    "channel": {
+        "FAN": {"period_us": 40, "safe": 0.1, "limit": {"max": 0.8, "max_step": 0.1}},
+        "ARM": {"safe": 0, "servo": {"min_us": 500, "max_us": 2_500, "min_angle": -90, "max_angle": 90, "slew": 60}},
+    },
+}
+STOPS = [
+    {"channel": "ARM", "value": 45},
+    {"channel": "VALVE", "value": 2.5, "after_ms": 200},
+    {"channel": "LOOP", "value": "off", "after_ms": 100},
+    {"channel": "FAN", "value": 0.8, "after_ms": 100},
+    {"line": "DOOR", "value": 1, "after_ms": 100},
+]
+
+
+async def test_channels_of_the_stop_sequence_follow_in_their_order_and_all_others_are_safe_at_once(autojump_clock):
+    async with a_world(pwm=[PWM], halt={"sequence": STOPS}) as world, embedded(world) as session:
+        pwm = world.parts.drivers["pwm:fans"]
+
+        def states():
+            fan, arm = (pwm.specs[number].wave(pwm.pulses(number)).value for number in (0, 1))
+            return [arm, world.chip.level(VALVE), world.chip.level(LOOP), fan, world.gpio.state(0)]
+
+        await session.run("servo.move", servo="ARM", angle=-60)
+        await session.run("dac.set", channel="LOOP", value=0.012)
+        await session.run("dac.set", channel="BIAS", value=2)
+        await session.run("pwm.set", channel="FAN", duty=0.2)
+        moving = await session.submit("open", [step("dac.set", channel="VALVE", value=10)])
+        await trio.sleep(2.5)
+        began = trio.current_time()
+        assert (await session.halt()).stopping is True
+        assert (await moving.wait()).status == "CANCELLED"
+        await trio.sleep_until(began + 0.1)
+        assert states()[0] == pytest.approx(45)
+        valve = states()[1]
+        assert 4 < valve < 6, "it waits for its turn"
+        assert world.chip.level(BIAS) == 0.5
+        for after, expected in (
+            (0.21, [45, 2.5, 0.012, 0.2, "input"]),
+            (0.31, [45, 2.5, None, 0.2, "input"]),
+            (0.41, [45, 2.5, None, 0.8, "input"]),
+        ):
+            await trio.sleep_until(began + after)
+            assert states() == expected
+        await trio.sleep_until(began + 0.6)
+        assert states() == [0, 0, None, 0.1, "input"], "every output is safe at its end"
+        entered = [record["safe"][0] for record in world.records("outputs.safe") if "state" in record["safe"][0]]
+        assert [(one["name"], one["state"]) for one in entered] == [
+            ("ARM", 45),
+            ("VALVE", 2.5),
+            ("LOOP", "off"),
+            ("FAN", 0.8),
+            ("DOOR", 1),
+        ]
+        assert entered[1]["channel"] == VALVE
+
+
+async def test_an_observer_sees_what_the_stop_sequence_does_with_a_channel(autojump_clock):
+    policy = (PolicyEntry(name="all", match=Match(uid=1001), rights=["observe"]),)
+    async with a_world(policy=policy, halt={"sequence": STOPS[1:2]}) as world, embedded(world) as session:
+        await session.halt()
+        await trio.sleep(0.15)
+        [valve] = [one for one in (await session.observe_state())["signals"] if one["name"] == "VALVE"]
+        assert valve["role"] == "stop sequence"
+        await passes(lambda: world.chip.level(VALVE) == 0)
+
+
+STOP_FAULTS = {
+    "a line and a channel": ({"channel": "VALVE", "line": "DOOR", "value": 1}, "line: an entry names a line or a"),
+    "a value beyond the bounds": ({"channel": "VALVE", "value": 11}, "value: 11 is beyond the channel's limits"),
+    "off, which it has not": ({"channel": "VALVE", "value": "off"}, 'value: it has no "off", unless its `safe` is'),
+    "an unknown channel": ({"channel": "VALVES", "value": 1}, "channel: no pwm or dac channel is named"),
+    "a level of a line": ({"channel": "VALVE", "value": "input"}, "value: expected a number in the unit"),
+    "no value": ({"channel": "VALVE"}, "value: missing"),
+    "a reserved channel": ({"channel": "KEPT", "value": 1}, 'channel: "KEPT" is reserved: the amplifier\'s'),
+}
+
+
+@pytest.mark.parametrize("name", STOP_FAULTS)
+def test_an_entry_that_could_not_be_driven_is_refused_in_the_profile(name) -> None:
+    entry, expected = STOP_FAULTS[name]
+    [dac] = BOARD["dac"]
+    content = {**dac, "channel": {**dac["channel"], "KEPT": {**dac["channel"]["KEPT"], "reserved": "the amplifier's"}}}
+    with pytest.raises(ConfigError) as caught:
+        parse_profile({**BOARD, "dac": [content], "halt": {"sequence": [entry]}}, "p")
+    assert f"p: halt.sequence[0].{expected}" in str(caught.value)
+
+
+def test_a_stop_sequence_drives_no_channel_to_what_an_interlock_guards() -> None:
+    with pytest.raises(ConfigError, match=r"interlock.0..above: halt.sequence.0. drives channel .VALVE. to it"):
+        parse_profile({**BOARD, "interlock": [LOCK], "halt": {"sequence": [{"channel": "VALVE", "value": 5}]}}, "p")
+    parse_profile({**BOARD, "interlock": [LOCK], "halt": {"sequence": [{"channel": "VALVE", "value": 4}]}}, "p")
