@@ -113,9 +113,11 @@ class ChannelSpec:
 
     def fault_of(self, level: SignalLevel) -> str | None:
         """See `SignalChannel.fault_of`."""
+        if level == OFF:
+            return None
         signal = self.signal
-        if level == OFF or (fault := beyond(signal.limit, level, signal.unit)) is not None:
-            return None if level == OFF else fault
+        if (fault := beyond(signal.limit, level, signal.unit)) is not None:
+            return fault
         try:
             self.pulses(Wave(level, self.period_us))
         except LimitViolated as error:
