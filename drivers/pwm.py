@@ -113,9 +113,9 @@ class ChannelSpec:
 
     def fault_of(self, level: SignalLevel) -> str | None:
         """See `SignalChannel.fault_of`."""
-        signal = self.signal
         if level == OFF:
             return None
+        signal = self.signal
         if (fault := beyond(signal.limit, level, signal.unit)) is not None:
             return fault
         try:

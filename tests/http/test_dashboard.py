@@ -150,6 +150,42 @@ async def test_each_view_shows_what_the_daemon_does(browser: Browser, site: Site
     assert all(f"127.0.0.1:{site.port}/" in address for address in tab.requested), tab.requested
 
 
+async def test_signals_are_shown_with_value_owner_safe_state_limits_waveform_and_table(
+    browser: Browser, site: Site
+) -> None:
+    tab = await enter(browser, site)
+    rows = "[...document.querySelectorAll('#signals tbody tr')]"
+
+    def cell(name: str, number: int) -> str:
+        return f"({rows}.find((row) => row.cells[0].innerText === '{name}')?.cells[{number}].innerText ?? '')"
+
+    async with site.client("operator") as client, client.open_session(client_name="robot") as session:
+        await tab.until(f"{cell('VALVE', 5)} === '0 volt' && {cell('ARM', 5)} === '90 degree'")
+        assert await tab.evaluate(cell("FAN", 6)) == "0 to 1 duty; steps of 0.5"
+        assert await tab.evaluate(cell("VALVE", 6)) == "0 to 10 volt; steps of 0.5; 5 a second"
+        assert await tab.evaluate(cell("BIAS", 2)) == "–"
+        await session.dac.set("VALVE", 4)
+        await session.dac.set("BIAS", 1.5)
+        await session.pwm.set("FAN", duty=0.25)
+        await tab.until(f"{cell('VALVE', 2)} === '4 volt' && {cell('BIAS', 2)} === '1.5 volt'")
+        await tab.until(f"{cell('FAN', 2)} === '0.25 duty' && {cell('FAN', 4)}.startsWith('token:')")
+        canvas = f"{rows}.find((row) => row.cells[0].innerText === 'VALVE').querySelector('canvas')"
+        pixels = f"{canvas}.getContext('2d').getImageData(0, 0, {canvas}.width, {canvas}.height).data"
+        await tab.until(f"{canvas}.width > 0 && {pixels}.some((byte) => byte > 0)")
+        label = await tab.evaluate(f"{canvas}.getAttribute('aria-label')")
+        assert label.startswith("VALVE: 4 volt; ")
+        assert label.endswith(" changes in the last minute, between 0 and 10")
+        await tab.click("#signals details summary")
+        history = text("#signals details tbody")
+        await tab.until(f"{history}.includes('BIAS\\t1.5 volt')")
+        # A signal on its way is seen on its way.
+        await session.run("servo.move", servo="ARM", angle=120)
+        await tab.until(f"{cell('ARM', 2)} === '120 degree'")
+    await tab.until(f"{cell('VALVE', 2)} === '0 volt' && {cell('VALVE', 4)} === ''")
+    assert not await tab.evaluate("[...document.querySelectorAll('#board figcaption')].length")
+    assert tab.errors == []
+
+
 async def test_by_keyboard_alone_a_plan_is_approved_and_the_daemon_halted_and_reset(
     browser: Browser, site: Site, nursery: trio.Nursery
 ) -> None:

@@ -1,7 +1,7 @@
-/** The view of the hardware: every line, every bus, and what sensors measure. */
+/** The view of the hardware: every line, every signal, every bus, and what sensors measure. */
 
-import { clock, list, make, say, show, table, who } from "./dom.js";
-import { lineKey, lineName } from "./model.js";
+import { clock, figure, list, make, say, show, table, who } from "./dom.js";
+import { lineName, outputKey } from "./model.js";
 import { Plot, drawLevel } from "./plots.js";
 
 const WINDOW = 60;
@@ -18,9 +18,11 @@ export class Board {
     const many = model.state.lines.length > MANY_LINES;
     this.onlyUsed = make("input", { type: "checkbox", id: "only-used", checked: many, onchange: () => this.render(null) });
     const filter = make("p", { class: "filter" }, this.onlyUsed, make("label", { for: "only-used" }, " Only lines in use"));
-    const changes = table("Changes of lines in the last minute", "Time", "Line", "Level");
-    this.changes = changes.body;
-    this.history = make("details", {}, make("summary", {}, "Changes of lines as a table"), changes.element);
+    this.lineChanges = new Changes("line", "Level", lineName, (_, level) => levelText(level));
+    const signals = table("Signals", "Signal", "Number", "Value", "Last minute", "Set by", "Safe state", "Limits and use");
+    this.signals = signals.body;
+    this.signalChanges = new Changes("signal", "Value", ({ name }) => name, valueText);
+    this.signalParts = make("div", { id: "signals" }, make("h2", {}, "Signals"), signals.element, this.signalChanges.element);
     const buses = table("Buses", "Bus", "State", "Waiting", "Transactions");
     this.buses = buses.body;
     this.plots = make("div", { class: "plots" });
@@ -28,7 +30,8 @@ export class Board {
     root.append(
       this.title, this.about,
       make("h2", {}, "Measured"), this.none, this.plots,
-      make("h2", {}, "Lines"), filter, lines.element, this.history,
+      make("h2", {}, "Lines"), filter, lines.element, this.lineChanges.element,
+      this.signalParts,
       make("h2", {}, "Buses"), buses.element,
     );
   }
@@ -39,28 +42,45 @@ export class Board {
     const now = this.model.now();
     say(this.title, state.board.name);
     say(this.about, state.board.description);
-    const shown = state.lines.filter((line) => !this.onlyUsed.checked || line.owner || line.role || line.limit || (changes.get(lineKey(line))?.length ?? 0) > 1 || line.value === 1);
-    list(this.lines, shown, lineKey, createLine, (row, line) => updateLine(row, line, changes.get(lineKey(line)) ?? [], now));
-    if (this.history.open) this.#history(now);
+    const shown = state.lines.filter((line) => !this.onlyUsed.checked || line.owner || line.role || line.limit || (changes.get(outputKey(line))?.length ?? 0) > 1 || line.value === 1);
+    list(this.lines, shown, outputKey, createLine, (row, line) => updateLine(row, line, changes.get(outputKey(line)) ?? [], now));
+    list(this.signals, state.signals, outputKey, createLine, (row, signal) => updateSignal(row, signal, changes.get(outputKey(signal)) ?? [], now));
+    show(this.signalParts, state.signals.length > 0);
+    this.lineChanges.render(state.lines, changes, now);
+    this.signalChanges.render(state.signals, changes, now);
     const buses = Object.entries(state.buses);
     if (!dirty || dirty.has("buses") || dirty.has("snapshot")) list(this.buses, buses, ([id]) => id, createBus, updateBus);
     show(this.none, series.size === 0);
     list(this.plots, [...series.values()], (one) => one.name, createPlot, (figure, one) => figure._plot.draw(one, now - WINDOW, now));
   }
+}
 
-  #history(now) {
+/** The newest changes of lines or signals as a table, for those who do not see the plots. */
+class Changes {
+  #shown = "";
+
+  constructor(what, value, name, text) {
+    this.name = name;
+    this.text = text;
+    const { element, body } = table(`Changes of ${what}s in the last minute`, "Time", what[0].toUpperCase() + what.slice(1), value);
+    this.body = body;
+    this.element = make("details", {}, make("summary", {}, `Changes of ${what}s as a table`), element);
+  }
+
+  render(outputs, changes, now) {
+    if (!this.element.open) return;
     const rows = [];
-    for (const line of this.model.state.lines) {
-      for (const [at, level] of this.model.changes.get(lineKey(line)) ?? []) {
-        if (at > now - WINDOW) rows.push({ at, line, level });
+    for (const output of outputs) {
+      for (const [at, level] of changes.get(outputKey(output)) ?? []) {
+        if (at > now - WINDOW) rows.push({ at, output, level });
       }
     }
     rows.sort((one, other) => other.at - one.at);
-    const cells = ({ at, line, level }) => [clock(at * 1000), lineName(line), levelText(level)].map((cell) => make("td", {}, cell));
-    const text = JSON.stringify(rows.slice(0, CHANGES_SHOWN).map(({ at, line, level }) => [at, line.line, level]));
-    if (this.shownChanges === text) return;
-    this.shownChanges = text;
-    this.changes.replaceChildren(...rows.slice(0, CHANGES_SHOWN).map((row) => make("tr", {}, ...cells(row))));
+    const cells = rows.slice(0, CHANGES_SHOWN).map(({ at, output, level }) => [clock(at * 1000), this.name(output), this.text(output, level)]);
+    const text = JSON.stringify(cells);
+    if (this.#shown === text) return;
+    this.#shown = text;
+    this.body.replaceChildren(...cells.map((row) => make("tr", {}, ...row.map((cell) => make("td", {}, cell)))));
   }
 }
 
@@ -99,6 +119,36 @@ function updateLine(row, line, changes, now) {
   const recent = changes.filter(([at]) => at > now - WINDOW).length;
   const label = `${lineName(line)}: ${levelText(line.value)}; ${recent} changes in the last minute`;
   if (row._canvas.getAttribute("aria-label") !== label) row._canvas.setAttribute("aria-label", label);
+}
+
+/** The value of a signal for people: "0.5 duty", "off", "not known". */
+function valueText({ unit }, value) {
+  return typeof value === "number" ? `${figure(value)} ${unit}` : levelText(value);
+}
+
+function updateSignal(row, signal, changes, now) {
+  const { name, number, level, owner, safe, limit } = row._cells;
+  const { min, max } = signal.limit;
+  say(name, signal.name);
+  say(number, `${signal.bus.split(":")[0]} ${signal.channel}`);
+  say(level, signal.value === null ? "–" : valueText(signal, signal.value));
+  say(owner, signal.owner ? who(signal.owner.principal) : "");
+  say(safe, `${valueText(signal, signal.safe)}${signal.hold === "keep" ? ", kept" : ""}`);
+  say(limit, signalUses(signal).join("; "));
+  drawLevel(row._canvas, changes, now - WINDOW, now, min, max);
+  const recent = changes.filter(([at]) => at > now - WINDOW).length;
+  const label = `${signal.name}: ${valueText(signal, signal.value)}; ${recent} changes in the last minute, between ${figure(min)} and ${figure(max)}`;
+  if (row._canvas.getAttribute("aria-label") !== label) row._canvas.setAttribute("aria-label", label);
+}
+
+function signalUses({ unit, limit, role, reserved }) {
+  const { min, max, max_step: step, slew_per_s: slew } = limit;
+  const said = [`${figure(min)} to ${figure(max)} ${unit}`];
+  if (step !== undefined) said.push(`steps of ${figure(step)}`);
+  if (slew !== undefined) said.push(`${figure(slew)} a second`);
+  if (role) said.push(role);
+  if (reserved) said.push(`reserved: ${reserved}`);
+  return said;
 }
 
 function uses(line) {

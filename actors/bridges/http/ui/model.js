@@ -8,6 +8,7 @@
 export const POINTS = 2400;
 export const MOST_SERIES = 64;
 export const CHANGES = 240;
+export const SIGNAL_CHANGES = 600; // a minute of a signal that moves: it is sampled ten times a second
 export const MOST_ENDED = 50;
 export const MOST_RECORDS = 2000;
 
@@ -56,7 +57,7 @@ export class Model {
   last = null;
   /** @type {Map<string, Series>} */
   series = new Map();
-  /** By line ("bus/offset"): the changes of its level that were seen, as [seconds, level]. */
+  /** By line or signal ("bus/number"): the changes of its level that were seen, as [seconds, level]. */
   changes = new Map();
   /** Tasks that have ended, the newest first. */
   ended = [];
@@ -87,7 +88,8 @@ export class Model {
     this.skew = Date.now() / 1000 - at;
     if (kind === "snapshot") this.#snapshot(event, at);
     else if (!this.state) return;
-    else if (kind === "lines") event.lines.forEach((line) => this.#line(line, at));
+    else if (kind === "lines") event.lines.forEach((line) => this.#output(this.state.lines, line, at));
+    else if (kind === "signals") event.signals.forEach((signal) => this.#output(this.state.signals, signal, at));
     else if (kind === "buses") Object.assign(this.state.buses, event.buses);
     else if (kind === "halt" || kind === "approvals" || kind === "health") this.state[kind] = event[kind];
     else if (kind === "readings") event.readings.forEach((reading) => this.#addPoints(reading, Date.parse(reading.ts) / 1000));
@@ -100,29 +102,32 @@ export class Model {
     const before = this.last;
     if (before && before.stream !== stream) this.missed = "The daemon, or its stream, has begun anew: what happened in between is not known here.";
     else if (missed) this.missed = `${missed} events were missed: this page was too slow, or away for too long.`;
-    this.state = { ...state, buses: { ...state.buses } };
-    for (const line of state.lines) this.#noteLevel(line, at);
+    // A daemon of an earlier release has no signals.
+    this.state = { ...state, signals: state.signals ?? [], buses: { ...state.buses } };
+    for (const output of [...this.state.lines, ...this.state.signals]) this.#noteLevel(output, at);
     for (const reading of state.readings) this.#addPoints(reading, Date.parse(reading.ts) / 1000);
   }
 
-  #line(change, at) {
-    const line = this.state.lines.find((one) => one.bus === change.bus && one.line === change.line);
-    if (!line) return;
-    Object.assign(line, change);
-    this.#noteLevel(line, at);
+  #output(outputs, change, at) {
+    const key = outputKey(change);
+    const output = outputs.find((one) => outputKey(one) === key);
+    if (!output) return;
+    Object.assign(output, change);
+    this.#noteLevel(output, at);
   }
 
-  #noteLevel(line, at) {
-    const key = lineKey(line);
+  #noteLevel(output, at) {
+    const key = outputKey(output);
     let changes = this.changes.get(key);
     if (!changes) this.changes.set(key, (changes = []));
-    if (changes.length && changes[changes.length - 1][1] === line.value) return;
-    changes.push([at, line.value]);
-    if (changes.length > CHANGES) changes.splice(0, changes.length - CHANGES);
+    if (changes.length && changes[changes.length - 1][1] === output.value) return;
+    changes.push([at, output.value]);
+    const most = output.channel === undefined ? CHANGES : SIGNAL_CHANGES;
+    if (changes.length > most) changes.splice(0, changes.length - most);
   }
 
   #addPoints({ tool, args, values }, at) {
-    if (tool.startsWith("gpio.")) return; // the levels of lines are shown as lines
+    if (/^(gpio|pwm|servo|dac)\./.test(tool)) return; // these are shown as lines and signals
     const of = Object.values(args).join(" ") || tool;
     for (const [name, value] of Object.entries(values)) {
       const key = `${tool} ${of} ${name}`;
@@ -190,8 +195,9 @@ export class Model {
   }
 }
 
-export function lineKey(line) {
-  return `${line.bus}/${line.line}`;
+/** What tells a line or a signal from all others: its bus, and its number there. */
+export function outputKey(output) {
+  return `${output.bus}/${output.line ?? output.channel}`;
 }
 
 /** The name by which people know a line: what is wired to it, or else its own. */

@@ -1,4 +1,4 @@
-/** Plots of series: uPlot for quantities, a small canvas for the level of a line. Each has a sentence and a table beside it. */
+/** Plots of series: uPlot for quantities, a small canvas for the level of a line or a signal. Each has a sentence and a table beside it. */
 
 import uPlot from "./vendor/uPlot.esm.js";
 
@@ -114,8 +114,8 @@ function range(values) {
   return { min: low - room, max: high + room };
 }
 
-/** Draw the level of a line over time: a step plot; where the level is not known there is nothing. */
-export function drawLevel(canvas, changes, from, to) {
+/** Draw a level between two bounds over time: a step plot. Where it is not known, or off, there is nothing. */
+export function drawLevel(canvas, changes, from, to, low = 0, high = 1) {
   const scale = window.devicePixelRatio || 1;
   if (canvas._width === undefined) {
     canvas._width = canvas._height = 0;
@@ -130,13 +130,14 @@ export function drawLevel(canvas, changes, from, to) {
   context.strokeStyle = colour("--live");
   context.lineWidth = 1.5 * scale;
   context.beginPath();
-  const y = (level) => (level ? 3 * scale : height - 3 * scale);
+  const room = height - 6 * scale;
+  const y = (level) => height - 3 * scale - (Math.min(high, Math.max(low, level)) - low) / (high - low || 1) * room;
   const x = (at) => ((Math.min(to, Math.max(from, at)) - from) / (to - from)) * width;
   let pen = false;
   changes.forEach(([at, level], index) => {
     const until = index + 1 < changes.length ? changes[index + 1][0] : to;
     if (until < from) return;
-    if (level === null) {
+    if (typeof level !== "number") {
       pen = false;
       return;
     }
