@@ -71,7 +71,7 @@ class Frame:
 
 
 @frozen
-class Filter:
+class IdFilter:
     """Frames whose identifier has the bits of `id` where `mask` has ones; 29 bits if `extended`, else 11."""
 
     id: int
@@ -123,11 +123,11 @@ class CanDriver(Driver, Protocol):
 
     async def take(
         self, wanted: Wanted, most: int, *, partial: bool = False, errors: bool = False, reader: str = ""
-    ) -> Taken:
+    ) -> TakenFrames:
         """Read frames at the cursor of `reader` (a session's id) without waiting, as `FrameQueue.take`."""
         ...
 
-    async def follow(self) -> Cursor:
+    async def follow(self) -> FrameCursor:
         """Return a cursor of its own, for a watch: it sees all frames from now on."""
         ...
 
@@ -143,7 +143,7 @@ Wanted: TypeAlias = "Callable[[int], bool] | None"
 
 
 @define(eq=False)
-class Cursor:
+class FrameCursor:
     """The place of one reader. `name` is the session whose own frames it skips."""
 
     at: int
@@ -152,7 +152,7 @@ class Cursor:
 
 
 @frozen(eq=False)
-class Taken:
+class TakenFrames:
     """The result of a read. `lost` counts frames since this reader's last read that it will never get."""
 
     frames: Sequence[Frame]
@@ -174,15 +174,15 @@ class FrameQueue:
     readers: Wakeup = field(factory=Wakeup, init=False)
     """Woken when a reader comes."""
     _frames: deque[tuple[Frame, str]] = field(factory=deque, init=False)
-    _cursors: OrderedDict[str, Cursor] = field(factory=OrderedDict, init=False)
+    _cursors: OrderedDict[str, FrameCursor] = field(factory=OrderedDict, init=False)
     _closed: DeviceError | None = field(default=None, init=False)
     _wakeup: Wakeup = field(factory=Wakeup, init=False)
 
-    def cursor(self, reader: str) -> Cursor:
+    def cursor(self, reader: str) -> FrameCursor:
         """Return the cursor of a reader, which begins at the next frame if it has none yet."""
         found = self._cursors.get(reader)
         if found is None:
-            found = self._cursors[reader] = Cursor(self.received, self.kernel_lost, reader)
+            found = self._cursors[reader] = FrameCursor(self.received, self.kernel_lost, reader)
             if len(self._cursors) > MOST_CURSORS:
                 self._cursors.popitem(last=False)
             self._attended()
@@ -190,10 +190,10 @@ class FrameQueue:
             self._cursors.move_to_end(reader)
         return found
 
-    def follow(self) -> Cursor:
+    def follow(self) -> FrameCursor:
         """Return a cursor that is no session's, and begins at the next frame."""
         self._attended()
-        return Cursor(self.received, self.kernel_lost)
+        return FrameCursor(self.received, self.kernel_lost)
 
     def _attended(self) -> None:
         self.watched = True
@@ -224,7 +224,7 @@ class FrameQueue:
         """Let frames come again."""
         self._closed = None
 
-    def _from(self, at: int, cursor: Cursor, wanted: Wanted, *, errors: bool) -> Iterator[tuple[int, Frame]]:
+    def _from(self, at: int, cursor: FrameCursor, wanted: Wanted, *, errors: bool) -> Iterator[tuple[int, Frame]]:
         """Yield the frames for a cursor from a place on, each with the place behind it."""
         start = self.received - len(self._frames)
         for place in range(max(at, start), self.received):
@@ -236,7 +236,9 @@ class FrameQueue:
             if fits:
                 yield place + 1, frame
 
-    def take(self, cursor: Cursor, wanted: Wanted, most: int, *, partial: bool = False, errors: bool = False) -> Taken:
+    def take(
+        self, cursor: FrameCursor, wanted: Wanted, most: int, *, partial: bool = False, errors: bool = False
+    ) -> TakenFrames:
         """Read `most` wanted frames; if there are not so many: nothing, or with `partial` those that there are.
 
         The cursor moves behind the frames that were returned, past others that were not wanted.
@@ -250,13 +252,13 @@ class FrameQueue:
                 break
         complete = len(frames) == most
         if not (complete or partial):
-            return Taken((), complete=False, lost=0)
+            return TakenFrames((), complete=False, lost=0)
         dropped = max(0, self.received - len(self._frames) - cursor.at)
         lost = dropped + self.kernel_lost - cursor.kernel_lost
         cursor.at, cursor.kernel_lost = end, self.kernel_lost
-        return Taken(frames, complete, lost)
+        return TakenFrames(frames, complete, lost)
 
-    async def wait(self, cursor: Cursor, wanted: Wanted, count: int, *, errors: bool = False) -> None:
+    async def wait(self, cursor: FrameCursor, wanted: Wanted, count: int, *, errors: bool = False) -> None:
         """Wait until `take` would find `count` frames. Raises DeviceError when nothing comes any more."""
         found, at = 0, cursor.at
         while True:
@@ -361,11 +363,11 @@ class CanBase(BaseDriver, ABC):
 
     async def take(
         self, wanted: Wanted, most: int, *, partial: bool = False, errors: bool = False, reader: str = ""
-    ) -> Taken:
+    ) -> TakenFrames:
         """See `CanDriver.take`."""
         return self.queue.take(self.queue.cursor(reader), wanted, most, partial=partial, errors=errors)
 
-    async def follow(self) -> Cursor:
+    async def follow(self) -> FrameCursor:
         """See `CanDriver.follow`."""
         self._check_open()
         return self.queue.follow()

@@ -69,7 +69,7 @@ class BadStream(BadAnswer):
 
 
 @frozen
-class Request:
+class ModbusRequest:
     """A request to a unit. `answer` is the beginning of its answer's PDU, `size` the bytes of that PDU."""
 
     unit: int
@@ -78,10 +78,10 @@ class Request:
     size: int
 
 
-def read_request(unit: int, table: ModbusTable, reg: int, count: int) -> Request:
+def read_request(unit: int, table: ModbusTable, reg: int, count: int) -> ModbusRequest:
     """Return the request to read `count` bits or registers from `reg` on."""
     function, length = READS[table], (count + 7) // 8 if table in BITS else 2 * count
-    return Request(unit, struct.pack(">BHH", function, reg, count), bytes((function, length)), 2 + length)
+    return ModbusRequest(unit, struct.pack(">BHH", function, reg, count), bytes((function, length)), 2 + length)
 
 
 def read_values(table: ModbusTable, count: int, pdu: bytes) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ def read_values(table: ModbusTable, count: int, pdu: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f">{count}H", pdu, 2)
 
 
-def write_request(unit: int, table: ModbusTable, reg: int, values: tuple[int, ...]) -> Request:
+def write_request(unit: int, table: ModbusTable, reg: int, values: tuple[int, ...]) -> ModbusRequest:
     """Return the request to write bits or registers from `reg` on; a single one has a function of its own."""
     if len(values) == 1:
         value = (COIL_ON if values[0] else 0) if table == "coil" else values[0]
@@ -99,7 +99,7 @@ def write_request(unit: int, table: ModbusTable, reg: int, values: tuple[int, ..
     else:
         data = pack_bits(values) if table == "coil" else struct.pack(f">{len(values)}H", *values)
         pdu = struct.pack(">BHHB", WRITES_MANY[table], reg, len(values), len(data)) + data
-    return Request(unit, pdu, pdu[:5], 5)
+    return ModbusRequest(unit, pdu, pdu[:5], 5)
 
 
 def pack_bits(values: tuple[int, ...]) -> bytes:
@@ -108,10 +108,10 @@ def pack_bits(values: tuple[int, ...]) -> bytes:
     return number.to_bytes((len(values) + 7) // 8, "little")
 
 
-class Framing(Protocol):
+class ModbusFraming(Protocol):
     """One of the two framings; see the head of this module."""
 
-    def begin(self, request: Request) -> bytes:
+    def begin(self, request: ModbusRequest) -> bytes:
         """Return the request's frame, and expect its answer from now on."""
         ...
 
@@ -145,24 +145,24 @@ class RtuFraming:
 
     def __init__(self, *, loopback: bool = False) -> None:
         self._loopback = loopback
-        self._request = Request(0, b"", b"", 0)
+        self._request = ModbusRequest(0, b"", b"", 0)
         self._own = b""
         self._data = bytearray()
 
-    def begin(self, request: Request) -> bytes:
-        """See Framing."""
+    def begin(self, request: ModbusRequest) -> bytes:
+        """See ModbusFraming."""
         frame = checked(bytes((request.unit,)) + request.pdu)
         self._request, self._own = request, frame if self._loopback else b""
         self._data.clear()
         return frame
 
     def restart(self) -> None:
-        """See Framing."""
+        """See ModbusFraming."""
         self._own = b""
         self._data.clear()
 
     def feed(self, data: bytes) -> bytes | None:
-        """See Framing; bytes behind the answer are dropped."""
+        """See ModbusFraming; bytes behind the answer are dropped."""
         self._data += data
         own = len(self._own)
         if bytes(self._data[:own]) != self._own[: len(self._data)]:
@@ -181,7 +181,7 @@ class RtuFraming:
         return frame[1 : size - 2]
 
 
-def request_size(request: Request) -> int:
+def request_size(request: ModbusRequest) -> int:
     """Return the bytes of the RTU frame that answers a request."""
     return 1 + request.size + 2
 
@@ -196,22 +196,22 @@ class TcpFraming:
 
     def __init__(self, transaction: int = 0) -> None:
         self._transaction = transaction
-        self._request = Request(0, b"", b"", 0)
+        self._request = ModbusRequest(0, b"", b"", 0)
         self._data = bytearray()
         self._strays = 0
 
-    def begin(self, request: Request) -> bytes:
-        """See Framing. Each request has the number after the last one's."""
+    def begin(self, request: ModbusRequest) -> bytes:
+        """See ModbusFraming. Each request has the number after the last one's."""
         self._transaction = self._transaction + 1 & 0xFFFF
         self._request, self._strays = request, 0
         return _HEADER.pack(self._transaction, 0, 1 + len(request.pdu), request.unit) + request.pdu
 
     def restart(self) -> None:
-        """See Framing."""
+        """See ModbusFraming."""
         self._data.clear()
 
     def feed(self, data: bytes) -> bytes | None:
-        """See Framing; bytes behind the answer are kept, because they begin the next frame."""
+        """See ModbusFraming; bytes behind the answer are kept, because they begin the next frame."""
         self._data += data
         while len(self._data) >= _HEADER.size:
             transaction, protocol, length, unit = _HEADER.unpack_from(self._data)

@@ -33,7 +33,7 @@ from hearth.drivers.modbus_codec import (
     WITHOUT_EFFECT,
     BadAnswer,
     BadStream,
-    Framing,
+    ModbusFraming,
     RtuFraming,
     TcpFraming,
     read_request,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from hearth.drivers.modbus import ModbusRegister
-    from hearth.drivers.modbus_codec import ModbusTable, Request
+    from hearth.drivers.modbus_codec import ModbusRequest, ModbusTable
 
 _READER: Final = "modbus"
 _LARGEST: Final = 256
@@ -86,7 +86,7 @@ class ModbusLine(BaseDriver):
         self.opens_in_thread = port.opens_in_thread
         self._tcp = port if isinstance(port, TcpPort) else None
         self._timeout_s, self._late_s, self._turnaround_s = timeout_s, late_s, turnaround_s
-        self._framing: Framing = TcpFraming()
+        self._framing: ModbusFraming = TcpFraming()
         self._owed_until = self._used_at = 0.0
         """The times until which the answer to the last request is waited for, and at which the line was last used."""
 
@@ -168,7 +168,7 @@ class ModbusLine(BaseDriver):
                     return device, register, register.safe
         return None
 
-    async def _exchange(self, device: ModbusDevice, request: Request, lost: Effect) -> bytes:
+    async def _exchange(self, device: ModbusDevice, request: ModbusRequest, lost: Effect) -> bytes:
         """Send a request and return the answer's PDU; `lost` is the effect where the answer is missing."""
         with self.port.transaction():
             if self._tcp is None:
@@ -190,7 +190,7 @@ class ModbusLine(BaseDriver):
             finally:
                 self._used_at = trio.current_time()
 
-    async def _answer(self, device: ModbusDevice, request: Request, lost: Effect, sent: int) -> bytes:
+    async def _answer(self, device: ModbusDevice, request: ModbusRequest, lost: Effect, sent: int) -> bytes:
         wire_s = (sent + request.size + 3) * _BITS_PER_CHARACTER / self.port.settings.baud if self._tcp is None else 0.0
         deadline = trio.current_time() + self._timeout_s + wire_s
         # Until the answer is there it is owed, whatever ends this wait.

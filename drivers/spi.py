@@ -5,7 +5,7 @@ selected: a bit goes out for each bit that comes in, so as many bytes are receiv
 of the wire; a word of more than eight bits goes high byte first.
 
 SPI itself has no registers. Most chips with registers begin a transfer with a command, which is the register's number
-with some bits that say read or write, and go on with the value. `Frame` describes that; the board profile says which
+with some bits that say read or write, and go on with the value. `RegisterFrame` describes that; the board profile says which
 bits they are, and which registers there are.
 """
 
@@ -60,7 +60,7 @@ class SpiRegister(Register):
 
 
 @frozen
-class Frame:
+class RegisterFrame:
     """The form of a transfer that reads or writes a register.
 
     A command of `reg_width` bits, high byte first, is the register's number with the bits of `read_mask` or
@@ -107,7 +107,7 @@ class Frame:
 class Registers:
     """The registers that the board profile declares for a device, and the frame that reaches them."""
 
-    frame: Frame
+    frame: RegisterFrame
     registers: tuple[SpiRegister, ...] = field(factory=tuple)
 
     def named(self, name: object) -> SpiRegister | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve, field, frozen
 
 from hearth.drivers.base import Style
-from hearth.drivers.can import MAX_EXTENDED, MAX_STANDARD, QUEUE, Filter, Scope
+from hearth.drivers.can import MAX_EXTENDED, MAX_STANDARD, QUEUE, IdFilter, Scope
 from hearth.drivers.dbc import CanDatabase
 from hearth.drivers.signals import SignalLimit
 from hearth.fields import Choice, Flag, Integer, ListOf, Text, kinds_of
@@ -58,7 +58,7 @@ class CanSpec:
     dbc: str | None = None
     queue: int = QUEUE
     scope: Scope = "any"
-    filters: tuple[Filter, ...] = ()
+    filters: tuple[IdFilter, ...] = ()
     limits: Mapping[str, SignalLimit] = field(factory=dict)
     nodes: tuple[str, ...] = ()
 
@@ -90,13 +90,13 @@ def parse_can(table: Table) -> CanSpec:
     return CanSpec(bus, driver, interface or bus, filters=filters, limits=limits, nodes=tuple(nodes or ()), **values)
 
 
-def _filter(entry: Table) -> Filter:
+def _filter(entry: Table) -> IdFilter:
     ident, extended = entry.take("id", _ID), entry.take("extended", Flag(), False)
     if ident is not None and ident > MAX_STANDARD:
         extended = True
     mask = entry.take("mask", _ID, MAX_EXTENDED if extended else MAX_STANDARD)
     entry.done()
-    return Filter(ident or 0, mask or 0, bool(extended))
+    return IdFilter(ident or 0, mask or 0, bool(extended))
 
 
 def _limit(name: str, entry: Table) -> SignalLimit | None:

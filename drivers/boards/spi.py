@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve, field, frozen
 
 from hearth.drivers.boards.devices import DeviceSpec, check_registers, parse_register
-from hearth.drivers.spi import Frame, Registers, SpiRegister, SpiSettings
+from hearth.drivers.spi import RegisterFrame, Registers, SpiRegister, SpiSettings
 from hearth.fields import Choice, Table, Text
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ def parse_device(table: Table) -> SpiSpec:
         table.fault("path", "a simulated device has no node; leave it out")
     kind = table.take("kind", _SIM_KIND) if simulated else table.take("kind", _TEXT, None)
     rest = table.given({"note": _TEXT, "increment": Choice("none", "byte", "register")})
-    settings, frame = table.given(SpiSettings), table.given(Frame)
+    settings, frame = table.given(SpiSettings), table.given(RegisterFrame)
     entries = list(table.tables("registers"))
     registers = tuple([parse_register(entry, SpiRegister) for entry in entries])
     table.done()
     spec = SpiSpec(name, driver, path, kind, **rest)
     if not table.ok:
         return spec
-    declared = Registers(Frame(**frame), registers) if registers else None
+    declared = Registers(RegisterFrame(**frame), registers) if registers else None
     spec = SpiSpec(name, driver, path, kind, settings=SpiSettings(**settings), declared=declared, **rest)
     if declared is not None:
         check_registers(table, spec.as_device(), entries)

@@ -25,8 +25,8 @@ from hearth.drivers.can import (
     MAX_ISOTP,
     QUEUE,
     CanBase,
-    Filter,
     Frame,
+    IdFilter,
     SendRules,
     errors_of,
 )
@@ -71,7 +71,7 @@ class LinuxCan(CanBase):
         interface: str,
         *,
         fd: bool = False,
-        filters: Sequence[Filter] = (),
+        filters: Sequence[IdFilter] = (),
         queue: int = QUEUE,
         bitrate: int | None = None,
         rules: SendRules | None = None,
@@ -373,7 +373,7 @@ def up_command(interface: str, bitrate: int | None, *, fd: bool) -> str:
     return f"sudo ip link set {interface} up type can {rates} restart-ms 100"
 
 
-def _kernel_filter(one: Filter) -> bytes:
+def _kernel_filter(one: IdFilter) -> bytes:
     flag = EXTENDED if one.extended else 0
     return _FILTER.pack(one.id | flag, one.mask | EXTENDED)
 

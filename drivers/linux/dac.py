@@ -89,7 +89,7 @@ def find_iio_outputs(label: str) -> IioOutputs:
 
 
 @define(eq=False)
-class _Output:
+class _ChannelFiles:
     """The open attributes of a channel. `scale` and `offset` are read by their paths."""
 
     raw: int
@@ -107,7 +107,7 @@ class _Output:
 class _OpenDevice:
     found: IioOutputs
     lock: int
-    outputs: dict[int, _Output] = field(factory=dict)
+    outputs: dict[int, _ChannelFiles] = field(factory=dict)
 
     def close(self) -> None:
         for output in self.outputs.values():
@@ -169,7 +169,7 @@ class LinuxDac(DacChip):
         self._opened = None
         opened.close()
 
-    def _output(self, spec: DacChannelSpec, found: IioOutputs) -> _Output:
+    def _output(self, spec: DacChannelSpec, found: IioOutputs) -> _ChannelFiles:
         """Open the attributes of a channel. Raises DeviceError."""
         at = found.at
         present = frozenset(sysfs.attributes(at))
@@ -188,7 +188,7 @@ class LinuxDac(DacChip):
         except OSError as error:
             os.close(raw)
             raise self._failed(error, at / own, "none", spec) from error
-        return _Output(raw, powerdown, scale, offset)
+        return _ChannelFiles(raw, powerdown, scale, offset)
 
     def close(self) -> None:
         """Give the device back; what its channels give out stays."""
@@ -254,7 +254,7 @@ class LinuxDac(DacChip):
         except OSError as error:
             raise self._failed(error, opened.found.at, "unknown", spec) from error
 
-    def _of(self, spec: DacChannelSpec) -> tuple[_OpenDevice, _Output]:
+    def _of(self, spec: DacChannelSpec) -> tuple[_OpenDevice, _ChannelFiles]:
         opened = self._opened
         if opened is None:
             raise self._error("the device is not open", None, channel=spec.name)

@@ -265,7 +265,7 @@ _UNTOUCHED: Final = {errno.EINVAL, errno.ERANGE, errno.EOPNOTSUPP, errno.EBUSY, 
 
 
 @define(eq=False)
-class _Opened:
+class _OpenChip:
     """An open chip."""
 
     found: PwmNode
@@ -286,7 +286,7 @@ class LinuxPwm(PwmChip):
     def __init__(self, label: str, channels: Iterable[ChannelSpec], *, chardev: bool | None = None) -> None:
         super().__init__(label, channels)
         self._chardev = chardev
-        self._opened: _Opened | None = None
+        self._opened: _OpenChip | None = None
         self._last: PwmNode | None = None
         self._gone = DeviceGone()
 
@@ -310,7 +310,7 @@ class LinuxPwm(PwmChip):
         except RpcError:
             os.close(lock)
             raise
-        self._opened = _Opened(found, lock, interface)
+        self._opened = _OpenChip(found, lock, interface)
         self._last = found
         self.shares = shared_device(found.path)
         self._gone.forget()

@@ -15,7 +15,7 @@ from attrs import define
 
 from hearth.drivers.base import BaseDriver, Style, finish_now
 from hearth.drivers.sim.i2c import LOG_LENGTH, Faults, SimFault, clock_for
-from hearth.drivers.spi import Frame, SpiSettings, check_transfer, failure, limit_ms, not_open
+from hearth.drivers.spi import RegisterFrame, SpiSettings, check_transfer, failure, limit_ms, not_open
 from hearth.errors import TimedOut
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class RegisterChip:
 
     kind = "registers"
 
-    def __init__(self, frame: Frame | None = None, *, cleared: Collection[int] = ()) -> None:
-        self.frame = frame or Frame()
+    def __init__(self, frame: RegisterFrame | None = None, *, cleared: Collection[int] = ()) -> None:
+        self.frame = frame or RegisterFrame()
         self.cells = bytearray(1 << self.frame.reg_width)
         self.cleared = frozenset(cleared)
         self._head = b""

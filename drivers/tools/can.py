@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hearth.drivers.boards import Board
-    from hearth.drivers.can import CanBase, CanDriver, Cursor, Taken
+    from hearth.drivers.can import CanBase, CanDriver, FrameCursor, TakenFrames
     from hearth.drivers.dbc import CanDatabase
 
 MAX_READ = 256
@@ -169,8 +169,8 @@ class _Can:
         deadline = trio.current_time() + args.get("timeout_ms", _DEFAULT_MS) / 1000
         queue = cast("CanBase", self._board.drivers[self.bus(args)]).queue
 
-        async def take(*, partial: bool) -> Taken:
-            taken: Taken = await ctx.transact(
+        async def take(*, partial: bool) -> TakenFrames:
+            taken: TakenFrames = await ctx.transact(
                 lambda driver: driver.take(wanted, count, partial=partial, errors=errors, reader=ctx.session_id),
                 limit_ms=_LIMIT_MS,
             )
@@ -192,7 +192,7 @@ class _Can:
         bus, wanted, count = args["bus"], self._wanted(ctx, args), int(args.get("count", MAX_READ))
         errors, every_s = bool(args.get("errors", False)), args.get("every_ms", 100) / 1000
         queue = cast("CanBase", self._board.drivers[self.bus(args)]).queue
-        cursor: Cursor = await ctx.transact(lambda driver: driver.follow(), limit_ms=_LIMIT_MS)
+        cursor: FrameCursor = await ctx.transact(lambda driver: driver.follow(), limit_ms=_LIMIT_MS)
         seen = lost = 0
         latest: dict[int, Frame] = {}
 

@@ -151,7 +151,7 @@ def _addresses(board: Board, bus_id: str) -> Addresses:
     return cast("I2cDriver", board.drivers[bus_id]).addresses
 
 
-class _Runs:
+class _I2cTools:
     """The tools' functions on one board."""
 
     def __init__(self, bus_of: Callable[[Args], str], board: Board) -> None:
@@ -272,7 +272,7 @@ def i2c_tools(board: Board) -> list[Tool]:
     which = ", ".join(str(number) for number in numbers) or "none"
     bus = schemas.integer(f"the bus number N of /dev/i2c-N, one of: {which}", 0, 255)
     where = {"bus": bus, "addr": _ADDRESS, "ten_bit": _TEN_BIT}
-    runs = _Runs(bus_of, board)
+    runs = _I2cTools(bus_of, board)
     return [
         Tool(
             name="i2c.read",

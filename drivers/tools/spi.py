@@ -43,7 +43,7 @@ _VALUE: Mapping[str, schemas.Schema] = {
 }
 
 
-class _Runs:
+class _SpiTools:
     """The tools' functions on one board."""
 
     def __init__(self, board: Board) -> None:
@@ -145,7 +145,7 @@ def _shown(args: Args, register: SpiRegister, raw: int) -> dict[str, Any]:
 
 def spi_tools(board: Board) -> list[Tool]:
     """Return the spi tools for a board, in the default order."""
-    runs = _Runs(board)
+    runs = _SpiTools(board)
 
     def transfer_bus(args: Args) -> str:
         runs.data(args)

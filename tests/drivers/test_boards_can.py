@@ -12,7 +12,7 @@ from hearth.drivers.boards.diagnose import look, mismatches
 from hearth.drivers.boards.discover import FoundDevices, Machine
 from hearth.drivers.boards.generic import survey
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.can import Filter
+from hearth.drivers.can import IdFilter
 from hearth.drivers.linux.can import LinuxCan, up_command
 from hearth.drivers.linux.device_users import NO_HOLDERS
 from hearth.drivers.signals import SignalLimit
@@ -36,7 +36,7 @@ def test_a_bus_is_read_with_all_its_keys():
     ).cans  # fmt: skip
     assert spec == CanSpec(
         "can0", "socketcan", "can7", 250_000, True, "car.dbc", 16, "declared",
-        (Filter(0x120, 0x7F0), Filter(0x18FECA00, 0x1FFFFFFF, True), Filter(1, 0x1FFFFFFF, True)),
+        (IdFilter(0x120, 0x7F0), IdFilter(0x18FECA00, 0x1FFFFFFF, True), IdFilter(1, 0x1FFFFFFF, True)),
         {"DRIVE.Torque": SignalLimit(0, 5.5)},
     )  # fmt: skip
     assert parsed(REAL).cans == (CanSpec("can0", "socketcan", "can0"),)

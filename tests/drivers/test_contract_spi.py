@@ -5,7 +5,7 @@ import json
 import pytest
 import trio
 
-from hearth.drivers.spi import MAX_LENGTH, Frame, SpiRegister, SpiSettings, limit_ms
+from hearth.drivers.spi import MAX_LENGTH, RegisterFrame, SpiRegister, SpiSettings, limit_ms
 from hearth.errors import DeviceError
 
 PATTERN = bytes(n * 7 % 251 for n in range(MAX_LENGTH))
@@ -31,7 +31,7 @@ async def test_a_loopback_returns_what_is_sent_at_any_length(spi_loopback, trans
 
 
 async def test_what_is_written_to_a_register_is_read_from_it(spi_registers, transact):
-    frame, register = Frame(), SpiRegister(0x10, width=24)
+    frame, register = RegisterFrame(), SpiRegister(0x10, width=24)
     assert len(await exchange(spi_registers, transact, frame.write(register, 0x123456))) == 4
     answer = await exchange(spi_registers, transact, frame.read(register))
     assert answer[frame.header :] == b"\x12\x34\x56"

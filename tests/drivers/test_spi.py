@@ -26,21 +26,21 @@ from hearth.drivers.linux.device_users import NO_HOLDERS, Holder, Holders
 from hearth.drivers.linux.node import Presence
 from hearth.drivers.linux.spi import LinuxSpi
 from hearth.drivers.sim.spi import Loopback, RegisterChip, SimSpi
-from hearth.drivers.spi import Frame, Registers, SpiRegister, SpiSettings
+from hearth.drivers.spi import RegisterFrame, Registers, SpiRegister, SpiSettings
 from hearth.errors import ConfigError, DeviceError, InvalidParams, TimedOut
 
 # --- frames -----------------------------------------------------------------------------------------------------------
 
-WIDE = Frame(reg_width=16, read_mask=0x4100, write_mask=0x4000, dummy=1)
+WIDE = RegisterFrame(reg_width=16, read_mask=0x4100, write_mask=0x4000, dummy=1)
 
 
 @pytest.mark.parametrize(
     ("frame", "register", "read", "write"),
     [
-        (Frame(), SpiRegister(0x10), b"\x90\0", b"\x10\x2a"),
-        (Frame(), SpiRegister(0x10, width=16), b"\x90\0\0", b"\x10\0\x2a"),
-        (Frame(), SpiRegister(0x10, width=16, order="little"), b"\x90\0\0", b"\x10\x2a\0"),
-        (Frame(read_mask=0, write_mask=0x80), SpiRegister(0x10), b"\x10\0", b"\x90\x2a"),
+        (RegisterFrame(), SpiRegister(0x10), b"\x90\0", b"\x10\x2a"),
+        (RegisterFrame(), SpiRegister(0x10, width=16), b"\x90\0\0", b"\x10\0\x2a"),
+        (RegisterFrame(), SpiRegister(0x10, width=16, order="little"), b"\x90\0\0", b"\x10\x2a\0"),
+        (RegisterFrame(read_mask=0, write_mask=0x80), SpiRegister(0x10), b"\x10\0", b"\x90\x2a"),
         (WIDE, SpiRegister(0x12), b"\x41\x12\0\0", b"\x40\x12\x2a"),
     ],
 )
@@ -61,7 +61,7 @@ def test_a_read_that_ends_before_the_value_reads_nothing():
 
 
 def test_what_reading_changes_is_known_and_an_undeclared_register_counts_as_such():
-    declared = Registers(Frame(), (SpiRegister(1), SpiRegister(2, read_effect=True)))
+    declared = Registers(RegisterFrame(), (SpiRegister(1), SpiRegister(2, read_effect=True)))
     assert [declared.disturbs(data) for data in (b"\x81\0", b"\x82\0", b"\x83\0", b"\x02\0")] == [
         False,
         True,
@@ -236,7 +236,7 @@ def test_two_devices_of_one_name_are_refused():
 def test_a_profile_gives_the_settings_and_the_form_of_a_register():
     (spec,) = board(mode=3, bits=16, speed_hz=1_000_000, cs_high=True, lsb_first=True, reg_width=16).spi
     assert spec.settings == SpiSettings(3, 1_000_000, 16, True, True)
-    assert spec.declared.frame == Frame(reg_width=16)
+    assert spec.declared.frame == RegisterFrame(reg_width=16)
     opened = open_board(board(driver="spidev", path="/dev/spidev0.0", kind=None, registers=None))
     assert opened.drivers["spi:MOTOR"].describe()["path"] == "/dev/spidev0.0"
 
@@ -411,7 +411,7 @@ def test_the_device_in_the_documentation_is_a_good_one_with_the_defaults_that_it
     (text,) = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[[spi]]" in block]
     (spec,) = parse_profile({"name": "b", "description": "b", **tomllib.loads(text)}, "boards.md").spi
     assert [register.name for register in spec.declared.registers] == ["VMAX", "GSTAT"]
-    for key, default in {**attrs.asdict(SpiSettings()), **attrs.asdict(Frame())}.items():
+    for key, default in {**attrs.asdict(SpiSettings()), **attrs.asdict(RegisterFrame())}.items():
         (comment,) = [line.partition("#")[2] for line in text.splitlines() if line.startswith(f"{key} =")]
         words = comment.replace("_", "")
         assert isinstance(default, bool) or str(default) in words or f"{default:#04x}" in words, key

@@ -19,7 +19,7 @@ from hearth.drivers.modbus_line import ModbusLine
 from hearth.drivers.sim.can import FAN_COMMAND, SimCan
 from hearth.drivers.sim.modbus import SimModbusPort
 from hearth.drivers.sim.spi import RegisterChip, SimSpi
-from hearth.drivers.spi import Frame as SpiFrame
+from hearth.drivers.spi import RegisterFrame
 
 from .devices import OnWire, beside_its_wire
 
@@ -161,7 +161,7 @@ class Spi(OnWire, SimSpi):
     """The shipped simulated chip with registers."""
 
     def __init__(self, wire) -> None:
-        super().__init__("MOTOR", RegisterChip(SpiFrame()), style=Style.ASYNC)
+        super().__init__("MOTOR", RegisterChip(RegisterFrame()), style=Style.ASYNC)
         self.wire = wire
 
     def transfer(self, data):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from hearth.drivers.modbus_codec import (
     MOST_STRAYS,
     BadAnswer,
-    Framing,
-    Request,
+    ModbusFraming,
+    ModbusRequest,
     RtuFraming,
     TcpFraming,
     read_request,
@@ -50,7 +50,7 @@ def _crc(data: bytes) -> bytes:
     return struct.pack("<H", crc)
 
 
-def _fits(request: Request, pdu: bytes) -> bool:
+def _fits(request: ModbusRequest, pdu: bytes) -> bool:
     """Return True if a PDU answers a request by the standard."""
     function, first, second = struct.unpack_from(">BHH", request.pdu)
     if pdu[:1] == bytes((function | 0x80,)):
@@ -62,7 +62,7 @@ def _fits(request: Request, pdu: bytes) -> bool:
     return pdu == struct.pack(">BHH", function, first, second)
 
 
-def _serial(request: Request, stream: bytes) -> bytes | None:
+def _serial(request: ModbusRequest, stream: bytes) -> bytes | None:
     """Return the answer at the beginning of a stream, None if there is none."""
     (count,) = struct.unpack_from(">H", request.pdu, 3)
     for size in (5, 8, 5 + -(-count // 8), 5 + 2 * count):
@@ -73,7 +73,7 @@ def _serial(request: Request, stream: bytes) -> bytes | None:
     return None
 
 
-def _connection(request: Request, stream: bytes) -> bytes | None:
+def _connection(request: ModbusRequest, stream: bytes) -> bytes | None:
     for _ in range(MOST_STRAYS + 1):
         if len(stream) < 6:
             return None
@@ -86,7 +86,7 @@ def _connection(request: Request, stream: bytes) -> bytes | None:
     return None
 
 
-def _outcome(framing: Framing, request: Request, parts: list[bytes]) -> bytes | str | None:
+def _outcome(framing: ModbusFraming, request: ModbusRequest, parts: list[bytes]) -> bytes | str | None:
     framing.begin(request)
     for part in parts:
         try:
@@ -108,7 +108,7 @@ def check(data: bytes) -> None:
     request, stream = REQUESTS[data[0] >> 1 & 7], data[2:]
     serial, step = not data[0] & 1, 1 + data[1]
 
-    def new() -> Framing:
+    def new() -> ModbusFraming:
         return RtuFraming() if serial else TcpFraming(TRANSACTION - 1)
 
     whole = _outcome(new(), request, [stream])
