@@ -5,8 +5,8 @@ selected: a bit goes out for each bit that comes in, so as many bytes are receiv
 of the wire; a word of more than eight bits goes high byte first.
 
 SPI itself has no registers. Most chips with registers begin a transfer with a command, which is the register's number
-with some bits that say read or write, and go on with the value. `RegisterFrame` describes that; the board profile says which
-bits they are, and which registers there are.
+with some bits that say read or write, and go on with the value. `RegisterFrame` describes that; the board profile says
+which bits they are, and which registers there are.
 """
 
 from __future__ import annotations

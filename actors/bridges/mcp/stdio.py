@@ -148,7 +148,7 @@ MOST_WAITING: Final = 64 << 20
 PIECE: Final = 1 << 16
 
 
-class _Stream:
+class _StdioStream:
     """The SDK's stream interface, beside the direction."""
 
     async def __aenter__(self) -> Self:
@@ -166,7 +166,7 @@ class _Stream:
         """Close the stream."""
 
 
-class Outgoing(_Stream):
+class Outgoing(_StdioStream):
     """The stream of the server's messages to stdout: written at once if stdout accepts them, else in their order.
 
     A message is written whole, even if its sender is cancelled; a sender waits until its message is written. A client
@@ -241,7 +241,7 @@ class Outgoing(_Stream):
         self._something.set()
 
 
-class Incoming(_Stream):
+class Incoming(_StdioStream):
     """The stream of the client's messages; lines that are not messages are answered here and skipped."""
 
     def __init__(self, stdin: trio.abc.ReceiveStream, outgoing: Outgoing) -> None:

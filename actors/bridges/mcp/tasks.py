@@ -340,14 +340,14 @@ async def listen_to(
         raise MCPError(code=types.INVALID_PARAMS, message="notifications.taskIds must be a list of task ids") from None
     with client_tasks.watch(task_ids) as watch:
         async with trio.open_nursery() as nursery:
-            stream = _Stream(request, watch)
+            stream = _StatusStream(request, watch)
             nursery.start_soon(stream.run)
             result = await others(stream.ask(request), params)
             nursery.cancel_scope.cancel()
     return result
 
 
-class _Stream(CallChannel):
+class _StatusStream(CallChannel):
     """The stream as `others` sees it."""
 
     def __init__(self, request: McpRequest, watch: TaskWatch) -> None:
