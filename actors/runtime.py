@@ -312,6 +312,8 @@ class Runtime:
             forget=self._forget,
             cancel_any=self._cancel_any,
             reload=self._reload,
+            # The list of tools has the names of chips that were found, and the kernel has given these.
+            tainted_by="tool.list" if parts.board.profile.discover else None,
         )
 
     # --- the directory ------------------------------------------------------------------------------------------

@@ -96,6 +96,8 @@ class PreparedPlan:
     question: Question | None = None
     task_id: str | None = None
     """The task that it became."""
+    tainted_by: str | None = None
+    """The tool through which foreign text had entered the conversation that prepared it."""
 
     @property
     def state(self) -> str:
@@ -154,6 +156,8 @@ class PreparedPlan:
         }
         if self.task_id is not None:
             wire["task_id"] = self.task_id
+        if self.tainted_by is not None:
+            wire["tainted_by"] = self.tainted_by
         decision = self.decision
         if decision is not None and not decision.approved:
             wire["rejected_by"] = decision.by
@@ -353,7 +357,10 @@ class PlanRequests:
             document = canonical(_document(submit, previews, readings))
             rule = self._grant.approval_for(risk)
             plan = self._plans.make(self._principal, document, risk, rule, self._account, halts)
-            record = self._record("plan.prepare", plan.plan_id, plan.hash, steps=[step.tool.name for step in steps])
+            plan.tainted_by = self._grant.tainted_by
+            taint = {} if plan.tainted_by is None else {"tainted_by": plan.tainted_by}
+            names = [step.tool.name for step in steps]
+            record = self._record("plan.prepare", plan.plan_id, plan.hash, steps=names, **taint)
 
             def kept() -> None:
                 self._plans.keep(plan)
