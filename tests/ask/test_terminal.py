@@ -216,6 +216,7 @@ def test_a_conversation_plans_shows_undoes_halts_and_keeps_its_history(terminal,
     shown.wait_for("tokens read")
     shown.type("/halt enough\n")
     shown.wait_for("halted")
+    shown.wait_for("> ")
     shown.type("\x04")
     assert shown.end() == 0
     (result,) = [one for one in transcript(tmp_path) if one["kind"] == "read"]
