@@ -223,6 +223,16 @@ class Verdict:
     """How long to wait for the approval of another principal."""
 
 
+def needs_no_answer(plan: Plan, up_to: int) -> bool:
+    """Return True if an option that permits plans up to this risk stands for a person's answer.
+
+    It never does for a plan that waits for an approval, nor for one that changes anything once foreign text has entered
+    the conversation: the daemon asks for a person from risk 2 on, and this asks from risk 1 on.
+    """
+    tainted = plan.tainted_by is not None and plan.effective_risk > 0
+    return plan.state != "waiting" and not tainted and plan.effective_risk <= up_to
+
+
 @define(eq=False)
 class PlanRun:
     """The way of a proposal in `hearth ask`: prepared, shown and decided (`decide`), executed, reported."""

@@ -17,7 +17,7 @@ from attrs import define, field
 
 from hearth._version import __version__
 from hearth.ask import ModelError
-from hearth.ask.planner import Display, Planner, PlanRun, Verdict, undoing
+from hearth.ask.planner import Display, Planner, PlanRun, Verdict, needs_no_answer, undoing
 from hearth.ask.prompt import system_prompt
 from hearth.ask.transcript import FORMAT, Transcript
 from hearth.cli import common
@@ -147,14 +147,15 @@ class Asking(Display):
         if self._dry_run:
             return Verdict(False, "--dry-run")
         waits = plan.state == "waiting"
-        if not waits and plan.effective_risk <= self._yes:
+        if needs_no_answer(plan, self._yes):
             return Verdict(True, f"--yes-up-to {self._yes}")
         asks = sys.stdin.isatty() and not self.options.json
         if waits and not await self._counts(plan):
             click.echo(f"another principal must approve it: hearth approve {plan.plan_id}", err=True)
             return Verdict(True, "another principal", self.wait_ms)
         if not asks:
-            cure = f"`hearth approve {plan.plan_id}` and --wait" if waits else f"--yes-up-to {plan.effective_risk}"
+            cure = f"--yes-up-to {plan.effective_risk}" if plan.tainted_by is None else "a terminal"
+            cure = f"`hearth approve {plan.plan_id}` and --wait" if waits else cure
             if waits and self.wait_ms:
                 return Verdict(True, "another session", self.wait_ms)
             click.echo(f"not run: it needs a person, and there is no terminal to ask on; see {cure}", err=True)
