@@ -396,9 +396,9 @@ def job_sessions(runtime: Runtime) -> OpenSession:
     """Return the function with which a job (HCP) opens the session of its steps, for its caller's principal."""
 
     def open_session(
-        principal: Principal, client_name: str, tools: frozenset[str]
+        principal: Principal, client_name: str, tools: frozenset[str], *, conversation: bool = False
     ) -> AbstractAsyncContextManager[ClientSession]:
-        return _opened(runtime, principal, {"client_name": client_name}, tools)
+        return _opened(runtime, principal, {"client_name": client_name, "conversation": conversation}, tools)
 
     return open_session
 

@@ -233,6 +233,16 @@ class Plans:
         if plan.question is not None:
             self.approvals.withdraw(plan.question)
 
+    def ready(self, plan_id: str, principal: str) -> PreparedPlan | None:
+        """Return a plan of this principal's own that waits for nobody and has not run; None if it is no such plan."""
+        plan = self._current(plan_id)
+        return plan if plan is not None and plan.principal == principal and plan.state == "ready" else None
+
+    def withdraw(self, plan: PreparedPlan) -> None:
+        """Forget a plan, unless it has run since."""
+        if plan.task_id is None and plan.plan_id in self._plans:
+            self._forget(plan)
+
     def _current(self, plan_id: str) -> PreparedPlan | None:
         """Return a plan that has not expired: a timer stands still while the machine sleeps, `expires_at` does not."""
         plan = self._plans.get(plan_id)
@@ -523,6 +533,15 @@ class PlanRequests:
             missing = waiting.rule.missing(waiting.approved_by, waiting.principal)
             request.result({"ok": True, "missing": missing} if approves else {"ok": True})
 
+        ready = None if approves else self._plans.ready(params.plan_id, self._principal)
+        if ready is not None:
+
+            def withdrawn() -> None:
+                self._plans.withdraw(ready)
+                request.result({"ok": True})
+
+            self._recorded(request, self._record("plan.reject", ready.plan_id, ready.hash), withdrawn)
+            return
         plan, _ = question()
         event = "plan.approve" if approves else "plan.reject"
         reason = {} if params.reason is None else {"reason": params.reason}

@@ -17,6 +17,7 @@ Whatever ends an answer, each call in `messages` has its result then, so that th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -255,6 +256,8 @@ class PlanRun:
         verdict = await self._decide(plan)
         self._transcript.add("decision", plan_id=plan.plan_id, approved=verdict.approved, by=verdict.by)
         if not verdict.approved:
+            with suppress(RpcError):  # it may have expired, or been rejected, since
+                await self._session.reject(plan)
             return Proposed({"not_run": f"refused: {verdict.by}"}, False)
         task = await self._session.execute(plan, wait_ms=verdict.wait_ms or None)
         self.activity(f"task {task.task_id} has begun")
