@@ -458,6 +458,8 @@ class Session:
             request.result(manifests.mcp_info(self._grant))
         else:
             assert self._nursery is not None
+            if self._opening.conversation:
+                raise PermissionDenied("Permission denied: a conversation declares and fetches no AgentCards")
             record = self._admission.permit(params.tool, trio.current_time())
             self._nursery.start_soon(self._answer, request, partial(self._permit, record))
 

@@ -77,12 +77,12 @@ class Model(Protocol):
 def model_for(config: AskConfig) -> Model:
     """Return the configured model. Raises ConfigError."""
     name = require_model(config)
-    require_package(config.api)
     url = config.base_url or (ANTHROPIC_URL if config.api == "anthropic" else OPENAI_URL)
     key = find_key(config)
     split = urlsplit(url)
     if key is not None and split.scheme == "http" and split.hostname not in LOCAL:
         raise ConfigError(f"[ask] base_url: {url} would carry the key in clear text; use https, or no key")
+    require_package(config.api)
     kind = AnthropicModel if config.api == "anthropic" else OpenAIModel
     return kind(name, url, key, config.timeout_s, config.max_tokens)
 

@@ -88,7 +88,8 @@ class Asking(Display):
             answer = await self.answer(words)
         except ModelError as failed:
             error = failed
-        not_run = any(b'"approved":false' in line for line in self.transcript.lines)
+        ran = [plan for plan, _ in self.plans.done]
+        not_run = self.last_plan is not None and self.last_plan not in ran
         failed_task = any(done.status != "SUCCESS" for _, done in self.plans.done)
         code = FAILED if error is not None or failed_task or (not_run and not self._dry_run) else DONE
         if self.options.json:

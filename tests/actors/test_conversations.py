@@ -136,6 +136,8 @@ async def test_a_conversation_has_no_rights(tmp_path):
         for method in ("observe.state", "policy.reload", "halt.reset"):
             with pytest.raises((PermissionDenied, MethodNotFound)):
                 await session.call(method)
+        with pytest.raises(PermissionDenied, match="declares and fetches no AgentCards"):
+            await session.call("mcp.use", tool="agentcard.list")
         await session.halt("a model may always stop")
         assert world.runtime.halt.flag.halted
 

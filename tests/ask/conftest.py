@@ -1,10 +1,6 @@
 """`hearth ask` in this process, against a real hearthd in another, and a model server on loopback."""
 
 import pytest
-
-pytest.importorskip("openai", reason="hearth ask takes the extra: pip install 'hearthd[ask]'")
-pytest.importorskip("anthropic", reason="hearth ask takes the extra: pip install 'hearthd[ask]'")
-
 from cli.conftest import cli as cli, daemon as daemon, local_cli as local_cli, own_daemon as own_daemon
 from support.model_server import ModelServer
 
@@ -23,17 +19,24 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.filterwarnings(one))
 
 
+@pytest.fixture(autouse=True)
+def _own_state(monkeypatch, tmp_path):
+    """No test writes transcripts where the tester has theirs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+
+
 @pytest.fixture
 def model():
     """A server whose script a test fills."""
+    for package in ("openai", "anthropic"):
+        pytest.importorskip(package, reason="hearth ask takes the extra: pip install 'hearthd[ask]'")
     with ModelServer() as server:
         yield server
 
 
 @pytest.fixture(params=["openai", "anthropic"])
-def asks(request, model, local_cli, tmp_path, monkeypatch):
+def asks(request, model, local_cli, tmp_path):
     """Run `hearth ask ARGS…` against this server, over either API."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
     config = tmp_path / "ask.toml"
     url = getattr(model, request.param)
     config.write_text(f'[ask]\napi = "{request.param}"\nbase_url = "{url}"\nmodel = "small"\ntimeout_s = 20\n')

@@ -4,6 +4,8 @@ import pytest
 from docs.player import ROOT, acts, blocks, matches, play
 from support.model_server import ModelServer, calls, proposes, reads, says
 
+pytest.importorskip("openai", reason="hearth ask takes the extra: pip install 'hearthd[ask]'")
+
 PAGE = (ROOT / "docs/howto/ask-in-words.md").read_text("utf-8")
 ACTS = list(acts(blocks(PAGE)))
 FILL = ("gpio.pulse", {"line": "PUMP", "value": 1, "duration_ms": 1000})

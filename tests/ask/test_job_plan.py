@@ -1,4 +1,4 @@
-"""`job.plan`: a capability has a model propose steps, within its tools and the job's risk; a person decides from 2 on."""
+"""`job.plan`: a model proposes within the capability's tools and the job's risk; from risk 2 on a person decides."""
 
 import json
 from contextlib import asynccontextmanager

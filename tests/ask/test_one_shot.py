@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 from support.model_server import calls, proposes, reads, says
@@ -151,6 +153,34 @@ def test_without_a_model_nothing_is_sent_and_the_cure_is_named(local_cli, monkey
     answer = local_cli("ask", "hello")
     assert answer.code == 2
     assert "no model is configured: write [ask] with model and base_url" in answer.err
+
+
+def test_a_missing_package_is_named_with_its_cure(asks, model, monkeypatch):
+    monkeypatch.setattr("hearth.ask.find_spec", lambda _name: None)
+    answer = asks("hello", script=[says("Hello.")])
+    assert answer.code == 2
+    assert "is not installed; pip install 'hearthd[ask]'" in answer.err
+    assert not model.requests
+
+
+def test_the_packages_are_loaded_only_when_a_model_is_asked():
+    code = "import sys, hearth.cli.ask, hearth.actors.embedded; print({'openai', 'anthropic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_the_policys_approval_by_another_principal_is_waited_for(cli, model, own_daemon, tmp_path):
+    rule = "approval = [{ from_risk = 2, other = true }]"
+    daemon = own_daemon(f'[[policy]]\nname = "me"\nmatch = {{ any = true }}\nmax_risk = 2\n{rule}\n')
+    config = tmp_path / "ask.toml"
+    config.write_text(f'[ask]\nbase_url = "{model.openai}"\nmodel = "small"\n')
+    model.script[:] = [proposes("light", LIGHT)] + [says("It waits.")] * 3
+    given = ("--config", config, "--wait", "0.2", "--yes-up-to", "3", "light")
+    answer = cli("--socket", daemon.socket, "ask", *given)
+    assert "another principal must approve it: hearth approve " in answer.err
+    assert "the plan waits for 1 of 1 approvals" in answer.err
+    assert not daemon.records(event="plan.execute")
+    assert answer.code == 1
 
 
 def test_the_users_own_file_is_found(local_cli, model, monkeypatch, tmp_path):
