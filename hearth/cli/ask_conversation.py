@@ -36,8 +36,6 @@ MENU: Final = {
     "/help": "show this",
     "/quit": "end the conversation; so does Ctrl-D",
 }
-KEEP_ALIVE: Final = 60.0
-"""Seconds between two signs of life: a session ends when it is idle for long."""
 
 
 async def converse(asking: Asking, directory: Path) -> int:
@@ -45,15 +43,12 @@ async def converse(asking: Asking, directory: Path) -> int:
     tools = await asking.planner.session.tools()
     click.echo("Say what to do, or /help. Nothing moves before you have seen the plan and said yes.", err=True)
     with _prompt(directory / "history", [*MENU, *(str(one.get("name")) for one in tools)]) as read:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_keep_alive, asking)
-            while (line := await trio.to_thread.run_sync(read, abandon_on_cancel=True)) is not None:
-                words = line.strip()
-                if words == "/quit":
-                    break
-                if words:
-                    await _handle(asking, words)
-            nursery.cancel_scope.cancel()
+        while (line := await trio.to_thread.run_sync(read, abandon_on_cancel=True)) is not None:
+            words = line.strip()
+            if words == "/quit":
+                break
+            if words:
+                await _handle(asking, words)
     asking.show_cost()
     return DONE
 
@@ -116,13 +111,6 @@ async def _interruptible_wait(work: Callable[[], Awaitable[object]]) -> bool:
     if failed is not None and not interrupted:
         raise failed
     return interrupted
-
-
-async def _keep_alive(asking: Asking) -> None:
-    while True:
-        await trio.sleep(KEEP_ALIVE)
-        for session in (asking.person, asking.planner.session):
-            await session.halt_status()
 
 
 @contextmanager

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import sys
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
 import trio
 from attrs import define, field
 
+from hearth._util.exceptions import unwrapped
 from hearth._version import __version__
 from hearth.ask import ModelError
 from hearth.ask.planner import Display, Planner, PlanRun, Verdict, needs_no_answer, undoing
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from hearth.client.session import ClientSession
 
     OpenSession = Callable[..., AbstractAsyncContextManager[ClientSession]]
+
+
+KEEP_ALIVE: Final = 60.0
+"""Seconds between two signs of life."""
 
 
 @define(eq=False)
@@ -72,10 +77,21 @@ class Asking(Display):
             self.planner = Planner(session, self._model, self.transcript, self.plans, self)
             self.planner.messages.append({"role": "system", "text": system_prompt(tools)})
             try:
-                yield
+                # A person may think for long, and so may a model: the sessions must not end as idle ones meanwhile.
+                async with unwrapped() as body, trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_alive, session)
+                    async with body.watched():
+                        yield
+                    nursery.cancel_scope.cancel()
             finally:
                 counts = {"tokens_in": self.planner.tokens_in, "tokens_out": self.planner.tokens_out}
                 self.transcript.add("end", **counts)
+
+    async def _keep_alive(self, session: ClientSession) -> None:
+        while True:
+            await trio.sleep(KEEP_ALIVE)
+            for each in (self.person, session):
+                await each.halt_status()
 
     def _note_activity(self, text: str) -> None:
         self.planner.activity = text

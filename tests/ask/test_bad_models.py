@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 
 import pytest
 from support.model_server import Cut, Silent, Status, calls, proposes, reads, says
@@ -131,3 +132,20 @@ def test_what_comes_back_is_cut(asks, model, daemon):
     last = json.dumps(model.requests[-1][2]["messages"][-1])
     assert len(last) < 20_000
     assert "(cut: " in last
+
+
+def test_a_slow_model_does_not_cost_the_session(cli, model, own_daemon, monkeypatch, tmp_path):
+    daemon = own_daemon("[limits]\nidle_ttl_s = 1\n")
+    config = tmp_path / "ask.toml"
+    config.write_text(f'[ask]\nbase_url = "{model.openai}"\nmodel = "small"\n')
+    monkeypatch.setattr("hearth.cli.asking.KEEP_ALIVE", 0.2)
+
+    def slow(_body):
+        time.sleep(2.5)  # more than the daemon lets an idle session live
+        return reads("gpio.get", line="LED")
+
+    model.script[:] = [slow, says("At last.")]
+    answer = cli("--socket", daemon.socket, "ask", "--config", config, "take your time")
+    assert answer.code == 0
+    assert "At last." in answer.out
+    assert not [one for one in daemon.records(event="session.close") if "idle" in one["reason"]]
