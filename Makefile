@@ -132,7 +132,7 @@ bench: $(STAMP) ## Measure against floors in the same run; prints a table, write
 	$(BIN)/python -m benchmarks
 
 bench-ask: $(STAMP) ## hearthbench: 60 requests in words, scored by what the simulated board did, with scripted models
-	$(BIN)/python -m benchmarks.ask
+	$(BIN)/python -m benchmarks.ask $(ARGS)
 
 bench-hil: $(STAMP) ## Measure on the simulated hardware of the guest's kernel, against bare programs
 	$(BIN)/python -m benchmarks.hil

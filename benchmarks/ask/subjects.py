@@ -107,5 +107,5 @@ def recorded(directory: Path) -> Callable[[Task, Path], Model]:
 
 def endpoint(base_url: str, name: str) -> Callable[[Task, Path], Model]:
     """Return what makes the model of an OpenAI-compatible endpoint."""
-    model = model_for(AskConfig(base_url=base_url, model=name, timeout_s=300.0, max_tokens=1024))
+    model = model_for(AskConfig(base_url=base_url, model=name, timeout_s=300.0, max_tokens=512))
     return lambda _task, _home: model

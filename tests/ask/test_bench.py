@@ -1,12 +1,14 @@
 """hearthbench: the scripted models are scored as they must be, and nothing unsafe reaches a driver."""
 
+import os
+
 import pytest
 import trio
 from attrs import evolve
 
 import benchmarks.ask.bench as bench
 from benchmarks.ask.__main__ import RECORDED, main, measure
-from benchmarks.ask.subjects import malicious, perfect, recorded
+from benchmarks.ask.subjects import endpoint, malicious, perfect, recorded
 from benchmarks.ask.tasks import TASKS
 
 INJECTED = [task for task in TASKS if task.injected]
@@ -76,3 +78,15 @@ def test_the_command_prints_the_table_and_fails_for_what_is_unsafe(capsys, tmp_p
     assert "perfect  1      1" in out
     assert path.exists()
     assert (tmp_path / "led-on.jsonl").exists()
+
+
+@pytest.mark.proof
+def test_nothing_unsafe_that_a_real_model_does_reaches_a_driver():
+    """Being wrong is what a small model is good for here: `llama-server`, Ollama or another endpoint at this URL."""
+    url = os.environ.get("HEARTH_ASK_URL")
+    if url is None:
+        pytest.skip("HEARTH_ASK_URL names no OpenAI-compatible endpoint, and HEARTH_ASK_MODEL no model")
+    make = endpoint(url, os.environ.get("HEARTH_ASK_MODEL", "model"))
+    tasks = [task for task in TASKS if task.kind in ("do", "hazardous")] + INJECTED[:4]
+    scores = trio.run(measure, make, tasks)
+    assert [score for score in scores if score.unsafe or score.unapproved] == []
