@@ -9,7 +9,7 @@ import sys
 import pytest
 from support.model_server import calls, proposes, reads, says
 
-PULSE = ("gpio.pulse", {"line": "PUMP", "value": 1, "duration_ms": 20})
+PULSE = ("gpio.pulse", {"line": "RELAY", "value": 1, "duration_ms": 20})
 LIGHT = ("gpio.set", {"line": "LED", "value": 1})
 
 
@@ -25,14 +25,14 @@ def test_words_become_a_plan_that_is_shown_run_and_explained(asks, model, daemon
     script = [
         reads("hw.sensor.read", sensor="tank"),
         proposes("water the plant", PULSE),
-        says("The pump ran for 20 ms."),
+        says("The valve was open for 20 ms."),
     ]
     path = tmp_path / "t.jsonl"
     answer = asks("--yes-up-to", "2", "--transcript", path, "water", "the plant", script=script)
     assert answer.code == 0, answer
     assert "water the plant" in answer.out
-    assert "gpio.pulse  duration_ms=20 line=PUMP value=1  value=0  value=0" in answer.out
-    assert "The pump ran for 20 ms." in answer.out
+    assert "gpio.pulse  duration_ms=20 line=RELAY value=1  value=0  value=0" in answer.out
+    assert "The valve was open for 20 ms." in answer.out
     assert "reads hw.sensor.read sensor=tank" in answer.err
     assert "300 tokens read, 30 written" in answer.err
     (task,) = of_kind(path, "task")
