@@ -25,7 +25,7 @@ from hearth.actors.task import TaskActor, cost_of
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
 from hearth.mcp.tools import check_use
 from hearth.policy.memory import FEED_BYTES
-from hearth.policy.rules import Rate, too_often
+from hearth.policy.rules import TAINTED_FROM_RISK, Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal
 from hearth.schema import Validator
 from hearth.tools import no_paths
@@ -264,7 +264,7 @@ def _check_risks(
     cap = grant.max_risk if level is None else grant.risk_cap(level)
     for call, run in zip(calls, runs, strict=True):
         if run.risk > cap:
-            raise _too_risky(call, run, cap)
+            raise _too_risky(call, run, cap, grant)
     if grant.scope.bounded:
         _check_scope(calls, runs, grant)
     if not grant.approval:
@@ -273,6 +273,8 @@ def _check_risks(
     rule = grant.approval_for(run.risk)
     if rule is not None and missing(rule):
         asked = f"policy {grant.policy!r} asks for it from risk {rule.from_risk} on"
+        if grant.tainted_by is not None and rule.from_risk == TAINTED_FROM_RISK:
+            asked = f"text from {grant.tainted_by} has entered the conversation, so a person decides from risk 2 on"
         reason = f"{asked}, and step {call.index} ({call.tool}) has risk {run.risk}"
         cure = "prepare it as a plan (plan.prepare, `hearth plan prepare`), have it approved, then execute it"
         raise _at_step(rule.refusal(reason, cure), call)
@@ -377,13 +379,15 @@ def _denied(call: RequestedCall, reason: str) -> PermissionDenied:
     return _at_step(denied, call)
 
 
-def _too_risky(call: RequestedCall, run: StepRun, cap: int) -> PermissionDenied:
+def _too_risky(call: RequestedCall, run: StepRun, cap: int, grant: Grant) -> PermissionDenied:
     """Return the refusal with the draft's reason, and a cure if other args of this tool would be within the cap."""
     denied = _denied(call, f"max_risk_level={cap} < tool={run.risk}")
     least = run.tool.least_risk
     if least <= cap:
         denied.message += f"; {call.tool} has risk {least} with other args: see its description"
         denied.data = {**(denied.data or {}), "least_risk": least}
+    if cap == 0 and grant.conversation:
+        denied.message += "; a conversation only reads: prepare a plan (plan.prepare)"
     return denied
 
 

@@ -130,6 +130,7 @@ def build_parts(
         agent_card=cards.card,
         open_card=cards.open,
         energy=meter,
+        ask=config.ask,
         hcp=hcp,
         capabilities=offered,
         hcp_directory=Path(f"{real(audit.path)}.hcp"),

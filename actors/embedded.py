@@ -294,6 +294,7 @@ class EmbeddedRuntime(JobsClient):
         client_name: str | None = None,
         client_version: str | None = None,
         heartbeat_ms: int | None = None,
+        conversation: bool = False,
     ) -> AsyncIterator[ClientSession]:
         """Open a session; at the end close it: its tasks are cancelled and its outputs made safe.
 
@@ -301,7 +302,8 @@ class EmbeddedRuntime(JobsClient):
         """
         if threading.get_ident() != self._thread:
             raise wrong_thread("runtime")
-        params = {"client_name": client_name, "client_version": client_version, "heartbeat_ms": heartbeat_ms}
+        params: dict[str, Any] = {"client_name": client_name, "client_version": client_version}
+        params |= {"heartbeat_ms": heartbeat_ms, "conversation": conversation}
         async with _opened(self._runtime, self._principal, params) as session:
             yield session
 
@@ -394,9 +396,9 @@ def job_sessions(runtime: Runtime) -> OpenSession:
     """Return the function with which a job (HCP) opens the session of its steps, for its caller's principal."""
 
     def open_session(
-        principal: Principal, client_name: str, tools: frozenset[str]
+        principal: Principal, client_name: str, tools: frozenset[str], *, conversation: bool = False
     ) -> AbstractAsyncContextManager[ClientSession]:
-        return _opened(runtime, principal, {"client_name": client_name}, tools)
+        return _opened(runtime, principal, {"client_name": client_name, "conversation": conversation}, tools)
 
     return open_session
 

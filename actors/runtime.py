@@ -37,7 +37,7 @@ from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
 from hearth.actors.task_registry import IdempotencyKeys, KeysFile
 from hearth.audit.record import timestamp
-from hearth.config.model import HcpConfig, TasksConfig
+from hearth.config.model import AskConfig, HcpConfig, TasksConfig
 from hearth.drivers.gpio import HaltSpec
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown, TaskNotFound
 from hearth.hcp.capability import CapabilitySet
@@ -160,6 +160,7 @@ class RuntimeParts:
     """Reads the card's file, at this time in epoch seconds; returns notes for a person."""
     energy: EnergyMeter | None = None
     """Measures the energy of a call, if that is possible."""
+    ask: AskConfig = field(factory=AskConfig)
     hcp: HcpConfig = field(factory=HcpConfig)
     """`serve` is decided here: true or false, not None."""
     capabilities: CapabilitySet = field(factory=CapabilitySet)
@@ -312,6 +313,8 @@ class Runtime:
             forget=self._forget,
             cancel_any=self._cancel_any,
             reload=self._reload,
+            # The list of tools has the names of chips that were found, and the kernel has given these.
+            tainted_by="tool.list" if parts.board.profile.discover else None,
         )
 
     # --- the directory ------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from hearth._util.ids import new_id
 from hearth.actors.admission import Admission, Unchecked, check_paths_blocking
@@ -145,6 +145,8 @@ class SessionServices:
     """Cancels a task of whatever session, for this one. Raises TaskNotFound."""
     reload: Callable[[], Awaitable[dict[str, Any]]]
     """Reads policy and certificates again; returns the answer to policy.reload. Raises RpcError."""
+    tainted_by: str | None = None
+    """What taints a conversation from its beginning: the names that the kernel has given to what the board has."""
     rates: PrincipalRates = field(factory=PrincipalRates)
     """The tokens that each principal has used, over all its sessions."""
 
@@ -194,8 +196,10 @@ class Session:
 
     def __attrs_post_init__(self) -> None:
         """Charge the memory. Raises QueueFull."""
-        principal, grant, account = self.principal, self._grant, self._account
         services, opening = self._services, self._opening
+        if opening.conversation:
+            self._grant = self._grant.for_conversation(services.tainted_by)
+        principal, grant, account = self.principal, self._grant, self._account
         self._clock = trio.lowlevel.current_clock().current_time
         self._charged = SESSION_BYTES + text_bytes(
             opening.client_name, opening.client_version, opening.protocol_version
@@ -280,6 +284,8 @@ class Session:
                     minor=self._services.tasks.journal.failure is not None,
                     client_name=self._opening.client_name,
                     policy=self._grant.policy,
+                    conversation=self._opening.conversation or None,
+                    tainted_by=self._grant.tainted_by,
                 )
             except trio.Cancelled:
                 # Answered here, and not in the `finally` below: it is no bug, and the client may try again elsewhere.
@@ -393,6 +399,8 @@ class Session:
 
     def _take_grant(self, grant: Grant) -> None:
         """Let a new grant decide from the next request on; what has been accepted goes on."""
+        if self._opening.conversation:
+            grant = grant.for_conversation(grant.tainted_by or self._grant.tainted_by)
         self._grant = grant
         self._admission.take_grant(grant, RateLimits(grant, self.principal, self._services.rates))
         self._plan_requests.take_grant(grant)
@@ -450,6 +458,8 @@ class Session:
             request.result(manifests.mcp_info(self._grant))
         else:
             assert self._nursery is not None
+            if self._opening.conversation:
+                raise PermissionDenied("Permission denied: a conversation declares and fetches no AgentCards")
             record = self._admission.permit(params.tool, trio.current_time())
             self._nursery.start_soon(self._answer, request, partial(self._permit, record))
 
@@ -553,6 +563,9 @@ class Session:
     # --- submissions --------------------------------------------------------------------------------------------
 
     def _submit(self, request: Request, submit: TaskSubmit, verdicts: Verdicts) -> None:
+        if self._opening.conversation:
+            # What does more than read runs only as a prepared plan.
+            submit = evolve(submit, constraints=evolve(submit.constraints, max_risk_level=0))
         first = self._task_registry.repeat(submit)
         if first is not None:
             if first.waiting is None:
@@ -592,11 +605,27 @@ class Session:
         task = self._admission.accept(submit, verdicts, request, self._clock(), ended, followers, approved_by)
         if first is not None:
             task.record_first({**first, "task_id": task.task_id})
+        if self._opening.conversation and self._grant.tainted_by is None:
+            self._note_taint(submit)
         # In this order: a follower that is attached later could miss the first event.
         self._subscribers.follow(task.log)
         if not (at_once and task.run_now()):
             self._nursery.start_soon(task.run)
         return task
+
+    def _note_taint(self, submit: TaskSubmit) -> None:
+        """Taint the conversation if a step may bring foreign text into it: from now on, before the step has a result.
+
+        What fails taints too: its error may quote the device.
+        """
+        registry = self._services.checks.registry
+        names = [name for spec in submit.steps for name in (spec.tool, spec.expect and spec.expect.tool) if name]
+        foreign = next((name for name in names if not registry[name].plain_result), None)
+        if foreign is None or submit.constraints.dry_run:
+            return
+        tainted = {"session_id": self.session_id, "principal": self.principal, "tool": foreign}
+        self._services.tasks.journal.post({"event": "session.taint", **tainted}, minor=True)
+        self._take_grant(self._grant.for_conversation(foreign))
 
     def _repeat(self, request: Request, submit: TaskSubmit, first: IdempotencyEntry, error: RpcError | None) -> None:
         """Answer a submission that repeats the first one of its key."""

@@ -266,6 +266,8 @@ class Plan:
     """The task that it became."""
     rejected_by: str | None = None
     reason: str | None = None
+    tainted_by: str | None = None
+    """The tool through which foreign text had entered the conversation of a model that prepared it."""
 
 
 class Task(Protocol):

@@ -312,6 +312,10 @@ class Tool:
     preview: Callable[[Args], Preview | None] | None = None
     """Returns the way to show what a step with these args changes, which fit `params_schema`; None: it is not shown."""
 
+    plain_result: bool = False
+    """True if its results have only numbers, flags and words of the board's profile: no text, no bytes, no names from a
+    device, a file, another program or the kernel. Any other tool taints a conversation that uses it."""
+
     logged: tuple[str, ...] = ()
     """The names of the args that the audit log and observers may have in clear: never payload data, never a secret.
 

@@ -96,6 +96,8 @@ class PreparedPlan:
     question: Question | None = None
     task_id: str | None = None
     """The task that it became."""
+    tainted_by: str | None = None
+    """The tool through which foreign text had entered the conversation that prepared it."""
 
     @property
     def state(self) -> str:
@@ -154,6 +156,8 @@ class PreparedPlan:
         }
         if self.task_id is not None:
             wire["task_id"] = self.task_id
+        if self.tainted_by is not None:
+            wire["tainted_by"] = self.tainted_by
         decision = self.decision
         if decision is not None and not decision.approved:
             wire["rejected_by"] = decision.by
@@ -228,6 +232,16 @@ class Plans:
         plan.account.release(_size(plan))
         if plan.question is not None:
             self.approvals.withdraw(plan.question)
+
+    def ready(self, plan_id: str, principal: str) -> PreparedPlan | None:
+        """Return a plan of this principal's own that waits for nobody and has not run; None if it is no such plan."""
+        plan = self._current(plan_id)
+        return plan if plan is not None and plan.principal == principal and plan.state == "ready" else None
+
+    def withdraw(self, plan: PreparedPlan) -> None:
+        """Forget a plan, unless it has run since."""
+        if plan.task_id is None and plan.plan_id in self._plans:
+            self._forget(plan)
 
     def _current(self, plan_id: str) -> PreparedPlan | None:
         """Return a plan that has not expired: a timer stands still while the machine sleeps, `expires_at` does not."""
@@ -353,7 +367,10 @@ class PlanRequests:
             document = canonical(_document(submit, previews, readings))
             rule = self._grant.approval_for(risk)
             plan = self._plans.make(self._principal, document, risk, rule, self._account, halts)
-            record = self._record("plan.prepare", plan.plan_id, plan.hash, steps=[step.tool.name for step in steps])
+            plan.tainted_by = self._grant.tainted_by
+            taint = {} if plan.tainted_by is None else {"tainted_by": plan.tainted_by}
+            names = [step.tool.name for step in steps]
+            record = self._record("plan.prepare", plan.plan_id, plan.hash, steps=names, **taint)
 
             def kept() -> None:
                 self._plans.keep(plan)
@@ -516,6 +533,15 @@ class PlanRequests:
             missing = waiting.rule.missing(waiting.approved_by, waiting.principal)
             request.result({"ok": True, "missing": missing} if approves else {"ok": True})
 
+        ready = None if approves else self._plans.ready(params.plan_id, self._principal)
+        if ready is not None:
+
+            def withdrawn() -> None:
+                self._plans.withdraw(ready)
+                request.result({"ok": True})
+
+            self._recorded(request, self._record("plan.reject", ready.plan_id, ready.hash), withdrawn)
+            return
         plan, _ = question()
         event = "plan.approve" if approves else "plan.reject"
         reason = {} if params.reason is None else {"reason": params.reason}

@@ -14,6 +14,7 @@ import struct
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
@@ -227,7 +228,7 @@ def make_plan(
         "hearthd runs as root and stays it; set [sandbox] user, or start it as a user that has the buses' groups"
     ]  # fmt: skip
     signals = "proc.signal" in tools and bool(config.tools.signal)
-    tcp = dict(_tcp_ports(profile))
+    tcp = {**dict(_tcp_ports(profile)), **dict(_model_port(config))}
     reason = ", ".join(dict.fromkeys(tcp.values()))
     connect = "[sandbox] network" if config.sandbox.network else names_from_daemons()
     return SandboxPlan(
@@ -290,6 +291,8 @@ def _configured(config: Config, tools: Collection[str]) -> Iterator[PathGrant]:
             path = getattr(section, key)
             if section.listen is not None and path is not None:
                 yield from _read_again(path, f"[{name}] {key}")
+    if config.ask.model is not None and config.ask.api_key_file is not None:
+        yield PathGrant(config.ask.api_key_file, "read", "[ask] api_key_file")
     for path in config.files.read:
         yield PathGrant(path, "read", "[files] read", asked=True)
     for path in config.files.write:
@@ -320,6 +323,13 @@ def _tcp_ports(profile: Profile) -> Iterator[tuple[int, str]]:
     for line in profile.modbus:
         if line.driver == "tcp":
             yield line.tcp_port, f"modbus line {line.line} is at {line.host}"
+
+
+def _model_port(config: Config) -> Iterator[tuple[int, str]]:
+    """Yield the port of the model that jobs may ask."""
+    if config.ask.model is not None and config.hcp.serve is not False:
+        url = urlsplit(config.ask.base_url or "https:")
+        yield url.port or (80 if url.scheme == "http" else 443), "[ask] base_url, for job.plan"
 
 
 def _capabilities(tools: Collection[str]) -> Iterator[str]:

@@ -191,6 +191,7 @@ def gpio_tools(board: Board) -> list[Tool]:
     return [
         Tool(
             name="gpio.get",
+            plain_result=True,
             logged=("chip", "line"),
             risk_level=0,
             timeout_ms=1_000,
@@ -207,6 +208,7 @@ def gpio_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="gpio.watch",
+            plain_result=True,
             logged=("chip", "line", "edge", "count", "timeout_ms"),
             risk_level=0,
             timeout_ms=MAX_WATCH_MS + _GRACE_MS,
@@ -245,6 +247,7 @@ def gpio_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="gpio.set",
+            plain_result=True,
             logged=("chip", "line", "value"),
             risk_level=2,
             timeout_ms=1_000,
@@ -266,6 +269,7 @@ def gpio_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="gpio.pulse",
+            plain_result=True,
             logged=("chip", "line", "value", "duration_ms"),
             risk_level=2,
             timeout_ms=MAX_PULSE_MS + _GRACE_MS,

@@ -257,6 +257,7 @@ def _sensor_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="hw.sensor.read",
+            plain_result=not kernel,
             logged=("sensor",),
             risk_level=0,
             timeout_ms=5_000,

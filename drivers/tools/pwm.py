@@ -197,6 +197,7 @@ def pwm_tools(board: Board) -> list[Tool]:
     return [
         Tool(
             name="pwm.get",
+            plain_result=True,
             logged=("channel",),
             risk_level=0,
             timeout_ms=1_000,
@@ -218,6 +219,7 @@ def pwm_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="pwm.set",
+            plain_result=True,
             logged=("channel", "duty", "pulse_us", "period_us"),
             risk_level=2,
             timeout_ms=1_000,
@@ -237,6 +239,7 @@ def pwm_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="pwm.off",
+            plain_result=True,
             logged=("channel",),
             risk_level=2,
             timeout_ms=1_000,
@@ -254,6 +257,7 @@ def pwm_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="servo.move",
+            plain_result=True,
             logged=("servo", "angle"),
             risk_level=2,
             timeout_ms=_longest_move_ms(board),

@@ -331,6 +331,7 @@ class Client(_Opened[TrioClient]):
         client_version: str | None = None,
         on_disconnect: Literal["keep", "close"] = "close",
         heartbeat_ms: int | None = None,
+        conversation: bool = False,
     ) -> Opening[Session]:
         """Open a session (draft §3.1): `async with client.open_session() as session:`, or `await`.
 
@@ -342,6 +343,7 @@ class Client(_Opened[TrioClient]):
             client_version=client_version,
             on_disconnect=on_disconnect,
             heartbeat_ms=heartbeat_ms,
+            conversation=conversation,
         )
         return Opening(partial(self._session, manager))
 
@@ -366,6 +368,7 @@ class Runtime(_Opened[Any]):
         client_name: str | None = None,
         client_version: str | None = None,
         heartbeat_ms: int | None = None,
+        conversation: bool = False,
     ) -> Opening[Session]:
         """Open a session: `async with runtime.open_session() as session:`, or `await`.
 
@@ -376,6 +379,7 @@ class Runtime(_Opened[Any]):
             client_name=client_name,
             client_version=client_version,
             heartbeat_ms=heartbeat_ms,
+            conversation=conversation,
         )
         return Opening(partial(self._session, manager))
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "top": ("hearth.cli.status:top", "Watch the whole daemon live: lines, buses, tasks, sessions, approvals, halt."),
     "sessions": ("hearth.cli.status:sessions", "List all open sessions: whose they are, and what is open in them."),
     "tasks": ("hearth.cli.status:tasks", "List the tasks of all sessions that are under way, with their steps."),
+    "ask": ("hearth.cli.ask:ask", "Ask in words: a model proposes a plan, you decide, it runs as one task."),
     "tools": ("hearth.cli.tools:tools", "List the tools a session may use, or show one with its schemas."),
     "run": ("hearth.cli.tasks:run", "Run one tool: hearth run gpio.set line=17 value=1"),
     "submit": ("hearth.cli.tasks:submit", "Submit a plan of several steps and wait for it."),

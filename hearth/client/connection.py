@@ -239,6 +239,7 @@ class Client(SessionLink, JobsClient):
         client_version: str | None = None,
         on_disconnect: Literal["keep", "close"] = "close",
         heartbeat_ms: int | None = None,
+        conversation: bool = False,
     ) -> AsyncIterator[ClientSession]:
         """Open a session (draft §3.1); the end of the block closes it, which cancels its tasks.
 
@@ -253,6 +254,7 @@ class Client(SessionLink, JobsClient):
             "protocol_version": "0.1.0",
             "on_disconnect": on_disconnect,
             "heartbeat_ms": heartbeat_ms,
+            "conversation": conversation or None,
         }
         params = {name: value for name, value in members.items() if value is not None}
         session = ClientSession(self, await self._open_whole(params))

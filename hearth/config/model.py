@@ -256,6 +256,23 @@ _MATCH = OneOrMore(
 
 
 @frozen(field_transformer=checked)
+class AskConfig:
+    """[ask]: the language model that `hearth ask` and `job.plan` ask. Without `model` none is asked."""
+
+    api: Annotated[Literal["openai", "anthropic"], Choice("openai", "anthropic")] = "openai"
+    """"openai" is what Ollama, llama.cpp, vLLM and gateways speak, too."""
+    base_url: Annotated[str | None, Text("a URL that begins with http:// or https://", r"https?://\S+")] = None
+    model: Annotated[str | None, Text()] = None
+    api_key_env: Annotated[str | None, Text("a name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")] = None
+    api_key_file: Annotated[Path | None, AbsolutePath()] = None
+    """A file with the key alone, which no other user can read; used if `api_key_env` is not set."""
+    timeout_s: Seconds = 120
+    """Seconds without a word of the model after which it is given up."""
+    max_tokens: Count = 4096
+    """Limit of one answer of the model."""
+
+
+@frozen(field_transformer=checked)
 class ServerConfig:
     """[server]: the Unix domain socket (draft §10.1). `socket` None means `default_socket`."""
 
@@ -466,6 +483,7 @@ class Config:
     files: FilesConfig = FilesConfig()
     tools: ToolsConfig = field(factory=ToolsConfig)
     tasks: TasksConfig = TasksConfig()
+    ask: AskConfig = AskConfig()
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     limits: LimitsConfig = LimitsConfig()
     policy: tuple[PolicyConfig, ...] = ()

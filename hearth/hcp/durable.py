@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import ErrorCode
 
 Json: TypeAlias = Any
-OperationKind: TypeAlias = Literal["run", "submit", "sleep", "every", "now", "random", "ask_person"]
+OperationKind: TypeAlias = Literal["run", "submit", "sleep", "every", "now", "random", "ask_person", "plan"]
 """The method of `Job` that was called."""
 Status: TypeAlias = Literal["done", "failed", "unknown"]
 
 STEPS: Final = frozenset(("run", "submit"))
 """The operations that hand steps to a HACP session."""
-ANNOUNCED: Final = STEPS | {"ask_person"}
+ANNOUNCED: Final = STEPS | {"ask_person", "plan"}
 """The operations that are sent to the HCP caller as checkpoints; the others are on record as well."""
 CANCELLED: Final = "c"
 """Marks the positions of operations that run after a part has been cancelled."""

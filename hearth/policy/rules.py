@@ -148,6 +148,8 @@ class ApprovalRule:
 
 
 MOST_PERSONS: Final = 16
+TAINTED_FROM_RISK: Final = 2
+"""The effective risk from which on a plan of a tainted conversation needs a person."""
 
 
 def strictest(rules: tuple[ApprovalRule, ...], risk: int) -> ApprovalRule | None:
@@ -386,6 +388,17 @@ class Grant:
     """What runs only as an approved plan, by rising `from_risk`."""
     scope: Scope = EVERYTHING
     """The hardware that its tasks may use."""
+    conversation: bool = False
+    """True for a session in which a model decides what is asked for: it has no rights."""
+    tainted_by: str | None = None
+    """The tool through which foreign text entered the conversation first; None while there is none."""
+
+    def for_conversation(self, tainted_by: str | None) -> Grant:
+        """Return the grant for the conversation of a model; once it is tainted, a person decides from risk 2 on."""
+        approval = self.approval
+        if tainted_by is not None and self.approval_for(TAINTED_FROM_RISK) is None:
+            approval = (ApprovalRule(from_risk=TAINTED_FROM_RISK), *approval)
+        return evolve(self, rights=frozenset(), approval=approval, conversation=True, tainted_by=tainted_by)
 
     def approval_for(self, risk: int) -> ApprovalRule | None:
         """Return the rule for a task of this effective risk; None if it may run without an approval."""
@@ -393,6 +406,9 @@ class Grant:
 
     def require(self, right: str) -> None:
         """Raise PermissionDenied, with the cure, if the entry does not give this right."""
+        if self.conversation:
+            reason = f"a conversation has no rights, also not {right!r}; a person decides in a session of their own"
+            raise PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "policy": self.policy})
         if right not in self.rights:
             reason = f"the right {right!r} is not given by policy {self.policy!r}; the operator gives it with `rights`"
             raise PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "policy": self.policy})

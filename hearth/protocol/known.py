@@ -169,7 +169,9 @@ _TASK = KnownMembers(
 )
 
 KNOWN: Mapping[str, KnownMembers] = {
-    "session.open": _params("client_name", "client_version", "protocol_version", "on_disconnect", "heartbeat_ms"),
+    "session.open": _params(
+        "client_name", "client_version", "protocol_version", "on_disconnect", "heartbeat_ms", "conversation"
+    ),
     "session.close": _params(),
     "tool.list": _params(),
     "task.submit": _params("subscribe", task=_TASK),

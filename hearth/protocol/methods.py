@@ -207,6 +207,8 @@ class SessionOpen:
     protocol_version: str | None = None
     on_disconnect: Literal["keep", "close"] = "keep"
     heartbeat_ms: int | None = None
+    conversation: bool = False
+    """True for the session of a model: it has no rights, only reads and prepares plans, and can be tainted."""
 
 
 @frozen(eq=False)
@@ -449,6 +451,7 @@ def _read_open(params: Mapping[str, Any]) -> SessionOpen:
         version,
         cast("Any", read_choice(params, "on_disconnect", "", ("keep", "close"), "keep")),
         read_integer(params, "heartbeat_ms", "", 50, 86_400_000),
+        read_flag(params, "conversation", "", default=False),
     )
 
 

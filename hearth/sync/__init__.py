@@ -426,6 +426,7 @@ class Client(_Opener[TrioClient]):
         client_version: str | None = None,
         on_disconnect: Literal["keep", "close"] = "close",
         heartbeat_ms: int | None = None,
+        conversation: bool = False,
     ) -> Session:
         """Open a session (draft §3.1). Raises PermissionDenied, QueueFull, ShuttingDown or CarrierError."""
         return self._open(
@@ -435,6 +436,7 @@ class Client(_Opener[TrioClient]):
                 client_version=client_version,
                 on_disconnect=on_disconnect,
                 heartbeat_ms=heartbeat_ms,
+                conversation=conversation,
             )
         )
 
@@ -459,6 +461,7 @@ class Runtime(_Opener[Any]):
         client_name: str | None = None,
         client_version: str | None = None,
         heartbeat_ms: int | None = None,
+        conversation: bool = False,
     ) -> Session:
         """Open a session. Raises PermissionDenied, QueueFull or ShuttingDown."""
         return self._open(
@@ -467,6 +470,7 @@ class Runtime(_Opener[Any]):
                 client_name=client_name,
                 client_version=client_version,
                 heartbeat_ms=heartbeat_ms,
+                conversation=conversation,
             )
         )
 

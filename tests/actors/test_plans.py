@@ -546,3 +546,22 @@ async def test_what_a_preview_reads_may_take_time_to_check(make_world):
             plan = await alice.prepare("write", [step("bench.write")])
             assert plan.steps[0].before == {"tag": "x"}
             await (await alice.execute(plan)).wait()
+
+
+async def test_ones_own_plan_that_waits_for_nobody_is_withdrawn_by_rejecting_it(governed):
+    async with governed.sessions(ALICE).open_session() as alice, governed.sessions(DAN).open_session() as dan:
+        plan = await alice.prepare("read", [step("bench.read")])
+        assert plan.state == "ready"
+        with pytest.raises((PermissionDenied, PlanStale)):
+            await dan.reject(plan)
+        assert [one.plan_id for one in await alice.plans()] == [plan.plan_id]
+        await alice.reject(plan)
+        assert await alice.plans() == []
+        with pytest.raises(PlanStale):
+            await alice.execute(plan)
+        assert [one["plan_id"] for one in governed.records("plan.reject")] == [plan.plan_id]
+        # One that has run is not withdrawn.
+        ran = await alice.prepare("read", [step("bench.read")])
+        await (await alice.execute(ran)).wait()
+        with pytest.raises((PermissionDenied, PlanStale)):
+            await alice.reject(ran)

@@ -11,6 +11,7 @@ from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.config.listen import HttpConfig, TlsConfig, WebSocketConfig
 from hearth.config.model import (
     ApprovalConfig,
+    AskConfig,
     AuditConfig,
     BoardConfig,
     CardConfig,
@@ -47,6 +48,7 @@ TABLES = {
     "[files]": FilesConfig,
     "[tools]": ToolsConfig,
     "[tasks]": TasksConfig,
+    "[ask]": AskConfig,
     "[tools.exec.NAME]": ExecTemplate,
     "[tools.exec.NAME.params.PARAM]": ExecParam,
     "[sandbox]": SandboxConfig,

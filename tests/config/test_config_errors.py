@@ -20,7 +20,9 @@ def problems(tmp_path, text):
     return [line.removeprefix(f"{file}: ") for line in lines]
 
 
-SECTIONS = "server, tls, websocket, http, card, hcp, board, audit, log, files, tools, tasks, sandbox, limits, policy"
+SECTIONS = (
+    "server, tls, websocket, http, card, hcp, board, audit, log, files, tools, tasks, ask, sandbox, limits, policy"
+)
 ONE_MISTAKE = [
     ('[limits]\nidle_ttl_s = "5"', '[limits] idle_ttl_s: expected a number > 0, got "5"'),
     ("[limits]\nclose_grace_s = -0.5", "[limits] close_grace_s: expected a number ≥ 0, got -0.5"),

@@ -30,6 +30,7 @@ TESTED_IN = {
     "docs/reference/boards.md": "tests/drivers/test_profiles.py",
     "docs/safety.md": "tests/actors/test_halt.py",
     "docs/howto/approve-what-runs.md": HERE,
+    "docs/howto/ask-in-words.md": "tests/ask/test_ask_page.py",
     "docs/howto/blink-with-claude.md": HERE,
     "docs/howto/limits-interlocks-halt.md": HERE,
     "docs/howto/move-a-servo-with-claude.md": HERE,

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 LOCK = (PACKAGING / "requirements.lock").read_text("utf-8")
 ALL = (
-    "build", "run", "can", "hcp", "mcp", "http", "plot", "tui", "test", "fuzz", "dev", "sbom", "site", "installers",
+    "build", "run", "ask", "can", "hcp", "mcp", "http", "plot", "tui", "test", "fuzz", "dev", "sbom", "site",
+    "installers",
 )  # fmt: skip
 OURS_OR_PIPS = {"hearthd", "pip", "setuptools"}
 """What `python -m venv` brings in its own version; the setuptools that builds is looked at by itself."""
@@ -54,7 +55,7 @@ def test_what_is_installed_here_is_what_the_lock_has(lock) -> None:
     assert ours.items() <= names(LOCK).items()
 
 
-SETS = [("run",), ("run", "hcp", "mcp"), ("run", "can", "hcp", "mcp", "plot", "tui", "test", "fuzz", "dev")]
+SETS = [("run",), ("run", "hcp", "mcp"), ("run", "ask", "can", "hcp", "mcp", "plot", "tui", "test", "fuzz", "dev")]
 
 
 @pytest.mark.parametrize("sets", SETS, ids=" ".join)
@@ -111,7 +112,7 @@ def test_printing_needs_nothing_but_python() -> None:
 
 
 def test_a_set_that_there_is_not_is_refused(lock) -> None:
-    with pytest.raises(SystemExit, match="tests is no set of requirements; there are build, can, dev"):
+    with pytest.raises(SystemExit, match="tests is no set of requirements; there are ask, build, can, dev"):
         lock.requirements("run", "tests")
 
 

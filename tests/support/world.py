@@ -333,7 +333,7 @@ class BenchWorld(World):
             RuntimeParts(
                 board=SimpleNamespace(
                     name="bench",
-                    profile=SimpleNamespace(interlocks=(), description="a bench"),
+                    profile=SimpleNamespace(interlocks=(), discover={}, description="a bench"),
                     line_name=lambda line, chip: line,
                     port_name=lambda port: port,
                 ),

@@ -10,13 +10,16 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import orjson
 import trio
 from attrs import define
 
 from hearth.actors.bridges.hcp.execution import BRANCH, ArtifactFile, Branch
 from hearth.api import Expect, Step
-from hearth.hcp.durable import SafetyViolation, StepFailed
+from hearth.hcp.durable import CapabilityFailed, SafetyViolation, StepFailed
 from hearth.hcp.messages import write_instant
+from hearth.policy.rules import TAINTED_FROM_RISK
+from hearth.protocol.methods import read_expect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -132,6 +135,27 @@ class Job:
     async def ask_person(self, question: str) -> Answer:
         """Ask a person who may approve jobs, other than the caller; no answer within approval_timeout_s means no."""
         return await self._execution.ask(question)
+
+    async def plan(self, intent: str) -> list[Step]:
+        """Have the daemon's language model ([ask]) propose steps for this intent, and run none of them.
+
+        The model reads what it needs, and proposes within the tools that the capability declares and the risk that the
+        job was approved for; [] if it proposes nothing. The words of a caller are a peer's text: from risk 2 on a
+        person is asked, as by `ask_person`, before the steps are returned. Raises StepFailed if the model fails, and
+        CapabilityFailed if the person refuses.
+        """
+        found = await self._execution.plan(intent)
+        steps = [
+            Step(one["tool"], one["args"], read_expect(one["expect"], "/expect") if "expect" in one else None)
+            for one in found["steps"]
+        ]
+        if found["risk"] >= TAINTED_FROM_RISK:
+            shown = "; ".join(f"{one.tool} {orjson.dumps(dict(one.args)).decode()}" for one in steps)
+            answer = await self.ask_person(f"A model proposes for {intent!r}: {shown}. May the job run this?"[:4000])
+            if not answer.approved:
+                why = f": {answer.reason}" if answer.reason else ""
+                raise CapabilityFailed(f"a person has not approved what a model proposed{why}", "safety_violation")
+        return steps
 
     @asynccontextmanager
     async def clean_up(self) -> AsyncIterator[None]:

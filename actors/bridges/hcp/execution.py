@@ -46,6 +46,8 @@ from attrs import asdict, define, evolve, field, frozen
 from hearth.actors.approval import Question
 from hearth.actors.bridges.hcp.steps import StepsEnded
 from hearth.actors.bridges.hcp.store import JobStoreError
+from hearth.ask import ModelError
+from hearth.errors import ConfigError, RpcError
 from hearth.hcp.durable import (
     ANNOUNCED,
     CANCELLED,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 
     from hearth.actors.bridges.hcp.event_stream import Entry, EventWriter
+    from hearth.actors.bridges.hcp.planning import OpenPlanning
     from hearth.actors.bridges.hcp.services import Services
     from hearth.actors.bridges.hcp.steps import Steps
     from hearth.api import Step
@@ -169,6 +172,8 @@ class Execution:
     """Return the time (Trio's clock) until which a job that is being stopped may clean up."""
     watched: Callable[[Awaitable[Any]], Awaitable[Any]]
     """Wrap the capability's code, to detect that it holds the event loop."""
+    planning: OpenPlanning
+    """Opens the conversation of `Job.plan`."""
     announced: int = 0
     """Checkpoints that were announced with a checkpoint_created event."""
     steps_asked: int = 0
@@ -383,6 +388,23 @@ class Execution:
             return Outcome(elapsed_s=self.elapsed(), value=make())
 
         return await self.perform(kind, "", None, live)
+
+    async def plan(self, intent: str) -> Mapping[str, Any]:
+        """Have a model propose steps; see `planning.propose`. Raises as `perform`."""
+
+        async def live(_operation: Operation) -> Outcome:
+            # Imported here: most jobs ask no model.
+            from hearth.actors.bridges.hcp.planning import propose
+
+            try:
+                found = await propose(self.planning, self.services.model, intent, self.steps.max_risk_level)
+            except (ModelError, ConfigError, RpcError) as error:
+                none = {"effect": "none"}
+                return Outcome(status="failed", elapsed_s=self.elapsed(), error=str(error), error_data=none)
+            return Outcome(elapsed_s=self.elapsed(), value=found)
+
+        found: Mapping[str, Any] = await self.perform("plan", "", intent, live, tools=("job.plan",))
+        return found
 
     async def ask(self, question: str) -> Answer:
         """Ask a person; the job's state is PAUSED for that time."""

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.actors.bridges.hcp.event_stream import EventWriter
+    from hearth.actors.bridges.hcp.planning import OpenPlanning
     from hearth.actors.bridges.hcp.services import Services
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.api import Session
@@ -120,6 +121,7 @@ class RunningJob:
     row: SessionRow
     token: str
     events: EventWriter
+    planning: OpenPlanning
     recorded: Sequence[Recorded] = ()
     """The records that are replayed: those of the job that this one resumes."""
     execution: Execution | None = None
@@ -237,6 +239,7 @@ class RunningJob:
             stopping=lambda: self._scope.cancel_called,
             abort_deadline=self._abort_deadline,
             watched=watch.over,
+            planning=self.planning,
         )
         self.recorded = ()
         job = Job(execution, self.row.started_at)

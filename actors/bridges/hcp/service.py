@@ -112,6 +112,7 @@ async def serve_jobs(
     services = Services(
         capabilities=parts.capabilities,
         settings=parts.hcp,
+        model=parts.ask,
         policy=parts.policy,
         registry=parts.registry,
         journal=parts.journal,

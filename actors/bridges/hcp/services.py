@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
     from hearth.api import Session
-    from hearth.config.model import HcpConfig
+    from hearth.config.model import AskConfig, HcpConfig
     from hearth.hcp.capability import Capability
     from hearth.hcp.inputs import LineName, PortName
     from hearth.policy.memory import MemoryBudget
@@ -40,9 +40,12 @@ class OpenSession(Protocol):
     """
 
     def __call__(
-        self, principal: Principal, client_name: str, tools: frozenset[str]
+        self, principal: Principal, client_name: str, tools: frozenset[str], *, conversation: bool = False
     ) -> AbstractAsyncContextManager[Session]:
-        """Open the session. Raises PermissionDenied, QueueFull, ShuttingDown."""
+        """Open the session; `conversation` is as for session.open.
+
+        Raises PermissionDenied, QueueFull, ShuttingDown.
+        """
         ...
 
 
@@ -52,6 +55,8 @@ class Services:
 
     capabilities: Mapping[str, Capability]
     settings: HcpConfig
+    model: AskConfig
+    """The model that `job.plan` asks."""
     policy: Sequence[PolicyEntry]
     registry: ToolRegistry
     journal: Journal

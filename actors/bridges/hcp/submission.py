@@ -7,6 +7,7 @@ time, gets the same answer. A rejection is stored, unless its reason may not hol
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -252,7 +253,9 @@ class Submission:
         message_log = MessageLog((line,), metrics=services.journal.metrics, account=self.memory)
         events = EventWriter(row.session_id, services.job_store, message_log, services.clock)
         replayed = () if resumed is None else resumed.steps
-        job = RunningJob(services, approval, submit, row, token, events, replayed)
+        opening = (self.principal, f"hcp:{capability.name}:plan", capability.tools)
+        planning = partial(services.open_session, *opening, conversation=True)
+        job = RunningJob(services, approval, submit, row, token, events, planning, replayed)
         self.jobs.running[row.session_id] = job
         self._follow(message_log)
         return job

@@ -1,0 +1,179 @@
+"""`hearth ask`: words to a plan that is shown, decided by a person, run as one task, and explained.
+
+The model's session is a conversation, which can only read and prepare plans. What a person decides is sent in a second
+session. Words of the model and of devices pass `common.clean`: a terminal does not act on them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import trio
+from attrs import evolve
+
+from hearth._util.ids import new_id
+from hearth.ask import ModelError
+from hearth.ask.backends import model_for
+from hearth.ask.transcript import RecordedModel, Transcript, first_difference, read_transcript
+from hearth.cli import common
+from hearth.cli.asking import Asking
+from hearth.cli.common import DONE, FAILED, Options, interruptible, standard
+from hearth.cli.tasks import Reference, hold
+from hearth.config.model import load_config
+from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hearth.ask.backends import Model
+    from hearth.config.model import AskConfig
+
+
+SENT: Final = """\
+hearth ask sends to {where} (model {name}):
+  your words, the names and arguments of the tools that you may use here, the results of what the model reads
+  (levels, sensors, and what devices, files and programs say), and the outcome of the plans that run.
+It sends no keys but the one for the model, and nothing that is not part of a conversation. This is said once."""
+
+
+@click.command()
+@click.argument("words", nargs=-1)
+@click.option("--config", metavar="FILE", help="The hearth.toml with [ask]; else that of the user, or of /etc/hearth.")
+@click.option("--model", metavar="NAME", help="Another model than that of [ask].")
+@click.option("--base-url", metavar="URL", help="Another endpoint than that of [ask].")
+@click.option(
+    "--yes-up-to", "yes", type=click.IntRange(0, 3), default=0, metavar="RISK", help="Do not ask up to this risk."
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan, and run nothing.")
+@click.option("--wait", "wait_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait for another's approval.")
+@click.option("--hold", "hold_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Keep the session afterwards.")
+@click.option("--transcript", type=click.Path(path_type=Path), metavar="FILE", help="Where the transcript goes.")
+@click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Replay a transcript on a simulator.")
+@click.option("--board", default="sim", metavar="NAME", help="With --replay: the simulated board.")
+@standard
+def ask(options: Options, words: Sequence[str], **given: Any) -> int:
+    """Ask in WORDS for what shall be read or done; without WORDS, have a conversation.
+
+    A language model reads what it needs and proposes a plan. You see each step with the state before and after, and
+    decide. The plan runs as one task. The model is that of [ask] in hearth.toml; there is none by default.
+
+    --yes-up-to stands for your answer, where the policy and the daemon ask for none: a plan that needs a person is
+    never run by it. The session ends with the command, and outputs that it drove go to their safe state; --hold keeps
+    them. Exits with 1 if nothing was answered, the plan was not approved, or its task failed.
+    """
+    if given["replay"] is not None:
+        if words:
+            raise click.UsageError("a replay has its words in the transcript; leave WORDS out")
+        return interruptible(lambda: _replay(options, given["replay"], given["board"], given["transcript"]))
+    if not words and (options.json or not sys.stdin.isatty()):
+        raise click.UsageError("say what to do: hearth ask WORDS; a conversation needs a terminal")
+    config = _ask_config(given)
+    model = model_for(config)
+    path = given["transcript"] or _state_dir() / f"{_now()}-{new_id()}.jsonl"
+    _say_what_is_sent(options, model)
+
+    async def work() -> int:
+        async with common.connected(options) as client:
+            asking = Asking(options, client.open_session, model, Transcript(path), given["yes"], given["dry_run"])
+            asking.wait_ms = int((given["wait_s"] or 0) * 1000)
+            async with asking.opened(at=_now()):
+                if not words:
+                    from hearth.cli.ask_conversation import converse
+
+                    return await converse(asking, _state_dir())
+                code = await asking.one_shot(" ".join(words))
+                if given["hold_s"] is not None and asking.plans.done:
+                    task = Reference(asking.planner.session.session_id, asking.plans.done[-1][1].task_id)
+                    await hold(client, task, given["hold_s"])
+                return code
+
+    return interruptible(work)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _state_dir() -> Path:
+    """Return the person's own directory, for root too: XDG's."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "hearth" / "ask"
+
+
+def _ask_config(given: Mapping[str, Any]) -> AskConfig:
+    """Return [ask] with the options over it. Raises ConfigError."""
+    path = given["config"]
+    if path is None:
+        base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111  may have no home
+        places = [Path(base) / "hearth" / "hearth.toml", Path("/etc/hearth/hearth.toml")]
+        path = next((place for place in places if os.access(place, os.R_OK)), None)
+    over = {name: given[name] for name in ("model", "base_url") if given[name] is not None}
+    return evolve(load_config(None if path is None else Path(path)).ask, **over)
+
+
+def _say_what_is_sent(options: Options, model: Model) -> None:
+    """Say what goes to this endpoint, the first time; on a terminal, ask. Raises click.Abort, OSError."""
+    told = _state_dir() / "told"
+    line = f"{model.where} {model.name}"
+    if told.exists() and line in told.read_text("utf-8").splitlines():
+        return
+    click.echo(common.clean(SENT.format(where=model.where, name=model.name)), err=True)
+    if sys.stdin.isatty() and not options.json:
+        click.confirm("Go on?", default=True, abort=True, err=True)
+    told.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with told.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+
+
+# --- replay -----------------------------------------------------------------------------------------------------------
+
+
+async def _replay(options: Options, path: Path, board: str, into: Path | None) -> int:
+    """Run a transcript again on a simulator, and compare what comes out with it, byte for byte."""
+    recording = await trio.Path(path).read_bytes()
+    records = read_transcript(recording, str(path))
+    transcript = await replayed(options, records, board, into)
+    difference = first_difference(recording, b"".join(transcript.lines))
+    if difference is None:
+        told = {"same": True, "lines": len(records)}
+        click.echo(common.compact(told) if options.json else f"the same: {len(records)} lines, byte for byte")
+        return DONE
+    number, was, now = difference
+    if options.json:
+        click.echo(common.compact({"same": False, "line": number, "was": was, "now": now}))
+    else:
+        click.echo(f"line {number} differs\n  was  {common.clean(was)}\n  now  {common.clean(now)}")
+    return FAILED
+
+
+async def replayed(options: Options, records: Sequence[Mapping[str, Any]], board: Any, into: Path | None) -> Transcript:
+    """Return the transcript of a replay: the recorded words, turns and decisions on a simulated board."""
+    from hearth.actors.embedded import open_runtime
+
+    transcript = Transcript(into, recorded=records)
+    verdicts = [one for one in records if one["kind"] == "decision"]
+    quiet = evolve(options, json=True)
+    async with open_runtime(board=board) as runtime:
+        _require_simulated(runtime.board)
+        model = RecordedModel.of(records)
+        asking = Asking(quiet, runtime.open_session, model, transcript, verdicts=list(verdicts))
+        start = records[0]
+        model.name, model.where = str(start.get("model")), str(start.get("where"))
+        async with asking.opened(at=start.get("at")):
+            for words in [one["text"] for one in records if one["kind"] == "words"]:
+                try:
+                    await asking.planner.answer(words)
+                except ModelError:
+                    continue
+    return transcript
+
+
+def _require_simulated(board: Any) -> None:
+    profile = board.profile
+    buses: list[Any] = [*profile.chips, *profile.i2c, *profile.uarts, *profile.spi, *profile.modbus]
+    if profile.discover or any(bus.driver != "sim" for bus in buses):
+        raise ConfigError(f"--board {board.name}: it drives hardware, and a replay runs on a simulated board alone")
