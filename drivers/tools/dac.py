@@ -81,6 +81,7 @@ def dac_tools(board: Board) -> list[Tool]:
     return [
         Tool(
             name="dac.get",
+            plain_result=True,
             logged=("channel",),
             risk_level=0,
             timeout_ms=1_000,
@@ -101,6 +102,7 @@ def dac_tools(board: Board) -> list[Tool]:
         ),
         Tool(
             name="dac.set",
+            plain_result=True,
             logged=("channel", "value"),
             risk_level=2,
             timeout_ms=longest_move_ms((spec.max - spec.min, spec.slew) for spec in specs),
