@@ -133,6 +133,9 @@ def _spans(reading):
             elif reason == CLOSED:
                 closing = [r.number for r in session.requests if r.method == "session.close"]
                 alive = max([alive, *closing[:1]])
+        if session.opens[0].late and alive == opened:
+            # Its client has read late of the opening too, and done nothing since: it may have been over by then.
+            continue
         yield session.principal, opened, alive
 
 
