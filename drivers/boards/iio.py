@@ -6,6 +6,7 @@ samples. With driver = "sim" it is a simulated device, whose channels are sensor
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import frozen
@@ -17,9 +18,10 @@ from hearth.fields import ANY_NUMBER, Choice, Number, Table, Text
 from hearth.tools import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Iterator, Sequence
 
     from hearth.drivers.base import Driver
+    from hearth.drivers.boards.discover import Machine
     from hearth.drivers.sim.iio import SimIio
 
 _TEXT: Final = Text()
@@ -105,3 +107,30 @@ def _wave(entry: Table) -> Wave:
     }
     entry.done()
     return Wave(sensor, unit, **values)
+
+
+# --- for hearth doctor ------------------------------------------------------------------------------------------------
+
+
+def iio_problems(specs: Sequence[IioSpec], machine: Machine) -> Iterator[tuple[str, str, str]]:
+    """Yield what keeps the devices of a profile from being captured here: key path, problem and cure."""
+    from hearth.drivers.linux.sensors import sysfs
+
+    for index, spec in enumerate(specs):
+        if spec.driver == "sim":
+            continue
+        device = sysfs.iio_device(machine.sys, spec.label)
+        if device is None:
+            there = ", ".join(repr(one.stem) for one in sysfs.iio_devices(machine.sys)) or "none"
+            cure = "is it plugged in, and its kernel module loaded? Else correct the profile"
+            yield f"iio[{index}].label", f"an IIO device {spec.label!r} is not there; there is {there}", cure
+            continue
+        if not (device.at / "buffer/enable").exists():
+            cure = "take the table out: hw.sensor.read reads its sensors one at a time"
+            yield f"iio[{index}].label", "the kernel's driver of this device has no buffer", cure
+        elif not os.access(machine.dev / device.instance, os.R_OK, effective_ids=True):
+            cure = "use the rules in docs/reference/boards.md, under Permissions"
+            yield f"iio[{index}].label", f"this user may not read {machine.dev / device.instance}", cure
+        if spec.trigger is not None and sysfs.iio_trigger(device.at, spec.trigger) is None:
+            cure = f"for a timer: `sudo mkdir /sys/kernel/config/iio/triggers/hrtimer/{spec.trigger}`"
+            yield f"iio[{index}].trigger", f"there is no trigger {spec.trigger!r} now", cure

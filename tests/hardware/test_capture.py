@@ -252,6 +252,29 @@ async def test_the_rate_of_a_trigger_that_another_device_captures_by_stays(sessi
         assert (await capture(session, VOLTAGE, samples=2))["rate_hz"] == 100
 
 
+async def test_captures_by_one_trigger_at_once_leave_its_rate_as_it_was(session, daq):
+    trigger = named("trigger*", "t100")
+    with dummy("other", trigger="t100"):
+
+        async def some(name, rate_hz):
+            for _ in range(15):
+                try:
+                    taken = await capture(session, f"iio/{name}/voltage0", samples=1, rate_hz=rate_hz)
+                except ResourceBusy as error:
+                    refused.append(str(error))
+                else:
+                    assert taken["rate_hz"] == rate_hz
+                    done.add(name)
+
+        done, refused = set(), []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(some, "daq", 400)
+            nursery.start_soon(some, "other", 250)
+        assert done
+        assert all("same trigger" in text for text in refused)
+        assert float((trigger / "sampling_frequency").read_text()) == 100
+
+
 async def test_sensors_of_two_devices_are_refused(session, daq):
     with dummy("other"), pytest.raises(InvalidParams, match="is of another device than 'iio/daq/voltage0'"):
         await capture(session, VOLTAGE, "iio/other/voltage0")

@@ -22,6 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import threading
 import time
 from contextlib import ExitStack, suppress
 from fractions import Fraction
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from hearth.drivers.linux.sensors.sysfs import ScanElement, SensorDevice
 
 
+_changing = threading.Lock()
+"""Held while settings are changed or put back: two devices may share a trigger, and with it a rate."""
+
+
 def capture(device: SensorDevice, elements: Sequence[ScanElement], node: Path, request: CaptureRequest) -> Captured:
     """Capture samples of these channels of a device, and leave its settings as they were.
 
@@ -47,6 +52,8 @@ def capture(device: SensorDevice, elements: Sequence[ScanElement], node: Path, r
     """
     at = device.at
     with ExitStack() as stack:
+        _changing.acquire()
+        stack.callback(_changing.release)
         fd = _opened(at, node)
         stack.callback(os.close, fd)
         _end_leftover(at, fd)
@@ -68,9 +75,12 @@ def capture(device: SensorDevice, elements: Sequence[ScanElement], node: Path, r
         types = _types(device, sorted(wanted, key=lambda name: _index(at, name)))
         offsets, size = layout(list(types.values()))
         scales = [_scale(element) for element in elements]
+        _enable(device)
         # First in the reverse order: the kernel refuses the other settings while the buffer is on.
         stack.callback(_put_back, device, at / "buffer/enable", "0")
-        _enable(device)
+        # Released while the samples are taken; held again, as the first step of the unwinding, to put all back.
+        stack.callback(_changing.acquire)
+        _changing.release()
         data, timed_out = _read(fd, request.samples * size, request)
         data = data[: len(data) // size * size]
     places = dict(zip(types, offsets, strict=True))
@@ -118,7 +128,7 @@ def _end_leftover(at: Path, fd: int) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Write an attribute by one write. Raises OSError with its path."""
-    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # no O_TRUNC: the sandbox grants no right to truncate
     try:
         os.write(fd, f"{text}\n".encode())
     except OSError as error:
@@ -131,8 +141,13 @@ def _set(stack: ExitStack, device: SensorDevice, path: Path, text: str) -> None:
     """Give an attribute a value until the stack unwinds. Raises OSError."""
     former = sysfs.read(path)
     if former != text:
+        try:
+            _write(path, text)
+        except OSError:
+            with suppress(OSError):
+                _write(path, former)  # a device that did not answer may have taken it all the same
+            raise
         stack.callback(_put_back, device, path, former)
-        _write(path, text)
 
 
 def _put_back(device: SensorDevice, path: Path, text: str) -> None:
@@ -235,8 +250,12 @@ def _enable(device: SensorDevice) -> None:
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
-def _index(at: Path, name: str) -> int:
-    return int(sysfs.read(at / f"scan_elements/{name}_index"))
+def _index(at: Path, name: str) -> Fraction:
+    """Return a channel's place among the others. Raises OSError: EBADMSG for one that is no number."""
+    path = at / f"scan_elements/{name}_index"
+    if (found := sysfs.number(sysfs.read(path))) is None:
+        raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), str(path))
+    return found
 
 
 def _types(device: SensorDevice, names: Sequence[str]) -> dict[str, ScanType]:
