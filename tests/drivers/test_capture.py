@@ -201,6 +201,27 @@ def test_what_the_device_has_not_is_named(device):
     assert "hw.sensor.read reads it" in str(refused)
 
 
+def test_a_watermark_that_the_device_fixes_stays(device):
+    (device.at / "buffer/watermark").write_text("4\n")
+    (device.at / "buffer/watermark").chmod(0o444)
+    os.write(device.writer, b"\x00\x10")
+    seen = []
+    device.capture("voltage0", samples=2, timeout_s=0.01, stop=lambda: seen.append(device.text("buffer/watermark")))
+    assert set(seen) == {"4"}
+
+
+def test_a_rate_that_channels_do_not_share_is_set_for_each(device):
+    (device.at / "in_voltage_sampling_frequency").write_text("10\n")
+    os.write(device.writer, b"\x15\x00\x00\x30")
+    rates = ("sampling_frequency", "in_voltage_sampling_frequency")
+    seen = []
+    device.capture(
+        "temp", "voltage0", samples=9, timeout_s=0.01, rate_hz=20, stop=lambda: seen.extend(map(device.text, rates))
+    )
+    assert set(seen) == {"20"}
+    assert [device.text(name) for name in rates] == ["10", "10"]
+
+
 def test_a_buffer_that_a_killed_program_left_on_is_taken_over(device):
     (device.at / "buffer/enable").write_text("1\n")
     (device.at / "buffer/watermark").write_text("9\n")

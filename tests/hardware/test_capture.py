@@ -236,7 +236,7 @@ async def test_a_device_that_another_program_captures_from_is_busy_and_left_alon
         (daq / "scan_elements/in_accel_x_en").write_text("1")
         (daq / "buffer/enable").write_text("1")
         before = settings(daq)
-        with pytest.raises(ResourceBusy, match="another program captures from it"):
+        with pytest.raises(ResourceBusy, match="another program or session captures from it"):
             await capture(session, VOLTAGE)
         assert settings(daq) == before
         (daq / "buffer/enable").write_text("0")

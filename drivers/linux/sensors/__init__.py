@@ -397,7 +397,9 @@ def _failure(
         reason = "it is busy; ask again"
         if device.instance.startswith("iio:"):
             reason = "another program captures from it (its buffer is enabled); it answers when that ends"
-            if not capturing:
+            if capturing:
+                reason = "another program or session captures from it; it answers when that ends"
+            else:
                 reason += ". If that program was killed, hw.sensor.capture or a 0 in buffer/enable ends the capture"
         return ResourceBusy(
             f"sensor {name!r} ({device.kernel}): {reason} (EBUSY)",

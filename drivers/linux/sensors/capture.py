@@ -68,10 +68,10 @@ def capture(device: SensorDevice, elements: Sequence[ScanElement], node: Path, r
             _set(stack, device, enable, "1" if enable.name.removesuffix("_en") in wanted else "0")
         if request.trigger is not None:
             _set_trigger(stack, device, request.trigger)
-        rate_hz = _set_rate(stack, device, elements[0].at.name, request.rate_hz)
-        _set(stack, device, at / "buffer/length", str(max(request.samples, 2)))
-        if (at / "buffer/watermark").exists():
-            _set(stack, device, at / "buffer/watermark", str(request.samples))
+        rate_hz = _set_rate(stack, device, [element.rate for element in elements], request.rate_hz)
+        for name, value in (("length", max(request.samples, 2)), ("watermark", request.samples)):
+            if _writable(at / "buffer" / name):
+                _set(stack, device, at / "buffer" / name, str(value))
         types = _types(device, sorted(wanted, key=lambda name: _index(at, name)))
         offsets, size = layout(list(types.values()))
         scales = [_scale(element) for element in elements]
@@ -122,7 +122,7 @@ def _end_leftover(at: Path, fd: int) -> None:
     with suppress(BlockingIOError):
         os.read(fd, 1 << 16)  # EBUSY: a program has got a descriptor of the buffer itself (IIO_BUFFER_GET_FD_IOCTL)
     _write(at / "buffer/enable", "0")
-    if (at / "buffer/watermark").exists():
+    if _writable(at / "buffer/watermark"):
         _write(at / "buffer/watermark", "1")  # the kernel's own: another would make a later program wait
 
 
@@ -135,6 +135,14 @@ def _write(path: Path, text: str) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(fd)
+
+
+def _writable(path: Path) -> bool:
+    """True for a setting that is there, and that the device does not fix."""
+    try:
+        return path.stat().st_mode & 0o222 != 0
+    except FileNotFoundError:
+        return False
 
 
 def _set(stack: ExitStack, device: SensorDevice, path: Path, text: str) -> None:
@@ -176,41 +184,39 @@ def _set_trigger(stack: ExitStack, device: SensorDevice, name: str) -> None:
     _set(stack, device, current, name)
 
 
-def _set_rate(stack: ExitStack, device: SensorDevice, channel: str, wanted: float | None) -> float | None:
+def _set_rate(stack: ExitStack, device: SensorDevice, own: Sequence[Path | None], wanted: float | None) -> float | None:
     """Set the rate, if one is wanted, and return the one that there is then. Raises DeviceError, ResourceBusy, OSError.
 
     It is the trigger's. A trigger of the device itself (data ready) has none of its own, and so has a device with a
-    buffer in its hardware: there it is the device's.
+    buffer in its hardware: there it is the device's. `own` are the attributes of its channels for that.
     """
     at, name = device.at, sysfs.text(device.at / "trigger/current_trigger")
     trigger = sysfs.iio_trigger(at, name)
-    path: Path | None = None
+    paths: list[Path] = []
     if trigger is not None and (trigger / "sampling_frequency").exists():
-        path = trigger / "sampling_frequency"
+        paths = [trigger / "sampling_frequency"]
     elif trigger is None or (device.parent is not None and trigger.parent == at.parent):
-        words = channel.split("_")
-        bases = (*("_".join(words[:length]) for length in range(len(words), 0, -1)), "")
-        path = sysfs.shared_attribute(at, frozenset(sysfs.attributes(at)), bases, "sampling_frequency")
-    if path is None:
+        paths = [path for path in dict.fromkeys(own) if path is not None]
+    if not paths:
         if wanted is not None:
             why = f"a program fires its trigger {name!r}" if trigger is not None else "the kernel has no rate for it"
             raise _error(device, f"its rate cannot be set: {why}; leave `rate_hz` out", "ENOTSUP")
         return None
-    before = _hertz(path)
-    if wanted is None or before == wanted:
-        return before
-    if trigger is not None and path.parent == trigger and (others := _sharing(at, name)):
-        text = f"{others[0].name} captures by the same trigger {name!r}, whose rate is {before} Hz; leave `rate_hz` out"
-        raise ResourceBusy(f"iio device {device.stem!r}: {text}", data={"device": device.stem, "effect": "none"})
-    try:
-        _set(stack, device, path, f"{wanted:.6f}".rstrip("0").rstrip("."))
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        offered = sysfs.text(path.with_name(f"{path.name}_available"))
-        cure = f"it has {offered}" if offered else f"{path} has the present one"
-        raise _error(device, f"it cannot sample at {wanted:g} Hz; {cure}", "EINVAL") from error
-    return _hertz(path)
+    for path in paths:
+        if wanted is None or (before := _hertz(path)) == wanted:
+            continue
+        if path.parent == trigger and (others := _sharing(at, name)):
+            text = f"{others[0].name} captures by the same trigger {name!r} at {before} Hz; leave `rate_hz` out"
+            raise ResourceBusy(f"iio device {device.stem!r}: {text}", data={"device": device.stem, "effect": "none"})
+        try:
+            _set(stack, device, path, f"{wanted:.6f}".rstrip("0").rstrip("."))
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            offered = sysfs.text(path.with_name(f"{path.name}_available"))
+            cure = f"it has {offered}" if offered else f"{path} has the present one"
+            raise _error(device, f"it cannot sample at {wanted:g} Hz; {cure}", "EINVAL") from error
+    return _hertz(paths[0])
 
 
 def _sharing(at: Path, trigger: str | None) -> list[Path]:

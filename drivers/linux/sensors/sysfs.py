@@ -58,6 +58,8 @@ class ScanElement:
     factor: Fraction
     scale: Path | None
     offset: Path | None
+    rate: Path | None
+    """The attribute with the device's own frequency."""
 
 
 @frozen
@@ -354,7 +356,8 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
         own = [f"{way}_{'_'.join(words[:length])}" for length in range(len(words), 0, -1)]
         bases = (*own, shared, way, "")
         scale, offset = (shared_attribute(device.at, present, bases, what) for what in ("scale", "offset"))
-        scan = ScanElement(device.at / f"scan_elements/{way}_{channel}", unit, factor, scale, offset)
+        rate = shared_attribute(device.at, present, bases, "sampling_frequency")
+        scan = ScanElement(device.at / f"scan_elements/{way}_{channel}", unit, factor, scale, offset, rate)
         if scale is None:  # the buffer has what `_raw` has, also beside an `_input`
             scan = evolve(scan, unit="raw", factor=_ONE)
         if quantity in _IIO_COUNTED:
@@ -374,7 +377,7 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
             offset=offset,
             label=device.at / (label if label in present else "label"),
             description=None if way == "in" else "an output: what it is set to",
-            rate=trigger or shared_attribute(device.at, present, bases, "sampling_frequency"),
+            rate=trigger or rate,
             scan=scan if way == "in" and scan.at.with_name(f"{scan.at.name}_en").exists() else None,
         )
 
