@@ -36,6 +36,7 @@ _NO_ARGS = """
 EXAMPLES: dict[str, dict[str, Any]] = {
     **{name: {} for name in _NO_ARGS.split()},
     "hw.sensor.read": {"sensor": "temperature"},
+    "hw.sensor.capture": {"sensors": ["vibration", "strain"], "samples": 20, "rate_hz": 200},
     "gpio.get": {"line": "BUTTON"},
     "gpio.watch": {"line": 4, "edge": "rising", "count": 1, "timeout_ms": 100},
     "gpio.set": {"line": 17, "value": 1},
@@ -92,6 +93,7 @@ _BUSES = {
     "can": "one for each CAN interface",
     "spi": "one for each SPI device",
     "modbus": "one for each Modbus line",
+    "iio": "one for each simulated converter with a buffer",
     "files": "a pool",
     "system": "a pool",
     "processes": "a pool",
@@ -239,7 +241,8 @@ def _kind(schema: Mapping[str, Any]) -> str:
         bounds = (schema.get("minLength"), schema.get("maxLength"))
         return types + _range(*bounds, "{} to {} characters", "at least {} characters", "at most {} characters")
     if types == "array" and "items" in schema:
-        return f"array of {_kind(schema['items'])}s"
+        kind, comma, bounds = _kind(schema["items"]).partition("\0" if "anyOf" in schema["items"] else ",")
+        return f"array of {kind}s{comma}{bounds}"
     return str(types)
 
 

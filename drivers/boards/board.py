@@ -21,6 +21,7 @@ from hearth.drivers.base import BaseDriver, Driver, Style
 from hearth.drivers.boards.can import can_driver, can_json
 from hearth.drivers.boards.dac import dac_driver
 from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS, Sensor
+from hearth.drivers.boards.iio import iio_driver
 from hearth.drivers.boards.spi import with_spi_pins
 from hearth.errors import ConfigError, InvalidParams, PermissionDenied
 from hearth.tools import Use
@@ -270,7 +271,7 @@ class Board:
         return self.profile.description
 
     def has(self, kind: str) -> bool:
-        """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "dac", "can", "modbus", "sensors")."""
+        """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "dac", "can", "modbus", "iio", …)."""
         return any(bus == kind or bus.startswith(f"{kind}:") for bus in self.drivers)
 
     def add_driver(self, bus: str, driver: Driver) -> None:
@@ -489,11 +490,13 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
         f"{kind}:{name}": _FACTORIES[kind, driver](spec, style, seed) for kind, name, driver, spec in specs
     }
     drivers |= {spec.bus: spec.make_driver() for spec in profile.modbus}
+    drivers |= {spec.bus: iio_driver(spec, style, seed) for spec in profile.iio if spec.driver == "sim"}
     _connect_tanks(profile, drivers)
     if machine is not None and "sensors" in profile.discover:
         from hearth.drivers.linux.sensors import KernelSensors
 
-        drivers[SENSORS_BUS] = KernelSensors(sys=machine.sys)
+        triggers = {spec.label: spec.trigger for spec in profile.iio if spec.trigger is not None}
+        drivers[SENSORS_BUS] = KernelSensors(sys=machine.sys, dev=machine.dev, triggers=triggers)
     chips = {chip.label: chip for chip in profile.chips}
     sensors = {
         spec.name: Sensor(
@@ -501,6 +504,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
         )
         for spec in profile.sensors
     } | {sensor.name: sensor for spec in profile.modbus for sensor in spec.sensors()}
+    sensors |= {sensor.name: sensor for spec in profile.iio for sensor in spec.sensors()}
     drivers[BOARD_BUS] = BoardDriver(profile, drivers, undriven, sensors)
     return Board(
         profile,

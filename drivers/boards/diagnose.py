@@ -18,6 +18,7 @@ from attrs import frozen
 from hearth.config.model import default_socket, default_state_dir
 from hearth.drivers.boards.board import overlay_cure
 from hearth.drivers.boards.can import can_json_found, can_problems
+from hearth.drivers.boards.devices import SENSORS_BUS
 from hearth.drivers.boards.discover import KERNEL, THIS, clients, find, functionality
 from hearth.drivers.boards.generic import (
     DAC_REASON,
@@ -32,6 +33,7 @@ from hearth.drivers.boards.generic import (
     spi_reason,
     survey,
 )
+from hearth.drivers.boards.iio import iio_problems
 from hearth.drivers.boards.modbus import unreachable
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.linux.device_users import HEARTHD, find_holders
@@ -110,6 +112,8 @@ def mismatches(
     for key, *problem in can_problems(profile.cans, found.cans):
         yield ProfileProblem(key, "fail", *problem)
     for key, *problem in unreachable(profile.modbus, machine.proc):
+        yield ProfileProblem(key, "fail", *problem)
+    for key, *problem in iio_problems(profile.iio, machine):
         yield ProfileProblem(key, "fail", *problem)
     yield from _spi_mismatches(profile, found.spi)
     for entry in survey(profile, found, holders).undriven:
@@ -404,7 +408,7 @@ def _unreadable(profile: Profile, machine: Machine) -> Iterator[ProfileProblem]:
     for index, interlock in enumerate(profile.interlocks):
         for number, condition in enumerate(interlock.requires):
             spec = sensors.get(condition.name)
-            if condition.line is not None:
+            if condition.line is not None or (spec is None and condition.bus != SENSORS_BUS):
                 continue
             if spec is not None:
                 real = any(adapter.bus == spec.bus and adapter.driver != "sim" for adapter in profile.i2c)

@@ -29,6 +29,7 @@ from hearth.drivers.boards.devices import (
     parse_port,
     parse_sensor,
 )
+from hearth.drivers.boards.iio import IioSpec, parse_iio
 from hearth.drivers.boards.modbus import ModbusSpec, check_lines, parse_line
 from hearth.drivers.boards.pwm import LevelField, PwmSpec, parse_pwm
 from hearth.drivers.boards.spi import SpiSpec, parse_device
@@ -104,6 +105,7 @@ class Profile:
     cans: tuple[CanSpec, ...] = ()
     spi: tuple[SpiSpec, ...] = ()
     modbus: tuple[ModbusSpec, ...] = ()
+    iio: tuple[IioSpec, ...] = ()
     sensors: tuple[SensorSpec, ...] = ()
     interlocks: tuple[InterlockSpec, ...] = ()
     tools: tuple[str, ...] = ("*",)
@@ -175,6 +177,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         cans=tuple([parse_can(table) for table in top.tables("can")]),
         spi=tuple([parse_device(table) for table in top.tables("spi")]),
         modbus=tuple([parse_line(table) for table in top.tables("modbus")]),
+        iio=tuple([parse_iio(table) for table in top.tables("iio")]),
         sensors=tuple([parse_sensor(name, table) for name, table in top.named("sensors")]),
         tools=tools.take("allow", STRINGS, ("*",)),
         discover={kind: patterns for kind in _DISCOVERED if (patterns := _patterns(discover, kind))},
@@ -214,6 +217,7 @@ def _check_profile(top: Table, profile: Profile) -> None:
     _check_unique(top, "can", "bus", [spec.bus for spec in profile.cans])
     _check_unique(top, "spi", "name", [spec.name for spec in profile.spi])
     check_lines(top, profile.modbus, {spec.path for spec in profile.uarts}, [one.name for one in profile.sensors])
+    _check_iio(top, profile)
     adapters = {spec.bus: spec for spec in profile.i2c}
     for sensor in profile.sensors:
         table = Table({}, join("sensors", sensor.name), top.faults)
@@ -227,6 +231,21 @@ def _check_profile(top: Table, profile: Profile) -> None:
                 place = f"i2c[{bus}].device[{index}].tank.pump"
                 reason = f"no simulated chip has a line {show(device.tank.pump)}"
                 top.faults.append(Fault(place, reason))
+
+
+def _check_iio(top: Table, profile: Profile) -> None:
+    _check_unique(top, "iio", "label", [spec.label for spec in profile.iio])
+    taken = {sensor.name for sensor in profile.sensors}
+    taken |= {sensor.name for line in profile.modbus for sensor in line.sensors()}
+    for index, spec in enumerate(profile.iio):
+        if spec.driver == "iio" and "sensors" not in profile.discover:
+            reason = "the kernel's sensors are not offered; add sensors = true under [discover]"
+            top.faults.append(Fault(f"iio[{index}].driver", reason))
+        for number, wave in enumerate(spec.channels):
+            if wave.sensor in taken:
+                reason = f"there is another sensor {show(wave.sensor)}; give this one a name of its own"
+                top.faults.append(Fault(f"iio[{index}].channels[{number}].sensor", reason))
+            taken.add(wave.sensor)
 
 
 def _check_unique(top: Table, key: str, what: str, values: Sequence[str | int]) -> None:
@@ -452,6 +471,7 @@ def _check_condition(entry: Table, values: Mapping[str, Any]) -> None:
 def _sensor_bus(entry: Table, name: str, profile: Profile) -> str | None:
     buses = {sensor.name: f"i2c:{sensor.bus}" for sensor in profile.sensors}
     buses |= {sensor.name: sensor.bus for line in profile.modbus for sensor in line.sensors()}
+    buses |= {sensor.name: sensor.bus for device in profile.iio for sensor in device.sensors()}
     if name in buses:
         return buses[name]
     if "/" in name and "sensors" in profile.discover:

@@ -20,6 +20,7 @@ from attrs import field, frozen
 
 from hearth.drivers.linux.dac import iio_outputs
 from hearth.drivers.linux.pwm import pwm_chips
+from hearth.drivers.linux.sensors import sysfs
 from hearth.drivers.sandbox.identity import ProcessIdentity, find_user
 from hearth.errors import ConfigError
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hearth.config.model import Config
     from hearth.drivers.boards.profile import Profile
     from hearth.drivers.linux.pwm import PwmNode
+    from hearth.drivers.linux.sensors.sysfs import SensorDevice
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 #
@@ -365,14 +367,15 @@ def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys
     attributes = [(f"pwm chip {spec.label}", chips.get(spec.label)) for spec in profile.pwm if spec.driver == "pwm"]
     grants.extend((chip.path, "device", what) for what, chip in attributes if chip is not None)
     nodes = list(_nodes(profile, chips))
-    outputs = list(_outputs(profile, sys))
+    nodes += [(what, None if one is None else _real(f"/dev/{one.instance}")) for what, one in _buffers(profile, sys)]
+    outputs = [*_outputs(profile, sys), *_settings(profile, sys)]
     why = "[sandbox] hotplug" if hotplug else None
     if hotplug is None:
         pluggable = ((what, _plugged(node, sys)) for what, node in (*nodes, *outputs))
         why = next((f"{what} {reason}" for what, reason in pluggable if reason is not None), None)
     if why is not None and outputs:
         # The files of a converter that is plugged in later are in a directory that is not there yet.
-        grants.append((sys / "devices", "device", f"the converters of the board: {why}"))
+        grants.append((sys / "devices", "device", f"the IIO devices of the board: {why}"))
     grants.extend((place, "device", what) for what, place in outputs if place is not None)
     if why is not None:
         beside = [grant for grant in grants if not grant[0].is_relative_to(DEV)]
@@ -435,6 +438,24 @@ def _outputs(profile: Profile, sys: Path) -> Iterator[tuple[str, Path | None]]:
     there = {device.label: device.place for device in iio_outputs(sys)} if specs else {}
     for spec in specs:
         yield f"dac {spec.label}", there.get(spec.label)
+
+
+def _buffers(profile: Profile, sys: Path) -> Iterator[tuple[str, SensorDevice | None]]:
+    """Yield each IIO device whose buffer the profile lists; None where it is not there."""
+    for spec in profile.iio:
+        if spec.driver == "iio":
+            yield f"iio device {spec.label}", sysfs.iio_device(sys, spec.label)
+
+
+def _settings(profile: Profile, sys: Path) -> Iterator[tuple[str, Path | None]]:
+    """Yield the directories in /sys of these devices, and of their triggers that have a rate."""
+    triggers = {f"iio device {spec.label}": spec.trigger for spec in profile.iio}
+    for what, device in _buffers(profile, sys):
+        yield what, None if device is None else device.parent or device.at
+        if device is not None:
+            name = triggers[what] or sysfs.text(device.at / "trigger/current_trigger")
+            if (trigger := sysfs.iio_trigger(device.at, name)) is not None:
+                yield f"the trigger of {what}", trigger
 
 
 def _labels() -> dict[str, str]:

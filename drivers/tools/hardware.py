@@ -1,4 +1,4 @@
-"""The tools hw.board, hw.*.list and hw.sensor.read: the hardware of the board, and its measurements.
+"""The tools hw.board, hw.*.list, hw.sensor.read and hw.sensor.capture: the hardware of the board, and its measurements.
 
 The lists read only the kernel's own lists. hw.sensor.read chooses a sensor's bus by its name: a sensor of the profile
 is a transaction on its own bus; one of the kernel's is a read of /sys, found at each call since sensors come and go.
@@ -7,24 +7,31 @@ is a transaction on its own bus; one of the kernel's is a read of /sys, found at
 from __future__ import annotations
 
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 from hearth._util.text import suggestions
 from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
 from hearth.drivers.boards.devices import SENSORS_BUS
+from hearth.drivers.iio import MAX_SENSORS as MAX_CAPTURED, MAX_VALUES, CaptureRequest, check_size
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.can import can_list_tool
+from hearth.drivers.tools.schemas import wrong
 from hearth.errors import InvalidParams
 from hearth.tools import Args, Run, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from hearth.drivers.iio import Captured
     from hearth.drivers.linux.sensors import KernelReading, KernelSensor, KernelSensors
     from hearth.drivers.tools.schemas import Schema
 
 MAX_SENSORS = 1024
 """Most of the kernel's sensors in one answer; a server with hundreds of cores has hundreds of them."""
+MAX_CAPTURE_MS = 60_000
+_CAPTURE_MS = 10_000
+_CAPTURE_GRACE_MS = 5_000
 
 
 def _board_bus(_args: Args) -> str:
@@ -280,7 +287,109 @@ def _sensor_tools(board: Board) -> list[Tool]:
             uses=lambda args: _sensor_uses(board, args["sensor"]),
             run=read,
         ),
+        _capture_tool(board, bus_of),
     ]
+
+
+def _capture_tool(board: Board, bus_of: Callable[[Args], str]) -> Tool:
+    simulated = {wave.sensor for spec in board.profile.iio for wave in spec.channels}
+    named = f"of one device: {', '.join(sorted(simulated))}" if simulated else "of one device"
+
+    def bus(args: Args) -> str:
+        names = args["sensors"]
+        buses = []
+        for index, name in enumerate(names):
+            at = f"/sensors/{index}"
+            if name in names[:index]:
+                raise wrong(at, f"{name!r} is there twice; name each sensor once")
+            buses.append(bus_of({"sensor": name}))
+            if (name in board.sensors and name not in simulated) or (buses[0] == SENSORS_BUS and name[:4] != "iio/"):
+                raise wrong(at, f"{name!r} has no buffer, which only IIO devices have; hw.sensor.read reads it")
+            if buses[-1] != buses[0]:
+                raise wrong(at, f"{name!r} is of another device than {names[0]!r}; capture each device by its own call")
+        check_size(int(args["samples"]), len(names))
+        return buses[0]
+
+    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        names, timeout_ms, stop = args["sensors"], args.get("timeout_ms", _CAPTURE_MS), threading.Event()
+        request = CaptureRequest(
+            samples=int(args["samples"]),
+            timeout_s=timeout_ms / 1000,
+            rate_hz=args.get("rate_hz"),
+            timestamps=bool(args.get("timestamps", False)),
+            stop=stop.is_set,
+        )
+        captured: Captured = await ctx.transact(
+            lambda driver: driver.capture(names, request), limit_ms=timeout_ms + _CAPTURE_GRACE_MS, on_cancel=stop.set
+        )
+        columns = zip(names, captured.units, captured.samples, strict=True)
+        optional = {"rate_hz": captured.rate_hz, "timestamps_us": captured.timestamps_us}
+        return {
+            "sensors": [{"sensor": name, "unit": unit, "samples": samples} for name, unit, samples in columns],
+            "kernel": captured.kernel,
+            "timed_out": captured.timed_out,
+            **{key: value for key, value in optional.items() if value is not None},
+        }
+
+    samples = {"type": "array", "items": {"type": "number"}, "description": "its values, oldest first, in `unit`"}
+    of_sensor = {
+        "sensor": schemas.text("its name", most=256),
+        "unit": schemas.text("of the samples"),
+        "samples": samples,
+    }
+    return Tool(
+        name="hw.sensor.capture",
+        logged=("sensors", "samples", "rate_hz", "timeout_ms"),
+        risk_level=1,
+        timeout_ms=MAX_CAPTURE_MS + _CAPTURE_GRACE_MS,
+        description=(
+            "Take many samples of sensors of one device at an even rate, through the device's buffer: for waveforms, "
+            "vibration, noise. Only sensors with `capture` in hw.sensor.list. The device's settings are changed for "
+            "the capture and put back at its end, also when the task is cancelled. Running into the timeout is no "
+            "failure: timed_out says so, and the samples that came are there."
+        ),
+        params_schema=schemas.args(
+            {
+                "sensors": {
+                    **schemas.listed(f"names of sensors {named}", schemas.text("a name of hw.sensor.list", most=256)),
+                    "minItems": 1,
+                    "maxItems": MAX_CAPTURED,
+                },
+                "samples": schemas.integer(
+                    f"samples of each sensor; of all sensors together at most {MAX_VALUES}", 1, MAX_VALUES
+                ),
+                "rate_hz": {
+                    "type": "number",
+                    "exclusiveMinimum": 0,
+                    "maximum": 1_000_000,
+                    "description": "samples a second; left out: the rate that the device or its trigger has now",
+                },
+                "timestamps": {**schemas.flag("return the time of each sample too"), "default": False},
+                "timeout_ms": schemas.integer(
+                    "the longest wait in milliseconds", 1, MAX_CAPTURE_MS, default=_CAPTURE_MS
+                ),
+            },
+            required=["sensors", "samples"],
+        ),
+        result_schema=schemas.result(
+            {
+                "sensors": schemas.listed(
+                    "in the order of the request", {"type": "object", "properties": of_sensor, "required": [*of_sensor]}
+                ),
+                "kernel": schemas.text("what the kernel calls the device", most=256),
+                "timed_out": schemas.flag("true if fewer than `samples` came in time"),
+                "rate_hz": {"type": "number", "description": "the rate that the device really had, if it has one"},
+                "timestamps_us": schemas.listed(
+                    "microseconds by the device's clock, for each sample", {"type": "integer"}
+                ),
+            },
+            optional=["rate_hz", "timestamps_us"],
+        ),
+        capability="CAP_SYS_READ",
+        bus=bus,
+        uses=lambda args: [use for name in args["sensors"] for use in _sensor_uses(board, name)],
+        run=run,
+    )
 
 
 def _scan(driver: KernelSensors) -> list[KernelSensor]:
@@ -306,6 +415,7 @@ def _entry() -> Schema:
         name: {"type": "string", "description": described} for name, described in words.items()
     }
     properties["rate_hz"] = {"type": "number", "description": "how often the device measures, in hertz"}
+    properties["capture"] = schemas.flag("true if hw.sensor.capture takes it")
     properties["scale"] = {"type": "number", "description": "what the attribute's number was multiplied by"}
     properties["offset"] = {"type": "number", "description": "what was added to the attribute's number before that"}
     properties["limits"] = {

@@ -80,6 +80,22 @@ class SensorReading:
 
 
 @frozen
+class SensorCapture:
+    """Samples of sensors, taken at an even rate: `samples["vibration"]` has those of one, oldest first."""
+
+    samples: Mapping[str, Sequence[float]]
+    """By sensor, all of the same length."""
+    units: Mapping[str, str]
+    """By sensor."""
+    rate_hz: float | None
+    """The rate that the device had; None if it has none, as with a trigger that a program fires."""
+    timestamps_us: Sequence[int] | None
+    """The time of each sample by the device's clock, if it was asked for."""
+    timed_out: bool
+    """True if fewer samples than asked for came in time."""
+
+
+@frozen
 class PwmReading:
     """What a PWM channel gives out: its share of the period, and its pulse and period in microseconds."""
 
@@ -608,6 +624,35 @@ class SensorsNamespace(Namespace):
     async def read(self, sensor: str) -> SensorReading:
         """Return what a sensor measures now."""
         return (await self._run("hw.sensor.read", sensor=sensor)).read(SensorReading, "sensor", "value", "unit")
+
+    async def capture(
+        self,
+        *sensors: str,
+        samples: int,
+        rate_hz: float | None = None,
+        timestamps: bool | None = None,
+        timeout_ms: int | None = None,
+    ) -> SensorCapture:
+        """Return `samples` of sensors of one device, taken through its buffer at `rate_hz`, or at the rate it has.
+
+        There are fewer samples if `timeout_ms` (default: 10000) is over first.
+        """
+        result = await self._run(
+            "hw.sensor.capture",
+            sensors=[*sensors],
+            samples=samples,
+            rate_hz=rate_hz,
+            timestamps=timestamps,
+            timeout_ms=timeout_ms,
+        )
+        captured = result.objects("sensors")
+        return SensorCapture(
+            samples={one.member("sensor", str): one.member("samples", list) for one in captured},
+            units={one.member("sensor", str): one.member("unit", str) for one in captured},
+            rate_hz=result.get("rate_hz"),
+            timestamps_us=result.get("timestamps_us"),
+            timed_out=result.member("timed_out", bool),
+        )
 
 
 # --- arguments and results ------------------------------------------------------------------------------------------

@@ -198,6 +198,7 @@ class BlockingSensors(Face[namespaces.SensorsNamespace]):
 
     names = _blocking(namespaces.SensorsNamespace.names)
     read = _blocking(namespaces.SensorsNamespace.read)
+    capture = _blocking(namespaces.SensorsNamespace.capture)
 
 
 class Session(Face[ClientSession]):

@@ -154,10 +154,19 @@ async def test_files_take_and_return_bytes_of_any_length(session, tmp_path) -> N
 
 
 async def test_sensors(session) -> None:
-    assert await session.sensors.names() == ["temperature", "tank", "fan_current"]
+    assert await session.sensors.names() == ["temperature", "tank", "fan_current", "vibration", "strain"]
     reading = await session.sensors.read("temperature")
     assert reading.unit == "celsius"
     assert float(reading) == reading.value
+    taken = await session.sensors.capture("vibration", "strain", samples=25, rate_hz=500, timestamps=True)
+    assert taken.units == {"vibration": "metre_per_second_squared", "strain": "volt"}
+    assert (taken.rate_hz, taken.timed_out) == (500, False)
+    assert [len(values) for values in taken.samples.values()] == [25, 25]
+    assert all(abs(value - 9.81) <= 2.5 for value in taken.samples["vibration"])
+    assert len(set(taken.samples["vibration"])) > 20
+    assert taken.timestamps_us[-1] - taken.timestamps_us[0] == 24 * 2_000
+    short = await session.sensors.capture("strain", samples=1_000, rate_hz=10, timeout_ms=1)
+    assert (short.samples, short.timestamps_us, short.timed_out) == ({"strain": []}, None, True)
 
 
 async def test_pwm(session) -> None:

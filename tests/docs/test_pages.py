@@ -49,6 +49,7 @@ TESTED_IN = {
     "docs/reference/errors.md": HERE,
     "docs/reference/methods.md": "tests/protocol/test_methods_reference.py",
     "docs/reference/policy.md": "tests/policy/test_policy_page.py",
+    "docs/reference/sensors.md": HERE,
     "docs/reference/tools.md": "tests/docs/test_tools_page.py",
     "docs/sandbox.md": HERE,
     "examples/watch/README.md": "tests/docs/test_watch_page.py",
@@ -78,6 +79,7 @@ PLAYED = {
     "docs/howto/watch-from-a-web-page.md": "",
     "docs/howto/write-a-driver.md": "",
     "docs/operations.md": "",
+    "docs/reference/sensors.md": "",
     "docs/sandbox.md": "",
 }
 """The pages that are played here, and what they take for granted."""

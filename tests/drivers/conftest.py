@@ -85,7 +85,16 @@ class Context:
     clamped: tuple = ()
 
     async def transact(
-        self, op, *, limit_ms=None, drives=None, borrows=False, gives_back=None, instead=None, must_run=False
+        self,
+        op,
+        *,
+        limit_ms=None,
+        drives=None,
+        borrows=False,
+        gives_back=None,
+        instead=None,
+        must_run=False,
+        on_cancel=None,
     ):
         self.limits.append(limit_ms)
         drives = drives() if callable(drives) else drives

@@ -51,6 +51,7 @@ def test_the_simulated_board_has_a_driver_for_each_bus_and_opens_none(sim):
         "spi:LOOP",
         "spi:MOTOR",
         "modbus:plant",
+        "iio:sim",
         "board",
     ]
     assert list(sim.drivers) == buses
@@ -105,7 +106,7 @@ def test_buses_are_found_by_what_callers_call_them(sim):
         (lambda b: b.i2c_bus(0), [1]),
         (lambda b: b.uart_bus("ttyS0"), ["uart0"]),
         (lambda b: b.spi_device("FLASH"), ["LOOP", "MOTOR"]),
-        (lambda b: b.sensor("humidity"), ["temperature", "tank", "fan_current"]),
+        (lambda b: b.sensor("humidity"), ["temperature", "tank", "fan_current", "vibration", "strain"]),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(sim, ask, known):

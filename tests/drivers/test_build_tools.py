@@ -25,6 +25,7 @@ DESIGN = {
     "hw.can.list": 0,
     "hw.sensor.list": 0,
     "hw.sensor.read": 0,
+    "hw.sensor.capture": 1,
     "gpio.get": 0,
     "gpio.watch": 0,
     "gpio.set": 2,
@@ -286,6 +287,10 @@ I2C = {"bus": 1, "addr": 0x48}
 GOOD = [
     ("hw.board", {}),
     ("hw.sensor.read", {"sensor": "temperature"}),
+    (
+        "hw.sensor.capture",
+        {"sensors": ["vibration", "strain"], "samples": 16_384, "rate_hz": 0.5, "timeout_ms": 60_000},
+    ),
     ("gpio.get", {"line": 17, "future": {"fields": "are ignored"}}),
     ("gpio.get", {"line": "GPIO17", "chip": "sim"}),
     ("gpio.set", {"line": 0, "value": 1}),
@@ -317,6 +322,11 @@ GOOD = [
 WRONG = [
     ("hw.sensor.read", {}),
     ("hw.sensor.read", {"sensor": ""}),
+    ("hw.sensor.capture", {"sensors": [], "samples": 1}),
+    ("hw.sensor.capture", {"sensors": ["vibration"]}),
+    ("hw.sensor.capture", {"sensors": ["vibration"], "samples": 16_385}),
+    ("hw.sensor.capture", {"sensors": ["vibration"], "samples": 1, "rate_hz": 0}),
+    ("hw.sensor.capture", {"sensors": ["vibration"], "samples": 1, "timeout_ms": 60_001}),
     ("gpio.get", {}),
     ("gpio.get", {"line": -1}),
     ("gpio.get", {"line": 1024}),

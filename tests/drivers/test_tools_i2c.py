@@ -261,6 +261,7 @@ async def test_the_board_tells_what_it_has_without_touching_it(bench, i2c):
         "spi:LOOP",
         "spi:MOTOR",
         "modbus:plant",
+        "iio:sim",
     ]
     assert [bus["id"] for bus in board["buses"]] == buses
     assert board["health"] == {"audit": "ok"}
@@ -293,6 +294,22 @@ async def test_the_board_tells_what_it_has_without_touching_it(bench, i2c):
         },
         {"sensor": "tank", "kind": "mcp3221", "unit": "percent", "bus": "i2c:1", "description": "level of the tank"},
         {"sensor": "fan_current", "kind": "modbus", "unit": "ampere", "bus": "modbus:plant"},
+        {
+            "sensor": "vibration",
+            "kind": "iio",
+            "unit": "metre_per_second_squared",
+            "bus": "iio:sim",
+            "description": "simulated: 12 Hz",
+            "capture": True,
+        },
+        {
+            "sensor": "strain",
+            "kind": "iio",
+            "unit": "volt",
+            "bus": "iio:sim",
+            "description": "simulated: 3 Hz",
+            "capture": True,
+        },
     ]
     assert not i2c.log
 

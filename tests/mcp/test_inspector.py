@@ -80,6 +80,7 @@ def calls(files: Path) -> dict[str, Call]:
         "modbus_read": Call({"device": "FAN", "name": "speed"}, {"unit": "hertz"}),
         "modbus_write": Call({"device": "FAN", "name": "speed", "value": 12.5}, {"value": 12.5}),
         "hw_sensor_read": Call({"sensor": "temperature"}, {"sensor": "temperature"}),
+        "hw_sensor_capture": Call({"sensors": ["vibration"], "samples": 3}, {"timed_out": False}),
         "gpio_get": Call({"line": "LED"}, {"line": "LED", "value": 0}),
         "gpio_watch": Call({"line": "BUTTON", "timeout_ms": 20}, {"line": "BUTTON", "timed_out": True}),
         "gpio_set": Call({"line": 17, "value": 1}, {"line": 17, "value": 1}),

@@ -81,6 +81,8 @@ async def test_what_can_be_read_is_listed_with_its_kind_and_use(tmp_path, era):
         TEMPERATURE,
         "hearth://sensors/tank",
         "hearth://sensors/fan_current",
+        "hearth://sensors/vibration",
+        "hearth://sensors/strain",
     ]
     assert [template.uri_template for template in templates] == ["hearth://sensors/{name}", "hearth://tasks/{task_id}"]
     for entry in (*resources, *templates):

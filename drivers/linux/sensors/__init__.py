@@ -2,32 +2,37 @@
 
 It finds a sensor by its lasting name and reads it once, whole. It keeps nothing between two calls: a device plugged in
 since is there at the next one, and a name never leads to another device that has taken over a number. It does not
-sample on its own, average, or set anything.
+sample on its own or average, and sets only what a capture needs, for its duration.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from hearth.drivers.base import BaseDriver, Style
+from hearth.drivers.linux.device_users import kept_by_sandbox
 from hearth.drivers.linux.sensors import sysfs as sysfs
 from hearth.drivers.linux.sensors.sysfs import CLASSES as CLASSES, SensorChannel, SensorDevice
-from hearth.errors import DeviceError, ResourceBusy
+from hearth.errors import DeviceError, InvalidParams, ResourceBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from fractions import Fraction
 
+    from hearth.drivers.iio import Captured, CaptureRequest
     from hearth.drivers.linux.sensors.sysfs import SensorClass
 
 _TRIES = 3
 """Attempts at a reading whose scale is changed while it is taken."""
+MAX_CAPTURES = 2
+"""Captures at once: half of the bus's threads, so that other sensors are read at the same time."""
 
 
 @frozen
@@ -54,6 +59,8 @@ class KernelSensor:
     """The reason why this process cannot read it, and the cure; None where it may."""
     rate_hz: float | None = None
     """The frequency at which the device measures, where it has one."""
+    capture: bool = False
+    """True where hw.sensor.capture takes it: the device has a buffer for it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the present members for hw.sensor.list."""
@@ -75,6 +82,7 @@ class KernelSensor:
             "alarms": list(self.alarms),
             "problem": self.problem,
             "rate_hz": self.rate_hz,
+            "capture": self.capture,
         }
         return entry | {key: value for key, value in optional.items() if value}
 
@@ -93,14 +101,19 @@ class KernelSensors(BaseDriver):
 
     `sys` is the root of /sys. Names are "<class>/<device>" or "<class>/<device>/<channel>", such as
     "hwmon/lm75-i2c-1-48/temp1"; where several devices have one name, the kernel's number distinguishes them
-    ("thermal/acpitz@thermal_zone1"). No operation has an effect, so every error's effect is "none".
+    ("thermal/acpitz@thermal_zone1"). No reading has an effect, so every error's effect is "none", but for a capture
+    whose device could not be set back. `triggers` are those of the board profile, by the IIO device's stem.
     """
 
     style = Style.THREAD
     width = 4
 
-    def __init__(self, *, sys: Path = Path("/sys")) -> None:
-        self._sys = sys
+    def __init__(
+        self, *, sys: Path = Path("/sys"), dev: Path = Path("/dev"), triggers: Mapping[str, str] | None = None
+    ) -> None:
+        self._sys, self._dev = sys, dev
+        self._triggers = triggers or {}
+        self._captures = threading.BoundedSemaphore(MAX_CAPTURES)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the description of this bus, for health."""
@@ -137,8 +150,44 @@ class KernelSensors(BaseDriver):
         try:
             value = _measure(name, channel)
         except OSError as error:
-            raise _failure(name, device, channel, error) from error
+            raise _failure(name, device, channel.path, error) from error
         return KernelReading(value, channel.unit, device.kernel)
+
+    def capture(self, names: Sequence[str], request: CaptureRequest) -> Captured:
+        """Capture samples of sensors of one IIO device, each named once; `request.trigger` None is the profile's.
+
+        Raises InvalidParams for sensors of several devices, DeviceError as `read` does and for what the device cannot
+        do, and ResourceBusy where another program captures, or MAX_CAPTURES are running.
+        """
+        from hearth.drivers.linux.sensors.capture import capture
+
+        found = [self._find(name) for name in names]
+        device = found[0][0]
+        elements = []
+        for name, (of, channel) in zip(names, found, strict=True):
+            if of.at != device.at:
+                reason = f"{name!r} is of another device than {names[0]!r}; capture each device by a call of its own"
+                raise InvalidParams(reason, data={"pointer": "/sensors", "reason": reason})
+            if channel.scan is None:
+                raise DeviceError(
+                    f"sensor {name!r} ({of.kernel}): it cannot be captured, because the kernel has no buffer for it; "
+                    "hw.sensor.read reads it, and `capture` in hw.sensor.list marks those that can be captured",
+                    effect="none",
+                    data={"sensor": name, "errno": "ENOTSUP"},
+                )
+            elements.append(channel.scan)
+        if request.trigger is None:
+            label = device.stem if device.stem in self._triggers else f"{device.stem}@{device.instance}"
+            request = evolve(request, trigger=self._triggers.get(label))
+        if not self._captures.acquire(blocking=False):
+            text = f"{MAX_CAPTURES} captures are running, and the bus has other sensors to read; ask again later"
+            raise ResourceBusy(f"sensor {names[0]!r}: {text}", data={"sensor": names[0], "effect": "none"})
+        try:
+            return capture(device, elements, self._dev / device.instance, request)
+        except OSError as error:
+            raise _failure(names[0], device, error.filename or found[0][1].path, error, capturing=True) from error
+        finally:
+            self._captures.release()
 
     def _find(self, name: str) -> tuple[SensorDevice, SensorChannel]:
         prefix, _, rest = name.partition("/")
@@ -224,6 +273,7 @@ def _sensor(
         alarms=alarms,
         problem=(_off(channel) if os.access(channel.path, os.R_OK) else _cure(channel.path)),
         rate_hz=None if channel.rate is None else _frequency(channel.rate),
+        capture=channel.scan is not None,
     )
 
 
@@ -326,14 +376,31 @@ def _cure(path: Path) -> str:
     )
 
 
-def _failure(name: str, device: SensorDevice, channel: SensorChannel, error: OSError) -> DeviceError | ResourceBusy:
+def _capture_cure(device: SensorDevice, path: str) -> str:
+    """Return why a capture may not use a file, with the cure."""
+    if kept := kept_by_sandbox(path):
+        return f"{kept}; [[iio]] in the board profile names a device whose buffer hearthd may use"
+    return (
+        f"no permission to use {path}, as a capture must; the rule for iio:device* in packaging/udev/60-hearth.rules "
+        "gives the device to the group gpio"
+    )
+
+
+def _failure(
+    name: str, device: SensorDevice, path: Path | str, error: OSError, *, capturing: bool = False
+) -> DeviceError | ResourceBusy:
     """Return hearth's error for the kernel's."""
     number = error.errno or errno.EIO
     symbol = errno.errorcode.get(number, str(number))
-    data = {"sensor": name, "errno": symbol, "path": str(channel.path)}
+    data = {"sensor": name, "errno": symbol, "path": str(path)}
     if number == errno.EBUSY:
-        captured = "another program captures from it (its buffer is enabled); it answers when that ends"
-        reason = captured if device.instance.startswith("iio:") else "it is busy; ask again"
+        reason = "it is busy; ask again"
+        if device.instance.startswith("iio:"):
+            reason = "another program captures from it (its buffer is enabled); it answers when that ends"
+            if capturing:
+                reason = "another program or session captures from it; it answers when that ends"
+            else:
+                reason += ". If that program was killed, hw.sensor.capture or a 0 in buffer/enable ends the capture"
         return ResourceBusy(
             f"sensor {name!r} ({device.kernel}): {reason} (EBUSY)",
             data={**data, "effect": "none"},
@@ -342,7 +409,10 @@ def _failure(name: str, device: SensorDevice, channel: SensorChannel, error: OSE
         data["errno"] = "ENODEV"
         reason = f"has gone ({symbol}): unplugged, or its driver was unbound; hw.sensor.list shows what is there"
     elif number in (errno.EACCES, errno.EPERM):
-        reason = f"({device.kernel}): {_cure(channel.path)}"
+        cure = _capture_cure(device, str(path)) if capturing else _cure(Path(path))
+        reason = f"({device.kernel}): {cure}"
     else:
         reason = f"({device.kernel}): {_WHY.get(number, os.strerror(number))} ({symbol})"
+        if capturing and error.filename is not None:
+            reason += f", from {path}"
     return DeviceError(f"sensor {name!r} {reason}", effect="none", data=data)

@@ -2,9 +2,9 @@
 
 It owns the reading of one attribute, the lasting name of the chip behind a device, and for each class the choice of
 attributes that are measurements. Their names and units are the kernel's ABI: Documentation/hwmon/sysfs-interface, and
-sysfs-bus-iio, -counter, sysfs-class-thermal, -power and -powercap in Documentation/ABI/testing. Settings, events and
-buffered capture are left out; an output of a converter is a sensor of what it is set to.
-`hearth.drivers.linux.sensors` turns a failed reading into an error.
+sysfs-bus-iio, -counter, sysfs-class-thermal, -power and -powercap in Documentation/ABI/testing. Settings and events
+are left out; an output of a converter is a sensor of what it is set to. `hearth.drivers.linux.sensors` turns a failed
+reading into an error, and its module `capture` fills an IIO device's buffer.
 """
 
 from __future__ import annotations
@@ -47,6 +47,22 @@ class SensorDevice:
 
 
 @frozen
+class ScanElement:
+    """A channel in the samples of its device's buffer: (raw + `offset`) * `scale` * `factor` is its value in `unit`.
+
+    `at` is the path of its attributes without their ends, "…/scan_elements/in_voltage0".
+    """
+
+    at: Path
+    unit: str
+    factor: Fraction
+    scale: Path | None
+    offset: Path | None
+    rate: Path | None
+    """The attribute with the device's own frequency."""
+
+
+@frozen
 class SensorChannel:
     """One quantity of a device: (`path` + `offset`) * `scale` * `factor` is its value in `unit`."""
 
@@ -72,6 +88,8 @@ class SensorChannel:
     """Not 0: the value is the change of `path` a second, counted for this time."""
     enable: Path | None = None
     """The attribute that is 0 while it counts nothing."""
+    scan: ScanElement | None = None
+    """Its place in the device's buffer, where it can be captured."""
 
 
 @frozen
@@ -313,6 +331,13 @@ def iio_devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
             yield SensorDevice(chip(name, parent), link.name, at, name, parent)
 
 
+def iio_device(sys: Path, label: str) -> SensorDevice | None:
+    """Return the device of this lasting name: a stem, with the kernel's number where several devices have it."""
+    stem, _, instance = label.partition("@")
+    found = [device for device in iio_devices(sys, stem) if device.stem == stem and instance in ("", device.instance)]
+    return found[0] if len(found) == 1 else None
+
+
 def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
     """Yield the inputs ("voltage0", "voltage1-voltage2", "accel_x") and outputs ("out_voltage0"). Raises OSError."""
     names = attributes(device.at)
@@ -326,17 +351,21 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
         if form == "raw" and f"{way}_{channel}_input" in present:
             continue  # the same, already scaled
         kind, unit, factor = IIO_QUANTITIES.get(quantity, (quantity, "raw", _ONE))
-        scale = offset = None
         shared = f"{way}_{quantity}-{quantity}" if minus else f"{way}_{quantity}"
         words = channel.split("_")
         own = [f"{way}_{'_'.join(words[:length])}" for length in range(len(words), 0, -1)]
         bases = (*own, shared, way, "")
-        if form == "raw":
-            scale, offset = (shared_attribute(device.at, present, bases, what) for what in ("scale", "offset"))
-            if scale is None:
-                unit, factor = "raw", _ONE
+        scale, offset = (shared_attribute(device.at, present, bases, what) for what in ("scale", "offset"))
+        rate = shared_attribute(device.at, present, bases, "sampling_frequency")
+        scan = ScanElement(device.at / f"scan_elements/{way}_{channel}", unit, factor, scale, offset, rate)
+        if scale is None:  # the buffer has what `_raw` has, also beside an `_input`
+            scan = evolve(scan, unit="raw", factor=_ONE)
         if quantity in _IIO_COUNTED:
-            unit = "count"
+            unit, scan = "count", evolve(scan, unit="count")
+        if form == "raw":
+            unit, factor = scan.unit, scan.factor
+        else:
+            scale = offset = None
         label = f"{way}_{channel}_label"
         yield SensorChannel(
             channel if way == "in" else f"out_{channel}",
@@ -348,7 +377,8 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
             offset=offset,
             label=device.at / (label if label in present else "label"),
             description=None if way == "in" else "an output: what it is set to",
-            rate=trigger or shared_attribute(device.at, present, bases, "sampling_frequency"),
+            rate=trigger or rate,
+            scan=scan if way == "in" and scan.at.with_name(f"{scan.at.name}_en").exists() else None,
         )
 
 
@@ -361,13 +391,19 @@ def shared_attribute(at: Path, present: frozenset[str], bases: tuple[str, ...], 
     return None
 
 
+def iio_trigger(at: Path, name: str | None) -> Path | None:
+    """Return the directory of the trigger of this name, for a device in `at`."""
+    devices = linked(at / "subsystem")
+    for trigger in entries(devices / "devices", "trigger*") if name and devices is not None else ():
+        if text(trigger / "name") == name:
+            return real(trigger)
+    return None
+
+
 def _trigger_rate(at: Path) -> Path | None:
     """Return the attribute with the frequency of the trigger by which a device captures, if it has one."""
-    name, devices = text(at / "trigger/current_trigger"), linked(at / "subsystem")
-    for trigger in entries(devices / "devices", "trigger*") if name and devices is not None else ():
-        if text(trigger / "name") == name and (trigger / "sampling_frequency").exists():
-            return trigger / "sampling_frequency"
-    return None
+    trigger = iio_trigger(at, text(at / "trigger/current_trigger"))
+    return trigger / "sampling_frequency" if trigger and (trigger / "sampling_frequency").exists() else None
 
 
 # --- counter: pulses and the positions of encoders --------------------------------------------------------------------
