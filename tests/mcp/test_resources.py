@@ -91,7 +91,7 @@ async def test_what_can_be_read_is_listed_with_its_kind_and_use(tmp_path, era):
         assert entry.description
         assert entry.annotations.audience == ["user", "assistant"]
         assert 0 < entry.annotations.priority < 1
-    assert resources[-3].description == "tmp102 in celsius, on i2c:1: room temperature"
+    assert resources[4].description == "tmp102 in celsius, on i2c:1: room temperature"
 
 
 async def test_each_resource_is_what_the_tool_behind_it_answers(tmp_path, era):
