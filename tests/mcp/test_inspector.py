@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.proof, needs_judges, pytest.mark.usefixtures("unmeasur
 ERAS = ("legacy", "modern")
 INSPECTOR = PACKAGES / "@modelcontextprotocol" / "inspector"
 ZYGOTE = ROOT / "tests" / "support" / "zygote.py"
-LONG = 120
+LONG = 400
 """Seconds that all the calls of one era may take."""
 TOOL_FAILED = 5
 """The inspector's exit code for a result that is an error."""
