@@ -118,7 +118,7 @@ def check_size(samples: int, sensors: int) -> None:
 
 
 @frozen
-class Wave:
+class SimulatedWave:
     """A simulated channel: `offset` + `amplitude` * sin(2π * `hz` * t)."""
 
     sensor: str

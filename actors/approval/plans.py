@@ -234,7 +234,7 @@ class Plans:
             self.approvals.withdraw(plan.question)
 
     def ready(self, plan_id: str, principal: str) -> PreparedPlan | None:
-        """Return a plan of this principal's own that waits for nobody and has not run; None if it is no such plan."""
+        """Return a plan of this principal that needs no approval and has not run; None if it is no such plan."""
         plan = self._current(plan_id)
         return plan if plan is not None and plan.principal == principal and plan.state == "ready" else None
 
@@ -277,7 +277,7 @@ class Plans:
         return plan, question
 
     def listed(self, principal: str, grant: Grant) -> list[dict[str, Any]]:
-        """Return one's own plans, and those of others that wait for somebody with these rights; the oldest first."""
+        """Return one's own plans, and those of others that wait for a person with these rights; the oldest first."""
         return [
             plan.to_wire(principal, grant)
             for plan in filter(None, map(self._current, list(self._plans)))

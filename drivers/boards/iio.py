@@ -13,7 +13,7 @@ from attrs import frozen
 
 from hearth.drivers.base import Style
 from hearth.drivers.boards.devices import Sensor
-from hearth.drivers.iio import Wave
+from hearth.drivers.iio import SimulatedWave
 from hearth.fields import ANY_NUMBER, Choice, Number, Table, Text
 from hearth.tools import Use
 
@@ -62,7 +62,7 @@ class IioSpec:
     driver: str
     trigger: str | None = None
     rate_hz: float = 100
-    channels: tuple[Wave, ...] = ()
+    channels: tuple[SimulatedWave, ...] = ()
 
     @property
     def bus(self) -> str:
@@ -99,14 +99,14 @@ def parse_iio(table: Table) -> IioSpec:
     return IioSpec(label, driver, trigger, rate_hz, channels)
 
 
-def _wave(entry: Table) -> Wave:
+def _wave(entry: Table) -> SimulatedWave:
     sensor, unit = entry.take("sensor", _TEXT), entry.take("unit", _TEXT)
     values: dict[str, Any] = {
         key: entry.take(key, kind, default)
         for key, kind, default in (("amplitude", ANY_NUMBER, 1), ("hz", _RATE, 1), ("offset", ANY_NUMBER, 0))
     }
     entry.done()
-    return Wave(sensor, unit, **values)
+    return SimulatedWave(sensor, unit, **values)
 
 
 # --- for hearth doctor ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hearth.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.drivers.iio import CaptureRequest, Wave
+    from hearth.drivers.iio import CaptureRequest, SimulatedWave
 
 FASTEST_HZ: Final = 100_000
 
@@ -26,7 +26,9 @@ class SimIio(BaseDriver):
 
     width = 2
 
-    def __init__(self, label: str, waves: Sequence[Wave], rate_hz: float, *, style: Style = Style.THREAD) -> None:
+    def __init__(
+        self, label: str, waves: Sequence[SimulatedWave], rate_hz: float, *, style: Style = Style.THREAD
+    ) -> None:
         self.label = label
         self.rate_hz = rate_hz
         self.style = style

@@ -16,7 +16,7 @@ from hearth.drivers.boards import open_board
 from hearth.drivers.boards.diagnose import mismatches, safety_gaps
 from hearth.drivers.boards.discover import Machine, find
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.iio import MAX_VALUES, CaptureRequest, ScanType, Wave, check_size, layout, scaled
+from hearth.drivers.iio import MAX_VALUES, CaptureRequest, ScanType, SimulatedWave, check_size, layout, scaled
 from hearth.drivers.linux.device_users import NO_HOLDERS
 from hearth.drivers.linux.sensors import KernelSensors
 from hearth.drivers.sandbox import landlock
@@ -288,7 +288,7 @@ def test_a_third_capture_is_busy_while_two_run(device):
 
 
 async def test_the_simulator_samples_a_wave_in_virtual_time(autojump_clock):
-    driver = SimIio("sim", [Wave("w", "volt", amplitude=2, hz=1, offset=1)], 4, style=Style.ASYNC)
+    driver = SimIio("sim", [SimulatedWave("w", "volt", amplitude=2, hz=1, offset=1)], 4, style=Style.ASYNC)
     taken = await driver.capture(["w"], CaptureRequest(8, 60, timestamps=True))
     assert max(taken.samples[0]) <= 3
     assert taken.samples[0][:4] == pytest.approx(taken.samples[0][4:], abs=1e-4)
@@ -304,7 +304,7 @@ async def test_the_simulator_samples_a_wave_in_virtual_time(autojump_clock):
 
 
 def test_the_simulator_ends_early_when_it_is_asked_to():
-    driver = SimIio("sim", [Wave("w", "volt")], 1)
+    driver = SimIio("sim", [SimulatedWave("w", "volt")], 1)
     taken = finish_now(driver.capture(["w"], CaptureRequest(100, 60, stop=lambda: True)))
     assert (taken.samples, taken.timed_out) == ([[]], False)
 
