@@ -92,7 +92,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str 
     widths = [max([len(header), *(len(row[i]) for row in cells)]) for i, header in enumerate(headers)]
     before = len(indent) + sum(size + 2 for size in widths[:-1])
     columns = width()
-    room = None if columns is None else max(columns - before, 24)
+    room = None if columns is None else max(columns - before, 20)
     padded = [header.ljust(size) for header, size in zip(headers[:-1], widths[:-1], strict=True)]
     lines = [indent + "  ".join(click.style(header, bold=True) for header in [*padded, headers[-1]])]
     for row in cells:

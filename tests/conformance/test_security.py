@@ -196,6 +196,7 @@ def test_12_no_tool_above_the_sessions_maximum_is_executed(hearthd, cap: int) ->
         "can.send": {"bus": "can0", "id": 1, "hex": "00"},
         "can.read": {"bus": "can0", "count": 1, "timeout_ms": 10},
         "can.watch": {"bus": "can0", "count": 1, "timeout_ms": 10},
+        "hw.sensor.capture": {"sensors": ["vibration"], "samples": 1},
         "can.isotp": {"bus": "can0", "tx": 1, "rx": 2, "hex": "00", "timeout_ms": 10},
         "spi.transfer": {"device": "LOOP", "text": "x"},
         "spi.read": {"device": "MOTOR", "register": "FAULTS"},
