@@ -56,7 +56,7 @@ def check(data: bytes) -> None:
     _sane(profile)
     given = tomllib.loads(data.decode())
     # These tables are taken as they stand: what is read of them must be the same again.
-    document = _document(profile) | {kind: given[kind] for kind in ("can", "spi", "modbus") if kind in given}
+    document = _document(profile) | {kind: given[kind] for kind in ("can", "spi", "modbus", "iio") if kind in given}
     _kept(given, document, "")
     # The path of a file of messages is beside the profile.
     for table, spec in zip(document.get("can", ()), profile.cans, strict=True):
