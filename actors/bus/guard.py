@@ -150,8 +150,11 @@ class BusGuard:
         if self.interlocks is not None:
             self.interlocks.note(output, level)
         if self._limits is not None:
+            lines = self.lines
+            # A line that is on already keeps the time at which it ends.
+            begins = lines is not None and level == 1 and not lines.ends(output)
             self._limits.note(output, level, self._clock())
-            if self.lines is not None and level == 1 and self.lines.ends(output):
+            if begins and lines is not None and lines.ends(output):
                 self.due_changed.wake()
 
     def drove(self, output: Any, level: Any) -> None:

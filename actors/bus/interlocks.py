@@ -215,10 +215,10 @@ class BusInterlocks:
         """Note that an output is at a level; without `certain` it may still be at its former one."""
         for lock in self.drives.get(output, ()):
             if lock.spec.guards(level):
-                # From now on the readings that let it be driven are confirmed by new ones.
-                lock.stirred = lock.stirred or not lock.driven
-                lock.driven = True
-                lock.wakeup.wake()
+                if not lock.driven:
+                    # From now on the readings that let it be driven are confirmed by new ones.
+                    lock.stirred = lock.driven = True
+                    lock.wakeup.wake()
             elif certain:
                 lock.driven = False
         for lock in self.requires.get(output, ()):
