@@ -409,6 +409,8 @@ class Halt:
             pause = min(2 * pause, LONGEST_RETRY_S)
             for bus in self._unsafe_buses() if self._record is record else ():
                 bus.halt()
+            # Their transactions have run by then, on a bus that serves: if all is safe, this ends before a long pause.
+            await trio.sleep(RETRY_S)
 
     def _unsafe_buses(self) -> list[Bus]:
         """Return the buses with outputs that are not safe although they could be: others wait for their opening."""
