@@ -78,7 +78,9 @@ def told(svg: str) -> list[str]:
     for words in re.finditer(r'<text class="hearth-r\d+" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', svg):
         lines.setdefault(float(words[2]), []).append((float(words[1]), html.unescape(words[3])))
     texts = ("".join(text for _, text in sorted(lines[y])).replace("\xa0", " ") for y in sorted(lines))
-    return VARIES.sub("…", " ".join(" ".join(texts).split())).split()
+    words = VARIES.sub("…", " ".join(" ".join(texts).replace("│", " ").split())).split()
+    # How many values that differ follow each other, and where a line is broken within one, differs too.
+    return [word for word, former in zip(words, ["", *words], strict=False) if not (word == former == "…")]
 
 
 def main() -> int:
