@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.001
 
-
 class Watcher(Protocol):
     """One way to watch."""
 

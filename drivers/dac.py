@@ -10,6 +10,7 @@ A subclass of `DacChip` has three operations of its own, each about one channel 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -142,17 +143,17 @@ class DacChip(SignalChip[DacChannelSpec]):
 
     kind = "dac"
 
+    @abstractmethod
     def step(self, spec: DacChannelSpec) -> DacStep:
         """Return the steps of a channel. Raises DeviceError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, spec: DacChannelSpec) -> int | None:
         """Return the count that a channel is set to, None for one that is off. Raises DeviceError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, spec: DacChannelSpec, count: int | None) -> None:
         """Set a channel to a count, or switch it off with None. Raises DeviceError."""
-        raise NotImplementedError
 
     def value(self, channel: int) -> SignalLevel:
         """See `DacDriver.value`."""

@@ -11,6 +11,7 @@ after a failure.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from attrs import asdict, frozen
@@ -221,13 +222,13 @@ class PwmChip(SignalChip[ChannelSpec]):
         super().__init__(label, channels)
         self._waves: dict[int, Wave] = {}
 
+    @abstractmethod
     def read(self, spec: ChannelSpec) -> Pulses:
         """Return what a channel gives out. Raises DeviceError, ResourceBusy."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, spec: ChannelSpec, pulses: Pulses) -> None:
         """Make a channel give out these pulses. Raises DeviceError, ResourceBusy."""
-        raise NotImplementedError
 
     def get(self, channel: int) -> Pulses:
         """See `PwmDriver.get`."""

@@ -7,6 +7,7 @@ module owns what a board profile says about one, and what the drivers of all suc
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 
 from attrs import asdict, frozen
@@ -154,7 +155,7 @@ class SignalChipSpec(Protocol):
 ChannelT = TypeVar("ChannelT", bound=SignalChannel)
 
 
-class SignalChip(BaseDriver, Generic[ChannelT]):
+class SignalChip(BaseDriver, ABC, Generic[ChannelT]):
     """The parts that the drivers of all chips with signals share. `kind` is what messages call the chip."""
 
     kind = "chip"
@@ -163,9 +164,9 @@ class SignalChip(BaseDriver, Generic[ChannelT]):
         self.label = label
         self.specs: Mapping[int, ChannelT] = {spec.number: spec for spec in channels}
 
+    @abstractmethod
     def set(self, channel: int, value: SignalLevel) -> object:
         """Bring a channel to a value; return what it was before."""
-        raise NotImplementedError
 
     def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
         """Bring channels to their safe state, those with `hold = "keep"` excepted."""
