@@ -8,7 +8,7 @@ its words to the hardware, and there are two:
 - `propose_plan` goes to `propose`, which the caller gives: `PlanRun` prepares, asks, and executes for `hearth ask`;
   `job.plan` only takes the steps.
 
-A fault of the model's (an unknown tool, arguments that are no object, what the daemon refuses) is told to the model as
+A fault of the model's (an unknown tool, arguments that are no object, what the daemon refuses) is given to the model as
 the result of its call. After `MOST_FAULTS` such turns in a row, the answer ends. All bounds here hold back a model that
 does not end; what may run is bounded by the daemon.
 
