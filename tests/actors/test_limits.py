@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import trio
 from support.waiting import passes
-from support.world import BoardWorld, running
+from support.world import BoardWorld, embedded, running
 
 from hearth import step
 from hearth.errors import DeviceError, InternalError, LimitViolated
@@ -30,23 +30,6 @@ def profile(**limits):
             }
         ],
     }
-
-
-@asynccontextmanager
-async def embedded(world, **opening):
-    async with world.sessions().open_session(**opening) as session:
-        yield session
-
-
-@asynccontextmanager
-async def over_the_wire(world, **opening):
-    async with world.client() as client, client.open_session(**opening) as session:
-        yield session
-
-
-@pytest.fixture(params=[embedded, over_the_wire], ids=["embedded", "wire"])
-def face(request):
-    return request.param
 
 
 @asynccontextmanager

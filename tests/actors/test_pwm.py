@@ -13,7 +13,7 @@ import pytest
 import trio
 from attrs import evolve
 from support.waiting import passes
-from support.world import ALICE, BOB, OPEN, BoardWorld, running
+from support.world import BOB, OPEN, BoardWorld, embedded, running
 
 from hearth import step
 from hearth.client import observing
@@ -80,23 +80,6 @@ async def a_world(*locks, policy=(OPEN,), **more):
         World({**BOARD, **({"interlock": list(locks)} if locks else {}), **more}, policy=policy)
     ) as world:
         yield world
-
-
-@asynccontextmanager
-async def embedded(world, principal=ALICE, **opening):
-    async with world.sessions(principal).open_session(**opening) as session:
-        yield session
-
-
-@asynccontextmanager
-async def over_the_wire(world, **opening):
-    async with world.client() as client, client.open_session(**opening) as session:
-        yield session
-
-
-@pytest.fixture(params=[embedded, over_the_wire], ids=["embedded", "wire"])
-def face(request):
-    return request.param
 
 
 async def refused(session, tool, error=LimitViolated, **args):

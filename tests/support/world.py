@@ -422,6 +422,20 @@ def simulated(directory, *, default_policy=EMBEDDED_POLICY, kind=World, **more):
 
 
 @asynccontextmanager
+async def embedded(world, principal=ALICE, **opening):
+    """A session of the world's own process."""
+    async with world.sessions(principal).open_session(**opening) as session:
+        yield session
+
+
+@asynccontextmanager
+async def over_the_wire(world, **opening):
+    """A session through the protocol."""
+    async with world.client() as client, client.open_session(**opening) as session:
+        yield session
+
+
+@asynccontextmanager
 async def running(world, *, release_at_end=True):
     """Run a world; on the way out every gate is opened, so that what a failed test left behind can end."""
     async with Runtime(world.parts).serve() as runtime:
