@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import errno
 import os
-from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +32,7 @@ from attrs import define, field, frozen
 from hearth.drivers.base import DeviceGone, Style
 from hearth.drivers.dac import DacChannelSpec, DacChip, DacStep
 from hearth.drivers.linux.device_users import kept_by_sandbox, shared_device
+from hearth.drivers.linux.node import claim_node
 from hearth.drivers.linux.sensors import sysfs
 from hearth.errors import DeviceError, Effect, ResourceBusy, RpcError
 
@@ -142,32 +142,24 @@ class LinuxDac(DacChip):
             if spec.output not in found.outputs:
                 text = f"it has {', '.join(found.outputs)}, and no {spec.output}; correct `channels` or `quantity`"
                 raise self._error(text, "EINVAL", channel=spec.name)
-        lock = os.open(found.at / "name", os.O_RDONLY | os.O_CLOEXEC)
+        held = str(found.at / "name")
+        lock = os.open(held, os.O_RDONLY | os.O_CLOEXEC)
         opened = _OpenDevice(found, lock)
         try:
-            flock(lock, LOCK_EX | LOCK_NB)
+            claim_node(lock, f"dac {self.label}", held, device=self.label)
             for spec in self.specs.values():
                 if spec.reserved is None:
                     opened.outputs[spec.number] = self._output(spec, found)
             self._opened = opened
             for number in opened.outputs:
                 self.check_step(self.specs[number])
-        except BlockingIOError:
-            self._abandon(opened)
-            cure = "stop that one, or take the device out of one of the two board profiles"
-            text = f"{found.at} is in use by another hearthd, and only one may use it; {cure}"
-            data = {"device": self.label, "errno": "EBUSY", "effect": "none"}
-            raise ResourceBusy(f"dac {self.label}: {text}", data=data) from None
         except BaseException:
-            self._abandon(opened)
+            self._opened = None
+            opened.close()
             raise
         self._last = found
         self.shares = shared_device(found.at)
         self._gone.forget()
-
-    def _abandon(self, opened: _OpenDevice) -> None:
-        self._opened = None
-        opened.close()
 
     def _output(self, spec: DacChannelSpec, found: IioOutputs) -> _ChannelFiles:
         """Open the attributes of a channel. Raises DeviceError."""

@@ -27,7 +27,7 @@ import os
 import struct
 import time
 from contextlib import suppress
-from fcntl import LOCK_EX, LOCK_NB, flock, ioctl
+from fcntl import ioctl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -35,6 +35,7 @@ from attrs import define, field, frozen
 
 from hearth.drivers.base import DeviceGone, Style
 from hearth.drivers.linux.device_users import kept_by_sandbox, shared_device
+from hearth.drivers.linux.node import claim_node
 from hearth.drivers.pwm import ChannelSpec, Pulses, PwmChip
 from hearth.errors import DeviceError, Effect, ResourceBusy, RpcError
 
@@ -297,16 +298,11 @@ class LinuxPwm(PwmChip):
             if spec.number >= found.channels:
                 text = f"it has the channels 0 to {found.channels - 1}, and no {spec.number} ({spec.name})"
                 raise self._error(f"{text}; is this the right profile for it?", "EINVAL")
-        lock = os.open(found.path / "npwm", os.O_RDONLY | os.O_CLOEXEC)
+        held = str(found.path / "npwm")
+        lock = os.open(held, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            flock(lock, LOCK_EX | LOCK_NB)
+            claim_node(lock, f"pwm chip {self.label}", held, chip=self.label)
             interface = self._interface(found)
-        except BlockingIOError:
-            os.close(lock)
-            cure = "stop that one, or take the chip out of one of the two board profiles"
-            text = f"{found.path} is in use by another hearthd, and only one may use a chip; {cure}"
-            data = {"chip": self.label, "errno": "EBUSY", "effect": "none"}
-            raise ResourceBusy(f"pwm chip {self.label}: {text}", data=data) from None
         except RpcError:
             os.close(lock)
             raise
