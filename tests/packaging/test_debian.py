@@ -22,7 +22,7 @@ _LACK = lack("test-debian", "HEARTH_DEBIAN", TOOLS | BOOT_TOOLS)
 pytestmark = [
     pytest.mark.proof,
     pytest.mark.skipif(_LACK is not None, reason=_LACK or ""),
-    pytest.mark.parametrize("suite", [pytest.param(suite, marks=pytest.mark.xdist_group(suite)) for suite in PYTHONS]),
+    pytest.mark.parametrize("suite", PYTHONS),
 ]
 
 

@@ -28,9 +28,7 @@ _LACK = lack("test-debian", "HEARTH_DEBIAN", TOOLS | BOOT_TOOLS)
 pytestmark = [
     pytest.mark.proof,
     pytest.mark.skipif(_LACK is not None, reason=_LACK or ""),
-    pytest.mark.parametrize(
-        "machine", [pytest.param(suite, marks=pytest.mark.xdist_group(suite)) for suite in PYTHONS], indirect=True
-    ),
+    pytest.mark.parametrize("machine", PYTHONS, indirect=True),
 ]
 
 SOCKET = "/run/hearth/hearth.sock"
