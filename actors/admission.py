@@ -220,15 +220,18 @@ def _check_interlocks(
     """Refuse a step whose output may not be driven now. Raises InterlockOpen or Unchecked.
 
     Nothing is said about a step after one that may wait, or may change what the interlock requires: the bus asks then.
+    A task of one step, before which nothing moves, is not held up for new readings while the last ones are good.
     """
     unread: list[Interlock] = []
+    now = interlocks.now()
     changed: set[tuple[str, Hashable]] = set()
     for call, step, drives in zip(calls, steps, driven, strict=True):
         for lock in interlocks.asked(drives):
             if lock.depends_on(changed):
                 continue
             if lock not in verdicts:
-                unread.append(lock)
+                if len(steps) > 1 or not lock.met(now):
+                    unread.append(lock)
             elif (refusal := verdicts[lock]) is not None:
                 raise _at_step(refusal, call)
         for drive in drives:

@@ -15,7 +15,8 @@ value) leaves the interlock open.
   task, and waits for at most `PATIENCE`. As long as its ticket waits in the queue, the readings are kept fresh. An
   output that is at the level already needs no wait: taking it back must not be held up.
 - *While the output is at a guarded level* (`_watch`): all readings are taken every `check_ms`, and the conditions
-  evaluated in a transaction of the output's bus. If one is not met, that transaction makes the output safe.
+  evaluated in a transaction of the output's bus. If one is not met, that transaction makes the output safe. The first
+  time is at once if a condition is on another bus, and else after `check_ms`: the guard has just read the lines.
   `BusInterlocks.note` tells the level after every operation of the driver, by a task, a pulse, a rollback or a safe
   state. An output that an earlier run left driven, or whose driving failed half-way, counts as at the level.
 
@@ -90,7 +91,9 @@ class Interlock:
         self.wanted = 0
         """The number of tickets that wait and may drive it to that level."""
         self.stirred = False
-        """Set when the output or a required line was driven: the conditions are then evaluated at once."""
+        """Set when the conditions are to be evaluated at once, as when a required line was driven."""
+        self.parked = False
+        """True while the monitor waits until the output is driven or wanted, and must be woken for that."""
         self.wakeup = Wakeup()
         self.failure: str | None = None
         """Why the output could not be brought to its safe state, for which the monitor then asks again."""
@@ -107,16 +110,20 @@ class Interlock:
 
     def holds(self, now: float, driver: GpioDriver) -> bool:
         """Return True if every condition is met; within a transaction of the output's bus, whose lines are read now."""
-        oldest = now - self.spec.max_age_ms / 1000
-        met = True
         for condition, source in self.conditions:
             if condition.bus == self.spec.bus:
+                # All of them, also after one that is not met: what is told of an open interlock is as new as it can be.
                 source.reading = _read_line(driver, condition, now)
+        return self.met(now)
+
+    def met(self, now: float) -> bool:
+        """Return True if the last readings are not too old and meet every condition."""
+        oldest = now - self.spec.max_age_ms / 1000
+        for condition, source in self.conditions:
             value, _, at = source.reading
             if value is None or at < oldest or not condition.holds(value):
-                # The other lines are read too: what is told of an open interlock is as new as it can be.
-                met = False
-        return met
+                return False
+        return True
 
     def read(self, now: float) -> list[dict[str, Any]]:
         """Return every condition with its last reading, as JSON; `holds` is true where it is met."""
@@ -216,9 +223,12 @@ class BusInterlocks:
         for lock in self.drives.get(output, ()):
             if lock.spec.guards(level):
                 if not lock.driven:
-                    # From now on the readings that let it be driven are confirmed by new ones.
-                    lock.stirred = lock.driven = True
-                    lock.wakeup.wake()
+                    # The readings of other buses that let it be driven are confirmed by new ones at once. Lines of this
+                    # bus were read in the transaction that drives it: they are due again after a period.
+                    lock.driven = True
+                    lock.stirred = lock.stirred or bool(lock.elsewhere)
+                    if lock.stirred or lock.parked:
+                        lock.wakeup.wake()
             elif certain:
                 lock.driven = False
         for lock in self.requires.get(output, ()):
@@ -241,6 +251,8 @@ class Interlocks:
         self._nursery: trio.Nursery | None = None
         self._clock: trio.abc.Clock | None = None
         self._by_output: dict[tuple[str, Hashable], list[Interlock]] = {}
+        self._awaited: dict[tuple[str, Hashable], list[Interlock]] = {}
+        """Those of them that require anything of another bus."""
 
     @classmethod
     def of(cls, board: Board, found: Mapping[str, Collection[Hashable]]) -> Interlocks | None:
@@ -275,6 +287,8 @@ class Interlocks:
             spec = lock.spec
             at(spec.bus).drives.setdefault(spec.output, []).append(lock)
             self._by_output.setdefault((spec.bus, spec.output), []).append(lock)
+            if lock.elsewhere:
+                self._awaited.setdefault((spec.bus, spec.output), []).append(lock)
             for condition in spec.requires:
                 if condition.line is not None:
                     at(condition.bus).requires.setdefault(condition.line, []).append(lock)
@@ -287,7 +301,8 @@ class Interlocks:
 
     def concern(self, bus: str, output: Hashable) -> bool:
         """Return True if a ticket that drives this output has to `want` readings first."""
-        return any(lock.elsewhere and not lock.driven for lock in self._by_output.get((bus, output), ()))
+        awaited = self._awaited.get((bus, output))
+        return awaited is not None and not all(lock.driven for lock in awaited)
 
     async def want(self, bus: str, outputs: Iterable[Hashable], *, lasting: bool = False) -> list[Interlock]:
         """Have readings taken again before a ticket that may drive these outputs; return what to give `leave`.
@@ -297,10 +312,7 @@ class Interlocks:
         output may leave the level that the interlock guards.
         """
         locks = [
-            lock
-            for output in outputs
-            for lock in self._by_output.get((bus, output), ())
-            if lock.elsewhere and (lasting or not lock.driven)
+            lock for output in outputs for lock in self._awaited.get((bus, output), ()) if lasting or not lock.driven
         ]
         if not locks:
             return locks
@@ -320,12 +332,12 @@ class Interlocks:
 
     def asked(self, drives: Iterable[Drive]) -> list[Interlock]:
         """Return the interlocks that will be asked when a step drives these outputs."""
-        return [
-            lock
-            for drive in drives
-            for lock in self._by_output.get((drive.bus, drive.output), ())
-            if lock.spec.guards(drive.level)
-        ]
+        found: list[Interlock] = []
+        for drive in drives:
+            for lock in self._by_output.get((drive.bus, drive.output), ()):
+                if lock.spec.guards(drive.level):
+                    found.append(lock)  # noqa: PERF401 - HOT: once per submit
+        return found
 
     async def verdicts(self, locks: Sequence[Interlock]) -> Mapping[Any, RpcError | None]:
         """Return the refusal of each interlock that is open now, or None; waits for at most `PATIENCE`."""
@@ -360,16 +372,23 @@ class Interlocks:
     async def _watch(self, lock: Interlock) -> None:
         """Evaluate an interlock every `check_ms` while its output is driven; keep its readings fresh while wanted."""
         period = lock.spec.check_ms / 1000
+        lock.stirred = lock.driven  # an earlier run left it so, and no guard has read anything
         while True:
+            lock.parked = True
             await lock.wakeup.until(lambda: lock.driven or lock.wanted)
-            begun = trio.current_time()
-            lock.stirred = False
-            # No longer than a period: a reading that does not come must get too old in time.
-            await self._take([source for _, source in lock.elsewhere], period)
-            if lock.driven:
-                await self._enforce(lock)
-            with trio.move_on_at(begun + period):
-                await lock.wakeup.until(lambda: lock.stirred)
+            lock.parked = False
+            due = trio.current_time() + (0 if lock.elsewhere else period)
+            while True:
+                with trio.move_on_at(due):
+                    await lock.wakeup.until(lambda: lock.stirred)
+                if not (lock.driven or lock.wanted):
+                    break
+                due = trio.current_time() + period
+                lock.stirred = False
+                # No longer than a period: a reading that does not come must get too old in time.
+                await self._take([source for _, source in lock.elsewhere], period)
+                if lock.driven:
+                    await self._enforce(lock)
 
     async def _take(self, sources: Collection[RequiredSource], patience: float) -> None:
         """Read sources, all at the same time; return when they are read, or after `patience` seconds."""

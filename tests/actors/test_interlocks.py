@@ -405,6 +405,24 @@ async def test_readings_are_not_taken_while_no_output_needs_them(autojump_clock)
         assert len(cell.i2c.log) == before
 
 
+async def test_a_line_of_the_same_chip_is_read_when_its_output_is_driven_and_then_every_check_ms(
+    autojump_clock, monkeypatch
+):
+    cell = Cell(lock(DOOR_CLOSED))
+    read = []
+    get = cell.gpio.get
+    monkeypatch.setattr(cell.gpio, "get", lambda line: (read.append(line), get(line))[1])
+    async with session_of(cell) as session:
+        await session.run("gpio.set", line="PUMP", value=1)
+        assert read == [DOOR, DOOR], "for the submission, which had no reading yet, and when it is driven"
+        for _ in range(3):
+            await session.run("gpio.set", line="PUMP", value=0)
+            await session.run("gpio.set", line="PUMP", value=1)
+        assert len(read) == 2 + 3
+        await trio.sleep(0.35)
+        assert len(read) == 2 + 3 + 3
+
+
 # --- early ------------------------------------------------------------------------------------------------------------
 
 ON = step("gpio.set", line="PUMP", value=1)
