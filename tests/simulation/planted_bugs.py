@@ -260,7 +260,7 @@ BUGS = (
         "interlock-not-watched",
         "an output stays driven when its interlock opens",
         "hearth.actors.bus.interlocks",
-        "            if lock.driven:\n                await self._enforce(lock)\n",
+        "                if lock.driven:\n                    await self._enforce(lock)\n",
         "",
         "an output is driven only while what its interlock requires holds",
         seed=36,
