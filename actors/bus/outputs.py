@@ -118,11 +118,16 @@ class DrivenOutputs:
     def unclaim(self, output: Hashable, requester: Requester, former: Sequence[Requester]) -> None:
         """Return an output to its `former` holders: what was to drive it had no effect.
 
-        It stays with the requester if the session that had set it has gone since: the level must have a holder.
+        It stays with the requester if the session that had set it has gone since: the level must have a holder. An
+        output that no session held is held by none again, or the next undo would give it back to one that never set it.
         """
         holders = self._holders.get(output, [])
         if not holders or holders[-1].session_id != requester.session_id:
             # Made safe or halted since.
+            return
+        if not former and requester.session_id not in self._ended:
+            del self._holders[output]
+            self._outputs_file.strike(self._bus, [output])
             return
 
         def stays(holder: Requester) -> bool:

@@ -525,6 +525,24 @@ async def test_a_set_that_an_interlock_refuses_leaves_the_output_to_the_session_
         assert cell.outputs == []
 
 
+async def test_a_set_that_is_refused_leaves_an_output_that_no_session_has_set_to_none(autojump_clock):
+    cell = Cell(lock(DOOR_CLOSED))
+    async with session_of(cell) as refused:
+        steps = [step("gpio.watch", line="LAMP", timeout_ms=1000), step("gpio.set", line="PUMP", value=1)]
+        task = await refused.submit("too late", steps)
+        await trio.sleep(0.5)
+        cell.gpio.push(DOOR, OPENED)
+        assert (await task.wait()).steps[1].error_code == InterlockOpen.code
+        assert cell.outputs == []
+        cell.gpio.push(DOOR, CLOSED)
+        async with cell.sessions().open_session() as other:
+            steps = [step("gpio.set", line="PUMP", value=1), step("gpio.watch", line="LAMP", timeout_ms=9000)]
+            await other.submit("undone at the end of its session", steps, rollback_on_failure=True)
+            await trio.sleep(0.1)
+            assert cell.outputs == [PUMP]
+        assert (cell.outputs, cell.gpio.state(PUMP)) == ([], 0), "its own to make safe, although it was undone"
+
+
 async def test_a_set_that_fails_without_an_effect_leaves_the_output_to_the_session_that_has_set_it(autojump_clock):
     cell = Cell()
     async with session_of(cell) as other, cell.sessions().open_session() as session:
