@@ -384,8 +384,9 @@ class Bus:
 
     async def settle(self) -> None:
         """Wait until every queued `must_run` ticket has run; return at once if none waits and no transaction runs."""
-        if self.state != "closed" and (self._current or self._queue.must_wait):
+        while self.state != "closed" and (self._current or self._queue.must_wait):
             # `must_run` tickets begin in their order: on a bus of one lane, all earlier ones have run before this one.
+            # A bus that was reopened meanwhile has queued its safe states again, behind this one.
             last = Ticket(lambda _driver: None, Requester("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
             await self.request(last).wait()
 

@@ -678,6 +678,26 @@ async def test_the_pseudo_session_of_an_earlier_run_cannot_be_a_session(path):
     assert " " in EARLIER_RUN, "ids have none"
 
 
+async def test_the_end_waits_for_the_safe_states_that_a_reopening_asks_for(path, nursery, autojump_clock):
+    kept = Kept(opened(path))
+    kept.driver.slow_safe = 0.1
+    await kept.start(nursery)
+    await kept.drive(1)
+    make_safe = kept.driver.make_safe
+
+    async def lost(_outputs):
+        kept.driver.make_safe = make_safe
+        kept.driver.break_pump(device_error("unplugged"))
+        await trio.sleep(0.1)
+        return [{"line": 1, "error": "no such device"}]
+
+    kept.driver.make_safe = lost
+    kept.bus.make_safe(ME.session_id, unattended=True)
+    await kept.bus.settle()
+    assert (kept.driver.opened, kept.driver.levels) == (2, {1: 0})
+    nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("what", ["a rollback", "a safe state"])
 async def test_the_end_does_not_wait_for_ever_for_a_device_that_is_gone(path, autojump_clock, what):
     with trio.fail_after(60):
