@@ -279,7 +279,8 @@ async def test_an_interlock_and_a_halt_hold_the_output_down(chip, profile) -> No
             await session.dac.set("LEVEL", 2.5)
         await session.dac.set("LEVEL", 1)
         await session.halt("smoke")
-        assert chip.volts == pytest.approx(0.5, abs=STEP)
+        with trio.fail_after(20):
+            await passes(lambda: chip.volts <= 0.5 + STEP)
 
 
 async def test_a_device_that_is_unbound_during_use_fails_the_step_and_serves_again_when_it_is_back(
