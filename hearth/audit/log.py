@@ -18,8 +18,10 @@ from attrs import Attribute, define, field, frozen
 
 from hearth.audit import keys
 from hearth.audit.files import real, rotated_files, rotated_name
+from hearth.audit.notes import Checkpoint
 from hearth.audit.record import GENESIS, Head, Record, timestamp
 from hearth.audit.recovery import Recovery, recover
+from hearth.audit.tree import Tree, TreeFile
 from hearth.audit.writer import Disk, LogFailed, Writer, sync_directory, sync_names
 from hearth.errors import ConfigError
 
@@ -93,9 +95,12 @@ class AuditLog:
         self.checkpoint_due = False
         self.warning: str | None = None
         self.head: Head = (0, GENESIS)
+        self.grown: tuple[Head, Tree] = (self.head, Tree())
+        """The head, and the tree that ends with it: one value, so that any thread may read it."""
         self._sync = settings.durability == "fsync"
         disk = disk or Disk()
         self._writer = Writer(self.path, sync=self._sync, disk=disk)
+        self.tree_file = TreeFile(self.path)
         self.reserve = Reserve(self.path.with_name(self.path.name + ".reserve"), settings.reserve_bytes, disk)
         self._signed_at = 0
         self._opening: Record | None = None
@@ -129,11 +134,12 @@ class AuditLog:
             found = recover(self.path, fd, now)
             if self._sync:
                 self._settle(fd, existed)
+            self._writer.tree = self.tree_file.open(found.head[0])
         except BaseException:
             os.close(fd)
             raise
         self._writer.adopt(fd, found.size, found.head, found.first_seq)
-        self.head = found.head
+        self.head, self.grown = found.head, (found.head, self._writer.tree.copy())
         with suppress(OSError):  # it says so itself; a log without a reserve is still a log
             self.reserve.make()
         self._watched_at = now
@@ -232,13 +238,14 @@ class AuditLog:
         except LogFailed as failed:
             if self._signed_at > chain.seq:
                 self.checkpoint_due = True  # the checkpoint was taken back
+            self.tree_file.truncate(writer.tree.size)
             failed.written = writer.kept
             raise
         except BaseException:
             writer.restore()
             raise
         finally:
-            self.head = chain.head
+            self.head, self.grown = chain.head, (chain.head, writer.tree.copy())
 
     def _settle_reserve(self, *, spend: bool) -> None:
         try:
@@ -265,17 +272,19 @@ class AuditLog:
         """Sign the head, if there is a key to sign with."""
         if self.signer is None:
             return
-        chain = self._writer.chain
+        chain, tree = self._writer.chain, self._writer.tree
         seq, head = chain.head
         record = {
             "event": "audit.checkpoint",
             "head": {"seq": seq, "hash": head},
             "key": self.signer.key_id,
             "sig": self.signer.sign(keys.checkpoint_message(seq, head, timestamp(at))),
+            "note": Checkpoint.of(tree.origin, tree.size, tree.root()).signed(self.signer),
         }
         self._writer.write([chain.seal(record, at)], ours=True)
         self._signed_at = chain.seq
         self.checkpoint_due = False
+        self.tree_file.flush(tree)
 
     # --- rotation, and a file that another program has touched --------------------------------------------------------
 
