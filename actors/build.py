@@ -114,6 +114,7 @@ def build_parts(
             audit_key=audit.key,
             measured=meter.measured,
             jobs=offered,
+            signer=lambda: journal.loaded_key,
         ),
     )
     files = [path for path in (config_file, profile) if path is not None]

@@ -271,6 +271,11 @@ class Journal:
         """Seq and hash of the last record written; (0, 64 zeros) for a new log."""
         return self._log.head
 
+    @property
+    def loaded_key(self) -> keys.Signer | None:
+        """The daemon's key, if it is loaded."""
+        return self._log.signer
+
     async def signer(self) -> keys.Signer:
         """Return the daemon's key, made or read if it is not loaded yet. Raises AuditUnavailable."""
         if self._key_loading is not None:
