@@ -35,7 +35,6 @@ from hearth.agentcard.build import (
     choose_meters,
     choose_place,
 )
-from hearth.agentcard.signature import signed
 from hearth.agentcard.validate import validate
 from hearth.audit import keys
 from hearth.audit.record import timestamp
@@ -151,6 +150,8 @@ class PublishedCard:
             card = self._renewed(place, made_for[1], made_for[2])
             # An operator who gives a DID of their own signs the card in their own way.
             if signer is not None and card is not None and not {"did", "proof"} & sources.card.metadata.keys():
+                from hearth.agentcard.signature import signed  # not before the daemon is ready
+
                 card = signed(card, signer)
             self._card = card
         return self._card

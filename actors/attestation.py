@@ -29,8 +29,6 @@ from attrs import asdict, define, field
 
 from hearth._util.files import replace_file
 from hearth._version import __version__
-from hearth.attest.measure import measure_files, sha256_of
-from hearth.attest.statement import FORMAT, extended, make
 from hearth.audit.notes import ED25519, Checkpoint, verifier_key
 from hearth.audit.record import timestamp
 from hearth.audit.tree import NotProven, Prover
@@ -100,14 +98,16 @@ class Attestation:
         """Open the TPM, if one is configured, before the process confines itself. Blocking. Raises ConfigError."""
         if self._tpm_name is None:
             return
+        from hearth.attest.statement import extended
         from hearth.drivers.tpm import Tpm
 
         self._tpm = Tpm.open(self._tpm_name, self._pcr)
         try:
-            found, told = self._tpm.value(), self._read_list()
+            found, (before, events) = self._tpm.value(), self._read_list()
         except DeviceError as error:
             raise ConfigError(f"[attest] pcr: {error}; choose another one") from None
-        self._before, self._events = told if extended(*told) == found else (found, [])
+        lists = (before, events), (before, events[:-1])
+        self._before, self._events = next((told for told in lists if extended(*told) == found), (found, []))
         if found != _RESET and not self._events:
             log.warning(
                 "attestation: PCR %d was extended by other software; verifiers refuse it until the machine restarts",
@@ -115,8 +115,8 @@ class Attestation:
             )
 
     def close(self) -> None:
-        """Close the TPM, when nothing asks any more. Blocking."""
-        if self._tpm is not None:
+        """Close the TPM, when nothing asks any more. Blocking, but for a TPM that does not answer: it is left alone."""
+        if self._tpm is not None and not self._limiter.borrowed_tokens:
             with suppress(DeviceError):
                 self._tpm.close()
             self._tpm = None
@@ -138,6 +138,9 @@ class Attestation:
 
     def _measured(self) -> dict[str, str]:
         """Return the present measurements; the PCR has been extended with them. Raises DeviceError."""
+        # Imported here and below: a start need not wait for what makes statements.
+        from hearth.attest.measure import measure_files, sha256_of
+
         if self._files is None:
             self._files = {"version": __version__, **measure_files(), **self._fixed()}
         measured = {
@@ -147,9 +150,10 @@ class Attestation:
         if self._tpm is not None:
             event = bytes.fromhex(sha256_of(measured).removeprefix("sha256:"))
             if not self._events or self._events[-1] != event:
+                # On the list first: after a crash in between the next run finds a list with one event too many.
+                self._write_list([*self._events, event])
                 self._tpm.extend(event)
                 self._events.append(event)
-                self._write_list()
         return measured
 
     def _read_list(self) -> tuple[bytes, list[bytes]]:
@@ -159,8 +163,8 @@ class Attestation:
         except (OSError, ValueError, KeyError, TypeError):  # the PCR itself shows if there was one
             return _RESET, []
 
-    def _write_list(self) -> None:
-        content = {"before": self._before.hex(), "events": [each.hex() for each in self._events]}
+    def _write_list(self, events: list[bytes]) -> None:
+        content = {"before": self._before.hex(), "events": [each.hex() for each in events]}
         try:
             replace_file(self._list, orjson.dumps(content), 0o640, sync=False)
         except OSError as error:
@@ -175,8 +179,10 @@ class Attestation:
         return {"consistency": [base64.b64encode(each).decode() for each in proof]}
 
     def _answer(self, params: AttestQuote, signer: keys.Signer) -> dict[str, Any]:
+        from hearth.attest.statement import FORMAT, make
+
         measured = self._measured()
-        (seq, head), tree = self._journal.grown
+        (seq, head), tree = self._journal.grown()
         checkpoint = Checkpoint.of(tree.origin, tree.size, tree.root())
         root = base64.b64encode(checkpoint.root).decode()
         statement: dict[str, Any] = {
@@ -216,7 +222,8 @@ class Attestation:
 
     async def key(self) -> dict[str, Any]:
         """Return the answer to attest.key. Raises AuditUnavailable."""
-        signer, (_, tree) = await self._journal.signer(), self._journal.grown
+        signer = await self._journal.signer()
+        _, tree = await self._in_turn(self._journal.grown)
         answer: dict[str, Any] = {
             "key": signer.key_id,
             "public": signer.public_pem,

@@ -26,7 +26,6 @@ from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
 from hearth.actors.task_registry import KeysFile
-from hearth.attest.measure import manifest, sha256_of, sha256_of_bytes
 from hearth.audit.files import real
 from hearth.audit.log import AuditSettings
 from hearth.config.model import CARDS, Config, HcpConfig, default_state_dir
@@ -149,6 +148,9 @@ def build_parts(
 
 def _fixed_measurements(config: Config, tools: Sequence[Tool], files: Sequence[Path]) -> dict[str, str]:
     """Return the hashes of what the operator has configured and of what follows from it. Blocking."""
+    # Imported here, as everything for statements: a start need not wait for it.
+    from hearth.attest.measure import manifest, sha256_of, sha256_of_bytes
+
     mine = [(str(path), path) for path in files]
     for path in config.hcp.capability_paths:
         mine += [(str(file), file) for file in (path.glob("*") if path.is_dir() else (path,)) if file.is_file()]

@@ -286,10 +286,9 @@ class Journal:
             raise AuditUnavailable(self._key_problem, data={"reason": self._key_problem, "effect": "none"})
         return self._log.signer
 
-    @property
     def grown(self) -> tuple[Head, Tree]:
-        """The head, and the tree of the records that ends with it; not to be changed."""
-        return self._log.grown
+        """Return the head, and the tree of the records that ends with it. Blocking: it may wait for a disk."""
+        return self._log.grown()
 
     # --- the actor
 

@@ -7,6 +7,7 @@ each start: it is the same key until the TPM is cleared, and nothing has to be s
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any, Final
 
@@ -79,6 +80,8 @@ class Tpm:
 
 def _library() -> Any:
     """Return the module tpm2_pytss. Raises ConfigError."""
+    # Its errors are raised as exceptions; by default libtss2 prints them too.
+    os.environ.setdefault("TSS2_LOG", "all+none")
     try:
         return import_module("tpm2_pytss")
     except (ImportError, NotImplementedError) as error:  # NotImplementedError: it finds no libtss2

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, entry_points
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ from hearth.audit.record import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from importlib.metadata import Distribution
 
 VENDORS: Final = ("hearth.tools", "hearth.capabilities")
 """Groups of entry points whose packages run in the daemon too."""
@@ -67,6 +67,9 @@ def own_files() -> Iterator[tuple[str, Path]]:
 
 def dependencies() -> Iterator[tuple[str, Path]]:
     """Yield the files of the packages that hearth needs, of vendors' packages, and the interpreter."""
+    # Imported here: it is slow to import, and a start need not wait for it.
+    from importlib.metadata import entry_points
+
     yield "python", interpreter_file()
     waiting = ["hearthd", *(point.dist.name for group in VENDORS for point in entry_points(group=group) if point.dist)]
     seen: set[str] = set()
@@ -92,6 +95,8 @@ def _runs(package: str, requirement: str) -> bool:
 
 def _distribution(name: str) -> Distribution | None:
     """Return an installed package; None for one of an extra that is not installed."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         return distribution(name)
     except PackageNotFoundError:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import stat
 from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import Attribute, define, field, frozen
@@ -95,8 +96,8 @@ class AuditLog:
         self.checkpoint_due = False
         self.warning: str | None = None
         self.head: Head = (0, GENESIS)
-        self.grown: tuple[Head, Tree] = (self.head, Tree())
-        """The head, and the tree that ends with it: one value, so that any thread may read it."""
+        self._lock = Lock()
+        """Held during `append`, so that another thread can ask for the tree (`grown`)."""
         self._sync = settings.durability == "fsync"
         disk = disk or Disk()
         self._writer = Writer(self.path, sync=self._sync, disk=disk)
@@ -139,7 +140,7 @@ class AuditLog:
             os.close(fd)
             raise
         self._writer.adopt(fd, found.size, found.head, found.first_seq)
-        self.head, self.grown = found.head, (found.head, self._writer.tree.copy())
+        self.head = found.head
         with suppress(OSError):  # it says so itself; a log without a reserve is still a log
             self.reserve.make()
         self._watched_at = now
@@ -209,6 +210,15 @@ class AuditLog:
         `now`. `spend` frees the reserve for these records; later ones are refused until it is refilled. Raises
         LogFailed; the records after the first `written` are then not in the log, and may be given again.
         """
+        with self._lock:
+            self._append(records, now, spend=spend)
+
+    def grown(self) -> tuple[Head, Tree]:
+        """Return the head, and a copy of the tree that ends with it. Any thread may call it; waits for an append."""
+        with self._lock:
+            return self._writer.chain.head, self._writer.tree.copy()
+
+    def _append(self, records: Sequence[Stamped], now: float, *, spend: bool) -> None:
         writer = self._writer
         chain, every = writer.chain, self._settings.checkpoint_every
         at = records[-1][0] if records else now
@@ -245,7 +255,7 @@ class AuditLog:
             writer.restore()
             raise
         finally:
-            self.head, self.grown = chain.head, (chain.head, writer.tree.copy())
+            self.head = chain.head
 
     def _settle_reserve(self, *, spend: bool) -> None:
         try:

@@ -314,8 +314,8 @@ class AttestConfig:
         str | None,
         Text('a device such as "/dev/tpmrm0", or a TCTI string such as "swtpm:path=/run/tpm"', r"/.+|[a-z]+:.*"),
     ] = None
-    pcr: Annotated[int, Integer(0, 23)] = 23
-    """The register to extend. 23 is for applications, and any program with the TPM may reset it; others it may not."""
+    pcr: Annotated[int, Integer(8, 23)] = 23
+    """The register to extend. 23 and 16 any program with the TPM may reset; 8 to 15 last until the machine restarts."""
 
 
 @frozen(field_transformer=checked)

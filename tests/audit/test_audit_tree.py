@@ -180,7 +180,7 @@ def test_a_restart_goes_on_with_the_same_tree_and_reads_at_most_a_tile_again(wri
     monkeypatch.setattr(files, "parse", lambda line: read.append(line) or parse(line))
     log = written.log()
     assert len(read) <= TILE + 60  # with the last run, which recovery reads
-    (_, _), tree = log.grown
+    (_, _), tree = log.grown()
     assert (tree.size, tree.root()) == (len(before), transparency.root(before))
     log.close()
 
@@ -204,7 +204,7 @@ def test_a_file_that_does_not_fit_is_made_again_from_the_records(written, damage
         file.unlink()
         file.mkdir()
     log = written.log(signed=True)
-    assert log.grown[1].root() == transparency.root(lines)
+    assert log.grown()[1].root() == transparency.root(lines)
     if damage == "unreadable":
         written.append(log, {"event": "x"})
         log.checkpoint_due = True
@@ -324,16 +324,16 @@ def test_what_was_taken_back_is_not_in_the_tree(bench, events, durability, fails
     disk.fails = fails
     with pytest.raises(LogFailed):
         bench.append(log, *events(300))
-    assert log.grown[1].root() == transparency.root(records(bench))
+    assert log.grown()[1].root() == transparency.root(records(bench))
     disk.fails = None
     bench.append(log, *events(400))
     log.close()
     lines = records(bench)
-    assert log.grown[1].root() == transparency.root(lines)
+    assert log.grown()[1].root() == transparency.root(lines)
     assert Prover(bench.path).root(len(lines)) == transparency.root(lines)
     assert verify(bench.path, keys.public_path(bench.key)).ok
     again = bench.log()
-    assert again.grown[1].root() == transparency.root(lines)
+    assert again.grown()[1].root() == transparency.root(lines)
     again.close()
 
 
