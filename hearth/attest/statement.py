@@ -11,7 +11,6 @@ a name, see `NotAccepted`. The parser of TPM structures reads only what `TPM2_Qu
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import struct
 from typing import TYPE_CHECKING, Any, Final
@@ -113,7 +112,7 @@ def verify(answer: Mapping[str, Any], enrolment: Enrolment, nonce: str, now: flo
     statement = read.statement
     if statement["nonce"] != nonce:
         name = "replayed-nonce" if statement["nonce"] in enrolment.nonces else "other-nonce"
-        raise NotAccepted(name, f"the statement is for the nonce {str(statement['nonce'])[:128]!r}, not for {nonce!r}")
+        raise NotAccepted(name, f"the statement is for the nonce {statement['nonce'][:128]!r}, not for {nonce!r}")
     audit = statement["audit"]
     read.checkpoint.signer_among(public)
     if (audit["origin"], audit["size"], audit["root"]) != _named(read.checkpoint):
@@ -151,9 +150,12 @@ def statement_of(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the statement of an answer, of which nothing is verified. Raises NotAccepted."""
     try:
         statement = orjson.loads(base64.b64decode(str(answer["payload"]), validate=True))
-        if statement["format"] == FORMAT and {"nonce", "measured", "audit"} <= statement.keys():
+        measured, audit = statement["measured"], statement["audit"]
+        texts = [statement["nonce"], *measured.values(), audit["origin"], audit["root"]]
+        known = statement["format"] == FORMAT and type(audit["size"]) is int
+        if known and all(isinstance(each, str) for each in texts):
             return statement  # type: ignore[no-any-return]
-    except (KeyError, TypeError, AttributeError, binascii.Error, orjson.JSONDecodeError):
+    except (KeyError, TypeError, AttributeError, ValueError):
         pass
     raise NotAccepted("not-a-statement", f"the answer has no statement of the format {FORMAT}")
 
@@ -169,7 +171,8 @@ def _read(answer: Mapping[str, Any], public: keys.PublicKeys) -> _Answer:
     if answer.get("payloadType") != PAYLOAD_TYPE:
         raise NotAccepted("not-a-statement", f"the payload's type is {str(answer.get('payloadType'))[:80]!r}")
     signatures = answer.get("signatures")
-    known = [each for each in signatures if each.get("keyid") in public] if isinstance(signatures, list) else []
+    listed = signatures if isinstance(signatures, list) else []
+    known = [each for each in listed if isinstance(each, dict) and each.get("keyid") in public]
     if not known:
         raise NotAccepted("unknown-key", "the statement is signed by none of the enrolled keys")
     if not public.verify(known[0]["keyid"], signed_bytes(payload), str(known[0].get("sig"))):

@@ -1,8 +1,10 @@
 """A true statement is accepted, and each forgery refused by its name: by hearth, and by foreign code."""
 
 import base64
+import contextlib
 import json
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import jsonschema
 import pytest
 from attest import forge
 from attest.forge import EARLIER, FORGERIES, NONCE, NOW, answer, enrolment
+from hypothesis import given, settings, strategies as st
 
-from hearth.attest.statement import MOST_NONCES, Enrolment, enrolled, statement_of, verify
-from hearth.audit.notes import Checkpoint, NotAccepted
+from hearth.attest.statement import MOST_NONCES, Enrolment, Quote, enrolled, statement_of, verify
+from hearth.audit.notes import Checkpoint, NotAccepted, read_witness_request
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs" / "verify-attest.sh"
@@ -81,6 +84,55 @@ def test_a_file_of_another_kind_is_no_enrolment(content):
 def test_what_is_no_statement_is_refused(payload):
     with pytest.raises(NotAccepted, match="not-a-statement"):
         statement_of({"payload": payload})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3) | st.just("AAAA"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+def places(value, at=()):
+    """Every place in a JSON value."""
+    yield at
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, each in inner:
+        yield from places(each, (*at, name))
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_whatever_a_daemon_answers_is_accepted_or_refused_by_name(data):
+    made = answer()
+    statement = statement_of(made)
+    if data.draw(st.booleans()):
+        place = data.draw(st.sampled_from([place for place in places(statement) if place]))
+        made = forge.resigned(made, **forge.changed(statement, *place, to=data.draw(JSON)))
+        payload = base64.b64decode(made["payload"])
+        made["tpm"] = forge.quote(forge.OURS, payload, 23, forge.extended(bytes(32), [bytes(32)]))
+    else:
+        place = data.draw(st.sampled_from([place for place in places(made) if place]))
+        made = forge.changed(made, *place, to=data.draw(JSON))
+    with contextlib.suppress(NotAccepted):
+        verify(made, enrolment(), NONCE, NOW)
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=80).map(lambda tail: b"\xffTCG\x80\x18" + tail))
+def test_whatever_bytes_are_quoted_they_are_read_or_refused(data):
+    with contextlib.suppress(ValueError, struct.error):
+        Quote.parse(data)
+    made = answer()
+    with pytest.raises(NotAccepted):
+        verify({**made, "tpm": {**made["tpm"], "quote": forge.b64(data)}}, enrolment(), NONCE, NOW)
+
+
+@given(st.text(max_size=300) | st.text("\n\u2014 a1A=+/", max_size=200))
+def test_whatever_text_is_a_checkpoint_or_refused(text):
+    with contextlib.suppress(NotAccepted):
+        Checkpoint.parse(text)
+    with contextlib.suppress(NotAccepted):
+        read_witness_request(text)
 
 
 # --- the schema and the vectors ---------------------------------------------------------------------------------------
