@@ -42,13 +42,16 @@ $(RUNTIME): pyproject.toml $(LOCK)
 $(STAMP): $(RUNTIME)
 	$(PYTHON) packaging/lock.py $(SETS) > $(VENV)/requirements.txt
 	$(PIP) --require-hashes -r $(VENV)/requirements.txt
-	@if pkg-config --exists tss2-esys 2>/dev/null; then $(MAKE) --no-print-directory tpm; fi
+	@if $(BUILDS_TPM); then $(MAKE) --no-print-directory tpm; fi
 	touch $@
+
+BUILDS_TPM = pkg-config --exists tss2-esys 2>/dev/null && command -v gcc >/dev/null && \
+    test -e "$$($(PYTHON) -Ic 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
 
 # The one package without wheels: it is built here from its source, whose hash is locked too, in this environment. The
 # tests of a TPM are skipped where it is not installed.
 tpm: $(RUNTIME) ## The library for a TPM; it is built with libtss2-dev, pkg-config and a C compiler
-	@pkg-config --exists tss2-esys || { echo 'tpm2-pytss is built here: apt-get install libtss2-dev pkg-config gcc, then make tpm'; exit 1; }
+	@{ $(BUILDS_TPM); } || { echo 'tpm2-pytss is built here: apt-get install libtss2-dev pkg-config gcc python3-dev, then make tpm'; exit 1; }
 	$(PYTHON) packaging/lock.py build tpm-build > $(VENV)/requirements.txt
 	$(PIP) --require-hashes -r $(VENV)/requirements.txt
 	$(PYTHON) packaging/lock.py tpm > $(VENV)/requirements.txt

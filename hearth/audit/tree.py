@@ -344,44 +344,44 @@ def check_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], r
     """Check that `leaf`, a hash, is number `index` of the tree with this root (RFC 9162 §2.1.3.2). Raises NotProven."""
     if not 0 <= index < size:
         raise NotProven(f"there is no leaf {index} in a tree of {size}")
-    at, last, node = index, size - 1, leaf
-    for step in path:
-        if not last:
-            raise NotProven("the proof has more hashes than the tree has levels")
-        if at & 1 or at == last:
-            node = node_hash(step, node)
-            while not at & 1 and at:
-                at, last = at >> 1, last >> 1
-        else:
-            node = node_hash(node, step)
-        at, last = at >> 1, last >> 1
-    if last or node != root:
+    node = leaf
+    for step, is_left in _steps(index, size - 1, path):
+        node = node_hash(step, node) if is_left else node_hash(node, step)
+    if node != root:
         raise NotProven("the proof does not lead to the root: the record is not in this tree")
 
 
 def check_consistency(old: int, old_root: bytes, size: int, root: bytes, proof: Sequence[bytes]) -> None:
     """Check that a tree begins with an older one (RFC 9162 §2.1.4.2). Raises NotProven."""
     wrong = NotProven("the proof does not lead from the older root to the newer one")
-    if old > size or (old in (0, size) and proof) or (old == size and old_root != root):
-        raise wrong
     if old in (0, size):
-        return
-    steps = [old_root, *proof] if old & (old - 1) == 0 else [*proof]
-    if not steps:
-        raise wrong
-    at, last = old - 1, size - 1
-    while at & 1:
-        at, last = at >> 1, last >> 1
-    first = second = steps[0]
-    for step in steps[1:]:
-        if not last:
+        if proof or (old and old_root != root):
             raise wrong
-        if at & 1 or at == last:
-            first, second = node_hash(step, first), node_hash(step, second)
-            while not at & 1 and at:
-                at, last = at >> 1, last >> 1
-        else:
-            second = node_hash(second, step)
-        at, last = at >> 1, last >> 1
-    if last or first != old_root or second != root:
+        return
+    hashes = [old_root, *proof] if old.bit_count() == 1 else [*proof]
+    if old > size or not hashes:
         raise wrong
+    shared = (old ^ (old - 1)).bit_length() - 1  # levels on which the older tree is complete
+    first = second = hashes[0]
+    for step, is_left in _steps((old - 1) >> shared, (size - 1) >> shared, hashes[1:]):
+        first = node_hash(step, first) if is_left else first
+        second = node_hash(step, second) if is_left else node_hash(second, step)
+    if (first, second) != (old_root, root):
+        raise wrong
+
+
+def _steps(at: int, last: int, proof: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Yield the hashes of a proof from node `at` of a level to the root, each with True if it is the left half.
+
+    `last` is the last node of that level. Raises NotProven if the proof is longer or shorter than the way.
+    """
+    for step in proof:
+        if not last:
+            raise NotProven("the proof has more hashes than the tree has levels")
+        is_left = bool(at & 1) or at == last
+        while is_left and at and not at & 1:
+            at, last = at >> 1, last >> 1
+        yield step, is_left
+        at, last = at >> 1, last >> 1
+    if last:
+        raise NotProven("the proof has fewer hashes than the tree has levels")

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parents[2] / "docs" / "verify-attest.sh"
+
+
+@pytest.fixture
+def attested(hearthd: Callable[..., Hearthd], tmp_path: Path) -> Callable[..., Hearthd]:
+    """Makes daemons whose bytecode is the same at each start: in a checkout any process may write some meanwhile."""
+    env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "no-bytecode")}
+    return partial(hearthd, env=env)
 
 
 class Caller:
@@ -68,9 +76,12 @@ def foreign(directory: Path, answer: dict[str, Any], nonce: str, known: Enrolmen
     return done.returncode, done.stdout.split(":")[0]
 
 
+@pytest.mark.spec("design 18: attest.quote")
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl looks at the answer: apt-get install openssl")
-def test_without_a_tpm_the_audit_key_signs_and_openssl_accepts(hearthd: Callable[..., Hearthd], tmp_path: Path) -> None:
-    daemon = hearthd().start()
+def test_without_a_tpm_the_audit_key_signs_and_openssl_accepts(
+    attested: Callable[..., Hearthd], tmp_path: Path
+) -> None:
+    daemon = attested().start()
     caller, nonce = Caller(daemon), secrets.token_hex(32)
     known = caller.enrol()
     assert known.ak is None
@@ -86,8 +97,8 @@ def test_without_a_tpm_the_audit_key_signs_and_openssl_accepts(hearthd: Callable
     assert daemon.stop() == 0
 
 
-def test_questions_have_a_form_and_a_rate(hearthd: Callable[..., Hearthd]) -> None:
-    caller = Caller(hearthd().start())
+def test_questions_have_a_form_and_a_rate(attested: Callable[..., Hearthd]) -> None:
+    caller = Caller(attested().start())
     for nonce in ("", "0f" * 15, "0F" * 16, "0f" * 65, "x" * 32):
         params = {"session_id": caller.session, "nonce": nonce}
         assert caller.peer.refusal("attest.quote", params)["code"] == -32602
@@ -102,8 +113,8 @@ def test_questions_have_a_form_and_a_rate(hearthd: Callable[..., Hearthd]) -> No
 POLICY = '[[policy]]\nname = "all"\nmatch = {{ any = true }}\nmax_risk = {}\n'
 
 
-def test_a_policy_that_is_reloaded_is_in_the_next_statement(hearthd: Callable[..., Hearthd]) -> None:
-    daemon = hearthd(POLICY.format(2) + 'rights = ["admin"]\n').start()
+def test_a_policy_that_is_reloaded_is_in_the_next_statement(attested: Callable[..., Hearthd]) -> None:
+    daemon = attested(POLICY.format(2) + 'rights = ["admin"]\n').start()
     caller = Caller(daemon)
     known = caller.enrol()
     before = statement_of(caller.quote("0f" * 16))["measured"]
@@ -114,8 +125,8 @@ def test_a_policy_that_is_reloaded_is_in_the_next_statement(hearthd: Callable[..
     assert caller.refusal(known) == "changed-policy"
 
 
-def test_other_settings_and_limits_are_refused_by_name(hearthd: Callable[..., Hearthd], tmp_path: Path) -> None:
-    daemon = hearthd().start()
+def test_other_settings_and_limits_are_refused_by_name(attested: Callable[..., Hearthd], tmp_path: Path) -> None:
+    daemon = attested().start()
     known = Caller(daemon).enrol()
     config = daemon.config.read_text()
     for change, name in (
@@ -136,8 +147,8 @@ def test_other_settings_and_limits_are_refused_by_name(hearthd: Callable[..., He
 
 
 @pytest.mark.parametrize("more", [0, 400])
-def test_a_log_that_was_put_back_is_refused(hearthd: Callable[..., Hearthd], tmp_path: Path, more: int) -> None:
-    daemon = hearthd().start()
+def test_a_log_that_was_put_back_is_refused(attested: Callable[..., Hearthd], tmp_path: Path, more: int) -> None:
+    daemon = attested().start()
     known = Caller(daemon).enrol()
     assert daemon.stop() == 0
     names = [path for path in daemon.audit.parent.glob(f"{daemon.audit.name}*") if path.is_file()]
@@ -171,10 +182,11 @@ def config_for(tpm: SoftwareTpm) -> str:
 
 
 @needs_tpm
+@pytest.mark.spec("design 18: the TPM")
 def test_a_quote_of_a_tpm_is_accepted_and_forgeries_are_refused(
-    hearthd: Callable[..., Hearthd], tpm: SoftwareTpm, tmp_path: Path
+    attested: Callable[..., Hearthd], tpm: SoftwareTpm, tmp_path: Path
 ) -> None:
-    daemon = hearthd(config_for(tpm)).start()
+    daemon = attested(config_for(tpm)).start()
     assert "in force" in daemon.said
     caller, nonce = Caller(daemon), secrets.token_hex(32)
     known = caller.verify(caller.enrol())
@@ -184,7 +196,7 @@ def test_a_quote_of_a_tpm_is_accepted_and_forgeries_are_refused(
     assert foreign(tmp_path, {**answer, "payload": other["payload"]}, nonce, known) == (1, "bad-signature")
     with software_tpm() as another:
         (tmp_path / "second").mkdir()
-        second = hearthd(config_for(another), directory=tmp_path / "second")
+        second = attested(config_for(another), directory=tmp_path / "second")
         stranger = Caller(second.start())
         strange = stranger.enrol()
         # The same log's key, and another TPM: a copy of the disk in another machine.
@@ -199,9 +211,9 @@ def test_a_quote_of_a_tpm_is_accepted_and_forgeries_are_refused(
 
 @needs_tpm
 def test_the_attestation_key_outlives_the_daemon_and_the_machine_and_not_the_owner(
-    hearthd: Callable[..., Hearthd], tpm: SoftwareTpm
+    attested: Callable[..., Hearthd], tpm: SoftwareTpm
 ) -> None:
-    daemon = hearthd(config_for(tpm)).start()
+    daemon = attested(config_for(tpm)).start()
     known = Caller(daemon).enrol()
     assert daemon.stop() == 0
     daemon.start()
@@ -220,8 +232,8 @@ def test_the_attestation_key_outlives_the_daemon_and_the_machine_and_not_the_own
 
 
 @needs_tpm
-def test_each_change_extends_the_register_once(hearthd: Callable[..., Hearthd], tpm: SoftwareTpm) -> None:
-    daemon = hearthd(POLICY.format(2) + 'rights = ["admin"]\n' + config_for(tpm)).start()
+def test_each_change_extends_the_register_once(attested: Callable[..., Hearthd], tpm: SoftwareTpm) -> None:
+    daemon = attested(POLICY.format(2) + 'rights = ["admin"]\n' + config_for(tpm)).start()
     caller = Caller(daemon)
     known = caller.enrol()
     daemon.config.write_text(daemon.config.read_text().replace("max_risk = 2", "max_risk = 1"))
@@ -235,9 +247,9 @@ def test_each_change_extends_the_register_once(hearthd: Callable[..., Hearthd], 
 @needs_tpm
 @pytest.mark.parametrize("when", ["before", "while", "reset"])
 def test_a_register_that_other_software_has_changed_is_refused(
-    hearthd: Callable[..., Hearthd], tpm: SoftwareTpm, when: str
+    attested: Callable[..., Hearthd], tpm: SoftwareTpm, when: str
 ) -> None:
-    daemon = hearthd(config_for(tpm)).start()
+    daemon = attested(config_for(tpm)).start()
     caller = Caller(daemon)
     known = caller.enrol()
     if when == "before":
@@ -255,9 +267,9 @@ def test_a_register_that_other_software_has_changed_is_refused(
 
 @needs_tpm
 def test_without_the_list_of_extensions_the_register_is_refused(
-    hearthd: Callable[..., Hearthd], tpm: SoftwareTpm
+    attested: Callable[..., Hearthd], tpm: SoftwareTpm
 ) -> None:
-    daemon = hearthd(config_for(tpm)).start()
+    daemon = attested(config_for(tpm)).start()
     known = Caller(daemon).enrol()
     daemon.kill()
     Path(f"{daemon.audit}.attest").write_text("{}")
@@ -267,9 +279,9 @@ def test_without_the_list_of_extensions_the_register_is_refused(
 
 @needs_tpm
 def test_a_tpm_that_has_gone_is_an_error_of_the_device_and_nothing_else_stops(
-    hearthd: Callable[..., Hearthd], tpm: SoftwareTpm
+    attested: Callable[..., Hearthd], tpm: SoftwareTpm
 ) -> None:
-    daemon = hearthd(config_for(tpm)).start()
+    daemon = attested(config_for(tpm)).start()
     caller = Caller(daemon)
     caller.enrol()
     tpm.stop()
@@ -287,9 +299,9 @@ def test_a_tpm_that_has_gone_is_an_error_of_the_device_and_nothing_else_stops(
     ],
 )
 def test_a_tpm_that_cannot_be_used_keeps_the_daemon_from_starting(
-    hearthd: Callable[..., Hearthd], config: str, reason: str
+    attested: Callable[..., Hearthd], config: str, reason: str
 ) -> None:
-    daemon = hearthd(f"[attest]\n{config}\n")
+    daemon = attested(f"[attest]\n{config}\n")
     with pytest.raises(AssertionError, match="did not start"):
         daemon.start()
     assert daemon.process is not None
