@@ -270,7 +270,7 @@ class _ChainCheck:
             reason = self._checkpoint(record)
         if reason is not None:
             return reason
-        if event in _OF_THE_DISK:
+        if isinstance(event, str) and event in _OF_THE_DISK:
             self._note(record)
         if self.tree is None:
             self.tree = Tree(record["seq"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings as limits, strategies as st
 
 from hearth.audit import keys
-from hearth.audit.record import Chain
+from hearth.audit.record import GENESIS, Chain, encode
 from hearth.audit.verify import Report, head, tail, verify
 from hearth.errors import ConfigError
 
@@ -533,3 +533,9 @@ def test_the_reason_is_one_short_printable_line_whatever_a_record_holds(bench, m
     assert bad.line == 2
     assert bad.reason.isprintable()
     assert len(bad.reason) < 500
+
+
+def test_an_event_that_is_no_text_is_a_record_like_any_other(bench):
+    line = encode(1, "2026-04-19T22:48:01.234Z", {"event": "x"}, GENESIS).replace(b'"x"', b'{"x":[]}')
+    bench.path.write_bytes(line + b"\n")
+    assert verify(bench.path).ok
