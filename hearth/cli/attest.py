@@ -55,7 +55,7 @@ async def show(options: Options, nonce: str | None) -> None:
 async def enroll(options: Options, file: Path, days: int, *, renew: bool) -> None:
     """Note in FILE the keys and measurements of the daemon, as they are now.
 
-    Whoever answers now is trusted from now on: compare the printed key, by another way, with that of the machine.
+    The daemon that answers now is trusted from now on: compare the printed key, by another way, with the machine's.
     """
     if not renew:
         _require_new(file)
