@@ -18,7 +18,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast style lint bench bench-ask bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb test-debian test-arm64 sbom site links docs picture clean
+.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers tpm check fast style lint bench bench-ask bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb test-debian test-arm64 sbom site links docs picture clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -42,7 +42,20 @@ $(RUNTIME): pyproject.toml $(LOCK)
 $(STAMP): $(RUNTIME)
 	$(PYTHON) packaging/lock.py $(SETS) > $(VENV)/requirements.txt
 	$(PIP) --require-hashes -r $(VENV)/requirements.txt
+	@if $(BUILDS_TPM); then $(MAKE) --no-print-directory tpm; fi
 	touch $@
+
+BUILDS_TPM = pkg-config --exists tss2-esys 2>/dev/null && command -v gcc >/dev/null && \
+    test -e "$$($(PYTHON) -Ic 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
+
+# The one package without wheels: it is built here from its source, whose hash is locked too, in this environment. The
+# tests of a TPM are skipped where it is not installed.
+tpm: $(RUNTIME) ## The library for a TPM; it is built with libtss2-dev, pkg-config and a C compiler
+	@{ $(BUILDS_TPM); } || { echo 'tpm2-pytss is built here: apt-get install libtss2-dev pkg-config gcc python3-dev, then make tpm'; exit 1; }
+	$(PYTHON) packaging/lock.py build tpm-build > $(VENV)/requirements.txt
+	$(PIP) --require-hashes -r $(VENV)/requirements.txt
+	$(PYTHON) packaging/lock.py tpm > $(VENV)/requirements.txt
+	$(PIP) --require-hashes --no-build-isolation --no-binary tpm2-pytss -r $(VENV)/requirements.txt
 
 $(TOOLS): $(STAMP)
 	$(PYTHON) packaging/lock.py $(SETS) dev > $(VENV)/requirements.txt

@@ -81,6 +81,8 @@ class CardSources:
     measured: Callable[[], Measured | None] = field(default=lambda: None)
     jobs: Collection[str] = ()
     """Names of the capabilities that may be delegated over HCP."""
+    signer: Callable[[], keys.Signer | None] = field(default=lambda: None)
+    """Returns the audit log's key, once it is loaded: it signs the card."""
 
 
 @frozen
@@ -141,10 +143,17 @@ class PublishedCard:
         """
         sources = self._sources
         place = choose_place(sources.card, sources.http, listeners, mcp=serves_mcp, tokens=sources.tokens)
-        made_for = (place, self._steady(), self._audit_key())
+        signer = sources.signer()
+        made_for = (place, self._steady(), self._audit_key(), None if signer is None else signer.key_id)
         if made_for != self._made_for:
             self._made_for = made_for
-            self._card = self._renewed(place, made_for[1], made_for[2])
+            card = self._renewed(place, made_for[1], made_for[2])
+            # An operator who gives a DID of their own signs the card in their own way.
+            if signer is not None and card is not None and not {"did", "proof"} & sources.card.metadata.keys():
+                from hearth.agentcard.signature import signed  # not before the daemon is ready
+
+                card = signed(card, signer)
+            self._card = card
         return self._card
 
     def _renewed(

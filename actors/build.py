@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import grp
 import os
+import platform
 import pwd
 import time
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from attrs import asdict, evolve
 
 from hearth._util.text import suggest
 from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
+from hearth.actors.attestation import Attestation
 from hearth.actors.bus.halt import Latch
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.journal import Journal
@@ -38,7 +40,7 @@ from hearth.errors import ConfigError
 from hearth.hcp import is_installed, require
 from hearth.hcp.capability import CapabilitySet
 from hearth.policy.paths import PathGuard
-from hearth.policy.rules import ApprovalRule, JobRules, Match, PolicyEntry, token_digests
+from hearth.policy.rules import ApprovalRule, JobRules, Match, PolicyEntry, in_force, token_digests
 from hearth.tools import ToolRegistry
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from hearth.drivers.base import Driver, Style
     from hearth.drivers.linux.sensors import KernelSensors
     from hearth.drivers.programs import LauncherClient
+    from hearth.tools import Tool
 
 
 def build_parts(
@@ -95,6 +98,7 @@ def build_parts(
         tools = [evolve(tool, logged=()) for tool in tools]
     registry = ToolRegistry(tools)
     policy = policy_entries(config) or default_policy
+    in_force_policy = in_force(policy)
     meter = _meter(config, board, journal)
     hcp = _job_settings(config.hcp)
     offered = _capabilities(hcp, registry)
@@ -109,13 +113,17 @@ def build_parts(
             audit_key=audit.key,
             measured=meter.measured,
             jobs=offered,
+            signer=lambda: journal.loaded_key,
         ),
     )
+    files = [path for path in (config_file, profile) if path is not None]
+    measured = partial(_fixed_measurements, config, tools, files)
+    attest = config.attest
     return RuntimeParts(
         board=board,
         drivers=drivers,
         registry=registry,
-        policy=policy,
+        policy=in_force_policy,
         paths=PathGuard(config.files.read, config.files.write),
         journal=journal,
         audit_head=lambda: journal.head,
@@ -129,12 +137,30 @@ def build_parts(
         clock=clock,
         agent_card=cards.card,
         open_card=cards.open,
+        attestation=Attestation(journal, in_force_policy, measured, clock, attest.tpm, attest.pcr),
         energy=meter,
         ask=config.ask,
         hcp=hcp,
         capabilities=offered,
         hcp_directory=Path(f"{real(audit.path)}.hcp"),
     )
+
+
+def _fixed_measurements(config: Config, tools: Sequence[Tool], files: Sequence[Path]) -> dict[str, str]:
+    """Return the hashes of what the operator has configured and of what follows from it. Blocking."""
+    # Imported here, as everything for statements: a start need not wait for it.
+    from hearth.attest.measure import manifest, sha256_of, sha256_of_bytes
+
+    mine = [(str(path), path) for path in files]
+    for path in config.hcp.capability_paths:
+        mine += [(str(file), file) for file in (path.glob("*") if path.is_dir() else (path,)) if file.is_file()]
+    return {
+        "python": platform.python_version(),
+        "configuration": sha256_of_bytes(config.to_toml().encode()),
+        "files": sha256_of_bytes(manifest(mine)),
+        "tools": sha256_of([tool.to_wire() for tool in tools]),
+        "limits": sha256_of(asdict(config.limits)),
+    }
 
 
 def _launcher(config: Config, audit: AuditSettings, files: Sequence[Path]) -> LauncherClient:

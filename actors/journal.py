@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from hearth.audit.record import Head
     from hearth.audit.recovery import Recovery
+    from hearth.audit.tree import Tree
     from hearth.audit.writer import Disk
 
 RETRY_S: Final = 1.0
@@ -142,7 +143,8 @@ class Journal:
         """The warning that was last written to the operator's log."""
         self._key_problem: str | None = None
         self._key_retry_at = 0
-        self._key_loading = False
+        # Set when the key that is being loaded is there, or cannot be.
+        self._key_loading: trio.Event | None = None
         self._running: trio.Event | None = None
         self._stopping = self._closed = self._hung = False
 
@@ -257,7 +259,7 @@ class Journal:
     @property
     def warning(self) -> str | None:
         """A problem although records are written: no rotation, unsigned checkpoints, a log file that was removed."""
-        return self._log.warning or self._key_problem or self._log.reserve.problem
+        return self._log.warning or self._key_problem or self._log.reserve.problem or self._log.tree_file.problem
 
     @property
     def lag(self) -> int:
@@ -268,6 +270,25 @@ class Journal:
     def head(self) -> Head:
         """Seq and hash of the last record written; (0, 64 zeros) for a new log."""
         return self._log.head
+
+    @property
+    def loaded_key(self) -> keys.Signer | None:
+        """The daemon's key, if it is loaded."""
+        return self._log.signer
+
+    async def signer(self) -> keys.Signer:
+        """Return the daemon's key, made or read if it is not loaded yet. Raises AuditUnavailable."""
+        if self._key_loading is not None:
+            await self._key_loading.wait()
+        elif self._log.signer is None:
+            await self._load_key()
+        if self._log.signer is None:
+            raise AuditUnavailable(self._key_problem, data={"reason": self._key_problem, "effect": "none"})
+        return self._log.signer
+
+    def grown(self) -> tuple[Head, Tree]:
+        """Return the head, and the tree of the records that ends with it. Blocking: it may wait for a disk."""
+        return self._log.grown()
 
     # --- the actor
 
@@ -345,7 +366,7 @@ class Journal:
                         raise bug
                     if self._wants_key():
                         # Set here and not in the task, which may start only after the next turn of this loop.
-                        self._key_loading = True
+                        self._key_loading = trio.Event()
                         nursery.start_soon(self._load_key)
                 # What was posted before the stop is still committed: tasks wait for these receipts.
                 await self._commit(self._mailbox.drain())
@@ -526,13 +547,14 @@ class Journal:
     def _wants_key(self) -> bool:
         """Return True if a checkpoint waits for the key; after a failure, not before the next checkpoint is due."""
         log = self._log
-        if not log.checkpoint_due or log.signer is not None or self._key_loading:
+        if not log.checkpoint_due or log.signer is not None or self._key_loading is not None:
             return False
         return log.head[0] >= self._key_retry_at
 
     async def _load_key(self) -> None:
         """Read or make the key, and import its library, in a thread; then have the checkpoint written."""
-        self._key_loading = True
+        loading = trio.Event() if self._key_loading is None else self._key_loading
+        self._key_loading = loading
         try:
             self._log.signer = await _in_time(partial(keys.load_or_create, self._settings.key))
             self._key_problem = None
@@ -540,7 +562,8 @@ class Journal:
             self._key_problem = f"audit checkpoints are not signed: {str(error) or _SILENT}"
             self._key_retry_at = self._log.head[0] + self._settings.checkpoint_every
         finally:
-            self._key_loading = False
+            self._key_loading = None
+            loading.set()
         self._wake()
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.agentcard import EnergyMeter
+    from hearth.actors.attestation import Attestation
     from hearth.actors.journal import Journal
     from hearth.actors.messages import JobServer
     from hearth.audit.record import Head
@@ -158,6 +159,8 @@ class RuntimeParts:
     """Returns the agent card of a machine that listens at these addresses, or None."""
     open_card: Callable[[float], list[str]] = lambda _now: []
     """Reads the card's file, at this time in epoch seconds; returns notes for a person."""
+    attestation: Attestation | None = None
+    """Answers attest.quote and attest.key; None: this runtime does not attest itself."""
     energy: EnergyMeter | None = None
     """Measures the energy of a call, if that is possible."""
     ask: AskConfig = field(factory=AskConfig)
@@ -313,6 +316,7 @@ class Runtime:
             forget=self._forget,
             cancel_any=self._cancel_any,
             reload=self._reload,
+            attestation=parts.attestation,
             # The list of tools has the names of chips that were found, and the kernel has given these.
             tainted_by="tool.list" if parts.board.profile.discover else None,
         )
@@ -475,6 +479,8 @@ class Runtime:
         flags = ["CAP_STREAMING_TASK_EVENTS"]
         if any(bus.driver.width == 1 for bus in self.buses.values()):
             flags.append("CAP_LEASE")
+        if self.parts.attestation is not None:
+            flags.append("CAP_ATTEST")
         return flags
 
     def health(self) -> Mapping[str, Any]:

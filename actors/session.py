@@ -75,6 +75,8 @@ from hearth.policy.memory import FEED_BYTES, SESSION_BYTES, text_bytes
 from hearth.policy.rules import PrincipalRates, RateLimits
 from hearth.protocol.methods import (
     SUPPORTED,
+    AttestParams,
+    AttestQuote,
     EventsSubscribe,
     EventsUnsubscribe,
     HaltNow,
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.admission import Checks
     from hearth.actors.approval.plans import Plans
+    from hearth.actors.attestation import Attestation
     from hearth.actors.bus.halt import Halt
     from hearth.actors.catalogue import ToolCatalogue
     from hearth.actors.events import EventLog, History
@@ -145,6 +148,8 @@ class SessionServices:
     """Cancels a task of whatever session, for this one. Raises TaskNotFound."""
     reload: Callable[[], Awaitable[dict[str, Any]]]
     """Reads policy and certificates again; returns the answer to policy.reload. Raises RpcError."""
+    attestation: Attestation | None = None
+    """Answers attest.quote and attest.key, if the runtime attests itself."""
     tainted_by: str | None = None
     """What taints a conversation from its beginning: the names that the kernel has given to what the board has."""
     rates: PrincipalRates = field(factory=PrincipalRates)
@@ -442,6 +447,8 @@ class Session:
             self._plan_requests.handle(request, params, verdicts)
         elif isinstance(params, ObserveParams):
             self._observe(request, params)
+        elif isinstance(params, AttestParams):
+            self.wait_beside(request, partial(self._attest, request, params))
         elif isinstance(params, PolicyReload):
             assert self._nursery is not None
             self._grant.require("admin")
@@ -526,6 +533,17 @@ class Session:
         grant = self._grant
         you = {"principal": self.principal, "policy": grant.policy, "rights": sorted(grant.rights)}
         self._observing.handle(request, params, you)
+
+    async def _attest(self, request: Request, params: AttestParams) -> Callable[[], None]:
+        """Make the answer to attest.quote or attest.key. Raises RpcError."""
+        attestation = self._services.attestation
+        if attestation is None:
+            raise PermissionDenied("Permission denied: this runtime does not attest itself")
+        if isinstance(params, AttestQuote):
+            answer = await attestation.quote(params, self.session_id, self.principal)
+        else:
+            answer = await attestation.key()
+        return partial(request.result, answer)
 
     def overview(self) -> dict[str, Any]:
         """Return the session as observers see it."""

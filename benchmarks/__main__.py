@@ -14,6 +14,7 @@ from attrs import evolve
 
 from benchmarks import report
 from benchmarks.approval import APPROVALS
+from benchmarks.attest import ATTESTED
 from benchmarks.can import CAN
 from benchmarks.client import CLIENT
 from benchmarks.embedded import EMBEDDED
@@ -61,7 +62,7 @@ QUICK = Effort(rounds=2, seconds=0.2, many=100, idle=200, starts=3)
 
 _ALL: list[Measure] = [
     *RATES, *CLIENT, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS,
-    *GUARDING, *EMBEDDED, *HALTS, *APPROVALS, *LOOPS, *CAN, *TURNS,
+    *GUARDING, *EMBEDDED, *HALTS, *APPROVALS, *ATTESTED, *LOOPS, *CAN, *TURNS,
 ]  # fmt: skip
 PROFILED = [rate for rate in [*RATES, *CLIENT, *FANOUT] if isinstance(rate, Rate) and rate.floor is None]
 MEASURES = {measure.name: measure for measure in _ALL}

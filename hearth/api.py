@@ -486,6 +486,18 @@ class Session(Protocol):
         """Return up to `limit` (1 to 500) audit records from number `from_seq` on, or the newest (observe.audit)."""
         ...
 
+    async def attest_quote(self, nonce: str, *, since: int | None = None) -> Mapping[str, Any]:
+        """Return a signed statement of what the daemon runs with (attest.quote); `hearth.attest` verifies it.
+
+        `nonce` is 16 to 64 random bytes in hex, made for this call. With `since`, the size of an earlier checkpoint,
+        the answer proves that the log still begins with those records.
+        """
+        ...
+
+    async def attest_key(self) -> Mapping[str, Any]:
+        """Return the public keys that statements are verified with (attest.key)."""
+        ...
+
     async def close(self) -> int:
         """Close the session; return the number of its tasks that have not ended yet."""
         ...

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 EXTRAS = ("hcp", "mcp")
-"""All but drawing: Pillow is Debian's own (Suggests), and is found where it is installed."""
+"""All but drawing and the TPM: Pillow and tpm2-pytss are Debian's own (Suggests), and are found where installed."""
 HOME = Path("usr/lib/hearth")
 MAINTAINER = "The hearth maintainers <hearth@hearth.invalid>"
 SCRIPTS = {"hearth": "hearth.cli.main", "hearthd": "hearth.actors.daemon"}

@@ -140,6 +140,8 @@ class Daemon:
                     accepting.start_soon(listener.accept_all, connections, limiter, handler)
                 self._announce(path, runtime.listeners[1:])
                 accepting.start_soon(self._warm_up)
+                if self._parts.attestation is not None:
+                    accepting.start_soon(self._parts.attestation.run)
                 accepting.start_soon(self._remind, listeners)
                 while (asked := await self.signals.next()) is RELOAD:
                     await self._reload_by_signal()
@@ -401,6 +403,8 @@ def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler
             notifier=notifier,
         )
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
+        if parts.attestation is not None:
+            parts.attestation.open()
         # Addresses are bound and devices known: from here on nothing is opened that the plan does not name.
         own = places_of(parts, path if bound is not None else None, file)
         daemon.confined(confine_daemon(config, parts, own, made, no_sandbox=no_sandbox, notifier=notifier.fileno()))
@@ -420,6 +424,8 @@ def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler
         listening.close()
         if parts is not None and parts.launcher is not None:
             parts.launcher.close()
+        if parts is not None and parts.attestation is not None:
+            parts.attestation.close()
         notifier.close()
         if bound is not None:
             unix.remove(path, bound)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _TYPES: Final[dict[str, dict[str, Any]]] = {
     "": {},
     "string": {"type": "string"},
+    "string, 16 to 64 bytes in hex": {"type": "string", "pattern": r"^(?:[0-9a-f]{2}){16,64}$"},
     "string, a semantic version": {"type": "string", "maxLength": 256, "pattern": r"^\d+\.\d+\.\d+"},
     "string, of any length": {"type": "string"},
     "string; another value counts as none": {},

@@ -232,7 +232,7 @@ def make_plan(
     signals = "proc.signal" in tools and bool(config.tools.signal)
     tcp = {**dict(_tcp_ports(profile)), **dict(_model_port(config))}
     reason = ", ".join(dict.fromkeys(tcp.values()))
-    connect = "[sandbox] network" if config.sandbox.network else names_from_daemons()
+    connect = "[sandbox] network" if config.sandbox.network else _tpm_socket(config) or names_from_daemons()
     return SandboxPlan(
         grants=tuple(grants),
         network="[sandbox] network" if config.sandbox.network else None,
@@ -303,6 +303,12 @@ def _configured(config: Config, tools: Collection[str]) -> Iterator[PathGrant]:
         yield PathGrant(path, "read", "[sandbox] read", asked=True)
     for path in config.sandbox.write:
         yield PathGrant(path, "write", "[sandbox] write", asked=True)
+
+
+def _tpm_socket(config: Config) -> str | None:
+    """Return the reason for sockets of a TPM that is no device: its library connects anew for each command."""
+    tpm = config.attest.tpm
+    return None if tpm is None or tpm.startswith(("/", "device:")) else "[attest] tpm, which is no device"
 
 
 def _families(

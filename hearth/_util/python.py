@@ -11,8 +11,10 @@ own directories alone. See decision 0103.
 
 from __future__ import annotations
 
+import os
 import site
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +32,11 @@ def vendor_entry_points(group: str) -> dict[str, EntryPoint]:
 def package_of(point: EntryPoint) -> str:
     """Return the package of an entry point, as a message names it."""
     return f"the package {point.dist.name!r}" if point.dist is not None else f"the entry point {point.name!r}"
+
+
+def interpreter_file() -> Path:
+    """Return the file of the interpreter that runs this process, links followed."""
+    return Path(os.path.realpath(sys.executable))
 
 
 def python_module(module: str, *arguments: str) -> list[str]:

@@ -171,6 +171,8 @@ class Session(WithNamespaces, Face[ClientSession]):
     reset_halt = _awaited(api.Session.reset_halt)
     observe_state = _awaited(api.Session.observe_state)
     observe_audit = _awaited(api.Session.observe_audit)
+    attest_quote = _awaited(api.Session.attest_quote)
+    attest_key = _awaited(api.Session.attest_key)
     prepare = _awaited(api.Session.prepare)
     execute = _making(api.Session.execute, Task)
     plans = _awaited(api.Session.plans)

@@ -18,14 +18,16 @@ import orjson
 from hearth.audit.record import Record, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from contextlib import ExitStack
+    from typing import IO
 
     from hearth.audit.record import Head
 
 CHUNK = 256 * 1024
 
 _ROTATED = re.compile(r"\.([0-9]{12,})\Z")
-_ASIDE = re.compile(r"\.(?:(?:torn|found)-[^/]+|next|reserve|key|key\.[0-9]+\.new|pub|outputs|hcp)\Z")
+_ASIDE = re.compile(r"\.(?:(?:torn|found)-[^/]+|next|reserve|key|key\.[0-9]+\.new|pub|outputs|hcp|tree|attest)\Z")
 _FIRST_SEQ = re.compile(rb'\{"seq":([0-9]{1,18}),')
 
 
@@ -125,3 +127,60 @@ def parse(line: bytes) -> Record | None:
 def head_of(line: bytes, record: Record) -> Head:
     """Return the head of a log whose last line is this one."""
     return (record["seq"], digest(line[:-1]))
+
+
+def newest_records(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, Record]]:
+    """Yield the whole records of the log at `path` with their lines, newest first. Raises OSError."""
+    base = real(path)
+    older = rotated_files(base)[::-1]
+    if not older or base.exists():
+        older.insert(0, base)
+    for file in older:
+        with file.open("rb") as opened:
+            fd = opened.fileno()
+            for _, line in backward(fd, os.fstat(fd).st_size):
+                record = parse(line)
+                if record is not None:
+                    yield line, record
+
+
+def open_files(stack: ExitStack, path: str | os.PathLike[str]) -> list[tuple[int, IO[bytes]]]:
+    """Open the files of the log at `path` until `stack` ends; return each with its first record's number, oldest first.
+
+    A file without a record is left out. Raises OSError.
+    """
+    base = real(path)
+    # The current file first: if it is rotated in between, the open file is still the newest one.
+    current = [stack.enter_context(base.open("rb"))] if base.exists() else []
+    ends = {os.fstat(file.fileno()).st_ino for file in current}
+    older = [file for file in rotated_files(base) if file.stat().st_ino not in ends]
+    files = [*(stack.enter_context(file.open("rb")) for file in older), *current]
+    begins = [(first_seq(file.fileno()), file) for file in files]
+    return [(seq, file) for seq, file in begins if seq is not None]
+
+
+def records_from(files: Sequence[tuple[int, IO[bytes]]], seq: int) -> Iterator[tuple[bytes, Record]]:
+    """Yield the whole records of the log with these files, as `open_files` returns them, from number `seq` on."""
+    for place, (_, file) in enumerate(files):
+        if place + 1 == len(files) or files[place + 1][0] > seq:
+            yield from _forward(file, seq)
+
+
+def _forward(file: IO[bytes], seq: int) -> Iterator[tuple[bytes, Record]]:
+    """Yield the whole records of a file from number `seq` on; lines begin with their number, so it is halved."""
+    fd = file.fileno()
+    low, high = 0, os.fstat(fd).st_size
+    while high - low > CHUNK:
+        middle = (low + high) // 2
+        block = os.pread(fd, CHUNK, middle)
+        start = block.find(b"\n") + 1
+        found = first_seq(fd, middle + start) if start else None
+        if found is None or found > seq:
+            high = middle
+        else:
+            low = middle + start
+    file.seek(low)
+    for line in file:
+        record = parse(line)
+        if record is not None and record["seq"] >= seq:
+            yield line, record

@@ -12,14 +12,17 @@ import fcntl
 import os
 import stat
 from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import Attribute, define, field, frozen
 
 from hearth.audit import keys
 from hearth.audit.files import real, rotated_files, rotated_name
+from hearth.audit.notes import Checkpoint
 from hearth.audit.record import GENESIS, Head, Record, timestamp
 from hearth.audit.recovery import Recovery, recover
+from hearth.audit.tree import Tree, TreeFile
 from hearth.audit.writer import Disk, LogFailed, Writer, sync_directory, sync_names
 from hearth.errors import ConfigError
 
@@ -93,9 +96,12 @@ class AuditLog:
         self.checkpoint_due = False
         self.warning: str | None = None
         self.head: Head = (0, GENESIS)
+        self._lock = Lock()
+        """Held during `append`, so that another thread can ask for the tree (`grown`)."""
         self._sync = settings.durability == "fsync"
         disk = disk or Disk()
         self._writer = Writer(self.path, sync=self._sync, disk=disk)
+        self.tree_file = TreeFile(self.path)
         self.reserve = Reserve(self.path.with_name(self.path.name + ".reserve"), settings.reserve_bytes, disk)
         self._signed_at = 0
         self._opening: Record | None = None
@@ -129,6 +135,7 @@ class AuditLog:
             found = recover(self.path, fd, now)
             if self._sync:
                 self._settle(fd, existed)
+            self._writer.tree = self.tree_file.open(found.head[0])
         except BaseException:
             os.close(fd)
             raise
@@ -203,6 +210,15 @@ class AuditLog:
         `now`. `spend` frees the reserve for these records; later ones are refused until it is refilled. Raises
         LogFailed; the records after the first `written` are then not in the log, and may be given again.
         """
+        with self._lock:
+            self._append(records, now, spend=spend)
+
+    def grown(self) -> tuple[Head, Tree]:
+        """Return the head, and a copy of the tree that ends with it. Any thread may call it; waits for an append."""
+        with self._lock:
+            return self._writer.chain.head, self._writer.tree.copy()
+
+    def _append(self, records: Sequence[Stamped], now: float, *, spend: bool) -> None:
         writer = self._writer
         chain, every = writer.chain, self._settings.checkpoint_every
         at = records[-1][0] if records else now
@@ -232,6 +248,7 @@ class AuditLog:
         except LogFailed as failed:
             if self._signed_at > chain.seq:
                 self.checkpoint_due = True  # the checkpoint was taken back
+            self.tree_file.truncate(writer.tree.size)
             failed.written = writer.kept
             raise
         except BaseException:
@@ -265,17 +282,19 @@ class AuditLog:
         """Sign the head, if there is a key to sign with."""
         if self.signer is None:
             return
-        chain = self._writer.chain
+        chain, tree = self._writer.chain, self._writer.tree
         seq, head = chain.head
         record = {
             "event": "audit.checkpoint",
             "head": {"seq": seq, "hash": head},
             "key": self.signer.key_id,
             "sig": self.signer.sign(keys.checkpoint_message(seq, head, timestamp(at))),
+            "note": Checkpoint.of(tree.origin, tree.size, tree.root()).signed(self.signer),
         }
         self._writer.write([chain.seal(record, at)], ours=True)
         self._signed_at = chain.seq
         self.checkpoint_due = False
+        self.tree_file.flush(tree)
 
     # --- rotation, and a file that another program has touched --------------------------------------------------------
 

@@ -19,8 +19,20 @@ import orjson
 from attrs import define, field, frozen
 
 from hearth.audit import keys
-from hearth.audit.files import CHUNK, backward, first_seq, head_of, is_aside, parse, real, rotated_files, rotated_seq
+from hearth.audit.files import (
+    first_seq,
+    head_of,
+    is_aside,
+    newest_records,
+    open_files,
+    real,
+    records_from,
+    rotated_files,
+    rotated_seq,
+)
+from hearth.audit.notes import Checkpoint, NotAccepted
 from hearth.audit.record import GENESIS, Head
+from hearth.audit.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -86,7 +98,7 @@ def verify(
 
 def head(path: PathLike) -> Head | None:
     """Return the seq and hash of the last whole record of the log at `path`, or None if it has none. Raises OSError."""
-    for line, record in _newest_first(path):
+    for line, record in newest_records(path):
         return head_of(line, record)
     return None
 
@@ -94,7 +106,7 @@ def head(path: PathLike) -> Head | None:
 def tail(path: PathLike, count: int) -> list[Record]:
     """Return the last `count` whole records of the log at `path`, oldest first. Raises OSError."""
     records: list[Record] = []
-    for _, record in _newest_first(path):
+    for _, record in newest_records(path):
         if len(records) >= count:
             break
         records.append(record)
@@ -111,30 +123,19 @@ def page(path: PathLike, first: int | None, count: int) -> dict[str, Any]:
     The result has `records`, the numbers `first_seq` and `last_seq` of the log's first and last record (0: none), and
     `next_seq`, the number from which to read on; None at the end. Reads only near those records. Raises OSError.
     """
-    base = real(path)
     with contextlib.ExitStack() as stack:
-        # The current file first: if it is rotated in between, the open file is still the newest one.
-        files = [stack.enter_context(base.open("rb"))] if base.exists() else []
-        ends = {os.fstat(file.fileno()).st_ino for file in files}
-        older = [file for file in rotated_files(base) if file.stat().st_ino not in ends]
-        last = head(base)
+        files = open_files(stack, path)
+        last = head(path)
         last_seq = 0 if last is None else last[0]
-        begins = [(rotated_seq(file) or 1, file) for file in older]
-        if files and (begin := first_seq(files[0].fileno())) is not None:
-            begins.append((begin, base))
-        oldest = begins[0][0] if begins else 0
+        oldest = files[0][0] if files else 0
         wanted = max(oldest, last_seq - count + 1 if first is None else first)
         records: list[Record] = []
         size = 0
-        for place, (_, file) in enumerate(begins):
-            if place + 1 < len(begins) and begins[place + 1][0] <= wanted:
-                continue
-            opened = files[0] if file is base else stack.enter_context(file.open("rb"))
-            for line, record in _forward(opened, wanted):
-                if len(records) == count or size > MOST_PAGE_BYTES:
-                    break
-                records.append(record)
-                size += len(line)
+        for line, record in records_from(files, wanted):
+            if len(records) == count or size > MOST_PAGE_BYTES:
+                break
+            records.append(record)
+            size += len(line)
     until = records[-1]["seq"] if records else wanted - 1
     return {
         "records": records,
@@ -142,40 +143,6 @@ def page(path: PathLike, first: int | None, count: int) -> dict[str, Any]:
         "last_seq": last_seq,
         "next_seq": until + 1 if until < last_seq else None,
     }
-
-
-def _forward(file: IO[bytes], seq: int) -> Iterator[tuple[bytes, Record]]:
-    """Yield the whole records of a file from number `seq` on; lines begin with their number, so it is halved."""
-    fd = file.fileno()
-    low, high = 0, os.fstat(fd).st_size
-    while high - low > CHUNK:
-        middle = (low + high) // 2
-        block = os.pread(fd, CHUNK, middle)
-        start = block.find(b"\n") + 1
-        found = first_seq(fd, middle + start) if start else None
-        if found is None or found > seq:
-            high = middle
-        else:
-            low = middle + start
-    file.seek(low)
-    for line in file:
-        record = parse(line)
-        if record is not None and record["seq"] >= seq:
-            yield line, record
-
-
-def _newest_first(path: PathLike) -> Iterator[tuple[bytes, Record]]:
-    base = real(path)
-    older = rotated_files(base)[::-1]
-    if not older or base.exists():
-        older.insert(0, base)
-    for file in older:
-        with file.open("rb") as opened:
-            fd = opened.fileno()
-            for _, line in backward(fd, os.fstat(fd).st_size):
-                record = parse(line)
-                if record is not None:
-                    yield line, record
 
 
 def _inputs(paths: PathLike | Iterable[PathLike]) -> Iterator[tuple[Path, Iterable[bytes] | OSError]]:
@@ -260,6 +227,8 @@ class _ChainCheck:
     unsigned: int = 0
     lost: Counter[str] = field(factory=Counter)
     uncounted: int = 0
+    tree: Tree | None = None
+    """The tree of the records read so far."""
     full: bool = False
     """True if the disk was full, by the newest record that mentions it."""
     line: int = 0
@@ -301,8 +270,11 @@ class _ChainCheck:
             reason = self._checkpoint(record)
         if reason is not None:
             return reason
-        if event in _OF_THE_DISK:
+        if isinstance(event, str) and event in _OF_THE_DISK:
             self._note(record)
+        if self.tree is None:
+            self.tree = Tree(record["seq"])
+        self.tree.add(line[:-1])
         self.seq = seq
         self.prev = "sha256:" + sha256(line[:-1]).hexdigest()
         self.records += 1
@@ -348,8 +320,28 @@ class _ChainCheck:
             if not self.public_keys.verify(str(key), message, str(signature)):
                 return f"checkpoint signature by {key} is wrong"
             self.signed_to = before["seq"]
+        if "note" in record and (reason := self._note_of(record, before["seq"])) is not None:
+            return reason
         self.checkpoints += 1
         self.unsigned = 0
+        return None
+
+    def _note_of(self, record: Mapping[str, Any], seq: int) -> str | None:
+        """Check the signed note of a checkpoint; return the reason if it is bad."""
+        try:
+            noted = Checkpoint.parse(str(record["note"]))
+            if self.public_keys is not None:
+                noted.signer_among(self.public_keys)
+        except NotAccepted as error:
+            return f"checkpoint with a bad note: {error}"
+        tree = self.tree
+        # Where the oldest files were removed, the root cannot be computed from the records that are left.
+        if (
+            tree is not None
+            and seq - noted.size + 1 == tree.first
+            and ((noted.origin, noted.root) != (tree.origin, tree.root()))
+        ):
+            return f"checkpoint with a note for another tree: {_plain(noted.text)}, but the records have another root"
         return None
 
     def _end(self) -> Bad | None:

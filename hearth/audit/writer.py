@@ -18,6 +18,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from hearth.audit.record import Chain, Head, digest
+from hearth.audit.tree import Tree
 from hearth.errors import HearthError
 
 if TYPE_CHECKING:
@@ -124,10 +125,12 @@ class Writer:
         self.first_seq = 1
         self.kept = 0
         self.chain = Chain()
+        self.tree = Tree()
+        """The tree of the records that were written."""
         self._must_sync = sync
         self._disk = disk
         self._written: Head = self.chain.head
-        self._synced = (0, self._written)
+        self._synced = (0, self._written, self.tree)
         self._unsynced = 0
         self._uncut = ""
         """The reason why a partly written record could not be cut off, until it can be."""
@@ -137,7 +140,7 @@ class Writer:
         """Continue at the end of `fd`, a file of `size` bytes in whole records whose last one is `head`."""
         self.fd, self.size = fd, size
         self.chain.seq, self.chain.prev = self._written = head
-        self._synced = (size, head)
+        self._synced = (size, head, self.tree.copy())
         self.first_seq = first_seq or head[0] + 1
         self._uncut, self._new_name = "", not size
 
@@ -174,6 +177,9 @@ class Writer:
             raise self.failed(error) from error
         self.size += len(data)
         self._written = self.chain.head
+        add = self.tree.add
+        for line in lines:
+            add(line[:-1])
         if not ours:
             if self._must_sync:
                 self._unsynced += len(lines)
@@ -193,7 +199,7 @@ class Writer:
             raise self.failed(error) from error
         self.kept += self._unsynced
         self._unsynced = 0
-        self._synced = (self.size, self._written)
+        self._synced = (self.size, self._written, self.tree.copy())
 
     def restore(self) -> None:
         """Drop lines that were sealed and not written: for an interruption (Ctrl-C, a bug) between the two."""
@@ -212,6 +218,7 @@ class Writer:
             written -= len(line)
             self.size += len(line)
             self._written = (self._written[0] + 1, digest(line[:-1]))
+            self.tree.add(line[:-1])
             self.kept += 1
         self.chain.seq, self.chain.prev = self._written
         self._cut()
@@ -219,7 +226,8 @@ class Writer:
     def _roll_back(self) -> None:
         """Return to the state that is known to be on the disk; without `sync` nothing was promised, so do nothing."""
         if self._must_sync:
-            self.size, self._written = self._synced
+            self.size, self._written, tree = self._synced
+            self.tree = tree.copy()
             self.chain.seq, self.chain.prev = self._written
             self._cut()
 

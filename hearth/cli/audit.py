@@ -1,18 +1,28 @@
-"""`hearth audit verify|head|tail`: the audit log as a file, read without a daemon.
+"""`hearth audit verify|head|tail|prove`: the audit log as a file, read without a daemon; `witness` on another machine.
 
-This module owns the printed text; `hearth.audit.verify` checks the log.
+This module owns the printed text; `hearth.audit.verify` checks the log, `tree` makes proofs, `notes` has the witness.
 """
 
 from __future__ import annotations
 
+import base64
+import fcntl
 import os
 import re
+import secrets
 import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import trio
 
-from hearth.audit import verify as reading
+from hearth.audit import notes, verify as reading
+from hearth.audit.files import newest_records
+from hearth.audit.keys import load_or_create, load_public
+from hearth.audit.notes import Checkpoint
+from hearth.audit.tree import Prover
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, standard
 from hearth.config.model import default_state_dir
@@ -20,7 +30,6 @@ from hearth.errors import ConfigError, HearthError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from hearth.audit.record import Head
 
@@ -34,7 +43,7 @@ _CHAIN = ("prev", "args_hash", "principal")
 
 @click.group()
 def audit() -> None:
-    """Verify the audit log, or read its end.
+    """Verify the audit log, read its end, prove what is in it, or witness that it only grows.
 
     PATH is the log as [audit] path names it; the files it was rotated to are found beside it. Left out, it is the
     default one of this user's daemon.
@@ -91,6 +100,90 @@ def tail(options: Options, path: str | None, lines: int, follow: bool) -> int:
             seen = record["seq"]
             _print(record, options)
     return DONE
+
+
+@audit.command()
+@click.argument("seq", type=click.IntRange(0))
+@click.argument("path", required=False)
+@click.option("--consistency", is_flag=True, help="Prove that the log begins with its first SEQ records.")
+@standard
+def prove(options: Options, seq: int, path: str | None, *, consistency: bool) -> int:
+    """Print the proof that record SEQ is in the log, as of its newest checkpoint (c2sp.org/tlog-proof).
+
+    With --consistency: the proof that the log of that checkpoint continues one of SEQ records, as a request that a
+    witness takes (c2sp.org/tlog-witness).
+    """
+    prover = Prover(Path(path or default_log()))
+    note = newest_note(prover.path)
+    size = Checkpoint.parse(note).size
+    if consistency:
+        proof = prover.consistency(seq, size)
+        told: dict[str, Any] = {"old": seq}
+        text = notes.witness_request(seq, proof, note)
+    else:
+        index = seq - prover.first
+        proof = prover.inclusion(index, size)
+        told = {"index": index, "line": prover.line(index).decode()}
+        text = notes.inclusion_text(index, proof, note)
+    told |= {"size": size, "proof": [base64.b64encode(each).decode() for each in proof], "checkpoint": note}
+    click.echo(common.compact(told) if options.json else text, nl=options.json)
+    return DONE
+
+
+def newest_note(log: Path) -> str:
+    """Return the newest signed note of a log. Raises HearthError if it has none."""
+    for _, record in newest_records(log):
+        if record.get("event") == "audit.checkpoint" and isinstance(record.get("note"), str):
+            return str(record["note"])
+    raise HearthError(f"{log}: there is no checkpoint with a signed note in it yet; hearthd writes one at its start")
+
+
+@audit.command()
+@click.argument("request", required=False)
+@click.option("--state", metavar="FILE", type=click.Path(path_type=Path), required=True, help="What was cosigned last.")
+@click.option("--key", metavar="PUB", type=click.Path(path_type=Path), required=True, help="The log's public key.")
+@click.option("--name", metavar="NAME", default="hearth-witness", show_default=True, help="The witness's name.")
+@standard
+async def witness(options: Options, request: str | None, state: Path, key: Path, name: str) -> int:
+    """Cosign the daemon's checkpoint if it continues the last one cosigned; refuse a fork and a rollback.
+
+    Run it on another machine, regularly. It asks the daemon, or reads REQUEST (a file, or - for stdin) as `audit prove
+    --consistency` prints it. The witness's own key is made beside FILE.
+    """
+    with locked(state):
+        mine = await trio.to_thread.run_sync(load_or_create, state.with_name(f"{state.name}.key"))
+        memory = notes.Witness(state, name, load_public(key), mine)
+        last = memory.only()
+        size = 0 if last is None else last.size
+        if request is None:
+            async with common.session(options) as (_, opened):
+                answer = await opened.attest_quote(secrets.token_hex(16), since=size)
+            proof = notes.decode_hashes(map(str, answer.get("consistency", ())))
+            note = str(answer.get("checkpoint"))
+        else:
+            with click.open_file(request, encoding="utf-8") as file:
+                size, proof, note = notes.read_witness_request(file.read(notes.MOST_BYTES + 1))
+        try:
+            cosigned = memory.cosign(size, proof, note, int(time.time()))
+        except notes.NotAccepted as refused:
+            told = {"ok": False, "refused": refused.name, "reason": str(refused), "checkpoint": note}
+            click.echo(common.compact(told) if options.json else common.clean(f"REFUSED  {refused}\n\n{note}"))
+            return FAILED
+    vkey = notes.verifier_key(name, notes.COSIGNATURE, mine.raw)
+    told = {"ok": True, "checkpoint": cosigned, "verifier_key": vkey}
+    click.echo(common.compact(told) if options.json else cosigned, nl=options.json)
+    return DONE
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """Hold the lock of a witness's memory. Raises ConfigError if another process has it."""
+    try:
+        with state.with_name(f"{state.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError:
+        raise ConfigError(f"{state}: another witness uses it; wait for it, or name another file") from None
 
 
 def since(log: Path | str, seq: int) -> list[Mapping[str, Any]]:

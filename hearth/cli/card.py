@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.agentcard.document import Finding
+    from hearth.agentcard.signature import CardSignature
     from hearth.transport.card import Fetched
 
 MAX_FILE = 16 << 20
@@ -60,13 +61,18 @@ def validate(options: Options, file: str) -> int:
     from hearth.agentcard.validate import read_card
 
     found, findings = read_card(_content(file))
+    signature, wrong = _signature(found)
+    findings = [*findings, *wrong]
     if options.json:
-        click.echo(_json({"valid": not findings, "findings": [finding.to_json() for finding in findings]}))
+        whose = None if signature is None else {"did": signature.did, "key": signature.key}
+        listed = [finding.to_json() for finding in findings]
+        click.echo(_json({"valid": not findings, "findings": listed, "signature": whose}))
     elif findings:
         click.echo("\n".join(_finding_lines(findings)), err=True)
     else:
         assert found is not None
         click.echo(common.clean(f"valid: {found['name']} {found['version']}, {_counted(len(found['capabilities']))}"))
+        click.echo("not signed" if signature is None else f"signed by {signature.did} ({signature.key})")
     return FAILED if findings else DONE
 
 
@@ -133,6 +139,16 @@ async def _fetched(
     return fetched
 
 
+def _signature(found: Mapping[str, Any] | None) -> tuple[CardSignature | None, list[Finding]]:
+    """Return whose signature a card has, and what is wrong with it."""
+    from hearth.agentcard.signature import CardSignature, examine_signature
+
+    signature = None if found is None else examine_signature(found)
+    if isinstance(signature, CardSignature):
+        return signature, []
+    return None, [] if signature is None else [signature]
+
+
 def _content(file: str) -> bytes:
     """Return the bytes of a file, or of stdin. Raises ConfigError."""
     try:
@@ -175,6 +191,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
             ("endpoint", f"{endpoint['protocol']} {endpoint['url']}  (auth: {scheme})"),
             ("price", _price(found.get("pricing", {}))),
             ("trust", f"{metadata.get('pacr:trust_tier', 'untrusted')}, by its own claim"),
+            ("signed", _signed_by(found)),
         )
     )
     goals = [str(goal["goal_id"]) for goal in found.get("goal_subscriptions", ())]
@@ -185,6 +202,11 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         (each["id"], each.get("description", "").partition(". ")[0].removesuffix(".")) for each in found["capabilities"]
     ]
     yield from common.table(("capability", "description"), rows)
+
+
+def _signed_by(found: Mapping[str, Any]) -> str:
+    signature, wrong = _signature(found)
+    return f"by {signature.did}" if signature is not None else "wrong: " + wrong[0].problem if wrong else "not signed"
 
 
 def _price(pricing: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ import socket
 import stat
 import struct
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,6 +94,7 @@ class Examination:
         checks += check_address(self.address, self.options.named_by)
         checks += await _ask_daemon(self.options)
         checks += [check_state(self.log.parent), check_log(self.log, expected=self._expects_log)]
+        checks += check_tpm(self.config.attest.tpm)
         return [*checks, *hardware_checks(self.hardware), *machine_checks(self.confinement)]
 
     def to_json(self, checks: list[Check]) -> dict[str, Any]:
@@ -268,6 +270,26 @@ def check_state(directory: Path) -> Check:
         return Check("OK", "state", f"{directory} can be written{made}")
     cure = "a daemon that runs as another user does not need you to; else set [audit] path to a place of yours"
     return Check("WARN", "state", f"{existing} cannot be written by {_user(os.geteuid())}", cure)
+
+
+def check_tpm(tpm: str | None) -> Iterator[Check]:
+    """Check that a daemon of this user could use its TPM, if one is configured; nothing is asked of it."""
+    if tpm is None:
+        return
+    if find_spec("tpm2_pytss") is None:
+        cure = "apt-get install libtss2-dev pkg-config gcc, and pip install 'hearthd[tpm]'"
+        yield Check("FAIL", "tpm", "[attest] tpm: the library tpm2-pytss is not installed", cure)
+    device = Path(tpm.removeprefix("device:"))
+    if not device.is_absolute():
+        yield Check("OK", "tpm", f"{tpm} is no device; hearthd tries it when it starts")
+    elif not device.exists():
+        cure = "`ls /dev/tpmrm*` shows those that there are; it may be off in the firmware"
+        yield Check("FAIL", "tpm", f"{device} does not exist", cure)
+    elif not os.access(device, os.R_OK | os.W_OK, effective_ids=True):
+        cure = f"put the daemon's user into the group {_group(device.stat().st_gid)}"
+        yield Check("WARN", "tpm", f"{device} cannot be used by {_user(os.geteuid())}", cure)
+    else:
+        yield Check("OK", "tpm", f"{device} can be used")
 
 
 def _is_seen(path: Path) -> bool:

@@ -428,6 +428,14 @@ class ClientSession(WithNamespaces):
             "observe.audit", {"session_id": self.session_id, "from_seq": from_seq, "limit": limit}
         )
 
+    async def attest_quote(self, nonce: str, *, since: int | None = None) -> Mapping[str, Any]:
+        """See hearth.api.Session."""
+        return await self._link.call("attest.quote", {"session_id": self.session_id, "nonce": nonce, "since": since})
+
+    async def attest_key(self) -> Mapping[str, Any]:
+        """See hearth.api.Session."""
+        return await self._link.call("attest.key", {"session_id": self.session_id})
+
     async def close(self) -> int:
         """See hearth.api.Session."""
         self.closed = True

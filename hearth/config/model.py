@@ -307,6 +307,18 @@ class AuditConfig:
 
 
 @frozen(field_transformer=checked)
+class AttestConfig:
+    """[attest]: the TPM that quotes the measurements of the daemon; without `tpm` the audit key alone signs them."""
+
+    tpm: Annotated[
+        str | None,
+        Text('a device such as "/dev/tpmrm0", or a TCTI string such as "swtpm:path=/run/tpm"', r"/.+|[a-z]+:.*"),
+    ] = None
+    pcr: Annotated[int, Integer(8, 23)] = 23
+    """The register to extend. 23 and 16 any program with the TPM may reset; 8 to 15 last until the machine restarts."""
+
+
+@frozen(field_transformer=checked)
 class LogConfig:
     """[log]: the daemon's own messages; the audit log is [audit]."""
 
@@ -479,6 +491,7 @@ class Config:
     hcp: HcpConfig = field(factory=HcpConfig)
     board: BoardConfig = BoardConfig()
     audit: AuditConfig = AuditConfig()
+    attest: AttestConfig = AttestConfig()
     log: LogConfig = LogConfig()
     files: FilesConfig = FilesConfig()
     tools: ToolsConfig = field(factory=ToolsConfig)

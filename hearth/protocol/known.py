@@ -195,6 +195,8 @@ KNOWN: Mapping[str, KnownMembers] = {
     "observe.unsubscribe": _params(),
     "observe.audit": _params("from_seq", "limit"),
     "policy.reload": _params(),
+    "attest.quote": _params("nonce", "since"),
+    "attest.key": _params(),
     "hcp.capabilities": _params(),
     "hcp.sessions": _params(),
     "hcp.attach": _params("from_sequence"),

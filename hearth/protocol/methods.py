@@ -397,6 +397,21 @@ class ObserveAudit:
     limit: int = 100
 
 
+@frozen(eq=False)
+class AttestQuote:
+    """attest.quote: a signed statement of what the daemon runs with, for a nonce of the caller's."""
+
+    nonce: str
+    since: int | None = None
+    """The number of records of an earlier checkpoint: the answer proves that the log still begins with those."""
+
+
+@frozen(eq=False)
+class AttestKey:
+    """attest.key: the public keys that statements are verified with."""
+
+
+AttestParams: TypeAlias = AttestQuote | AttestKey
 ObserveParams: TypeAlias = ObserveState | ObserveSubscribe | ObserveUnsubscribe | ObserveAudit
 MOST_RECORDS = 500
 """Audit records in one answer."""
@@ -418,6 +433,7 @@ Params: TypeAlias = (
     | EventsUnsubscribe
     | PlanParams
     | ObserveParams
+    | AttestParams
     | PolicyReload
     | McpInfo
     | McpTools
@@ -598,6 +614,16 @@ def _read_audit(params: Mapping[str, Any]) -> ObserveAudit:
     return ObserveAudit(read_integer(params, "from_seq", "", 1), 100 if limit is None else limit)
 
 
+_NONCE = re.compile(r"(?:[0-9a-f]{2}){16,64}")
+
+
+def _read_quote(params: Mapping[str, Any]) -> AttestQuote:
+    nonce = read_text(params, "nonce", most=128)
+    if not _NONCE.fullmatch(nonce):
+        raise wrong("/nonce", "16 to 64 bytes as lower-case hex digits", None)
+    return AttestQuote(nonce, read_integer(params, "since", "", 0))
+
+
 _CLOSE = SessionClose()
 _LIST = ToolList()
 _MCP_INFO = McpInfo()
@@ -606,6 +632,7 @@ _HALT_STATUS = HaltQuery()
 _HALT_RESET = HaltReset()
 _OBSERVE_STATE = ObserveState()
 _POLICY_RELOAD = PolicyReload()
+_ATTEST_KEY = AttestKey()
 _OBSERVE_UNSUBSCRIBE = ObserveUnsubscribe()
 
 METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
@@ -635,6 +662,8 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "observe.unsubscribe": lambda _params: _OBSERVE_UNSUBSCRIBE,
     "observe.audit": _read_audit,
     "policy.reload": lambda _params: _POLICY_RELOAD,
+    "attest.quote": _read_quote,
+    "attest.key": lambda _params: _ATTEST_KEY,
     **HCP_METHODS,
 }
 """Method name -> reader of its params object (all but a HACP session_id, which `read_session_id` takes first)."""

@@ -274,6 +274,8 @@ class Session(Face[ClientSession]):
     reset_halt = _blocking(api.Session.reset_halt)
     observe_state = _blocking(api.Session.observe_state)
     observe_audit = _blocking(api.Session.observe_audit)
+    attest_quote = _blocking(api.Session.attest_quote)
+    attest_key = _blocking(api.Session.attest_key)
 
     def observe(self, *, stream: str | None = None, from_seq: int | None = None) -> Events[Mapping[str, Any]]:
         """Return an iterator over the runtime's events; see `hearth.Session`."""

@@ -85,10 +85,10 @@ def test_a_valid_card_is_said_to_be_and_the_exit_code_is_0(tmp_path):
     file = tmp_path / "card.json"
     file.write_text(json.dumps(EXAMPLE))
     done = run("validate", str(file))
-    assert (done.exit_code, done.stdout) == (0, "valid: ResearchAnalyst 1.2.0, 3 capabilities\n")
+    assert (done.exit_code, done.stdout) == (0, "valid: ResearchAnalyst 1.2.0, 3 capabilities\nnot signed\n")
     assert run("validate", "-", text=json.dumps(json.dumps(EXAMPLE))).exit_code == 0
     told = run("validate", str(file), "--json")
-    assert json.loads(told.stdout) == {"valid": True, "findings": []}
+    assert json.loads(told.stdout) == {"valid": True, "findings": [], "signature": None}
 
 
 def test_all_that_is_wrong_is_told_with_its_place_rule_and_cure_and_the_exit_code_is_1():

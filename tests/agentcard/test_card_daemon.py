@@ -5,8 +5,9 @@ import json
 import httpx2
 import pytest
 from click.testing import CliRunner
-from support.hearthd import Hearthd
+from support.hearthd import Hearthd, eventually
 
+from hearth.agentcard.signature import CardSignature, examine_signature
 from hearth.agentcard.validate import validate
 from hearth.audit.keys import load_public
 from hearth.cli.card import card as command
@@ -44,15 +45,19 @@ def told(daemon):
 @pytest.mark.proof
 def test_the_card_is_the_same_over_http_over_hacp_and_by_command_and_is_valid(hearthd, tmp_path, monkeypatch):
     daemon = hearthd(WITH_HTTP)
-    card = fetched(daemon)
+    # It is signed as soon as the key is loaded, just after the start.
+    card = eventually(lambda: found if "proof" in (found := fetched(daemon))["metadata"] else None, "the signature")
     assert validate(card) == []
+    assert isinstance(examine_signature(card), CardSignature)
     assert told(daemon) == card
     assert card["endpoint"]["protocol"] == "mcp"
     assert card["endpoint"]["url"] == daemon.listening["http"].rstrip("/") + "/mcp"
     key = tmp_path / "key.pub"
     key.write_text(card["metadata"]["hearth:audit_public_key"])
     assert load_public(key), "what verifies the audit log is on the card"
-    assert json.loads((tmp_path / "agent-card.json").read_text())["card"] == card
+    kept = json.loads((tmp_path / "agent-card.json").read_text())["card"]
+    own = {name: value for name, value in card["metadata"].items() if name not in ("did", "proof")}
+    assert kept == {**card, "metadata": own}
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shown = CliRunner().invoke(command, ["show", "--socket", str(daemon.socket), "--json"])

@@ -12,7 +12,7 @@ import pytest
 
 from hearth.audit.record import Chain
 from hearth.cli import doctor
-from hearth.cli.doctor import Check, check_log, check_socket, check_state
+from hearth.cli.doctor import Check, check_log, check_socket, check_state, check_tpm
 
 AT = 1_800_000_000.0
 
@@ -28,6 +28,35 @@ def listening(tmp_path):
 
 def states(found):
     return [check.state for check in found]
+
+
+# --- the TPM ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tpm", "state", "words"),
+    [
+        ("/dev/null", "OK", "/dev/null can be used"),
+        ("device:/dev/null", "OK", "/dev/null can be used"),
+        ("/dev/tpm-that-is-not-there", "FAIL", "does not exist"),
+        ("swtpm:path=/run/tpm", "OK", "is no device"),
+    ],
+)
+def test_a_tpm_is_looked_at(monkeypatch, tpm, state, words):
+    monkeypatch.setattr(doctor, "find_spec", lambda _name: object())
+    (found,) = check_tpm(tpm)
+    assert found.state == state
+    assert words in found.finding
+
+
+def test_a_tpm_that_this_user_may_not_use_and_a_missing_library_have_cures(monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda _name: None)
+    monkeypatch.setattr(os, "access", lambda *_args, **_more: False)
+    library, device = check_tpm("/dev/null")
+    assert (library.state, device.state) == ("FAIL", "WARN")
+    assert "hearthd[tpm]" in library.cure
+    assert "into the group " in device.cure
+    assert [*check_tpm(None)] == []
 
 
 # --- the socket as a file -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hearth.config.listen import HttpConfig, TlsConfig, WebSocketConfig
 from hearth.config.model import (
     ApprovalConfig,
     AskConfig,
+    AttestConfig,
     AuditConfig,
     BoardConfig,
     CardConfig,
@@ -44,6 +45,7 @@ TABLES = {
     "[hcp]": HcpConfig,
     "[board]": BoardConfig,
     "[audit]": AuditConfig,
+    "[attest]": AttestConfig,
     "[log]": LogConfig,
     "[files]": FilesConfig,
     "[tools]": ToolsConfig,

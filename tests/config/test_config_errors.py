@@ -21,7 +21,8 @@ def problems(tmp_path, text):
 
 
 SECTIONS = (
-    "server, tls, websocket, http, card, hcp, board, audit, log, files, tools, tasks, ask, sandbox, limits, policy"
+    "server, tls, websocket, http, card, hcp, board, audit, attest, log, files, tools, tasks, ask, sandbox, limits, "
+    "policy"
 )
 ONE_MISTAKE = [
     ('[limits]\nidle_ttl_s = "5"', '[limits] idle_ttl_s: expected a number > 0, got "5"'),

@@ -264,6 +264,10 @@ design 14: audited arguments | decided | the args that a tool declares safe, in 
 design 14: reload | decided | policy, tokens and certificates are read again; a session keeps what its entry permits
     from the next request on; one whose principal has no entry any more is closed; a fault changes nothing
 design 14: task.cancel | decided | with the right `admin` also of a task of another session; recorded
+design 18: attest.quote | decided | a statement for a nonce: files, configuration, policy, tools, limits, head and
+    root of the audit log, boot id, time; signed with the audit key; each question is on record before its answer
+design 18: the TPM | decided | with a TPM, a quote of a register that was extended with the measurements; its
+    qualifying data is the hash of the statement
 design 8: capability flags | decided | what the session may really do, and nothing else
 """
 )

@@ -515,4 +515,4 @@ def test_a_daemon_that_is_ending_says_so(hearthd) -> None:
 def test_capabilities_are_those_of_the_tools_that_the_session_may_use(hearthd, policy: str, flags: set[str]) -> None:
     peer = hearthd(f'[[policy]]\nname = "test"\nmatch = {{ any = true }}\n{policy}').peer()
     capabilities = set(peer.result("session.open")["capabilities"])
-    assert capabilities - {"CAP_STREAMING_TASK_EVENTS", "CAP_LEASE"} == flags
+    assert capabilities - {"CAP_STREAMING_TASK_EVENTS", "CAP_LEASE", "CAP_ATTEST"} == flags

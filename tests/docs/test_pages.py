@@ -17,6 +17,7 @@ HERE = "tests/docs/test_pages.py"
 TESTED_IN = {
     "README.md": HERE,
     "docs/agentcard.md": "tests/agentcard/test_agentcard_page.py",
+    "docs/attestation.md": HERE,
     "docs/capabilities.md": HERE,
     "docs/carriers.md": HERE,
     "docs/hcp.md": HERE,
@@ -58,6 +59,8 @@ TESTED_IN = {
 """Where the blocks of each page that has any are run or checked."""
 
 PLAYED = {
+    "docs/attestation.md": 'export RUNTIME_DIRECTORY="$HOME" STATE_DIRECTORY="$HOME"\n: > hearth.toml\n'
+    f"cp {ROOT}/docs/verify-attest.sh .\n",
     "docs/http.md": "",
     "README.md": 'export RUNTIME_DIRECTORY="$HOME" STATE_DIRECTORY="$HOME"\n',
     "docs/capabilities.md": "",

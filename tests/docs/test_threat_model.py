@@ -9,7 +9,7 @@ from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
 from hearth._util.text import LONGEST_COMPARED, MOST_COMPARED
-from hearth.actors import admission, connection, loop, observe, refusals, send_queue
+from hearth.actors import admission, attestation, connection, loop, observe, refusals, send_queue
 from hearth.actors.approval import plans
 from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
@@ -107,6 +107,7 @@ def bound(row: str) -> list[float]:
         ),
         ("Records that cannot be written", [backlog.MOST_KEPT, backlog.MOST_KEPT_BYTES / MIB]),
         ("Sessions and jobs that one principal starts", [SESSIONS.count, SESSIONS.period_s]),
+        ("Statements (`attest.quote`) for one principal", [attestation.RATE.count]),
         ("Dry runs of one principal", [admission.DRY_RUN_RATE.count, admission.DRY_RUN_RATE.period_s]),
         ("Records of refusals of one principal, of each kind", [Rate.parse(LIMITS.reject_rate).count]),
         (
@@ -121,7 +122,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 37
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 38
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -18,7 +18,7 @@ PACKAGING = ROOT / "packaging"
 LOCK = (PACKAGING / "requirements.lock").read_text("utf-8")
 ALL = (
     "build", "run", "ask", "can", "hcp", "mcp", "http", "plot", "tui", "test", "fuzz", "dev", "sbom", "site",
-    "installers",
+    "installers", "tpm", "tpm-build",
 )  # fmt: skip
 OURS_OR_PIPS = {"hearthd", "pip", "setuptools"}
 """What `python -m venv` brings in its own version; the setuptools that builds is looked at by itself."""
@@ -92,7 +92,7 @@ def test_the_lock_names_no_index_and_no_machine() -> None:
     assert len(blocks) > 100
     for block in blocks:
         first, requirement, *hashes = block.splitlines()
-        assert re.fullmatch(r"# for [a-z ]+", first)
+        assert re.fullmatch(r"# for [a-z -]+", first)
         assert re.fullmatch(r"[a-z0-9-]+==[A-Za-z0-9.+!]+( ; [a-z_]+ [^:/]*)? \\", requirement)
         assert hashes
         for line in hashes:

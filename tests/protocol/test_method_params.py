@@ -10,6 +10,8 @@ from hearth.protocol.methods import (
     MAX_SAFE,
     PRIORITIES,
     SUPPORTED,
+    AttestKey,
+    AttestQuote,
     Constraints,
     EventsSubscribe,
     EventsUnsubscribe,
@@ -89,6 +91,7 @@ def test_beside_the_core_only_event_subscription_plans_mcp_introspection_and_the
         "halt", "halt.status", "halt.reset",
         "policy.reload", "observe.state", "observe.subscribe", "observe.unsubscribe", "observe.audit",
         "plan.prepare", "plan.execute", "plan.list", "plan.approve", "plan.reject",
+        "attest.quote", "attest.key",
     }  # fmt: skip
 
 
@@ -130,6 +133,9 @@ GOOD = [
     ("observe.unsubscribe", {}, ObserveUnsubscribe()),
     ("observe.audit", {}, ObserveAudit()),
     ("observe.audit", {"from_seq": 7, "limit": 500}, ObserveAudit(7, 500)),
+    ("attest.quote", {"nonce": "0f" * 16}, AttestQuote("0f" * 16)),
+    ("attest.quote", {"nonce": "0f" * 64, "since": 0}, AttestQuote("0f" * 64, 0)),
+    ("attest.key", {}, AttestKey()),
     ("halt.reset", {}, HaltReset()),
     ("plan.execute", {"plan_id": "p"}, PlanExecute("p")),
     ("plan.execute", {"plan_id": "p", "hash": "h", "wait_ms": 9, "subscribe": True}, PlanExecute("p", "h", 9, True)),
@@ -481,6 +487,7 @@ class Recording(dict):
 
 
 LEAST = {
+    "attest.quote": {"nonce": "0f" * 16},
     "task.submit": task(),
     "task.get": {"task_id": "t"},
     "task.cancel": {"task_id": "t"},

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from hearth.config.listen import Endpoint, HttpConfig, TlsConfig, WebSocketConfig
-from hearth.config.model import Config, FilesConfig, SandboxConfig, ToolsConfig
+from hearth.config.model import AttestConfig, Config, FilesConfig, SandboxConfig, ToolsConfig
 from hearth.drivers.boards import load_profile
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.sandbox.plan import EXTRA, PathGrant, Places, make_plan
@@ -48,6 +48,16 @@ def test_each_thing_that_is_allowed_has_a_reason():
     assert said["signals"] == "proc.signal, for what [tools] signal lists"
     assert said["hotplug"] == "[sandbox] hotplug"
     assert "user" not in said
+
+
+@pytest.mark.parametrize(
+    ("tpm", "reason"),
+    [("swtpm:path=/run/tpm", "[attest] tpm, which is no device"), ("/dev/tpmrm0", None), ("device:/dev/tpmrm0", None)],
+)
+def test_a_tpm_that_is_a_device_needs_no_rule_and_another_one_a_socket(tpm, reason):
+    plan, plain = plan_of(Config(attest=AttestConfig(tpm=tpm))), plan_of()
+    assert plan.grants == plain.grants
+    assert plan.connect == (reason or plain.connect)
 
 
 def test_what_is_not_asked_for_is_not_allowed():

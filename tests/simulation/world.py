@@ -158,6 +158,7 @@ class World:
             outputs_file=OutputsFile(machine.PLACE / OUTPUTS),
             # It describes the machine it is made on, and takes longer than a world.
             agent_card=lambda _listeners, _serves_mcp: None,
+            attestation=None,
             open_card=lambda _now: [],
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 MINIMAL: Final[dict[str, dict[str, Any]]] = {
+    "attest.quote": {"nonce": "0f" * 16},
     "task.submit": {"task": {"intent": "i", "steps": [{"tool": "t"}]}},
     "task.get": {"task_id": "t"},
     "task.cancel": {"task_id": "t"},

@@ -82,7 +82,7 @@ def test_subscribers_that_come_and_go_leave_nothing_behind(shared) -> None:
 
 
 @as_root
-def test_another_uids_session_is_not_told_apart_from_none(hearthd, open_place) -> None:
+def test_another_uids_session_is_not_told_apart_from_none(open_place, hearthd) -> None:
     running = hearthd(directory=open_place).start()
     peer = running.peer()
     session = peer.open()
@@ -111,7 +111,7 @@ def test_another_uids_session_is_not_told_apart_from_none(hearthd, open_place) -
 
 
 @as_root
-def test_the_sockets_group_may_connect_and_no_other_user(hearthd, open_place) -> None:
+def test_the_sockets_group_may_connect_and_no_other_user(open_place, hearthd) -> None:
     running = hearthd(directory=open_place).start()
     gid = running.socket.stat().st_gid
     [opened] = as_nobody(running.socket, request(1, "session.open"), groups=[gid])
@@ -121,7 +121,7 @@ def test_the_sockets_group_may_connect_and_no_other_user(hearthd, open_place) ->
 
 
 @as_root
-def test_a_principal_without_a_policy_is_refused_at_open_and_the_refusal_is_on_record(hearthd, open_place) -> None:
+def test_a_principal_without_a_policy_is_refused_at_open_and_the_refusal_is_on_record(open_place, hearthd) -> None:
     policy = '[[policy]]\nname = "root only"\nmatch = { uid = 0 }\n'
     running = hearthd(policy, directory=open_place).start()
     gid = running.socket.stat().st_gid
@@ -134,7 +134,7 @@ def test_a_principal_without_a_policy_is_refused_at_open_and_the_refusal_is_on_r
 
 
 @as_root
-def test_a_principal_without_rights_cannot_fill_the_log_with_refusals(hearthd, open_place) -> None:
+def test_a_principal_without_rights_cannot_fill_the_log_with_refusals(open_place, hearthd) -> None:
     policy = '[[policy]]\nname = "root only"\nmatch = { uid = 0 }\n'
     running = hearthd(policy, directory=open_place).start()
     gid = running.socket.stat().st_gid
@@ -150,7 +150,7 @@ def test_a_principal_without_rights_cannot_fill_the_log_with_refusals(hearthd, o
 
 
 @as_root
-def test_a_principal_that_takes_all_connections_locks_no_other_out(hearthd, open_place) -> None:
+def test_a_principal_that_takes_all_connections_locks_no_other_out(open_place, hearthd) -> None:
     running = hearthd("[limits]\nmax_connections = 5\n", directory=open_place).start()
     gid = running.socket.stat().st_gid
     greedy = [running.peer() for _ in range(5)]
@@ -162,7 +162,7 @@ def test_a_principal_that_takes_all_connections_locks_no_other_out(hearthd, open
 
 
 @as_root
-def test_each_principal_has_its_own_share_of_sessions(hearthd, open_place) -> None:
+def test_each_principal_has_its_own_share_of_sessions(open_place, hearthd) -> None:
     running = hearthd("[limits]\nmax_sessions_per_principal = 2\n", directory=open_place).start()
     gid = running.socket.stat().st_gid
     peer = running.peer()
@@ -174,7 +174,7 @@ def test_each_principal_has_its_own_share_of_sessions(hearthd, open_place) -> No
 
 
 @as_root
-def test_what_a_busy_bus_says_of_its_holder_is_said_to_the_same_principal_only(hearthd, open_place) -> None:
+def test_what_a_busy_bus_says_of_its_holder_is_said_to_the_same_principal_only(open_place, hearthd) -> None:
     running = hearthd(directory=open_place).start()
     gid = running.socket.stat().st_gid
     peer = running.peer()
