@@ -26,7 +26,7 @@ help: ## Show the targets
 # Every file that is installed is one whose hash is in packaging/requirements.lock, the build backend among them.
 LOCK   := packaging/requirements.lock
 RUN    := build run hcp
-SETS   := $(RUN) ask can mcp plot tui test fuzz
+SETS   := $(RUN) amqp ask can mcp plot tui test fuzz
 PIP     = $(BIN)/python -I -m pip install --quiet --disable-pip-version-check
 
 $(RUNTIME): pyproject.toml $(LOCK)
