@@ -1,8 +1,7 @@
 """What can go wrong between hearth and a broker, each by its name.
 
-Three families: the peer's bytes break the protocol (`AmqpProtocolError`), the broker refuses in the protocol's own words
-(`BrokerRefusal`, by reply code), or the connection is gone (`BrokerConnectionLost`). A publish that ends with an error
-other than a refusal or a nack may or may not be in its queues.
+Three families: the peer's bytes break the protocol (`AmqpProtocolError`), the broker refuses in the protocol's words
+(`BrokerRefusal`, by reply code), or the connection is gone (`BrokerConnectionLost`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class AmqpError(HearthError):
 
 
 class AmqpMisuse(AmqpError):
-    """The program asked for something that the protocol, or the state of the channel, does not allow; nothing was sent."""
+    """The program asked for what the protocol, or the state of the channel, does not allow; nothing was sent."""
 
 
 class AmqpProtocolError(AmqpError):
@@ -44,7 +43,7 @@ class PublishUnconfirmed(BrokerConnectionLost):
 
 
 class DeliveryLost(BrokerConnectionLost):
-    """This delivery can no longer be settled, since its channel has ended; the broker will deliver the message again."""
+    """This delivery can no longer be settled, since its channel has ended; the broker delivers the message again."""
 
 
 class BrokerBlocked(AmqpError):
@@ -67,10 +66,14 @@ class BrokerRefusal(AmqpError):
         self.code = code
         self.name = REPLY_NAMES.get(code, "UNKNOWN")
         self.text = text
+        self._place = place
         # RabbitMQ begins its texts with the name; its texts may come from a hostile peer.
         said = "".join(c if c.isprintable() else "?" for c in text[:300]).removeprefix(f"{self.name} - ")
         end = f"; {self.cure}" if self.cure else ""
         super().__init__(f"{place} refused with {code} {self.name}: {said}{end}")
+
+    def __reduce__(self) -> tuple[type[BrokerRefusal], tuple[int, str, str]]:
+        return type(self), (self.code, self.text, self._place)
 
 
 class NoRoute(BrokerRefusal):

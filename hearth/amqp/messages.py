@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Mapping
 
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class AmqpMessage:
     """A message with its route and the properties of AMQP's class basic; None is a property that is not sent.
 
-    `persistent` is delivery_mode 2. `expiration` is in milliseconds, in digits. `user_id`, if given, must be the name of
-    the login: the broker checks it. `message_id` must be unique among the unconfirmed messages of one publisher.
+    `persistent` is delivery_mode 2. `expiration` is in milliseconds, in digits. `user_id`, if given, must be the name
+    of the login: the broker checks it. A mandatory message needs a `message_id` of its own.
     """
 
     exchange: str

@@ -76,7 +76,7 @@ async def open_tcp(address: TlsAddress | WebSocketAddress) -> trio.SocketStream:
 def _why(address: TlsAddress | WebSocketAddress, error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return f"there is no host {address.host} ({error.strerror}); look at the name, or write its IP address"
-    numbers = _numbers(error)
+    numbers = error_numbers(error)
     if errno.ECONNREFUSED in numbers:
         section = "tls" if address.scheme == "tls" else "websocket"
         return f"no process listens on that port; is hearthd running there, with [{section}] listen for that address?"
@@ -86,14 +86,14 @@ def _why(address: TlsAddress | WebSocketAddress, error: OSError) -> str:
     return "; ".join(reasons) or str(error)
 
 
-def _numbers(error: BaseException) -> set[int]:
+def error_numbers(error: BaseException) -> set[int]:
     """Return the errno of each attempt: a host may have several addresses, and Trio reports an error for each."""
     found = {error.errno} if isinstance(error, OSError) and error.errno is not None else set[int]()
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
-            found |= _numbers(each)
+            found |= error_numbers(each)
     if error.__cause__ is not None:
-        found |= _numbers(error.__cause__)
+        found |= error_numbers(error.__cause__)
     return found
 
 
