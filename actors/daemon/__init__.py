@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from hearth.actors.bridges.hcp.lazy import JobStorage
+    from hearth.actors.bridges.amqp.uplink import Uplink
+    from hearth.actors.bridges.hcp.lazy import JobStorage, LazyJobServer
     from hearth.actors.listeners.accept import Listener
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
@@ -132,6 +133,7 @@ class Daemon:
             open_job_server(storage, runtime, job_sessions(runtime)) as job_server,
             trio.open_nursery() as connections,
         ):
+            uplink = None if job_server is None else await self._open_uplink(runtime, job_server, connections)
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     scheme = listener.address.partition(":")[0]
@@ -147,6 +149,8 @@ class Daemon:
                 accepting.cancel_scope.cancel()
             for listener in listeners:
                 listener.close()
+            if uplink is not None:
+                uplink.stop()
             self.notifier.notify("STOPPING=1")
             async with trio.open_nursery() as ending:
                 ending.start_soon(self._stop_waiting, runtime)
@@ -159,7 +163,20 @@ class Daemon:
                 connection.finish()
             for listener in listeners:
                 listener.finish()
+            if uplink is not None:
+                uplink.finish()
             connections.cancel_scope.deadline = trio.current_time() + FLUSH_TIMEOUT
+
+    async def _open_uplink(self, runtime: Runtime, job_server: LazyJobServer, nursery: trio.Nursery) -> Uplink | None:
+        """Start the uplink to the broker, if one is configured."""
+        if self._config.amqp.url is None:
+            return None
+        from hearth.actors.bridges.amqp.uplink import Uplink
+
+        uplink = Uplink(self._config.amqp, runtime, await job_server.real())
+        runtime.uplink = uplink.status
+        nursery.start_soon(uplink.run)
+        return uplink
 
     async def _serve_connection(self, runtime: Runtime, scheme: str, carrier: Carrier, principal: Principal) -> None:
         limits = self._config.limits

@@ -111,6 +111,7 @@ class Submission:
                 line_name=services.line_name,
                 port_name=services.port_name,
             )
+            self._check_time(approval)
             if services.halt_flag.halted and NEEDED_RISK_LEVEL[approval.risk]:
                 cure = "submit it again when a person has reset the halt"
                 raise Rejection("resource_unavailable", services.halt_flag.error().message, suggestion=cure)
@@ -120,6 +121,10 @@ class Submission:
             await self._reject(rejection)
         except JobStoreError as error:
             await self._reject(Rejection("resource_unavailable", str(error), suggestion="try again later"))
+
+    def _check_time(self, approval: Approval) -> None:
+        """Raise Rejection if the order is too late by now; of one that was sent several times, the latest counts."""
+        self.requests[-1].check_time(moves=NEEDED_RISK_LEVEL[approval.risk] > 0)
 
     async def _is_new(self) -> bool:
         """Claim the message; False if it has been answered before: then that answer is sent again."""
@@ -180,6 +185,8 @@ class Submission:
         services = self.jobs.services
         if self.jobs.closing:
             raise shutting_down()
+        # Again: a person's approval may have taken long.
+        self._check_time(approval)
         job: RunningJob | None = None
         try:
             capability = approval.capability
@@ -215,6 +222,7 @@ class Submission:
             capability=capability.name,
             version=capability.version,
             inputs_hash=args_hash(approval.inputs),
+            published=0 if self.principal.kind == "amqp" else None,
             risk_level=approval.risk,
             data_classification=approval.classification,
             resumable=True,

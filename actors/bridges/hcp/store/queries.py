@@ -124,6 +124,8 @@ class SessionRow:
     """The number of its messages."""
     sequence: int = 0
     """The sequence of its newest event."""
+    published: int | None = None
+    """The number of its messages that the broker has confirmed; None if they do not go through a broker."""
 
 
 @frozen(kw_only=True)
@@ -217,6 +219,65 @@ def _session(row: tuple[object, ...]) -> SessionRow:
     values = dict(zip(_STORED, row, strict=True))
     values["resumable"] = bool(values["resumable"])
     return SessionRow(**values)  # type: ignore[arg-type]  # the row has the types that were stored
+
+
+# --- the outbox: messages that go through a broker and that it has not confirmed yet
+
+
+@frozen
+class OutboxLine:
+    """A message to publish: line `number` of a session, of which `published` were confirmed when it was read."""
+
+    session_id: str
+    caller_id: str
+    published: int
+    number: int
+    line: bytes
+
+
+def read_outbox(job_store: sqlite3.Connection, most: int, each: int) -> list[OutboxLine]:
+    """Return the oldest messages to publish, in the order of each session: at most `each` of one session."""
+    # A long session must not delay the answer to a new order, hence `each`.
+    rows = job_store.execute(
+        "SELECT session_id, caller_id, published, n, line FROM sessions JOIN lines ON session = no"
+        " AND n > published AND n <= published + ? WHERE published < lines ORDER BY no, n LIMIT ?",
+        (each, most),
+    )
+    return [OutboxLine(*row) for row in rows]
+
+
+def outbox_size(job_store: sqlite3.Connection) -> tuple[int, int]:
+    """Return the messages to publish, and their bytes."""
+    messages, size = job_store.execute(
+        "SELECT count(*), coalesce(sum(length(line)), 0) FROM sessions JOIN lines ON session = no AND n > published"
+        " WHERE published < lines"
+    ).fetchone()
+    return messages, size
+
+
+def mark_published(job_store: sqlite3.Connection, marks: Collection[tuple[int, str, int]]) -> None:
+    """Note what was confirmed, as (lines, session, lines at the reading); not if the session was rewound since."""
+    job_store.executemany("UPDATE sessions SET published = ? WHERE session_id = ? AND published = ?", marks)
+
+
+def rewind(job_store: sqlite3.Connection, session_id: str, principal: str, sequence: int) -> bool:
+    """Publish a session's messages again, from the event `sequence` on; False if this principal has no such session.
+
+    The first message to publish is the one after the last earlier event: see `MessageLog.index_of`.
+    """
+    row = job_store.execute(
+        "SELECT no FROM sessions WHERE session_id = ? AND principal = ? AND published IS NOT NULL",
+        (session_id, principal),
+    ).fetchone()
+    if row is None:
+        return False
+    kept = 0
+    for number, line in job_store.execute("SELECT n, line FROM lines WHERE session = ? ORDER BY n DESC", row):
+        if (found := sequence_of(line)) is not None and found < sequence:
+            kept = number
+            break
+    job_store.execute("UPDATE sessions SET published = min(published, ?) WHERE no = ?", (kept, *row))
+    return True
 
 
 # --- changes to a session

@@ -1,0 +1,72 @@
+"""hearth's own caller over a real broker: orders, events, time limits, halts, the registry of devices."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from hearth.fleet.client import FleetClient
+from hearth.fleet.ledger import ENDED, OrderLedger
+from hearth.hcp.messages import TaskSubmit
+
+pytestmark = pytest.mark.slow
+BOUND = 60
+
+
+@asynccontextmanager
+async def calling(rabbitmq, caller, path=":memory:", **more):
+    """A client that runs."""
+    ledger = OrderLedger(path)
+    client = FleetClient(rabbitmq.address(caller), caller, ledger, **more)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.run)
+        with trio.fail_after(BOUND):
+            await client.connected()
+            yield client
+        nursery.cancel_scope.cancel()
+    ledger.close()
+
+
+def job(caller, capability, inputs):
+    """What is asked for."""
+    return TaskSubmit(capability=capability, caller_id=caller, intent="a test", inputs=inputs)
+
+
+async def ended(client):
+    """Wait until all orders have ended; return them."""
+    while True:
+        orders = await client.orders()
+        if all(one.state in ENDED for one in orders):
+            return orders
+        await client.changed()
+
+
+async def test_an_order_is_done_and_its_events_are_in_the_ledger(rabbitmq, device, name) -> None:
+    caller = f"call-{name}"
+    async with calling(rabbitmq, caller) as client:
+        await client.submit([device.id], job(caller, "marks", device.inputs("one")), within_s=60)
+        (order,) = await ended(client)
+        assert (order.state, order.result["outputs"]) == ("COMPLETED", {"marks": 1})
+        events = client.ledger.events(order.session_id)
+        assert [one["payload"]["sequence"] for one in events] == list(range(1, order.sequence + 1))
+        assert client.duplicates == client.foreign == 0
+    assert device.made() == ["one"]
+
+
+async def test_the_devices_are_those_that_announced_themselves(rabbitmq, device, name) -> None:
+    async with calling(rabbitmq, f"call-{name}") as client:
+        while device.id not in (found := {one.device: one for one in await client.devices()}):  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        assert found[device.id].labels["board"] == "sim"
+
+
+async def test_a_halt_of_the_fleet_reaches_a_device_and_its_reset_too(rabbitmq, device, name) -> None:
+    async with calling(rabbitmq, f"call-{name}") as client:
+        await client.halt("smoke in lab 3")
+        peer = device.peer()
+        device.until(lambda: peer.health()["halt"]["halted"])
+        assert peer.health()["halt"]["reason"] == "the fleet: smoke in lab 3"
+        await client.reset()
+        device.until(lambda: not peer.health()["halt"]["halted"])
