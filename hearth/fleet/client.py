@@ -194,7 +194,7 @@ class FleetClient:
 
     async def _serve(self, connection: BrokerConnection) -> None:
         with suppress(AmqpError):
-            await connection.declare(l1.stream_topology())
+            await connection.declare(l1.cards_topology())
         async with connection.publisher() as publisher, trio.open_nursery() as nursery:
             self._asked.clear()
             self._heard.clear()

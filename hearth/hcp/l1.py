@@ -2,7 +2,8 @@
 
 Exchanges and queues of L1 are declared as L1 has them. hearth adds, and never requires: `hearth.fleet`, a topic
 exchange with the keys `card.ID` (announcements of devices, kept in the stream `hearth.cards`) and `halt` (to the queue
-`hearth.halt.ID` of each device, which keeps the newest one only); and the stream `hearth.history` with all events.
+`hearth.halt.ID` of each device, which keeps the newest one only). The operator may add the stream `hearth.history` with
+all events.
 
 **Late orders.** An order that moves something must not begin after `not_after`, a time of the caller's clock. The
 device cannot compare it with its own clock, which may be wrong. So the caller first asks the device for a *tick*
@@ -101,12 +102,20 @@ def halt_topology(callee: str) -> Topology:
     return Topology((Exchange(FLEET, "topic"),), (queue,), (Binding(queue.name, FLEET, "halt"),))
 
 
-def stream_topology() -> Topology:
-    """Return the streams, which any harness with the permission declares: announcements, and all events."""
+def cards_topology() -> Topology:
+    """Return the stream of announcements, which any harness with the permission declares."""
     cards = Queue(CARDS, arguments={**_STREAM, "x-max-age": "1D", "x-stream-max-segment-size-bytes": 8 << 20})
+    return Topology((Exchange(FLEET, "topic"),), (cards,), (Binding(CARDS, FLEET, "card.#"),))
+
+
+def history_topology() -> Topology:
+    """Return the stream of all events, which the operator declares.
+
+    From then on an event is confirmed only once the stream has it too: while a stream cannot be reached, events wait in
+    the outboxes of the devices.
+    """
     history = Queue(HISTORY, arguments={**_STREAM, "x-max-length-bytes": 4 << 30})
-    bindings = (Binding(CARDS, FLEET, "card.#"), Binding(HISTORY, EVENTS, "#"))
-    return Topology((Exchange(FLEET, "topic"),), (cards, history), bindings)
+    return Topology((Exchange(EVENTS, "topic"),), (history,), (Binding(HISTORY, EVENTS, "#"),))
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

@@ -41,6 +41,23 @@ async def looks(job: Job, *, times: int = 1, interval_s: float = 0.0) -> dict[st
 """Two capabilities: one that moves something (R4), and one that reads only (R1)."""
 
 
+_LEADERLESS = (
+    "rabbit_amqqueue:list(), amqqueue:get_type(Q) =:= rabbit_quorum_queue,"
+    " element(1, catch ra:members(rabbit_amqqueue:pid_of(Q), 200)) =/= ok"
+)
+
+
+def restart(broker: RabbitMq) -> None:
+    """Start a broker that was killed, and do what its operator must do.
+
+    RabbitMQ 3.10 keeps the terms of its quorum queues in a file (dets) that loses its last record with kill -9: the
+    queue that was declared last then has its messages, and waits for an election that nobody calls.
+    """
+    broker.start()
+    broker.evaluate(f"[ra:trigger_election(rabbit_amqqueue:pid_of(Q)) || Q <- {_LEADERLESS}]")
+    broker.evaluate("whereis(rabbit_stream_coordinator) =/= undefined orelse (catch rabbit_stream_coordinator:recover())")
+
+
 class Device(Hearthd):
     """A hearthd with an uplink, as the user of its id."""
 

@@ -16,13 +16,13 @@ BOUND = 60
 
 
 @asynccontextmanager
-async def calling(rabbitmq, caller, path=":memory:", **more):
+async def calling(rabbitmq, caller, path=":memory:", *, bound=BOUND, **more):
     """A client that runs."""
     ledger = OrderLedger(path)
     client = FleetClient(rabbitmq.address(caller), caller, ledger, **more)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.run)
-        with trio.fail_after(BOUND):
+        with trio.fail_after(bound):
             await client.connected()
             yield client
         nursery.cancel_scope.cancel()

@@ -224,13 +224,13 @@ class Uplink:
             log.info("connected to %s as %s", self.address.place, self.device)
             self.reconnects += self._link is not None
         elif self._link is None or self._link.connected:
-            log.warning("%s: %s; hearth goes on, and keeps what is due", self.address.place, link.error)
+            log.warning("%s; hearth goes on, and keeps what is due", link.error or self.address.place)
         if self._link is None or self._link.connected != link.connected:
             self._runtime.audit("amqp.connect" if link.connected else "amqp.disconnect", broker=self.address.place)
         self._link, self._since = link, self.clock()
 
     async def _serve(self, connection: BrokerConnection) -> None:
-        for topology in (l1.halt_topology(self.device), l1.stream_topology()):
+        for topology in (l1.halt_topology(self.device), l1.cards_topology()):
             await self._declare_if_allowed(connection, topology)
         async with connection.publisher(WINDOW) as publisher, trio.open_nursery() as nursery:
             self._publisher, self._nursery = publisher, nursery
