@@ -229,6 +229,14 @@ raft.wal_max_size_bytes = 16777216
         """Clear an alarm: publishing goes on."""
         self.evaluate(f"rabbit_alarm:clear_alarm({{resource_limit, {resource}, node()}})")
 
+    def flush(self) -> None:
+        """Write down which quorum queues there are.
+
+        RabbitMQ 3.10.8 does that some time after a queue is declared: one that is killed before loses the queue's
+        messages, confirmed ones too, and afterwards neither confirms nor refuses what is published to it.
+        """
+        self.evaluate("[ok = dets:sync(Table) || Table <- dets:all()]")
+
     def close_connections(self, reason: str = "closed by a test") -> None:
         """Close all connections of clients, as an operator would: CONNECTION_FORCED."""
         self.evaluate(f'[rabbit_networking:close_connection(P, "{reason}") || P <- rabbit_networking:connections()]')

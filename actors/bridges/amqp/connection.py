@@ -91,6 +91,8 @@ class BrokerSettings:
     """For the answer to a declaration, a new channel or a consumer; after that the connection is lost."""
     blocked_timeout: float = 30.0
     """The longest wait of a publish while the broker is blocked, or does not take what is written."""
+    confirm_timeout: float = 60.0
+    """A broker that is not blocked and confirms none of the unconfirmed messages for so long counts as lost."""
     close_timeout: float = 5.0
     backoff_first: float = 0.5
     backoff_most: float = 30.0
@@ -197,6 +199,14 @@ class Publisher(_OpenChannel):
         self._window = window
         self._turn = trio.StrictFIFOLock()
         self._confirmations: dict[int, Confirmation] = {}
+        self._progress = 0.0
+
+    @property
+    def overdue(self) -> bool:
+        """True if the broker has confirmed nothing for `confirm_timeout`, although it could have."""
+        if not self._confirmations or self.connection.blocked is not None:
+            self._progress = trio.current_time()
+        return trio.current_time() - self._progress > self.connection.settings.confirm_timeout
 
     async def publish(self, message: AmqpMessage, *, mandatory: bool = False) -> None:
         """Publish, and wait for the broker's confirmation; raises what `send` and `Confirmation.wait` raise."""
@@ -225,12 +235,15 @@ class Publisher(_OpenChannel):
             if self.ended.is_set():
                 raise self.failure()
             confirmation = Confirmation()
+            if not self._confirmations:
+                self._progress = trio.current_time()
             self._confirmations[self.channel.publish(message, mandatory=mandatory)] = confirmation
             return confirmation
 
     def handle(self, event: Event) -> None:
         """Take an event of this channel."""
         if isinstance(event, Confirmed):
+            self._progress = trio.current_time()
             words = f"{self.connection.place} refused the message: is a queue full, with overflow reject-publish?"
             for number in event.numbers:
                 self._confirmations.pop(number).settle(None if event.accepted else PublishNacked(words))
@@ -525,6 +538,9 @@ class BrokerConnection:
                     await self._output.wait()
                 if scope.cancelled_caught:
                     machine.send_heartbeat()
+                if any(isinstance(each, Publisher) and each.overdue for each in self._channels.values()):
+                    timeout = self.settings.confirm_timeout
+                    return self.abort(BrokerConnectionLost(f"{self.place} has confirmed nothing for {timeout:g} s"))
 
 
 # --- connecting -----------------------------------------------------------------------------------------------------
@@ -586,7 +602,8 @@ async def _shake_hands(stream: trio.abc.Stream, machine: AmqpConnection, tls: Tl
             received = await stream.receive_some(PIECE)
         except trio.BrokenResourceError as error:
             # In TLS 1.3 a server's refusal of the client's certificate arrives with the first data.
-            reason = connect_failure(error, tls) if isinstance(stream, trio.SSLStream) else _why_broken(error)
+            secured = isinstance(stream, trio.SSLStream)
+            reason = connect_failure(error, tls, silent=machine.frames == 0) if secured else _why_broken(error)
             raise BrokerUnreachable(f"cannot connect to {place}: {reason}") from None
         for event in machine.receive(bytes(received)):
             if isinstance(event, ConnectionEnded):
