@@ -97,7 +97,8 @@ def parse_broker(text: str) -> BrokerAddress:
     if not secure and (not user or "password_file" not in given):
         raise _wrong(text, "USER@ and password_file are its log-in", scheme)
     vhost = _decoded(text, match["vhost"], scheme) if match["vhost"] else "/"
-    host, port = _host(text, scheme, match["host"]), _port(text, scheme, match["port"])
+    port = _port(text, scheme, match["port"])
+    host = _host(text, scheme, match["host"])
     return BrokerAddress(host, port, secure, vhost, user=user or None, **given)
 
 
@@ -115,6 +116,8 @@ def _host(text: str, scheme: str, host: str) -> str:
 def _port(text: str, scheme: str, port: str | None) -> int:
     if port is None:
         return _PORTS[scheme]
+    if ":" in port:
+        raise _wrong(text, "put an IPv6 address in brackets, as in [::1]", scheme)
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         raise _wrong(text, "after the host and : comes a port, a number from 1 to 65535", scheme)
     return int(port)

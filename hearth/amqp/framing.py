@@ -8,7 +8,7 @@ connection or pass unseen: `decode_method` walks pamqp's tables of arguments its
 
 from __future__ import annotations
 
-from struct import Struct
+import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pamqp import commands, decode
@@ -30,8 +30,10 @@ OVERHEAD: Final = 8
 LONGEST_METHOD: Final = 16_384
 """Bytes of a method's payload. The longest that RabbitMQ sends, connection.start, has about 500."""
 
-_HEAD: Final = Struct(">BHI")
-_CONTENT: Final = Struct(">HHQ")
+_HEAD: Final = struct.Struct(">BHI")
+_CONTENT: Final = struct.Struct(">HHQ")
+_UNFIT: Final = (ValueError, TypeError, struct.error, ArithmeticError, OSError, RecursionError)
+"""What the codec raises for values and bytes that it cannot convert."""
 _BASIC: Final = 60
 """The number of the class basic, the only one with content."""
 _FIXED: Final = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
@@ -104,7 +106,7 @@ def encode_method(channel: int, method: Method) -> bytes:
     """Return the frame of a method. Raises AmqpMisuse for arguments that cannot be encoded."""
     try:
         return encode_frame(METHOD, channel, method.index.to_bytes(4, "big") + method.marshal())
-    except (ValueError, TypeError, OverflowError, ArithmeticError) as error:
+    except _UNFIT as error:
         raise AmqpMisuse(f"{method.name} cannot be sent: {error}") from None
 
 
@@ -145,7 +147,7 @@ def _read(kind: str, data: bytes, place: int, errors: str = "strict") -> tuple[A
         if kind == "shortstr":
             return data[start:end].decode("utf-8", errors), end
         return decode.by_type(data[place:end], kind)[1], end
-    except (ValueError, TypeError, OverflowError, ArithmeticError, OSError, RecursionError) as error:
+    except _UNFIT as error:
         raise ValueError(f"cannot be read: {error}") from None
 
 
@@ -169,7 +171,7 @@ def encode_properties(properties: commands.Basic.Properties) -> bytes:
     try:
         properties.validate()
         return properties.marshal()
-    except (ValueError, TypeError, OverflowError, ArithmeticError, RecursionError) as error:
+    except _UNFIT as error:
         raise AmqpMisuse(f"the properties of a message cannot be sent: {error}") from None
 
 

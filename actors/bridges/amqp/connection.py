@@ -344,7 +344,8 @@ class BrokerConnection:
         self._machine = machine
         self._output = trio.Event()
         self._body = trio.CancelScope()
-        self._tasks = trio.CancelScope()
+        # Shielded: a cancelled block closes in order too, within `close_timeout`.
+        self._tasks = trio.CancelScope(shield=True)
         self._finished = trio.Event()
         self._channels: dict[AmqpChannel, _OpenChannel] = {}
         machine.on_output = self._on_output
