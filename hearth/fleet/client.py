@@ -26,7 +26,8 @@ import trio
 from attrs import define, field
 
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
-from hearth.amqp.errors import AmqpError, NoRoute, PublishNacked
+from hearth.actors.bridges.amqp.declare import declare_as_allowed
+from hearth.amqp.errors import BrokerRefusal, NoRoute, PublishNacked
 from hearth.fleet.ledger import FleetOrder, OrderLedger, Taken
 from hearth.fleet.selectors import FleetDevice
 from hearth.hcp import l1
@@ -178,7 +179,6 @@ class FleetClient:
         await stay_connected(
             self.address,
             self._serve,
-            topology=l1.caller_topology(self.caller),
             settings=self.settings,
             name=f"hearth fleet {self.caller}",
             on_change=self._link_changed,
@@ -193,7 +193,8 @@ class FleetClient:
         self._notify()
 
     async def _serve(self, connection: BrokerConnection) -> None:
-        with suppress(AmqpError):
+        await declare_as_allowed(connection, l1.caller_topology(self.caller))
+        with suppress(BrokerRefusal):
             await connection.declare(l1.cards_topology())
         async with connection.publisher() as publisher, trio.open_nursery() as nursery:
             self._asked.clear()

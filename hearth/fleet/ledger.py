@@ -16,6 +16,7 @@ Blocking; one thread at a time.
 from __future__ import annotations
 
 import sqlite3
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -25,7 +26,7 @@ from hearth.errors import HearthError
 from hearth.hcp.messages import TERMINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 _VERSION: Final = 1
@@ -114,30 +115,43 @@ class OrderLedger:
         """Close the file."""
         self._db.close()
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Do all of it durably, or nothing. Raises LedgerError."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise LedgerError(f"the ledger cannot be written: {error}") from None
+
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def add(self, orders: Iterable[FleetOrder]) -> None:
         """Store new orders, durably."""
-        self._db.execute("BEGIN")
-        self._db.executemany(
-            "INSERT INTO orders (message_id, device, document, not_after, made_at) VALUES (?, ?, ?, ?, ?)",
-            [(one.message_id, one.device, orjson.dumps(one.document), one.not_after, one.made_at) for one in orders],
-        )
-        self._db.execute("COMMIT")
+        rows = [(one.message_id, one.device, orjson.dumps(one.document), one.not_after, one.made_at) for one in orders]
+        with self._transaction():
+            self._db.executemany(
+                "INSERT INTO orders (message_id, device, document, not_after, made_at) VALUES (?, ?, ?, ?, ?)", rows
+            )
 
     def mark_published(self, message_ids: Iterable[str]) -> None:
         """Note that orders are about to be published: from now on they may be in a queue."""
-        self._db.execute("BEGIN")
-        self._db.executemany("UPDATE orders SET published = 1 WHERE message_id = ?", [(one,) for one in message_ids])
-        self._db.execute("COMMIT")
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE orders SET published = 1 WHERE message_id = ?", [(one,) for one in message_ids]
+            )
 
     def mark(self, order: FleetOrder, *, published: bool, said: str, state: str | None = None) -> None:
         """Note why an order has not reached its device, as long as it has no answer."""
-        self._db.execute(
-            "UPDATE orders SET published = ?, state = coalesce(?, state), said = ?"
-            " WHERE message_id = ? AND session_id IS NULL AND result IS NULL",
-            (published, state, said, order.message_id),
-        )
+        with self._transaction():
+            self._db.execute(
+                "UPDATE orders SET published = ?, state = coalesce(?, state), said = ?"
+                " WHERE message_id = ? AND session_id IS NULL AND result IS NULL",
+                (published, state, said, order.message_id),
+            )
 
     def orders(self, *, open_only: bool = False) -> list[FleetOrder]:
         """Return the orders, the oldest first; with `open_only` those that have not ended."""
@@ -157,10 +171,9 @@ class OrderLedger:
     def take(self, messages: Iterable[tuple[dict[str, Any], str | None]]) -> Taken:
         """Process messages, each with the user that the broker has found in it, in one durable transaction."""
         taken = Taken()
-        self._db.execute("BEGIN")
-        for message, user in messages:
-            self._take(message, user, taken)
-        self._db.execute("COMMIT")
+        with self._transaction():
+            for message, user in messages:
+                self._take(message, user, taken)
         return taken
 
     def _take(self, message: dict[str, Any], user: str | None, taken: Taken) -> None:

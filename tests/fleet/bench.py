@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from support.rabbitmq import RabbitMq
 
+    from hearth.amqp.address import BrokerAddress
+
 MARKS = '''\
 """Effects that can be counted: each is a pulse of a simulated line, and a file that must not be there before."""
 
@@ -55,7 +57,9 @@ def restart(broker: RabbitMq) -> None:
     """
     broker.start()
     broker.evaluate(f"[ra:trigger_election(rabbit_amqqueue:pid_of(Q)) || Q <- {_LEADERLESS}]")
-    broker.evaluate("whereis(rabbit_stream_coordinator) =/= undefined orelse (catch rabbit_stream_coordinator:recover())")
+    broker.evaluate(
+        "whereis(rabbit_stream_coordinator) =/= undefined orelse (catch rabbit_stream_coordinator:recover())"
+    )
 
 
 class Device(Hearthd):
@@ -71,6 +75,7 @@ class Device(Hearthd):
         port: int | None = None,
         more: str = "",
         amqp: str = "",
+        tls: BrokerAddress | None = None,
     ) -> None:
         self.id = device
         self.marks = directory / f"{device}.marks"
@@ -82,21 +87,31 @@ class Device(Hearthd):
             f'[[policy]]\nname = "{name}"\nmatch = {{ amqp_user = "{name}" }}\nmax_risk = 3\nrights = ["reset_halt"]\n'
             for name in callers
         )
-        broker.add_user(device)
-        for name in callers:
-            broker.add_user(name)
-        password = broker.folder / "password"
-        place = f"127.0.0.1:{port or broker.port}"
+        if tls is None:
+            for name in (device, *callers):
+                broker.add_user(name)
+            password = broker.folder / "password"
+            url = f"amqp://{device}@127.0.0.1:{port or broker.port}?password_file={password}"
+        else:
+            url = f"amqps://{tls.host}:{tls.port}"
+            amqp += f'ca = "{tls.ca}"\ncert = "{tls.cert}"\nkey = "{tls.key}"\n'
         own = directory / device
         own.mkdir()
         super().__init__(
             own,
-            f'[amqp]\nurl = "amqp://{device}@{place}?password_file={password}"\nid = "{device}"\n{amqp}\n'
+            f'[amqp]\nurl = "{url}"\nid = "{device}"\n{amqp}\n'
             f'[files]\nwrite = ["{self.marks}"]\n[hcp]\ncapabilities = ["{code}"]\nshipped = []\n{more}\n'
             f'[[policy]]\nname = "own"\nmatch = {{ uid = 0 }}\nmax_risk = 3\nrights = ["reset_halt"]\n{policies}',
             audit='durability = "fsync"',
         )
         self.broker = broker
+
+    @classmethod
+    def enrolled(
+        cls, broker: RabbitMq, directory: Path, device: str, address: BrokerAddress, *, callers: Sequence[str]
+    ) -> Device:
+        """A device that logs in by its certificate, as a user that is there."""
+        return cls(broker, directory, device, callers=callers, tls=address)
 
     def inputs(self, *names: str) -> dict[str, Any]:
         """The inputs of "marks" that make these marks."""

@@ -19,14 +19,16 @@ BOUND = 60
 async def calling(rabbitmq, caller, path=":memory:", *, bound=BOUND, **more):
     """A client that runs."""
     ledger = OrderLedger(path)
-    client = FleetClient(rabbitmq.address(caller), caller, ledger, **more)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(client.run)
-        with trio.fail_after(bound):
-            await client.connected()
-            yield client
-        nursery.cancel_scope.cancel()
-    ledger.close()
+    client = FleetClient(more.pop("address", None) or rabbitmq.address(caller), caller, ledger, **more)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            with trio.fail_after(bound):
+                await client.connected()
+                yield client
+            nursery.cancel_scope.cancel()
+    finally:
+        ledger.close()
 
 
 def job(caller, capability, inputs):

@@ -99,8 +99,17 @@ async def test_a_broker_that_is_killed_under_load_loses_and_doubles_nothing(brok
                     try:
                         orders = await ended(client)
                     except trio.Cancelled:
-                        print([(o.device,o.state,o.said,o.sequence,o.published,o.session_id) for o in client.ledger.orders()], client.link, client.duplicates, client.foreign)
-                        for d in swarm.devices: print(d.id, d.made())
+                        print(
+                            [
+                                (o.device, o.state, o.said, o.sequence, o.published, o.session_id)
+                                for o in client.ledger.orders()
+                            ],
+                            client.link,
+                            client.duplicates,
+                            client.foreign,
+                        )
+                        for d in swarm.devices:
+                            print(d.id, d.made())
                         raise
             assert len(orders) == KILLS * DEVICES
             judge(client, orders, swarm.devices)

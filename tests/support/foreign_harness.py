@@ -43,9 +43,16 @@ class AmqpWire:
         self.pending = b""
         self.arrived: list[Any] = []
         """Deliveries: (Basic.Deliver, properties, body)."""
+        try:
+            self._open(user, password, vhost, external=tls is not None)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _open(self, user: str, password: str, vhost: str, *, external: bool) -> None:
         self.socket.sendall(b"AMQP\x00\x00\x09\x01")
         self.expect(commands.Connection.Start)
-        mechanism, response = ("EXTERNAL", "") if tls is not None else ("PLAIN", f"\0{user}\0{password}")
+        mechanism, response = ("EXTERNAL", "") if external else ("PLAIN", f"\0{user}\0{password}")
         self.send(commands.Connection.StartOk({}, mechanism, response, "en_US"), channel=0)
         tune = self.expect(commands.Connection.Tune)
         self.send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0), channel=0)

@@ -37,6 +37,7 @@ import trio
 from attrs import define, field
 
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
+from hearth.actors.bridges.amqp.declare import declare_as_allowed
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.amqp.errors import AmqpError, BrokerRefusal, DeliveryLost
 from hearth.errors import RpcError
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from hearth.actors.runtime import Runtime
     from hearth.amqp.address import BrokerAddress
     from hearth.amqp.channel import Delivery
-    from hearth.amqp.topology import Topology
     from hearth.config.amqp import AmqpConfig
     from hearth.policy.principal import Principal
 
@@ -196,7 +196,6 @@ class Uplink:
             await stay_connected(
                 self.address,
                 self._serve,
-                topology=l1.callee_topology(self.device),
                 settings=self.settings,
                 name=f"hearthd {self.device}",
                 on_change=self._changed,
@@ -230,8 +229,10 @@ class Uplink:
         self._link, self._since = link, self.clock()
 
     async def _serve(self, connection: BrokerConnection) -> None:
-        for topology in (l1.halt_topology(self.device), l1.cards_topology()):
-            await self._declare_if_allowed(connection, topology)
+        await declare_as_allowed(connection, l1.callee_topology(self.device))
+        await declare_as_allowed(connection, l1.halt_topology(self.device))
+        with suppress(BrokerRefusal):
+            await connection.declare(l1.cards_topology())
         async with connection.publisher(WINDOW) as publisher, trio.open_nursery() as nursery:
             self._publisher, self._nursery = publisher, nursery
             try:
@@ -242,13 +243,6 @@ class Uplink:
                 await trio.sleep_forever()
             finally:
                 self._publisher = self._nursery = None
-
-    async def _declare_if_allowed(self, connection: BrokerConnection, topology: Topology) -> None:
-        """Declare what L1 does not have: a broker without it, or without the permission, is used all the same."""
-        try:
-            await connection.declare(topology)
-        except BrokerRefusal as error:
-            log.info("%s: %s", self.address.place, error)
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
