@@ -385,7 +385,7 @@ async def test_a_blocked_broker_makes_publishers_wait_and_those_that_wait_too_lo
             while connection.blocked is None:
                 await connection.changed.wait()
             assert connection.blocked == "low on memory"
-            with pytest.raises(BrokerBlocked, match=r"no message for 0.5 s: it is blocked \(low on memory\)"):
+            with pytest.raises(BrokerBlocked, match=r"has been blocked for 0.5 s \(low on memory\)"):
                 await publisher.publish(message(queue, b"never sent"))
             assert not waiting.done
         finally:

@@ -23,7 +23,7 @@ from hearth.amqp.errors import (
 from hearth.amqp.messages import AmqpMessage
 from hearth.amqp.topology import Queue, Topology
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 QUORUM = {"x-queue-type": "quorum"}
 
 
@@ -189,7 +189,7 @@ async def test_the_shorter_heartbeat_of_both_sides_holds(rabbitmq) -> None:
         assert connection.heartbeat == 60  # RabbitMQ's default
 
 
-async def test_a_broker_that_reads_nothing_makes_publishers_wait_with_a_bound(rabbitmq) -> None:
+async def test_a_blocked_broker_that_reads_nothing_makes_publishers_wait_with_a_bound(rabbitmq) -> None:
     queue, settings = named(), BrokerSettings(blocked_timeout=0.5)
 
     async def flood(publisher) -> None:
@@ -202,7 +202,7 @@ async def test_a_broker_that_reads_nothing_makes_publishers_wait_with_a_bound(ra
             async with connection.publisher(window=1000) as publisher:
                 rabbitmq.set_alarm("disk")
                 try:
-                    with pytest.raises(BrokerBlocked, match=r"it is blocked \(low on disk\)|it does not read"):
+                    with pytest.raises(BrokerBlocked, match=r"has been blocked for 0.5 s \(low on disk\)"):
                         await flood(publisher)
                 finally:
                     rabbitmq.clear_alarm("disk")
