@@ -26,7 +26,7 @@ from pamqp import commands
 
 from hearth._version import __version__
 from hearth.amqp.channel import AmqpChannel, ChannelEnded, ChannelEvent
-from hearth.amqp.errors import AmqpError, AmqpMisuse, AmqpProtocolError, BrokerConnectionLost, refusal
+from hearth.amqp.errors import AmqpError, AmqpMisuse, AmqpProtocolError, BrokerConnectionLost, printable, refusal
 from hearth.amqp.framing import (
     BODY,
     HEADER,
@@ -287,7 +287,7 @@ class AmqpConnection:
                 self.state = ConnectionState.OPEN
                 return [Connected(self.heartbeat, self.limits.frame, self.limits.channels)]
             case ConnectionState.OPEN, commands.Connection.Blocked():
-                return [Blocked(method.reason or "")]
+                return [Blocked(printable(method.reason or ""))]
             case ConnectionState.OPEN, commands.Connection.Unblocked():
                 return [Unblocked()]
         raise AmqpProtocolError(f"{method.name} came in the state {self.state.name.lower()}", 503)

@@ -115,8 +115,10 @@ raft.wal_max_size_bytes = 16777216
     def start(self) -> None:
         """Start the broker and wait until it serves; the data of an earlier start are still there."""
         if self._epmd is None:
-            epmd = shutil.which("epmd") or "/usr/bin/epmd"
-            self._epmd = subprocess.Popen([epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1"])
+            # It ends with its standard input, and so with the test process.
+            script = 'epmd -port "$1" -address 127.0.0.1 & read -r _; kill $!'
+            arguments = ["sh", "-c", script, "epmd", str(self._epmd_port)]
+            self._epmd = subprocess.Popen(arguments, stdin=subprocess.PIPE, env=self.environment)
         self.output = []
         self._lines = queue.SimpleQueue()
         self._server = subprocess.Popen(
@@ -187,7 +189,8 @@ raft.wal_max_size_bytes = 16777216
         """End the broker and its epmd."""
         self.kill_if_running()
         if self._epmd is not None:
-            self._epmd.kill()
+            assert self._epmd.stdin is not None
+            self._epmd.stdin.close()
             self._epmd.wait()
             self._epmd = None
 

@@ -499,7 +499,7 @@ class BrokerConnection:
         if isinstance(event, ConnectionEnded):
             self._end(event.error)
         elif isinstance(event, Blocked):
-            self.blocked = event.reason[:200]
+            self.blocked = event.reason
         elif isinstance(event, Unblocked):
             self.blocked = None
         elif not isinstance(event, Connected):
