@@ -22,8 +22,10 @@ from hearth.amqp.address import BrokerAddress
 from hearth.amqp.errors import (
     AmqpMisuse,
     AmqpProtocolError,
+    BrokerBlocked,
     BrokerConnectionLost,
     BrokerUnreachable,
+    ConnectionForced,
     EntityNotFound,
     PublishUnconfirmed,
 )
@@ -228,6 +230,47 @@ async def test_a_broker_that_does_not_read_is_lost_after_two_heartbeats(
 
     with pytest.raises(PublishUnconfirmed, match="has read nothing for 20 s"):
         await use()
+
+
+async def test_a_blocked_broker_need_not_read_or_answer_while_it_sends_heartbeats(
+    brokers, address, autojump_clock, nursery
+) -> None:
+    async def beat() -> None:
+        for _ in range(20):
+            await brokers[0].send(HEARTBEAT)
+            await trio.sleep(6)
+
+    async def use() -> None:
+        settings = BrokerSettings(heartbeat=10, call_timeout=30)
+        async with open_connection(address, settings) as connection, connection.publisher() as publisher:
+            nursery.start_soon(beat)
+            connection._stream.send_stream.send_all_hook = trio.sleep_forever
+            confirmation = await publisher.send(AmqpMessage(exchange="", routing_key="q", body=b"x"))
+            await trio.sleep(10)  # it is being written
+            await brokers[0].send(commands.Connection.Blocked("low on\x1bmemory"))
+            await trio.sleep(20)
+            with pytest.raises(BrokerBlocked, match=r"not answered for 30 s: it is blocked \(low on\?memory\)"):
+                await connection.inspect("q")
+            assert trio.current_time() == 60
+            await brokers[0].send(commands.Connection.Unblocked())
+            await confirmation.wait()
+
+    with pytest.raises(PublishUnconfirmed, match="has read nothing for 20 s"):
+        await use()
+    assert trio.current_time() == 80
+
+
+async def test_what_comes_right_behind_the_handshake_counts(brokers, address, autojump_clock) -> None:
+    closed = method(OPEN_OK) + method(commands.Connection.Close(320, "CONNECTION_FORCED - bye", 0, 0))
+    brokers.script = lambda broker: broker.answers.update({"Connection.Open": closed})
+
+    async def use() -> None:
+        async with open_connection(address, SETTINGS):
+            await trio.sleep_forever()
+
+    with pytest.raises(ConnectionForced):
+        await use()
+    assert trio.current_time() == 0
 
 
 async def test_a_window_lets_so_many_messages_out_and_no_more(brokers, address, autojump_clock, nursery) -> None:

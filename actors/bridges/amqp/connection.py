@@ -6,7 +6,8 @@
   consumer: each has room for its prefetch, and the machine ends the connection of a broker that delivers more.
   The writer takes the machine's output in pieces, and sends a heartbeat when half an interval passes without any.
 - A peer counts as lost when no whole frame has come for two heartbeats (bytes alone do not count: one a second would
-  keep a useless connection for hours), or when a piece of output cannot be written for that long.
+  keep a useless connection for hours), or when a piece of output cannot be written for that long. A blocked
+  broker reads nothing, but its heartbeats go on: then only the reader judges.
 - The end of a connection, whatever its cause, is one function, `_end`: it gives every waiting call its error, and then
   cancels the block. A call that waited has its error before the cancellation reaches its task.
 - Publishes are confirmed in a window. A confirmation has one of four ends: confirmed, refused (nack, returned), its
@@ -56,7 +57,7 @@ from hearth.transport.address import TlsAddress
 from hearth.transport.tls import context_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from typing import Any
 
     from pamqp.base import Frame as Method
@@ -148,6 +149,11 @@ class _OpenChannel:
         timeout = self.connection.settings.call_timeout
         with trio.move_on_after(timeout) as scope:
             await self._answered.wait()
+        if scope.cancelled_caught and self.connection.blocked is not None:
+            blocked = self.connection.blocked
+            raise BrokerBlocked(
+                f"{self.connection.place} has not answered for {timeout:g} s: it is blocked ({blocked})"
+            )
         if scope.cancelled_caught:
             self.connection.abort(BrokerConnectionLost(f"{self.connection.place} did not answer within {timeout:g} s"))
         if not self._answers:
@@ -339,6 +345,7 @@ class BrokerConnection:
         self._body = trio.CancelScope()
         # Shielded: a cancelled block closes in order too, within `close_timeout`.
         self._tasks = trio.CancelScope(shield=True)
+        self._writing = trio.CancelScope()
         self._finished = trio.Event()
         self._channels: dict[AmqpChannel, _OpenChannel] = {}
         machine.on_output = self._on_output
@@ -441,8 +448,13 @@ class BrokerConnection:
     # --- its tasks ---
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Run reader and writer around the block; at its end close the connection, within `close_timeout`."""
+    async def running(self, events: Iterable[Event] = ()) -> AsyncIterator[None]:
+        """Run reader and writer around the block; at its end close the connection, within `close_timeout`.
+
+        `events` came with the end of the handshake.
+        """
+        for event in events:
+            self._dispatch(event)
         async with unwrapped() as body, trio.open_nursery() as nursery:
             nursery.start_soon(self._run)
             try:
@@ -500,8 +512,10 @@ class BrokerConnection:
             self._end(event.error)
         elif isinstance(event, Blocked):
             self.blocked = event.reason
+            self._writing.deadline = math.inf
         elif isinstance(event, Unblocked):
             self.blocked = None
+            self._writing.deadline = trio.current_time() + 2 * self.heartbeat
         elif not isinstance(event, Connected):
             self._channels[event.channel].handle(event)
             if isinstance(event, ChannelEnded):
@@ -513,12 +527,13 @@ class BrokerConnection:
         while True:
             if machine.pending:
                 data = machine.data_to_send(PIECE)
-                with trio.move_on_after(patience) as scope:
+                deadline = math.inf if self.blocked is not None else trio.current_time() + patience
+                with trio.CancelScope(deadline=deadline) as self._writing:
                     try:
                         await self._stream.send_all(data)
                     except trio.BrokenResourceError as error:
                         return self.abort(BrokerConnectionLost(f"{self.place}: {why_broken(error)}"))
-                if scope.cancelled_caught:
+                if self._writing.cancelled_caught:
                     return self.abort(BrokerConnectionLost(f"{self.place} has read nothing for {patience} s"))
                 if not self.backlogged:
                     self._pulse()
@@ -563,7 +578,7 @@ async def open_connection(
         try:
             with trio.fail_after(settings.connect_timeout):
                 stream = await open_stream(address, context, tls)
-                await shake_hands(stream, machine, tls, address.place)
+                events = await shake_hands(stream, machine, tls, address.place)
         except trio.TooSlowError:
             cure = (
                 f"is {address.host} on, does a firewall let port {address.port} through, is it a broker that listens?"
@@ -572,7 +587,7 @@ async def open_connection(
                 f"no connection to {address.place} within {settings.connect_timeout:g} s: {cure}"
             ) from None
         connection = BrokerConnection(stream, machine, settings, address.place)
-        async with connection.running():
+        async with connection.running(events):
             yield connection
     finally:
         if stream is not None:

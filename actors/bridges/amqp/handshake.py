@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import ssl
 
     from hearth.amqp.address import BrokerAddress
-    from hearth.amqp.connection import AmqpConnection
+    from hearth.amqp.connection import AmqpConnection, Event
     from hearth.transport.address import TlsAddress
 
 PIECE: Final = 65_536
@@ -78,8 +78,8 @@ async def open_stream(address: BrokerAddress, context: ssl.SSLContext | None, tl
     return secured
 
 
-async def shake_hands(stream: trio.abc.Stream, machine: AmqpConnection, tls: TlsAddress, place: str) -> None:
-    """Do the AMQP handshake. Raises the error that ended it."""
+async def shake_hands(stream: trio.abc.Stream, machine: AmqpConnection, tls: TlsAddress, place: str) -> list[Event]:
+    """Do the AMQP handshake and return the events that came right behind it. Raises the error that ended it."""
     while True:
         try:
             if data := machine.data_to_send():
@@ -90,8 +90,9 @@ async def shake_hands(stream: trio.abc.Stream, machine: AmqpConnection, tls: Tls
             secured = isinstance(stream, trio.SSLStream)
             reason = connect_failure(error, tls, silent=machine.frames == 0) if secured else why_broken(error)
             raise BrokerUnreachable(f"cannot connect to {place}: {reason}") from None
-        for event in machine.receive(bytes(received)):
+        events = machine.receive(bytes(received))
+        if events and isinstance(events[0], Connected):
+            return events[1:]
+        for event in events:
             if isinstance(event, ConnectionEnded):
                 raise event.error or BrokerConnectionLost(f"{place} ended the log-in")
-            if isinstance(event, Connected):
-                return

@@ -72,17 +72,17 @@ def _told(machine: AmqpConnection, parts: list[bytes]) -> list[Any]:
 
 
 def _bodies(stream: bytes) -> list[bytes]:
-    """The bodies on channel 2 in a stream, each begun by a content header; the last may be incomplete."""
-    found: list[bytearray] = []
+    """The bodies on channel 2 in a stream, each as long as its content header says; the last may be incomplete."""
+    found: list[tuple[int, bytearray]] = []
     while len(stream) >= 8:
         size = int.from_bytes(stream[3:7], "big")
         payload = stream[7 : 7 + size]
         if stream[1:3] == b"\x00\x02" and stream[0] == 2:
-            found.append(bytearray())
+            found.append((int.from_bytes(payload[4:12], "big"), bytearray()))
         elif stream[1:3] == b"\x00\x02" and stream[0] == 3 and found:
-            found[-1] += payload
+            found[-1][1].extend(payload)
         stream = stream[8 + size :]
-    return [bytes(each) for each in found]
+    return [bytes(body[:size]) for size, body in found]
 
 
 def check(data: bytes) -> None:
