@@ -12,7 +12,8 @@ peer sends, the last event is `ConnectionEnded`, once, with the reason; every ch
 - Tune: the smaller of both sides' frame size, channel count and heartbeat holds; 0 is "no limit" to the protocol and
   never to this side. Frames are read up to twice the broker's size: properties of other publishers come in one frame.
 - Memory: one incomplete frame, and for each channel one incomplete body of at most `AmqpLimits.body`. What this side
-  must answer unasked (a close) comes once for each channel, so that a peer that reads nothing fills nothing.
+  answers by itself (a close, the rejection of a delivery) is bounded too: a peer that goes on sending and does not read
+  breaks the protocol.
 - A breach of the protocol is answered with connection.close and its reply code; the answer to that is not awaited.
 """
 
@@ -151,6 +152,8 @@ class AmqpConnection:
         self._place = place
         self._reader = FrameReader(2 * max(self.limits.frame, MINIMUM_FRAME))
         self._output = bytearray()
+        # Publishers wait long before, so that only answers can come to so much.
+        self._most_output = 2 * max(self.limits.body, LONGEST_FRAME)
         self._send(PROTOCOL_HEADER)
 
     # --- output ---
@@ -228,6 +231,8 @@ class AmqpConnection:
             while (frame := self._reader.next_frame()) is not None:
                 self.frames += 1
                 events += self._handle(frame)
+                if len(self._output) > self._most_output:
+                    raise AmqpProtocolError(f"it sends, and has read nothing of {len(self._output)} bytes for it", 506)
                 if events and isinstance(events[-1], ConnectionEnded):
                     break
         except AmqpProtocolError as error:
