@@ -63,7 +63,7 @@ _CAPABILITIES: Final = {
 
 @frozen
 class Login:
-    """What SASL sends."""
+    """The mechanism and the response of a SASL log-in."""
 
     mechanism: str
     response: str = field(repr=False)

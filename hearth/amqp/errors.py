@@ -1,4 +1,4 @@
-"""What can go wrong between hearth and a broker, each by its name.
+"""The errors of the AMQP client, each by its name.
 
 Three families: the peer's bytes break the protocol (`AmqpProtocolError`), the broker refuses in the protocol's words
 (`BrokerRefusal`, by reply code), or the connection is gone (`BrokerConnectionLost`).

@@ -10,8 +10,9 @@
   broker reads nothing, but its heartbeats go on: then only the reader judges.
 - The end of a connection, whatever its cause, is one function, `_end`: it gives every waiting call its error, and then
   cancels the block. A call that waited has its error before the cancellation reaches its task.
-- Publishes are confirmed in a window. A confirmation has one of four ends: confirmed, refused (nack, returned), its
-  channel refused, or unknown (PublishUnconfirmed). Only the last needs the message to be published again.
+- Publishes are confirmed in a window. A confirmation has one of four ends: confirmed; refused (nack, returned); its
+  channel closed by the broker (404, 403, 406), where only a window of one says which message was the cause; unknown
+  (PublishUnconfirmed). After the last two the message may be queued or not, and is to be published again.
 - What uses a connection lives within it. `stay_connected` runs `serve` for each connection from its beginning, so that
   no object outlives its connection.
 """
@@ -183,7 +184,7 @@ class Confirmation:
         """Return when the broker has confirmed the message: it is in its queues, safe as these are.
 
         Raises PublishNacked; NoRoute for a mandatory message without a queue; PublishUnconfirmed if the connection
-        ended first; BrokerRefusal if the broker closed the channel: all its unconfirmed messages then end so.
+        ended first; BrokerRefusal if the broker closed the channel, for all its unconfirmed messages: one is the cause.
         Cancelling the wait leaves the message on its way.
         """
         await self._settled.wait()
@@ -429,7 +430,7 @@ class BrokerConnection:
     # --- its end ---
 
     def abort(self, error: AmqpError) -> None:
-        """End the connection for this reason, without a word to the peer."""
+        """End the connection for this reason, without telling the peer."""
         self._machine.abandon()
         self._end(error)
         self._tasks.cancel()
@@ -522,7 +523,7 @@ class BrokerConnection:
                 del self._channels[event.channel]
 
     async def _write(self) -> None:
-        """Send the machine's output, and heartbeats, until the connection has ended and its last words are sent."""
+        """Send the machine's output, and heartbeats, until the connection has ended and all output is sent."""
         machine, patience = self._machine, 2 * self.heartbeat
         while True:
             if machine.pending:
@@ -550,7 +551,7 @@ class BrokerConnection:
                     return self.abort(BrokerConnectionLost(f"{self.place} has confirmed nothing for {timeout:g} s"))
 
 
-# --- its life --------------------------------------------------------------------------------------------------------
+# --- connecting ------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
