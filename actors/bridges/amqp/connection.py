@@ -7,7 +7,8 @@
   The writer takes the machine's output in pieces, and sends a heartbeat when half an interval passes without any.
 - A peer counts as lost when no whole frame has come for two heartbeats (bytes alone do not count: one a second would
   keep a useless connection for hours), or when a piece of output cannot be written for that long. A blocked
-  broker reads nothing, but its heartbeats go on: then only the reader judges.
+  broker reads nothing from a connection that has published, acknowledgements neither, but its heartbeats go on: then
+  only the reader judges.
 - The end of a connection, whatever its cause, is one function, `_end`: it gives every waiting call its error, and then
   cancels the block. A call that waited has its error before the cancellation reaches its task.
 - Publishes are confirmed in a window. A confirmation has one of four ends: confirmed; refused (nack, returned); its
