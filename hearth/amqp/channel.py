@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, field, frozen
 from pamqp import commands
 
-from hearth.amqp.errors import AmqpMisuse, AmqpProtocolError, BrokerRefusal, DeliveryLost, refusal
+from hearth.amqp.errors import AmqpMisuse, AmqpProtocolError, BrokerRefusal, DeliveryLost, printable, refusal
 from hearth.amqp.framing import (
     BODY,
     OVERHEAD,
@@ -399,7 +399,7 @@ class AmqpChannel:
             try:
                 content.properties = decode_properties(encoded)
             except ValueError as error:
-                content.reason = str(error)
+                content.reason = printable(str(error))
         return self._whole(content) if content.missing == 0 else []
 
     def handle_body(self, payload: bytes) -> list[ChannelEvent]:

@@ -12,7 +12,8 @@ peer sends, the last event is `ConnectionEnded`, once, with the reason; every ch
 - Tune: the smaller of both sides' frame size, channel count and heartbeat holds; 0 is "no limit" to the protocol and
   never to this side. Frames are read up to twice the broker's size: properties of other publishers come in one frame.
 - Memory: one incomplete frame, and for each channel one incomplete body of at most `AmqpLimits.body`. What this side
-  must answer unasked (a close) comes once for each channel, so that a peer that reads nothing fills nothing.
+  answers by itself (a close, the rejection of a delivery) is bounded too: a peer that goes on sending and does not read
+  breaks the protocol.
 - A breach of the protocol is answered with connection.close and its reply code; the answer to that is not awaited.
 """
 
@@ -26,7 +27,7 @@ from pamqp import commands
 
 from hearth._version import __version__
 from hearth.amqp.channel import AmqpChannel, ChannelEnded, ChannelEvent
-from hearth.amqp.errors import AmqpError, AmqpMisuse, AmqpProtocolError, BrokerConnectionLost, refusal
+from hearth.amqp.errors import AmqpError, AmqpMisuse, AmqpProtocolError, BrokerConnectionLost, printable, refusal
 from hearth.amqp.framing import (
     BODY,
     HEADER,
@@ -62,7 +63,7 @@ _CAPABILITIES: Final = {
 
 @frozen
 class Login:
-    """What SASL sends."""
+    """The mechanism and the response of a SASL log-in."""
 
     mechanism: str
     response: str = field(repr=False)
@@ -151,6 +152,8 @@ class AmqpConnection:
         self._place = place
         self._reader = FrameReader(2 * max(self.limits.frame, MINIMUM_FRAME))
         self._output = bytearray()
+        # Publishers wait long before, so that only answers can come to so much.
+        self._most_output = 2 * max(self.limits.body, LONGEST_FRAME)
         self._send(PROTOCOL_HEADER)
 
     # --- output ---
@@ -228,6 +231,8 @@ class AmqpConnection:
             while (frame := self._reader.next_frame()) is not None:
                 self.frames += 1
                 events += self._handle(frame)
+                if len(self._output) > self._most_output:
+                    raise AmqpProtocolError(f"it sends, and has read nothing of {len(self._output)} bytes for it", 506)
                 if events and isinstance(events[-1], ConnectionEnded):
                     break
         except AmqpProtocolError as error:
@@ -287,7 +292,7 @@ class AmqpConnection:
                 self.state = ConnectionState.OPEN
                 return [Connected(self.heartbeat, self.limits.frame, self.limits.channels)]
             case ConnectionState.OPEN, commands.Connection.Blocked():
-                return [Blocked(method.reason or "")]
+                return [Blocked(printable(method.reason or ""))]
             case ConnectionState.OPEN, commands.Connection.Unblocked():
                 return [Unblocked()]
         raise AmqpProtocolError(f"{method.name} came in the state {self.state.name.lower()}", 503)

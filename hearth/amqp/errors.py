@@ -1,4 +1,4 @@
-"""What can go wrong between hearth and a broker, each by its name.
+"""The errors of the AMQP client, each by its name.
 
 Three families: the peer's bytes break the protocol (`AmqpProtocolError`), the broker refuses in the protocol's words
 (`BrokerRefusal`, by reply code), or the connection is gone (`BrokerConnectionLost`).
@@ -54,6 +54,11 @@ class PublishNacked(AmqpError):
     """The broker has refused the responsibility for this message, as a full queue with `reject-publish` does."""
 
 
+def printable(text: str) -> str:
+    """Return the beginning of a peer's text, fit for a terminal and a log."""
+    return "".join(character if character.isprintable() else "?" for character in text[:300])
+
+
 class BrokerRefusal(AmqpError):
     """The broker closed the channel or the connection, or returned a message, with a reply code.
 
@@ -67,8 +72,7 @@ class BrokerRefusal(AmqpError):
         self.name = REPLY_NAMES.get(code, "UNKNOWN")
         self.text = text
         self._place = place
-        # RabbitMQ begins its texts with the name; its texts may come from a hostile peer.
-        said = "".join(c if c.isprintable() else "?" for c in text[:300]).removeprefix(f"{self.name} - ")
+        said = printable(text).removeprefix(f"{self.name} - ")  # with which RabbitMQ begins its texts
         end = f"; {self.cure}" if self.cure else ""
         super().__init__(f"{place} refused with {code} {self.name}: {said}{end}")
 

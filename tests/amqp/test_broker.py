@@ -371,7 +371,7 @@ async def test_a_virtual_host_of_its_own_has_queues_of_its_own(rabbitmq) -> None
             await connection.inspect(queue)
 
 
-# --- the broker's moods ---------------------------------------------------------------------------------------------
+# --- alarms and closes ---------------------------------------------------------------------------------------------
 
 
 async def test_a_blocked_broker_makes_publishers_wait_and_those_that_wait_too_long_learn_why(rabbitmq) -> None:
@@ -381,11 +381,11 @@ async def test_a_blocked_broker_makes_publishers_wait_and_those_that_wait_too_lo
         await publisher.publish(message(queue))
         rabbitmq.set_alarm("memory")
         try:
-            waiting = await publisher.send(message(queue, b"at the door"))
+            waiting = await publisher.send(message(queue, b"blocked"))
             while connection.blocked is None:
                 await connection.changed.wait()
             assert connection.blocked == "low on memory"
-            with pytest.raises(BrokerBlocked, match=r"no message for 0.5 s: it is blocked \(low on memory\)"):
+            with pytest.raises(BrokerBlocked, match=r"has been blocked for 0.5 s \(low on memory\)"):
                 await publisher.publish(message(queue, b"never sent"))
             assert not waiting.done
         finally:
@@ -393,7 +393,7 @@ async def test_a_blocked_broker_makes_publishers_wait_and_those_that_wait_too_lo
         await waiting.wait()
         await publisher.publish(message(queue, b"after"))
         assert connection.blocked is None
-        assert await bodies(connection, queue, 3) == [b"x", b"at the door", b"after"]
+        assert await bodies(connection, queue, 3) == [b"x", b"blocked", b"after"]
 
 
 async def test_an_operator_who_closes_the_connection_is_named_to_every_waiting_call(rabbitmq) -> None:

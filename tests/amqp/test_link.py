@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 from pamqp import commands, frame
 from support.amqp import OPEN_OK, START, TUNE, deliver, method
+from support.ports import free_port
 from trio.testing import memory_stream_pair
 
-from hearth.actors.bridges.amqp import connection as client
+from hearth.actors.bridges.amqp import connection as client, handshake
 from hearth.actors.bridges.amqp.connection import BrokerSettings, LinkState, open_connection, stay_connected
 from hearth.amqp.address import BrokerAddress
 from hearth.amqp.errors import (
     AmqpMisuse,
     AmqpProtocolError,
+    BrokerBlocked,
     BrokerConnectionLost,
     BrokerUnreachable,
+    ConnectionForced,
     EntityNotFound,
     PublishUnconfirmed,
 )
@@ -100,7 +108,7 @@ async def brokers(monkeypatch, nursery):
         nursery.start_soon(broker.run)
         return ours
 
-    monkeypatch.setattr(client, "_open_stream", connect)
+    monkeypatch.setattr(client, "open_stream", connect)
     return made
 
 
@@ -222,6 +230,47 @@ async def test_a_broker_that_does_not_read_is_lost_after_two_heartbeats(
 
     with pytest.raises(PublishUnconfirmed, match="has read nothing for 20 s"):
         await use()
+
+
+async def test_a_blocked_broker_need_not_read_or_answer_while_it_sends_heartbeats(
+    brokers, address, autojump_clock, nursery
+) -> None:
+    async def beat() -> None:
+        for _ in range(20):
+            await brokers[0].send(HEARTBEAT)
+            await trio.sleep(6)
+
+    async def use() -> None:
+        settings = BrokerSettings(heartbeat=10, call_timeout=30)
+        async with open_connection(address, settings) as connection, connection.publisher() as publisher:
+            nursery.start_soon(beat)
+            connection._stream.send_stream.send_all_hook = trio.sleep_forever
+            confirmation = await publisher.send(AmqpMessage(exchange="", routing_key="q", body=b"x"))
+            await trio.sleep(10)  # it is being written
+            await brokers[0].send(commands.Connection.Blocked("low on\x1bmemory"))
+            await trio.sleep(20)
+            with pytest.raises(BrokerBlocked, match=r"not answered for 30 s: it is blocked \(low on\?memory\)"):
+                await connection.inspect("q")
+            assert trio.current_time() == 60
+            await brokers[0].send(commands.Connection.Unblocked())
+            await confirmation.wait()
+
+    with pytest.raises(PublishUnconfirmed, match="has read nothing for 20 s"):
+        await use()
+    assert trio.current_time() == 80
+
+
+async def test_what_comes_right_behind_the_handshake_counts(brokers, address, autojump_clock) -> None:
+    closed = method(OPEN_OK) + method(commands.Connection.Close(320, "CONNECTION_FORCED - bye", 0, 0))
+    brokers.script = lambda broker: broker.answers.update({"Connection.Open": closed})
+
+    async def use() -> None:
+        async with open_connection(address, SETTINGS):
+            await trio.sleep_forever()
+
+    with pytest.raises(ConnectionForced):
+        await use()
+    assert trio.current_time() == 0
 
 
 async def test_a_window_lets_so_many_messages_out_and_no_more(brokers, address, autojump_clock, nursery) -> None:
@@ -462,3 +511,56 @@ async def test_a_password_that_is_no_text_is_refused_with_its_place(brokers, add
     with pytest.raises(ConfigError, match=r"password_file .* cannot be read"):
         async with open_connection(address):
             pass
+
+
+# --- reaching a broker ----------------------------------------------------------------------------------------------
+
+
+async def test_a_host_that_there_is_not_and_a_port_where_none_listens_are_named(address) -> None:
+    with pytest.raises(
+        BrokerUnreachable, match=r"cannot connect to amqp://127.0.0.1:\d+: no process listens on that port"
+    ):
+        async with open_connection(evolve(address, port=free_port())):
+            pass
+    nowhere = BrokerAddress("nowhere.invalid", 5671, secure=True)
+    with pytest.raises(BrokerUnreachable, match=r"there is no host nowhere.invalid"):
+        async with open_connection(nowhere):
+            pass
+
+
+async def test_no_password_goes_to_a_localhost_that_is_not_loopback(address, monkeypatch) -> None:
+    listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    monkeypatch.setattr(handshake, "is_loopback", lambda peer: peer != "127.0.0.1")
+    async with listener:
+        port = listener.socket.getsockname()[1]
+        with pytest.raises(BrokerUnreachable, match="which is not loopback: no password goes there in the clear"):
+            async with open_connection(evolve(address, port=port)):
+                pass
+        async with await listener.accept() as accepted:
+            assert await accepted.receive_some() == b""
+
+
+async def test_a_broker_that_resets_the_connection_during_the_log_in_is_named(address) -> None:
+    listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
+
+    async def reset() -> None:
+        async with await listener.accept() as stream:
+            await stream.receive_some()
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async with listener, trio.open_nursery() as nursery:
+        nursery.start_soon(reset)
+        with pytest.raises(
+            BrokerUnreachable, match=r"cannot connect to amqp://127.0.0.1:\d+: Connection reset by peer"
+        ):
+            async with open_connection(evolve(address, port=listener.socket.getsockname()[1])):
+                pass
+
+
+def test_what_names_a_broker_and_its_errors_needs_no_codec() -> None:
+    code = (
+        "import sys, hearth.amqp.address, hearth.amqp.errors, hearth.amqp.messages, hearth.amqp.topology;"
+        "print('pamqp' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import tracemalloc
 
 import pytest
 from hypothesis import given, strategies as st
@@ -36,7 +37,15 @@ from hearth.amqp.channel import (
     MessageReturned,
     Replied,
 )
-from hearth.amqp.connection import AmqpConnection, Blocked, Connected, ConnectionEnded, Login, Unblocked
+from hearth.amqp.connection import (
+    AmqpConnection,
+    Blocked,
+    Connected,
+    ConnectionEnded,
+    ConnectionState,
+    Login,
+    Unblocked,
+)
 from hearth.amqp.messages import AmqpLimits, AmqpMessage
 from hearth.amqp.topology import Binding, Exchange, Queue
 
@@ -557,7 +566,7 @@ STREAM = b"".join(
         method(Connection.Blocked("why")),
         content(Basic.Return(312, "NO_ROUTE", "", "nowhere"), b"body", 1, message_id="r"),
         method(Basic.Nack(3, multiple=True), 1),
-        deliver(3, bytes(3000), consumer="hearth-2", channel=2),
+        deliver(3, bytes(2001), consumer="hearth-2", channel=2),
         method(Connection.Unblocked()),
         method(Basic.Cancel("hearth-2", nowait=True), 2),
         method(Channel.Close(406, "PRECONDITION_FAILED - x", 60, 80), 2),
@@ -600,6 +609,7 @@ def test_the_stream_of_these_tests_has_every_event() -> None:
                      Unblocked, ConnectionEnded}  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, len(STREAM) - 1), max_size=40, unique=True))
 def test_however_the_stream_is_cut_the_events_are_the_same(cuts) -> None:
     machine, events = ready(), []
@@ -616,8 +626,9 @@ def test_byte_by_byte_the_events_are_the_same() -> None:
     assert told(events) == WHOLE
 
 
+@pytest.mark.slow
 def test_a_stream_that_ends_anywhere_ends_with_a_named_error() -> None:
-    for end in range(len(STREAM)):
+    for end in range(0, len(STREAM), 3):
         machine = ready()
         events = machine.receive(STREAM[:end]) if end else []
         assert isinstance(ended(events + machine.receive(b"")), errors.BrokerConnectionLost)
@@ -651,6 +662,7 @@ def at(stage):
     return machine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMES)
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
 def test_a_frame_with_a_flipped_byte_ends_in_an_error_with_a_name_or_is_another_good_frame(name, flip) -> None:
@@ -674,6 +686,7 @@ def test_a_method_whose_payload_is_cut_anywhere_breaks_the_protocol(name) -> Non
         assert isinstance(ended(events), errors.AmqpProtocolError)
 
 
+@pytest.mark.slow
 @given(st.binary(min_size=1, max_size=200))
 def test_any_bytes_end_in_an_error_with_a_name_or_wait_for_more(data) -> None:
     for stage in range(5):
@@ -683,16 +696,45 @@ def test_any_bytes_end_in_an_error_with_a_name_or_wait_for_more(data) -> None:
         assert isinstance(ended(events), errors.AmqpError)
 
 
-@pytest.mark.parametrize("piece", [1, 1000])
-def test_endless_bodies_grow_nothing(piece) -> None:
+HEAD_OF_AN_ENDLESS_BODY = raw(2, b"\0\x3c\0\0" + (2**63 - 1).to_bytes(8, "big") + b"\0\0", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "flood"),
+    [
+        (b"", b"\x08\0\0\0\0\0\0\xce"),
+        (b"", method(Connection.Blocked("x" * 200)) + method(Connection.Unblocked())),
+        (DELIVER + HEAD_OF_AN_ENDLESS_BODY, raw(3, b"x", 1)),
+        (DELIVER + HEAD_OF_AN_ENDLESS_BODY, raw(3, bytes(1000), 1)),
+        (DELIVER + HEAD_OF_AN_ENDLESS_BODY, raw(3, b"", 1)),
+    ],
+    ids=["heartbeats", "blocked", "bytes of a body", "a body", "empty parts of a body"],
+)
+def test_endless_frames_grow_nothing(first, flood) -> None:
     machine = opened(limits=AmqpLimits(body=2000))
-    channel = consumer(machine)
-    head = b"\0\x3c\0\0" + (2**63).to_bytes(8, "big") + b"\0\0"
-    machine.receive(DELIVER + raw(2, head, 1))
-    part = raw(3, bytes(piece), 1) * 100
-    for _ in range(100):
-        assert machine.receive(part) == []
-    assert machine.held == 0
-    assert channel._content is not None
-    assert len(channel._content.body) == 0
-    assert machine.pending == 0
+    consumer(machine)
+    machine.receive(first)
+    part = flood * (60_000 // len(flood))
+    machine.receive(part)
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            assert not any(isinstance(event, ConnectionEnded) for event in machine.receive(part))
+        now, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert now < 200_000
+    assert machine.held == machine.pending == 0
+
+
+@pytest.mark.proof
+def test_a_peer_that_sends_what_is_rejected_and_reads_nothing_ends_at_a_bound() -> None:
+    machine = opened(limits=AmqpLimits(body=10))
+    consumer(machine)
+    rejected, data = 0, deliver(1, bytes(11))
+    while machine.state is ConnectionState.OPEN:
+        rejected += 1
+        events = machine.receive(data.replace((1).to_bytes(8, "big"), rejected.to_bytes(8, "big"), 1))
+    assert "has read nothing of 2097" in str(ended(events))
+    assert machine.pending < 2 * 1_048_576 + 1000

@@ -110,13 +110,15 @@ raft.wal_max_size_bytes = 16777216
             ),
         }
 
-    # --- its life ---------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the broker and wait until it serves; the data of an earlier start are still there."""
         if self._epmd is None:
-            epmd = shutil.which("epmd") or "/usr/bin/epmd"
-            self._epmd = subprocess.Popen([epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1"])
+            # It ends with its standard input, and so with the test process.
+            script = 'epmd -port "$1" -address 127.0.0.1 & read -r _; kill $!'
+            arguments = ["sh", "-c", script, "epmd", str(self._epmd_port)]
+            self._epmd = subprocess.Popen(arguments, stdin=subprocess.PIPE, env=self.environment)
         self.output = []
         self._lines = queue.SimpleQueue()
         self._server = subprocess.Popen(
@@ -161,7 +163,7 @@ raft.wal_max_size_bytes = 16777216
         self._server = None
 
     def stop(self) -> None:
-        """End the broker properly: its clients are told CONNECTION_FORCED."""
+        """End the broker properly: its clients get CONNECTION_FORCED."""
         assert self._server is not None
         assert self._server.stdin is not None
         self._server.stdin.write("rabbit:stop(), init:stop().\n")
@@ -172,7 +174,7 @@ raft.wal_max_size_bytes = 16777216
             self.kill_if_running()
 
     def kill_if_running(self) -> None:
-        """End the broker in whatever state it is."""
+        """End the broker if it runs, in any state."""
         if self._server is not None:
             if self._server.poll() is None:
                 self.kill()
@@ -187,11 +189,12 @@ raft.wal_max_size_bytes = 16777216
         """End the broker and its epmd."""
         self.kill_if_running()
         if self._epmd is not None:
-            self._epmd.kill()
+            assert self._epmd.stdin is not None
+            self._epmd.stdin.close()
             self._epmd.wait()
             self._epmd = None
 
-    # --- its administration -----------------------------------------------------------------------------------------
+    # --- administration -----------------------------------------------------------------------------------------------
 
     def evaluate(self, expression: str, timeout: float = 60) -> str:
         """Return what an Erlang expression gives in the broker, as ~p writes it, on one line."""
@@ -242,11 +245,11 @@ raft.wal_max_size_bytes = 16777216
         self.evaluate(f'[rabbit_networking:close_connection(P, "{reason}") || P <- rabbit_networking:connections()]')
 
     def connections(self) -> int:
-        """How many connections the broker has."""
+        """Return the number of connections."""
         return int(self.evaluate("length(rabbit_networking:connections())"))
 
     def control(self, *args: str) -> str:
-        """What `rabbitmqctl ARGS` prints; takes seconds."""
+        """Return what `rabbitmqctl ARGS` prints; takes seconds."""
         done = subprocess.run(
             ["/usr/lib/rabbitmq/bin/rabbitmqctl", *args],
             env=self.environment,
@@ -256,7 +259,7 @@ raft.wal_max_size_bytes = 16777216
         )
         return done.stdout
 
-    # --- how clients reach it ---------------------------------------------------------------------------------------
+    # --- addresses ----------------------------------------------------------------------------------------------------
 
     def address(self, user: str = "hearth", *, port: int | None = None, vhost: str = "/") -> BrokerAddress:
         """Return the address for a user with PASSWORD, over TCP; `port` is that of a proxy."""
@@ -272,7 +275,7 @@ raft.wal_max_size_bytes = 16777216
 
 
 def installed() -> bool:
-    """Whether this machine has RabbitMQ."""
+    """Return True if this machine has RabbitMQ."""
     return os.access(SERVER, os.X_OK)
 
 

@@ -6,11 +6,14 @@
   consumer: each has room for its prefetch, and the machine ends the connection of a broker that delivers more.
   The writer takes the machine's output in pieces, and sends a heartbeat when half an interval passes without any.
 - A peer counts as lost when no whole frame has come for two heartbeats (bytes alone do not count: one a second would
-  keep a useless connection for hours), or when a piece of output cannot be written for that long.
+  keep a useless connection for hours), or when a piece of output cannot be written for that long. A blocked
+  broker reads nothing from a connection that has published, acknowledgements neither, but its heartbeats go on: then
+  only the reader judges.
 - The end of a connection, whatever its cause, is one function, `_end`: it gives every waiting call its error, and then
   cancels the block. A call that waited has its error before the cancellation reaches its task.
-- Publishes are confirmed in a window. A confirmation has one of four ends: confirmed, refused (nack, returned), its
-  channel refused, or unknown (PublishUnconfirmed). Only the last needs the message to be published again.
+- Publishes are confirmed in a window. A confirmation has one of four ends: confirmed; refused (nack, returned); its
+  channel closed by the broker (404, 403, 406), where only a window of one says which message was the cause; unknown
+  (PublishUnconfirmed). After the last two the message may be queued or not, and is to be published again.
 - What uses a connection lives within it. `stay_connected` runs `serve` for each connection from its beginning, so that
   no object outlives its connection.
 """
@@ -18,11 +21,8 @@
 from __future__ import annotations
 
 import copy
-import errno
 import math
-import os
 import random
-import socket
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -31,7 +31,7 @@ import trio
 from attrs import field, frozen
 
 from hearth._util.exceptions import unwrapped
-from hearth.amqp.address import is_loopback
+from hearth.actors.bridges.amqp.handshake import PIECE, login_for, open_stream, shake_hands, why_broken
 from hearth.amqp.channel import (
     ChannelEnded,
     Confirmed,
@@ -41,7 +41,7 @@ from hearth.amqp.channel import (
     MessageReturned,
     Replied,
 )
-from hearth.amqp.connection import AmqpConnection, Blocked, Connected, ConnectionEnded, Login, Unblocked
+from hearth.amqp.connection import AmqpConnection, Blocked, Connected, ConnectionEnded, Unblocked
 from hearth.amqp.errors import (
     AmqpError,
     AmqpMisuse,
@@ -56,11 +56,10 @@ from hearth.amqp.messages import AmqpLimits
 from hearth.amqp.topology import Queue, QueueState, Topology
 from hearth.errors import ConfigError
 from hearth.transport.address import TlsAddress
-from hearth.transport.tls import connect_failure, context_for, error_numbers, readable
+from hearth.transport.tls import context_for
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from typing import Any
 
     from pamqp.base import Frame as Method
@@ -73,8 +72,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="_OpenChannel")
 R = TypeVar("R")
 
-PIECE: Final = 65_536
-"""Bytes of one read, and of one write."""
 BACKLOG: Final = 262_144
 """Bytes of output from which publishers wait."""
 
@@ -90,7 +87,7 @@ class BrokerSettings:
     call_timeout: float = 30.0
     """For the answer to a declaration, a new channel or a consumer; after that the connection is lost."""
     blocked_timeout: float = 30.0
-    """The longest wait of a publish while the broker is blocked, or does not take what is written."""
+    """The longest wait of a publish while the broker is blocked."""
     confirm_timeout: float = 60.0
     """A broker that is not blocked and confirms none of the unconfirmed messages for so long counts as lost."""
     close_timeout: float = 5.0
@@ -154,6 +151,11 @@ class _OpenChannel:
         timeout = self.connection.settings.call_timeout
         with trio.move_on_after(timeout) as scope:
             await self._answered.wait()
+        if scope.cancelled_caught and self.connection.blocked is not None:
+            blocked = self.connection.blocked
+            raise BrokerBlocked(
+                f"{self.connection.place} has not answered for {timeout:g} s: it is blocked ({blocked})"
+            )
         if scope.cancelled_caught:
             self.connection.abort(BrokerConnectionLost(f"{self.connection.place} did not answer within {timeout:g} s"))
         if not self._answers:
@@ -183,7 +185,7 @@ class Confirmation:
         """Return when the broker has confirmed the message: it is in its queues, safe as these are.
 
         Raises PublishNacked; NoRoute for a mandatory message without a queue; PublishUnconfirmed if the connection
-        ended first; BrokerRefusal if the broker closed the channel: all its unconfirmed messages then end so.
+        ended first; BrokerRefusal if the broker closed the channel, for all its unconfirmed messages: one is the cause.
         Cancelling the wait leaves the message on its way.
         """
         await self._settled.wait()
@@ -215,23 +217,22 @@ class Publisher(_OpenChannel):
     async def send(self, message: AmqpMessage, *, mandatory: bool = False) -> Confirmation:
         """Queue the message for writing and return its Confirmation: how to pipeline.
 
-        Waits while `window` messages are unconfirmed, and, up to `blocked_timeout`, while the broker is blocked or
-        reads nothing: then raises BrokerBlocked, and nothing was sent. `mandatory` needs a message_id: a message that
-        no queue takes comes back, and its confirmation raises NoRoute. Raises AmqpMisuse for a message that cannot be
-        encoded.
+        Waits while `window` messages are unconfirmed, while the broker reads slowly, and, up to `blocked_timeout`,
+        while it is blocked: then raises BrokerBlocked, and nothing was sent. `mandatory` needs a message_id: a message
+        that no queue takes comes back, and its confirmation raises NoRoute. Raises AmqpMisuse for a message that cannot
+        be encoded.
         """
         async with self._turn:
             deadline = math.inf
             while not self.ended.is_set():
-                stalled = self.connection.stalled
-                if stalled is None and len(self._confirmations) < self._window:
+                blocked, timeout = self.connection.blocked, self.connection.settings.blocked_timeout
+                if blocked is None and not self.connection.backlogged and len(self._confirmations) < self._window:
                     break
-                timeout = self.connection.settings.blocked_timeout
-                deadline = math.inf if stalled is None else min(deadline, trio.current_time() + timeout)
+                deadline = math.inf if blocked is None else min(deadline, trio.current_time() + timeout)
                 with trio.move_on_at(deadline) as scope:
                     await self.connection.changed.wait()
                 if scope.cancelled_caught:
-                    raise BrokerBlocked(f"{self.connection.place} has taken no message for {timeout:g} s: {stalled}")
+                    raise BrokerBlocked(f"{self.connection.place} has been blocked for {timeout:g} s ({blocked})")
             if self.ended.is_set():
                 raise self.failure()
             confirmation = Confirmation()
@@ -346,6 +347,7 @@ class BrokerConnection:
         self._body = trio.CancelScope()
         # Shielded: a cancelled block closes in order too, within `close_timeout`.
         self._tasks = trio.CancelScope(shield=True)
+        self._writing = trio.CancelScope()
         self._finished = trio.Event()
         self._channels: dict[AmqpChannel, _OpenChannel] = {}
         machine.on_output = self._on_output
@@ -361,11 +363,9 @@ class BrokerConnection:
         return not self.lost.is_set()
 
     @property
-    def stalled(self) -> str | None:
-        """The reason why no message should be written now, or None."""
-        if self.blocked is not None:
-            return f"it is blocked ({self.blocked})"
-        return "it does not read what is sent" if self._machine.pending > BACKLOG else None
+    def backlogged(self) -> bool:
+        """True if so much waits to be written that publishers should wait."""
+        return self._machine.pending > BACKLOG
 
     # --- what programs call ---
 
@@ -431,7 +431,7 @@ class BrokerConnection:
     # --- its end ---
 
     def abort(self, error: AmqpError) -> None:
-        """End the connection for this reason, without a word to the peer."""
+        """End the connection for this reason, without telling the peer."""
         self._machine.abandon()
         self._end(error)
         self._tasks.cancel()
@@ -450,8 +450,13 @@ class BrokerConnection:
     # --- its tasks ---
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Run reader and writer around the block; at its end close the connection, within `close_timeout`."""
+    async def running(self, events: Iterable[Event] = ()) -> AsyncIterator[None]:
+        """Run reader and writer around the block; at its end close the connection, within `close_timeout`.
+
+        `events` came with the end of the handshake.
+        """
+        for event in events:
+            self._dispatch(event)
         async with unwrapped() as body, trio.open_nursery() as nursery:
             nursery.start_soon(self._run)
             try:
@@ -494,7 +499,7 @@ class BrokerConnection:
                 try:
                     data = await self._stream.receive_some(PIECE)
                 except trio.BrokenResourceError as error:
-                    return self.abort(BrokerConnectionLost(f"{self.place}: {_why_broken(error)}"))
+                    return self.abort(BrokerConnectionLost(f"{self.place}: {why_broken(error)}"))
             if data is None:
                 return self.abort(
                     BrokerConnectionLost(f"{self.place} is silent: no whole frame within {patience} s (two heartbeats)")
@@ -508,28 +513,31 @@ class BrokerConnection:
         if isinstance(event, ConnectionEnded):
             self._end(event.error)
         elif isinstance(event, Blocked):
-            self.blocked = event.reason[:200]
+            self.blocked = event.reason
+            self._writing.deadline = math.inf
         elif isinstance(event, Unblocked):
             self.blocked = None
+            self._writing.deadline = trio.current_time() + 2 * self.heartbeat
         elif not isinstance(event, Connected):
             self._channels[event.channel].handle(event)
             if isinstance(event, ChannelEnded):
                 del self._channels[event.channel]
 
     async def _write(self) -> None:
-        """Send the machine's output, and heartbeats, until the connection has ended and its last words are sent."""
+        """Send the machine's output, and heartbeats, until the connection has ended and all output is sent."""
         machine, patience = self._machine, 2 * self.heartbeat
         while True:
             if machine.pending:
                 data = machine.data_to_send(PIECE)
-                with trio.move_on_after(patience) as scope:
+                deadline = math.inf if self.blocked is not None else trio.current_time() + patience
+                with trio.CancelScope(deadline=deadline) as self._writing:
                     try:
                         await self._stream.send_all(data)
                     except trio.BrokenResourceError as error:
-                        return self.abort(BrokerConnectionLost(f"{self.place}: {_why_broken(error)}"))
-                if scope.cancelled_caught:
+                        return self.abort(BrokerConnectionLost(f"{self.place}: {why_broken(error)}"))
+                if self._writing.cancelled_caught:
                     return self.abort(BrokerConnectionLost(f"{self.place} has read nothing for {patience} s"))
-                if self.stalled is None:
+                if not self.backlogged:
                     self._pulse()
             elif self.lost.is_set():
                 return None
@@ -544,73 +552,7 @@ class BrokerConnection:
                     return self.abort(BrokerConnectionLost(f"{self.place} has confirmed nothing for {timeout:g} s"))
 
 
-# --- connecting -----------------------------------------------------------------------------------------------------
-
-
-def _why_broken(error: BaseException) -> str:
-    reasons = sorted(os.strerror(number) for number in error_numbers(error))
-    return "; ".join(reasons) or "the connection broke"
-
-
-def _login(address: BrokerAddress) -> Login:
-    """Return how to log in. Raises ConfigError for a password file that cannot be used."""
-    if address.user is None or address.password_file is None:
-        return Login.external()
-    file = readable(address.password_file, "password_file", private=True)
-    try:
-        return Login.plain(address.user, file.read_text("utf-8").rstrip("\r\n"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"password_file {file} cannot be read: {error}") from None
-
-
-async def _open_stream(address: BrokerAddress, context: ssl.SSLContext | None, tls: TlsAddress) -> trio.abc.Stream:
-    """Open TCP, and TLS if there is a context. Raises BrokerUnreachable."""
-    try:
-        stream = await trio.open_tcp_stream(address.host, address.port)
-    except OSError as error:
-        if isinstance(error, socket.gaierror):
-            reason = f"there is no host {address.host} ({error.strerror})"
-        elif errno.ECONNREFUSED in error_numbers(error):
-            reason = "no process listens on that port; is the broker running there?"
-        else:
-            reason = _why_broken(error)
-        raise BrokerUnreachable(f"cannot connect to {address.place}: {reason}") from None
-    if context is None:
-        peer = stream.socket.getpeername()[0]
-        if is_loopback(peer):
-            return stream
-        await trio.aclose_forcefully(stream)
-        raise BrokerUnreachable(
-            f"{address.place} is {peer}, which is not loopback: no password goes there in the clear"
-        )
-    secured = trio.SSLStream(stream, context, server_hostname=address.host, https_compatible=True)
-    try:
-        await secured.do_handshake()
-    except BaseException as error:
-        await trio.aclose_forcefully(stream)
-        if not isinstance(error, trio.BrokenResourceError):
-            raise
-        raise BrokerUnreachable(f"cannot connect to {address.place}: {connect_failure(error, tls)}") from None
-    return secured
-
-
-async def _shake_hands(stream: trio.abc.Stream, machine: AmqpConnection, tls: TlsAddress, place: str) -> None:
-    """Do the AMQP handshake. Raises the error that ended it."""
-    while True:
-        try:
-            if data := machine.data_to_send():
-                await stream.send_all(data)
-            received = await stream.receive_some(PIECE)
-        except trio.BrokenResourceError as error:
-            # In TLS 1.3 a server's refusal of the client's certificate arrives with the first data.
-            secured = isinstance(stream, trio.SSLStream)
-            reason = connect_failure(error, tls, silent=machine.frames == 0) if secured else _why_broken(error)
-            raise BrokerUnreachable(f"cannot connect to {place}: {reason}") from None
-        for event in machine.receive(bytes(received)):
-            if isinstance(event, ConnectionEnded):
-                raise event.error or BrokerConnectionLost(f"{place} ended the log-in")
-            if isinstance(event, Connected):
-                return
+# --- connecting ------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -626,7 +568,7 @@ async def open_connection(
     tls = TlsAddress(address.host, address.port, address.ca, address.cert, address.key)
     context = context_for(tls) if address.secure else None
     machine = AmqpConnection(
-        _login(address),
+        login_for(address),
         vhost=address.vhost,
         limits=settings.limits,
         heartbeat=settings.heartbeat,
@@ -637,8 +579,8 @@ async def open_connection(
     try:
         try:
             with trio.fail_after(settings.connect_timeout):
-                stream = await _open_stream(address, context, tls)
-                await _shake_hands(stream, machine, tls, address.place)
+                stream = await open_stream(address, context, tls)
+                events = await shake_hands(stream, machine, tls, address.place)
         except trio.TooSlowError:
             cure = (
                 f"is {address.host} on, does a firewall let port {address.port} through, is it a broker that listens?"
@@ -647,7 +589,7 @@ async def open_connection(
                 f"no connection to {address.place} within {settings.connect_timeout:g} s: {cure}"
             ) from None
         connection = BrokerConnection(stream, machine, settings, address.place)
-        async with connection.running():
+        async with connection.running(events):
             yield connection
     finally:
         if stream is not None:
