@@ -100,8 +100,8 @@ NOT_DONE = {
     ),
     _find("card 8.3", "SHOULD", "Multi-agent systems that use pricing"): "hearth settles nothing by energy costs.",
     _find("hcp L1 Queue Management", "MAY", "Caller event queues MAY"): (
-        "No time limit: a queue of events is bounded by its bytes, and a caller that comes back late asks the device for "
-        "what is missing."
+        "No time limit: a queue of events is bounded by its bytes, and a caller that comes back late asks the device "
+        "for what is missing."
     ),
     _find("hcp L1 Queue Management", "SHOULD", "Session-specific event queues"): "hearth uses none.",
     _find("hcp L2 Checkpoint & Recovery", "MAY", "If a callee harness fails"): (

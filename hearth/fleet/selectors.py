@@ -32,6 +32,7 @@ class FleetDevice:
     labels: Mapping[str, str] = field(factory=dict)
     announced_at: str = ""
     """By the device's own clock."""
+    halted: bool = False
     agent_card: Mapping[str, Any] = field(factory=dict)
 
     @classmethod
@@ -44,7 +45,7 @@ class FleetDevice:
         if not isinstance(labels, dict) or not isinstance(card, dict):
             return None
         texts = {str(name): value for name, value in labels.items() if isinstance(value, str)}
-        return cls(user, texts, str(document.get("timestamp", "")), card)
+        return cls(user, texts, str(document.get("timestamp", "")), payload.get("halted") is True, card)
 
 
 def select(devices: Iterable[FleetDevice], selectors: Sequence[str]) -> list[FleetDevice]:

@@ -28,7 +28,7 @@ QUICK = BrokerSettings(backoff_first=0.05, backoff_most=1.0)
 
 
 @asynccontextmanager
-async def serving(config: Path, **parts: Any) -> AsyncIterator[Uplink]:
+async def serving(config: Path, *, settings: BrokerSettings = QUICK, **parts: Any) -> AsyncIterator[Uplink]:
     """A device of this configuration, as hearthd would serve it, without its listeners. `parts` as for build_parts."""
     loaded = load_config(config)
     made = build_parts(loaded, default_policy=(), config_file=config, **parts)
@@ -41,7 +41,7 @@ async def serving(config: Path, **parts: Any) -> AsyncIterator[Uplink]:
         trio.open_nursery() as nursery,
     ):
         assert job_server is not None
-        uplink = Uplink(loaded.amqp, runtime, await job_server.real(), settings=QUICK)
+        uplink = Uplink(loaded.amqp, runtime, await job_server.real(), settings=settings)
         runtime.uplink = uplink.status
         nursery.start_soon(uplink.run)
         yield uplink

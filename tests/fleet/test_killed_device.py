@@ -94,6 +94,8 @@ async def test_a_device_that_is_killed_at_any_boundary_loses_and_doubles_nothing
                     last = life
                 orders = await ended(client)
             judge_order(client, orders[-1], device, names)
+            # Before it serves, a signal would end it without its handler.
+            await trio.to_thread.run_sync(last.ready)
             last.signal(15)
             # One that was to die may do so while it ends.
             assert await trio.to_thread.run_sync(last.end) in ((0, None) if last is life else (0,))

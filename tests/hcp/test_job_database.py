@@ -178,6 +178,7 @@ async def test_an_older_releases_job_store_is_brought_up_to_this_one_and_its_che
         place,
         "DROP INDEX sessions_to_publish",
         "ALTER TABLE sessions DROP COLUMN published",
+        "ALTER TABLE sessions DROP COLUMN rewinds",
         "DROP TABLE begun",
         "PRAGMA user_version = 1",
     )

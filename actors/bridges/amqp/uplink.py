@@ -66,6 +66,8 @@ BATCH: Final = 256
 """Messages of the outbox that are read at once."""
 ANNOUNCE_S: Final = 600.0
 """Seconds between two announcements of an unchanged device."""
+LOOK_S: Final = 1.0
+"""Seconds between two looks at the halt, which the announcement tells."""
 RETRY_S: Final = 1.0
 """Seconds until a message that the broker would not take is published again."""
 
@@ -155,6 +157,8 @@ class Uplink:
     _stopped: trio.Event = field(factory=trio.Event, init=False)
     """Set once no more orders are taken."""
     _finishing: trio.Event = field(factory=trio.Event, init=False)
+    _taking: bool = field(default=False, init=False)
+    """True while there is a connection, with a consumer of the device's queue."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _publisher: Publisher | None = field(default=None, init=False)
 
@@ -176,7 +180,7 @@ class Uplink:
         status: dict[str, Any] = {
             "broker": self.address.place,
             "id": self.device,
-            "connected": link is not None and link.connected,
+            "connected": self._taking,
             "outbox": self._waiting[0],
             "outbox_bytes": self._waiting[1],
             "published": self.published,
@@ -243,6 +247,7 @@ class Uplink:
                 await trio.sleep_forever()
             finally:
                 self._publisher = self._nursery = None
+                self._taking = False
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -250,6 +255,7 @@ class Uplink:
         queue = l1.command_queue(self.device)
         async with connection.consume(queue, prefetch=self._config.prefetch) as consumer, trio.open_nursery() as until:
             until.start_soon(self._cancel_when_stopped, until.cancel_scope)
+            self._taking = True
             async for delivery in consumer:
                 self.taken += 1
                 self._take(delivery)
@@ -368,11 +374,15 @@ class Uplink:
             card = self._runtime.agent_card() or {}
             metadata = card.get("metadata", {})
             labels = {name: value for name, value in metadata.items() if isinstance(value, str) and ":" not in name}
-            told = {"id": self.device, "labels": {"board": parts.board.name, **labels}, "agent_card": card}
+            halted = self._runtime.halt.flag.halted
+            labels = {"board": parts.board.name, **labels}
+            told = {"id": self.device, "labels": labels, "halted": halted, "agent_card": card}
             document = l1.envelope(l1.CARD, told, new_id(), self.clock())
             with suppress(AmqpError):
                 await publisher.publish(l1.fleet_message(document, f"card.{self.device}", self.user))
-            await trio.sleep(ANNOUNCE_S)
+            with trio.move_on_after(ANNOUNCE_S):
+                while self._runtime.halt.flag.halted == halted:  # noqa: ASYNC110  a flag, set in any task
+                    await trio.sleep(LOOK_S)
 
     async def _hear_halts(self, connection: BrokerConnection) -> None:
         """Halt, or reset, as the newest message for the fleet says."""

@@ -411,7 +411,7 @@ class JobStore(DatabaseActor):
 
     async def published(self, lines: Sequence[OutboxLine]) -> None:
         """Note that the broker has confirmed these messages of the outbox, all that were read of each session."""
-        marks = {line.session_id: (line.number, line.session_id, line.published) for line in lines}
+        marks = {line.session_id: (line.number, line.session_id, line.rewinds) for line in lines}
         await self.write(queries.mark_published, list(marks.values()))
 
     async def rewind(self, session_id: str, principal: str, sequence: int) -> bool:

@@ -400,6 +400,7 @@ _RELEASES: Final[tuple[str, ...]] = (
     """
     -- How many lines a broker has confirmed. NULL is a session whose caller reads over a connection.
     ALTER TABLE sessions ADD COLUMN published INTEGER;
+    ALTER TABLE sessions ADD COLUMN rewinds INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX sessions_to_publish ON sessions (no) WHERE published < lines;
     """,
 )

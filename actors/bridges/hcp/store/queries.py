@@ -226,11 +226,11 @@ def _session(row: tuple[object, ...]) -> SessionRow:
 
 @frozen
 class OutboxLine:
-    """A message to publish: line `number` of a session, of which `published` were confirmed when it was read."""
+    """A message to publish: line `number` of a session, which had been rewound `rewinds` times when it was read."""
 
     session_id: str
     caller_id: str
-    published: int
+    rewinds: int
     number: int
     line: bytes
 
@@ -239,7 +239,7 @@ def read_outbox(job_store: sqlite3.Connection, most: int, each: int) -> list[Out
     """Return the oldest messages to publish, in the order of each session: at most `each` of one session."""
     # A long session must not delay the answer to a new order, hence `each`.
     rows = job_store.execute(
-        "SELECT session_id, caller_id, published, n, line FROM sessions JOIN lines ON session = no"
+        "SELECT session_id, caller_id, rewinds, n, line FROM sessions JOIN lines ON session = no"
         " AND n > published AND n <= published + ? WHERE published < lines ORDER BY no, n LIMIT ?",
         (each, most),
     )
@@ -256,8 +256,8 @@ def outbox_size(job_store: sqlite3.Connection) -> tuple[int, int]:
 
 
 def mark_published(job_store: sqlite3.Connection, marks: Collection[tuple[int, str, int]]) -> None:
-    """Note what was confirmed, as (lines, session, lines at the reading); not if the session was rewound since."""
-    job_store.executemany("UPDATE sessions SET published = ? WHERE session_id = ? AND published = ?", marks)
+    """Note what was confirmed, as (lines, session, rewinds at the reading); not if the session was rewound since."""
+    job_store.executemany("UPDATE sessions SET published = ? WHERE session_id = ? AND rewinds = ?", marks)
 
 
 def rewind(job_store: sqlite3.Connection, session_id: str, principal: str, sequence: int) -> bool:
@@ -276,7 +276,10 @@ def rewind(job_store: sqlite3.Connection, session_id: str, principal: str, seque
         if (found := sequence_of(line)) is not None and found < sequence:
             kept = number
             break
-    job_store.execute("UPDATE sessions SET published = min(published, ?) WHERE no = ?", (kept, *row))
+    # Counted: a batch that is on its way now must not mark as published what is asked for again.
+    job_store.execute(
+        "UPDATE sessions SET published = min(published, ?), rewinds = rewinds + 1 WHERE no = ?", (kept, *row)
+    )
     return True
 
 
