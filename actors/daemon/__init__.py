@@ -169,7 +169,7 @@ class Daemon:
 
     async def _open_uplink(self, runtime: Runtime, job_server: LazyJobServer, nursery: trio.Nursery) -> Uplink | None:
         """Start the uplink to the broker, if one is configured."""
-        if self._config.amqp.url is None:
+        if not dials_broker(self._config):
             return None
         from hearth.actors.bridges.amqp.uplink import Uplink
 
@@ -359,7 +359,8 @@ def _check(config: Config, file: Path | None) -> None:
     serves_mcp(config)
     sections = [section for section in (config.websocket, config.http) if section.listen is not None]
     takes_certificates = config.tls.listen is not None or any(section.client_ca is not None for section in sections)
-    idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections))
+    broker = dials_broker(config)
+    idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections), broker=broker)
     jobs = idle_job_rules(parts.policy, parts.capabilities) if parts.hcp.serve else []
     for warning in [*unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
@@ -392,6 +393,7 @@ def _allow_descriptors(connections: int) -> None:
 
 def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler, *, no_sandbox: bool) -> None:
     signals = Signals()
+    dials_broker(config)
     _allow_descriptors(config.limits.max_connections)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
     uid = own_uid(config)
@@ -476,6 +478,16 @@ def serves_mcp(config: Config) -> bool:
         cure = "pip install 'hearthd[mcp]', or take mcp = true out"
         raise ConfigError(f"[http] mcp: the MCP SDK is not installed; {cure}")
     return installed and section.mcp is not False
+
+
+def dials_broker(config: Config) -> bool:
+    """Return True if [amqp] names a broker. Raises ConfigError if an extra that it needs is not installed."""
+    if config.amqp.url is None:
+        return False
+    if missing := [name for name in ("pamqp", "isodate", "semantic_version") if find_spec(name) is None]:
+        cure = "pip install 'hearthd[amqp,hcp]', or take [amqp] out"
+        raise ConfigError(f"[amqp] url: {missing[0]} is not installed, and orders from a broker need it; {cure}")
+    return True
 
 
 def open_listeners(

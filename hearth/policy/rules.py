@@ -516,10 +516,13 @@ def unused_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> lis
     ]
 
 
-def idle_conditions(entries: Iterable[PolicyEntry], *, certificates: bool, tokens: bool) -> list[str]:
+def idle_conditions(
+    entries: Iterable[PolicyEntry], *, certificates: bool, tokens: bool, broker: bool = False
+) -> list[str]:
     """Return a warning for each condition that no principal can meet, because no listener takes what it asks for.
 
-    `certificates` and `tokens` are True if there is a listener that takes client certificates, or tokens.
+    `certificates` and `tokens` are True if there is a listener that takes client certificates, or tokens; `broker` if
+    orders come from a broker.
     """
     said = []
     for entry in entries:
@@ -527,6 +530,8 @@ def idle_conditions(entries: Iterable[PolicyEntry], *, certificates: bool, token
             if match.token_sha256 is not None and not tokens:
                 cure = "no listener takes tokens; set [websocket] or [http] listen"
                 said.append(f"policy {entry.name!r}: match.token_sha256: {cure}")
+            if match.amqp_user is not None and not broker:
+                said.append(f"policy {entry.name!r}: match.amqp_user: no broker is dialled; set [amqp] url")
             for key in ("cert_subject", "cert_san"):
                 if getattr(match, key) is not None and not certificates:
                     cure = "no listener asks for certificates; set [tls] listen, or client_ca in [websocket] or [http]"
