@@ -96,20 +96,27 @@ class OrderLedger:
     """The ledger in a file, or in memory with the path ":memory:". Raises LedgerError for a file that is no ledger."""
 
     def __init__(self, path: Path | str) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            # A second client with the same ledger would take the same orders for its own.
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT")
-            elif version != _VERSION:
-                raise LedgerError(f"{path}: a ledger of another release of hearth; use another directory")
+            self._prepare(path)
         except sqlite3.Error as error:
+            self._db.close()
             why = "another client is using it" if "locked" in str(error) else str(error)
-            raise LedgerError(f"{path}: {why}; use another directory (--state)") from None
+            raise LedgerError(f"{path}: {why}; use another file (--state)") from None
+        except LedgerError:
+            self._db.close()
+            raise
+
+    def _prepare(self, path: Path | str) -> None:
+        # A second client with the same ledger would take the same orders for its own.
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT")
+        elif version != _VERSION:
+            raise LedgerError(f"{path}: a ledger of another release of hearth; use another file (--state)")
 
     def close(self) -> None:
         """Close the file."""

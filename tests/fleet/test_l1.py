@@ -19,7 +19,7 @@ from hearth.amqp.address import parse_broker
 from hearth.amqp.channel import Delivery
 from hearth.amqp.topology import Queue, Topology
 from hearth.errors import ConfigError
-from hearth.fleet.ledger import LedgerError, OrderLedger
+from hearth.fleet.ledger import FleetOrder, LedgerError, OrderLedger
 from hearth.hcp.l1 import callee_topology, caller_topology
 
 pytestmark = pytest.mark.slow
@@ -322,4 +322,28 @@ def test_what_comes_again_is_dropped_by_its_sequence() -> None:
     # A later one is not taken: the missing one is asked for. One of another device is none of this order's.
     taken = ledger.take([event(5), (event(4)[0], "another")])
     assert (taken.new, taken.gaps, taken.foreign) == ([], {"s": 4}, 1)
+    ledger.close()
+
+
+def test_a_caller_takes_only_what_its_device_has_sent() -> None:
+    ledger = OrderLedger(":memory:")
+    order = FleetOrder(message_id="m", device="d", document={}, not_after=None, made_at=0.0)
+    ledger.add([order])
+    accepted = {"type": "task_accepted", "session_id": "s", "payload": {"in_reply_to": "m"}}
+    assert ledger.take([(accepted, "another"), (accepted, None)]).foreign == 2
+    assert ledger.take([(accepted, "d"), (accepted, "d")]).duplicates == 1
+    strange = [
+        {"type": "event", "session_id": "s", "payload": {"sequence": "1"}},
+        {"type": "event", "session_id": "s", "payload": None},
+        {"type": "hearth.other", "session_id": "s", "payload": {}},
+    ]
+    assert ledger.take([(one, "d") for one in strange]).foreign == 3
+    # An outcome has no sequence: a session that closes without one is asked for it.
+    closed = {"event_type": "session_closed", "sequence": 1, "data": {"final_state": "FAILED", "reason": "r"}}
+    closing = {"type": "event", "session_id": "s", "payload": closed}
+    assert ledger.take([(closing, "d")]).gaps == {"s": 1}
+    failed = {"type": "task_failed", "session_id": "s", "payload": {"error_code": "timeout"}}
+    assert len(ledger.take([(failed, "d"), (closing, "d"), (failed, "d")]).new) == 2
+    assert ledger.orders()[0].state == "FAILED"
+    assert ledger.orders(open_only=True) == []
     ledger.close()
