@@ -12,7 +12,9 @@ The device keeps the record, and the broker relays. Theory of operation, for one
    `sequence`.
 
 A refusal has no session. Its order is acknowledged after the refusal was confirmed: a crash before that makes the
-broker deliver the order again, and it is refused again.
+broker deliver the order again, and it is refused again. A refusal over a broker is final and stored, also one whose
+reason may not hold later: a copy of the order may still be in the queue, and must not run after its caller was told no.
+A process that ends refuses nothing: what has no answer by then stays in the queue for the next one.
 
 `hearth.replay` sets a session's `published` back. So it needs no queue, survives a crash, and keeps the order.
 
@@ -97,7 +99,8 @@ class AmqpHcpRequest:
         """The caller whose queue gets the answer."""
 
     def check_time(self, *, moves: bool) -> None:
-        """See HcpRequest."""
+        """See HcpRequest. Also refuses new orders while the outbox is full."""
+        self._uplink.check_room()
         now = datetime.fromtimestamp(self._uplink.clock(), UTC)
         self.time.check(now, self._uplink.tick(), moves=moves)
 
@@ -289,11 +292,14 @@ class Uplink:
                 self._tell_tick(request)
             else:
                 self._read_replay(request)
-        elif kind == "task_submit" and self._waiting[1] > self._config.outbox_bytes:
-            reason = f"the outbox has {self._waiting[1]} bytes that the broker has not taken yet"
-            request.reject(Rejection("resource_unavailable", reason, suggestion="try again later"))
         else:
             self._jobs.receive(request.principal, request)
+
+    def check_room(self) -> None:
+        """Raise Rejection while more waits for the broker than `outbox_bytes`."""
+        if self._waiting[1] > self._config.outbox_bytes:
+            reason = f"the outbox has {self._waiting[1]} bytes that the broker has not taken yet"
+            raise Rejection("resource_unavailable", reason, suggestion="submit it again later under a new message_id")
 
     def _allowed(self, principal: Principal) -> Any:
         services = self._jobs.services
@@ -331,8 +337,9 @@ class Uplink:
 
     def reply(self, request: AmqpHcpRequest, line: bytes) -> None:
         """Publish an answer that no session has, then acknowledge the request."""
-        # Without a connection the delivery is lost too: the broker delivers it again.
-        if self._nursery is not None and self._publisher is not None:
+        # Without a connection the delivery is lost too: the broker delivers it again. After `stop` this process ends,
+        # and the next one answers.
+        if self._nursery is not None and self._publisher is not None and not self._stopped.is_set():
             self._nursery.start_soon(self._reply, self._publisher, request, line)
 
     async def _reply(self, publisher: Publisher, request: AmqpHcpRequest, line: bytes) -> None:

@@ -2,7 +2,8 @@
 
 The steps, in order: look up an earlier answer to this message; the safety gate; the checkpoint to resume from; the job
 quota; a person's approval; the job's HACP session; the audit record; the answer. The same message, sent again in that
-time, gets the same answer. A rejection is stored, unless its reason may not hold later (`PASSING`).
+time, gets the same answer. A rejection is stored, unless its reason may not hold later (`PASSING`) and it came over a
+connection: over a broker every rejection is final.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from hearth.policy.rules import ApprovalRule
 
 PASSING: Final = frozenset(("resource_unavailable", "shutting_down", "internal_error"))
-"""Reasons that may not hold later: such a rejection is not stored, so that the message can be sent again."""
+"""Reasons that may not hold later: on a connection such a rejection is not stored, so the message can be sent again."""
 
 
 MOST_INTENT: Final = 1000
@@ -298,7 +299,9 @@ class Submission:
         if self._claimed:
             self._claimed = False
             try:
-                if rejection.reason_code in PASSING:
+                # Over a broker every rejection is final: a copy of the order may still be in the queue, and must not
+                # run after the caller was told no.
+                if rejection.reason_code in PASSING and self.principal.kind != "amqp":
                     await job_store.release(self.principal.key, self.message_id)
                 else:
                     await job_store.answer(self.principal.key, self.message_id, line, None)
