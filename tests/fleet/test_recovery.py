@@ -98,10 +98,13 @@ async def test_past_the_outboxs_bound_new_orders_are_refused_and_running_jobs_go
         # The broker takes nothing more: the job goes on, and its events stay here.
         confirm = trio.Event()
 
-        async def stuck(lines):
-            await confirm.wait()
+        outbox = uplink._jobs.services.job_store.outbox
 
-        monkeypatch.setattr(uplink._jobs.services.job_store, "published", stuck)
+        async def stuck(*args):
+            await confirm.wait()
+            return await outbox(*args)
+
+        monkeypatch.setattr(uplink._jobs.services.job_store, "outbox", stuck)
         while uplink.status()["outbox_bytes"] <= 65536:
             uplink._waiting = await uplink._jobs.services.job_store.outbox_size()
             await trio.sleep(0.05)

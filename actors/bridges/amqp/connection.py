@@ -268,6 +268,10 @@ class Publisher(_OpenChannel):
             await self.connection.changed.wait()
 
 
+STREAM_CHUNK: Final = 4096
+"""Messages of one chunk of a stream, at most."""
+
+
 class Consumer(_OpenChannel):
     """Deliveries of one queue, in order: `async for delivery in consumer`.
 
@@ -407,9 +411,11 @@ class BrokerConnection:
 
         `arguments` are those of basic.consume, such as {"x-stream-offset": "first"} for a stream.
         """
-        async with self._channel(partial(Consumer, queue=queue, prefetch=prefetch)) as consumer:
+        # RabbitMQ sends a stream by chunks, and the last of them may reach beyond the prefetch.
+        more = STREAM_CHUNK if "x-stream-offset" in (arguments or {}) else 0
+        async with self._channel(partial(Consumer, queue=queue, prefetch=prefetch + more)) as consumer:
             channel = consumer.channel
-            await consumer.call(partial(channel.limit_deliveries, prefetch))
+            await consumer.call(partial(channel.limit_deliveries, prefetch, more))
             await consumer.call(partial(channel.consume, queue, exclusive=exclusive, arguments=arguments))
             yield consumer
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.amqp.connection import BrokerConnection, LinkState, Publisher
     from hearth.actors.bridges.hcp.service import HcpJobServer
+    from hearth.actors.bridges.hcp.store import OutboxLine
     from hearth.actors.events import History
     from hearth.actors.runtime import Runtime
     from hearth.amqp.address import BrokerAddress
@@ -62,8 +63,12 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 64
 """Messages that are published before earlier ones were confirmed."""
-BATCH: Final = 256
+BATCH: Final = 1024
 """Messages of the outbox that are read at once."""
+EACH: Final = 256
+"""Those of one session among them, at most."""
+COUNT_S: Final = 0.5
+"""Seconds between two counts of the outbox while it is not empty."""
 ANNOUNCE_S: Final = 600.0
 """Seconds between two announcements of an unchanged device."""
 LOOK_S: Final = 1.0
@@ -347,23 +352,28 @@ class Uplink:
     async def _publish_outbox(self, publisher: Publisher) -> None:
         """Publish the outbox in the order of each session, and mark what was confirmed."""
         job_store = self._jobs.services.job_store
+        lines: list[OutboxLine] = []
+        counted = -COUNT_S
         while True:
             woken = self._woken = trio.Event()
             try:
-                lines = await job_store.outbox(BATCH, WINDOW)
-                self._waiting = await job_store.outbox_size() if lines else (0, 0)
+                lines = await job_store.outbox(BATCH, EACH, lines)
                 if not lines:
+                    self._waiting = 0, 0
                     self._idle.set()
                     await woken.wait()
                     continue
-                sent = [await publisher.send(l1.event_message(one.line, one.caller_id, self.user)) for one in lines]
-                for confirmation in sent:
-                    await confirmation.wait()
-                self.published += len(lines)
-                await job_store.published(lines)
+                if trio.current_time() - counted >= COUNT_S:
+                    self._waiting = await job_store.outbox_size()
+                    counted = trio.current_time()
             except JobStoreError as error:
                 log.error("the outbox cannot be read or marked: %s", error)
                 await trio.sleep(RETRY_S)
+                continue
+            sent = [await publisher.send(l1.event_message(one.line, one.caller_id, self.user)) for one in lines]
+            for confirmation in sent:
+                await confirmation.wait()
+            self.published += len(lines)
 
     # --- the fleet ----------------------------------------------------------------------------------------------------
 
