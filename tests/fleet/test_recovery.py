@@ -165,6 +165,29 @@ async def test_a_replay_is_only_for_the_sessions_owner(broker, tmp_path) -> None
             one.close()
 
 
+async def test_an_order_whose_caller_was_told_no_never_runs_although_its_reason_has_passed(
+    rabbitmq, tmp_path, name
+) -> None:
+    caller = f"call-{name}"
+    device = Device(rabbitmq, tmp_path, f"dev-{name}", callers=[caller])
+    harness = await trio.to_thread.run_sync(device.harness, caller)
+    async with serving(device.config) as uplink:
+        await connected(uplink)
+        halt = uplink._runtime.halt
+        halt.halt("for a test", "uid:0")
+        order = harness.submission("marks", device.inputs("one"))
+        for again in range(2):
+            harness.command(device.id, order)
+            told = await trio.to_thread.run_sync(harness.receive)
+            assert told["payload"]["reason_code"] == "resource_unavailable"
+            if not again:
+                await halt.reset("uid:0", halt.flag.count)
+        harness.command(device.id, harness.submission("marks", device.inputs("two")))
+        await trio.to_thread.run_sync(harness.closed)
+    assert device.made() == ["two"]
+    harness.close()
+
+
 @pytest.mark.parametrize("fault", ["cut", "frozen"])
 async def test_a_link_that_breaks_or_falls_silent_loses_nothing(rabbitmq, tmp_path, name, fault) -> None:
     caller = f"call-{name}"

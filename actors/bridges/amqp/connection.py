@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import trio
 from attrs import field, frozen
 
-from hearth._util.exceptions import unwrapped
+from hearth._util.exceptions import only_cancelled, unwrapped
 from hearth.actors.bridges.amqp.handshake import PIECE, login_for, open_stream, shake_hands, why_broken
 from hearth.amqp.channel import (
     ChannelEnded,
@@ -637,6 +637,9 @@ async def stay_connected(
             error = raised
         except BaseExceptionGroup as group:
             only, rest = group.split(AmqpError)
+            if only is not None and rest is not None and only_cancelled(rest):
+                # Cancelled at the moment of a loss: the loss must not outlive the cancellation, which Trio takes back.
+                raise rest from None
             if only is None or rest is not None:
                 raise
             error = _first(only)

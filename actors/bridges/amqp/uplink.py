@@ -12,7 +12,9 @@ The device keeps the record, and the broker relays. Theory of operation, for one
    `sequence`.
 
 A refusal has no session. Its order is acknowledged after the refusal was confirmed: a crash before that makes the
-broker deliver the order again, and it is refused again.
+broker deliver the order again, and it is refused again. A refusal over a broker is final and stored, also one whose
+reason may not hold later: a copy of the order may still be in the queue, and must not run after its caller was told no.
+A process that ends refuses nothing: what has no answer by then stays in the queue for the next one.
 
 `hearth.replay` sets a session's `published` back. So it needs no queue, survives a crash, and keeps the order.
 
@@ -102,7 +104,8 @@ class AmqpHcpRequest:
         """The caller whose queue gets the answer."""
 
     def check_time(self, *, moves: bool) -> None:
-        """See HcpRequest."""
+        """See HcpRequest. Also refuses new orders while the outbox is full."""
+        self._uplink.check_room()
         now = datetime.fromtimestamp(self._uplink.clock(), UTC)
         self.time.check(now, self._uplink.tick(), moves=moves)
 
@@ -157,11 +160,12 @@ class Uplink:
     reconnects: int = field(default=0, init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
     """Set when there may be lines to publish."""
-    _idle: trio.Event = field(factory=trio.Event, init=False)
-    """Set while the outbox is empty."""
-    _stopped: trio.Event = field(factory=trio.Event, init=False)
-    """Set once no more orders are taken."""
-    _finishing: trio.Event = field(factory=trio.Event, init=False)
+    _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    _orders: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    """Cancelled when no more orders are taken."""
+    _stopped: bool = field(default=False, init=False)
+    """True once no more orders are taken."""
+    _finishing: bool = field(default=False, init=False)
     _taking: bool = field(default=False, init=False)
     """True while there is a connection, with a consumer of the device's queue."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
@@ -200,8 +204,7 @@ class Uplink:
 
     async def run(self) -> None:
         """Stay connected until cancelled; after `finish`, until everything that is in the outbox has been published."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._end, nursery.cancel_scope)
+        with self._running:
             await stay_connected(
                 self.address,
                 self._serve,
@@ -212,20 +215,15 @@ class Uplink:
 
     def stop(self) -> None:
         """Take no more orders: those that are in the queue stay there."""
-        self._stopped.set()
+        self._stopped = True
+        self._orders.cancel()
 
     def finish(self) -> None:
         """End `run` as soon as the outbox is empty, or there is no connection; the next start publishes the rest."""
-        self._finishing.set()
-
-    async def _end(self, running: trio.CancelScope) -> None:
-        await self._finishing.wait()
-        # What was stored a moment ago is not counted yet.
-        self._idle = trio.Event()
+        self._finishing = True
         self._wake()
-        if self._link is not None and self._link.connected:
-            await self._idle.wait()
-        running.cancel()
+        if self._link is None or not self._link.connected:
+            self._running.cancel()
 
     def _changed(self, link: LinkState) -> None:
         if link.connected:
@@ -258,16 +256,15 @@ class Uplink:
 
     async def _take_orders(self, connection: BrokerConnection) -> None:
         queue = l1.command_queue(self.device)
-        async with connection.consume(queue, prefetch=self._config.prefetch) as consumer, trio.open_nursery() as until:
-            until.start_soon(self._cancel_when_stopped, until.cancel_scope)
-            self._taking = True
-            async for delivery in consumer:
-                self.taken += 1
-                self._take(delivery)
-
-    async def _cancel_when_stopped(self, taking: trio.CancelScope) -> None:
-        await self._stopped.wait()
-        taking.cancel()
+        self._orders = trio.CancelScope()
+        if self._stopped:
+            return
+        with self._orders:
+            async with connection.consume(queue, prefetch=self._config.prefetch) as consumer:
+                self._taking = True
+                async for delivery in consumer:
+                    self.taken += 1
+                    self._take(delivery)
 
     def _take(self, delivery: Delivery) -> None:
         """Pass a message on to the job server, or do what it asks for if it is one of hearth's own."""
@@ -294,11 +291,14 @@ class Uplink:
                 self._tell_tick(request)
             else:
                 self._read_replay(request)
-        elif kind == "task_submit" and self._waiting[1] > self._config.outbox_bytes:
-            reason = f"the outbox has {self._waiting[1]} bytes that the broker has not taken yet"
-            request.reject(Rejection("resource_unavailable", reason, suggestion="try again later"))
         else:
             self._jobs.receive(request.principal, request)
+
+    def check_room(self) -> None:
+        """Raise Rejection while more waits for the broker than `outbox_bytes`."""
+        if self._waiting[1] > self._config.outbox_bytes:
+            reason = f"the outbox has {self._waiting[1]} bytes that the broker has not taken yet"
+            raise Rejection("resource_unavailable", reason, suggestion="submit it again later under a new message_id")
 
     def _allowed(self, principal: Principal) -> Any:
         services = self._jobs.services
@@ -336,8 +336,9 @@ class Uplink:
 
     def reply(self, request: AmqpHcpRequest, line: bytes) -> None:
         """Publish an answer that no session has, then acknowledge the request."""
-        # Without a connection the delivery is lost too: the broker delivers it again.
-        if self._nursery is not None and self._publisher is not None:
+        # Without a connection the delivery is lost too: the broker delivers it again. So it does what has no answer
+        # when this process ends.
+        if self._nursery is not None and self._publisher is not None and not self._stopped:
             self._nursery.start_soon(self._reply, self._publisher, request, line)
 
     async def _reply(self, publisher: Publisher, request: AmqpHcpRequest, line: bytes) -> None:
@@ -360,7 +361,8 @@ class Uplink:
                 lines = await job_store.outbox(BATCH, EACH, lines)
                 if not lines:
                     self._waiting = 0, 0
-                    self._idle.set()
+                    if self._finishing:
+                        self._running.cancel()
                     await woken.wait()
                     continue
                 if trio.current_time() - counted >= COUNT_S:

@@ -298,7 +298,9 @@ class Submission:
         if self._claimed:
             self._claimed = False
             try:
-                if rejection.reason_code in PASSING:
+                # Over a broker every rejection is final: a copy of the order may still be in the queue, and must not
+                # run after the caller was told no.
+                if rejection.reason_code in PASSING and self.principal.kind != "amqp":
                     await job_store.release(self.principal.key, self.message_id)
                 else:
                     await job_store.answer(self.principal.key, self.message_id, line, None)
