@@ -246,12 +246,12 @@ class AmqpChannel:
         self.call(commands.Confirm.Select())
         self._confirms = True
 
-    def limit_deliveries(self, prefetch: int) -> None:
-        """Bound the unsettled deliveries (basic.qos); call it before `consume`."""
+    def limit_deliveries(self, prefetch: int, more: int = 0) -> None:
+        """Bound the unsettled deliveries (basic.qos), before `consume`. The broker may send `more` of a stream."""
         if not 1 <= prefetch <= 65_535:
             raise AmqpMisuse(f"a prefetch of {prefetch} is none from 1 to 65535")
         self.call(commands.Basic.Qos(prefetch_count=prefetch))
-        self._prefetch = prefetch
+        self._prefetch = prefetch + more
 
     def consume(self, queue: str, *, exclusive: bool = False, arguments: Mapping[str, Any] | None = None) -> None:
         """Start the channel's one consumer, with acknowledgements."""

@@ -7,6 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from hearth.actors.bridges.amqp.connection import open_connection
+from hearth.amqp.messages import AmqpMessage
+from hearth.amqp.topology import Queue, Topology
 from hearth.fleet.client import FleetClient
 from hearth.fleet.ledger import ENDED, OrderLedger
 from hearth.hcp.messages import TaskSubmit
@@ -72,3 +75,22 @@ async def test_a_halt_of_the_fleet_reaches_a_device_and_its_reset_too(rabbitmq, 
         assert peer.health()["halt"]["reason"] == "the fleet: smoke in lab 3"
         await client.reset()
         device.until(lambda: not peer.health()["halt"]["halted"])
+
+
+async def test_a_stream_that_comes_in_chunks_beyond_the_prefetch_is_read_whole(rabbitmq, name) -> None:
+    stream = f"stream-{name}"
+    async with open_connection(rabbitmq.address()) as connection:
+        await connection.declare(Topology((), (Queue(stream, arguments={"x-queue-type": "stream"}),)))
+        async with connection.publisher(window=1000) as publisher:
+            sent = [
+                await publisher.send(AmqpMessage(exchange="", routing_key=stream, body=b"%d" % n, message_id=str(n)))
+                for n in range(3000)
+            ]
+            for one in sent:
+                await one.wait()
+        arguments = {"x-stream-offset": "first"}
+        async with connection.consume(stream, prefetch=10, arguments=arguments) as consumer:
+            for n in range(3000):
+                delivery = await consumer.receive()
+                assert delivery.message.body == b"%d" % n
+                delivery.ack()

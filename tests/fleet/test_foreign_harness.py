@@ -27,3 +27,16 @@ def test_a_foreign_harness_orders_a_job_and_hears_its_events(device, harness) ->
         range(1, kinds.count("event") + 1)
     )
     assert harness.messages[0]["payload"]["in_reply_to"] == order["message_id"]
+
+
+def test_a_device_that_ends_publishes_the_ends_of_its_jobs_and_leaves_further_orders_in_the_queue(
+    device, harness
+) -> None:
+    harness.command(device.id, harness.submission("looks", {"times": 1000, "interval_s": 1}))
+    harness.until(lambda one: one["payload"].get("event_type") == "checkpoint_created")
+    assert device.stop() == 0
+    assert harness.closed()["data"]["final_state"] == "FAILED"
+    assert harness.messages[-2]["payload"]["error_details"]["reason"] == "daemon_ended"
+    harness.command(device.id, harness.submission("looks", {}))
+    device.connect()
+    assert harness.closed()["data"]["final_state"] == "COMPLETED"

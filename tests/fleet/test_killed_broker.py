@@ -18,8 +18,9 @@ from fleet.test_client import calling, ended, job
 from support.rabbitmq import MISSING, RabbitMq, installed
 
 pytestmark = pytest.mark.slow
-KILLS = int(os.environ.get("HEARTH_BROKER_KILLS", "2"))
-DEVICES = int(os.environ.get("HEARTH_FLEET_DEVICES", "6"))
+FEW = 2, 6
+MANY = int(os.environ.get("HEARTH_BROKER_KILLS", "10")), int(os.environ.get("HEARTH_FLEET_DEVICES", "25"))
+"""Kills and devices of `make proof`."""
 EACH = 25
 """Devices of one process."""
 
@@ -83,35 +84,22 @@ def judge(client, orders, devices):
         assert len(pulses) == len(made), by_id[device.id]
 
 
-async def test_a_broker_that_is_killed_under_load_loses_and_doubles_nothing(broker, tmp_path) -> None:
-    swarm = await trio.to_thread.run_sync(Swarm, broker, tmp_path, DEVICES, "caller")
+@pytest.mark.parametrize(("kills", "devices"), [FEW, pytest.param(*MANY, marks=pytest.mark.proof)])
+async def test_a_broker_that_is_killed_under_load_loses_and_doubles_nothing(broker, tmp_path, kills, devices) -> None:
+    swarm = await trio.to_thread.run_sync(Swarm, broker, tmp_path, devices, "caller")
     rng = random.Random(7)
     try:
         async with calling(broker, "caller", tmp_path / "ledger", bound=math.inf, settings=QUICK) as client:
-            for kill in range(KILLS):
-                with trio.fail_after(180):
+            for kill in range(kills):
+                with trio.fail_after(180 + devices):
                     for device in swarm.devices:
                         inputs = device.inputs(f"k{kill}a", f"k{kill}b")
                         await client.submit([device.id], job("caller", "marks", inputs), within_s=600)
-                    await trio.sleep(rng.uniform(0, 0.1 * DEVICES**0.5))
+                    await trio.sleep(rng.uniform(0, 0.1 * devices**0.5))
                     await trio.to_thread.run_sync(broker.kill)
                     await trio.to_thread.run_sync(restart, broker)
-                    try:
-                        orders = await ended(client)
-                    except trio.Cancelled:
-                        print(
-                            [
-                                (o.device, o.state, o.said, o.sequence, o.published, o.session_id)
-                                for o in client.ledger.orders()
-                            ],
-                            client.link,
-                            client.duplicates,
-                            client.foreign,
-                        )
-                        for d in swarm.devices:
-                            print(d.id, d.made())
-                        raise
-            assert len(orders) == KILLS * DEVICES
+                    orders = await ended(client)
+            assert len(orders) == kills * devices
             judge(client, orders, swarm.devices)
             assert client.foreign == 0
     finally:

@@ -20,8 +20,8 @@ from fleet.test_client import calling, ended, job
 from support.zygote import Zygote
 
 pytestmark = pytest.mark.slow
-MOST = int(os.environ.get("HEARTH_DEVICE_KILLS", "8"))
-"""Kills, spread over the boundaries."""
+FEW, MANY = 8, int(os.environ.get("HEARTH_DEVICE_KILLS", "64"))
+"""Kills, spread over the boundaries; many in `make proof`."""
 BOUNDARIES = 60
 """More than a life with one order has."""
 
@@ -69,13 +69,14 @@ def _is_mark(event):
     return payload["event_type"] == "checkpoint_created" and payload["data"]["description"].startswith("file.write")
 
 
+@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.proof)])
 async def test_a_device_that_is_killed_at_any_boundary_loses_and_doubles_nothing(
-    rabbitmq, tmp_path, zygote, name
+    rabbitmq, tmp_path, zygote, name, kills
 ) -> None:
-    caller, spread = f"call-{name}", max(1, BOUNDARIES // MOST)
+    caller, spread = f"call-{name}", max(1, BOUNDARIES // kills)
     device = Device(rabbitmq, tmp_path, f"dev-{name}", callers=[caller], amqp="")
-    async with calling(rabbitmq, caller, bound=60 + 20 * MOST, settings=QUICK) as client:
-        for kill in range(MOST):
+    async with calling(rabbitmq, caller, bound=60 + 20 * kills, settings=QUICK) as client:
+        for kill in range(kills):
             at = 1 + kill * spread % BOUNDARIES + kill * spread // BOUNDARIES
             life = await trio.to_thread.run_sync(life_of, zygote, device, at)
             names = [f"k{kill}a", f"k{kill}b"]
@@ -100,8 +101,8 @@ async def test_a_device_that_is_killed_at_any_boundary_loses_and_doubles_nothing
             # One that was to die may do so while it ends.
             assert await trio.to_thread.run_sync(last.end) in ((0, None) if last is life else (0,))
         killed = [one["boundary"] for one in tape(device) if "killed" in one]
-        assert len(killed) >= MOST * 0.6, tape(device)
-        if MOST >= BOUNDARIES:
+        assert len(killed) >= kills * 0.6, tape(device)
+        if kills >= BOUNDARIES:
             assert set(killed) == {
                 "before a commit", "after a commit", "before an ack", "after an ack", "before a publication",
                 "after a confirmation",

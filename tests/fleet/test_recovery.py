@@ -98,10 +98,13 @@ async def test_past_the_outboxs_bound_new_orders_are_refused_and_running_jobs_go
         # The broker takes nothing more: the job goes on, and its events stay here.
         confirm = trio.Event()
 
-        async def stuck(lines):
-            await confirm.wait()
+        outbox = uplink._jobs.services.job_store.outbox
 
-        monkeypatch.setattr(uplink._jobs.services.job_store, "published", stuck)
+        async def stuck(*args):
+            await confirm.wait()
+            return await outbox(*args)
+
+        monkeypatch.setattr(uplink._jobs.services.job_store, "outbox", stuck)
         while uplink.status()["outbox_bytes"] <= 65536:
             uplink._waiting = await uplink._jobs.services.job_store.outbox_size()
             await trio.sleep(0.05)
@@ -160,6 +163,29 @@ async def test_a_replay_is_only_for_the_sessions_owner(broker, tmp_path) -> None
         assert (await trio.to_thread.run_sync(harness.receive))["payload"]["reason_code"] == "invalid_message"
         for one in (harness, other, stranger):
             one.close()
+
+
+async def test_an_order_whose_caller_was_told_no_never_runs_although_its_reason_has_passed(
+    rabbitmq, tmp_path, name
+) -> None:
+    caller = f"call-{name}"
+    device = Device(rabbitmq, tmp_path, f"dev-{name}", callers=[caller])
+    harness = await trio.to_thread.run_sync(device.harness, caller)
+    async with serving(device.config) as uplink:
+        await connected(uplink)
+        halt = uplink._runtime.halt
+        halt.halt("for a test", "uid:0")
+        order = harness.submission("marks", device.inputs("one"))
+        for again in range(2):
+            harness.command(device.id, order)
+            told = await trio.to_thread.run_sync(harness.receive)
+            assert told["payload"]["reason_code"] == "resource_unavailable"
+            if not again:
+                await halt.reset("uid:0", halt.flag.count)
+        harness.command(device.id, harness.submission("marks", device.inputs("two")))
+        await trio.to_thread.run_sync(harness.closed)
+    assert device.made() == ["two"]
+    harness.close()
 
 
 @pytest.mark.parametrize("fault", ["cut", "frozen"])

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import trio
 from attrs import field, frozen
 
-from hearth._util.exceptions import unwrapped
+from hearth._util.exceptions import only_cancelled, unwrapped
 from hearth.actors.bridges.amqp.handshake import PIECE, login_for, open_stream, shake_hands, why_broken
 from hearth.amqp.channel import (
     ChannelEnded,
@@ -268,6 +268,10 @@ class Publisher(_OpenChannel):
             await self.connection.changed.wait()
 
 
+STREAM_CHUNK: Final = 4096
+"""Messages of one chunk of a stream, at most."""
+
+
 class Consumer(_OpenChannel):
     """Deliveries of one queue, in order: `async for delivery in consumer`.
 
@@ -407,9 +411,11 @@ class BrokerConnection:
 
         `arguments` are those of basic.consume, such as {"x-stream-offset": "first"} for a stream.
         """
-        async with self._channel(partial(Consumer, queue=queue, prefetch=prefetch)) as consumer:
+        # RabbitMQ sends a stream by chunks, and the last of them may reach beyond the prefetch.
+        more = STREAM_CHUNK if "x-stream-offset" in (arguments or {}) else 0
+        async with self._channel(partial(Consumer, queue=queue, prefetch=prefetch + more)) as consumer:
             channel = consumer.channel
-            await consumer.call(partial(channel.limit_deliveries, prefetch))
+            await consumer.call(partial(channel.limit_deliveries, prefetch, more))
             await consumer.call(partial(channel.consume, queue, exclusive=exclusive, arguments=arguments))
             yield consumer
 
@@ -631,6 +637,9 @@ async def stay_connected(
             error = raised
         except BaseExceptionGroup as group:
             only, rest = group.split(AmqpError)
+            if only is not None and rest is not None and only_cancelled(rest):
+                # Cancelled at the moment of a loss: the loss must not outlive the cancellation, which Trio takes back.
+                raise rest from None
             if only is None or rest is not None:
                 raise
             error = _first(only)

@@ -17,6 +17,10 @@ async def declare_as_allowed(connection: BrokerConnection, topology: Topology) -
 
     An enrolled device may declare its own queues only (`hearth.fleet.enrolment`).
     """
+    # Each declaration takes a channel: all at once, if that is allowed.
+    with suppress(AccessRefused):
+        await connection.declare(topology)
+        return
     for exchange in topology.exchanges:
         with suppress(AccessRefused):
             await connection.declare(Topology((exchange,)))

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.amqp.connection import BrokerConnection, LinkState, Publisher
     from hearth.actors.bridges.hcp.service import HcpJobServer
+    from hearth.actors.bridges.hcp.store import OutboxLine
     from hearth.actors.events import History
     from hearth.actors.runtime import Runtime
     from hearth.amqp.address import BrokerAddress
@@ -64,8 +65,12 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 64
 """Messages that are published before earlier ones were confirmed."""
-BATCH: Final = 256
+BATCH: Final = 1024
 """Messages of the outbox that are read at once."""
+EACH: Final = 256
+"""Those of one session among them, at most."""
+COUNT_S: Final = 0.5
+"""Seconds between two counts of the outbox while it is not empty."""
 ANNOUNCE_S: Final = 600.0
 """Seconds between two announcements of an unchanged device."""
 LOOK_S: Final = 1.0
@@ -155,11 +160,12 @@ class Uplink:
     reconnects: int = field(default=0, init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
     """Set when there may be lines to publish."""
-    _idle: trio.Event = field(factory=trio.Event, init=False)
-    """Set while the outbox is empty."""
-    _stopped: trio.Event = field(factory=trio.Event, init=False)
-    """Set once no more orders are taken."""
-    _finishing: trio.Event = field(factory=trio.Event, init=False)
+    _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    _orders: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    """Cancelled when no more orders are taken."""
+    _stopped: bool = field(default=False, init=False)
+    """True once no more orders are taken."""
+    _finishing: bool = field(default=False, init=False)
     _taking: bool = field(default=False, init=False)
     """True while there is a connection, with a consumer of the device's queue."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
@@ -198,8 +204,7 @@ class Uplink:
 
     async def run(self) -> None:
         """Stay connected until cancelled; after `finish`, until everything that is in the outbox has been published."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._end, nursery.cancel_scope)
+        with self._running:
             await stay_connected(
                 self.address,
                 self._serve,
@@ -210,20 +215,15 @@ class Uplink:
 
     def stop(self) -> None:
         """Take no more orders: those that are in the queue stay there."""
-        self._stopped.set()
+        self._stopped = True
+        self._orders.cancel()
 
     def finish(self) -> None:
         """End `run` as soon as the outbox is empty, or there is no connection; the next start publishes the rest."""
-        self._finishing.set()
-
-    async def _end(self, running: trio.CancelScope) -> None:
-        await self._finishing.wait()
-        # What was stored a moment ago is not counted yet.
-        self._idle = trio.Event()
+        self._finishing = True
         self._wake()
-        if self._link is not None and self._link.connected:
-            await self._idle.wait()
-        running.cancel()
+        if self._link is None or not self._link.connected:
+            self._running.cancel()
 
     def _changed(self, link: LinkState) -> None:
         if link.connected:
@@ -256,16 +256,15 @@ class Uplink:
 
     async def _take_orders(self, connection: BrokerConnection) -> None:
         queue = l1.command_queue(self.device)
-        async with connection.consume(queue, prefetch=self._config.prefetch) as consumer, trio.open_nursery() as until:
-            until.start_soon(self._cancel_when_stopped, until.cancel_scope)
-            self._taking = True
-            async for delivery in consumer:
-                self.taken += 1
-                self._take(delivery)
-
-    async def _cancel_when_stopped(self, taking: trio.CancelScope) -> None:
-        await self._stopped.wait()
-        taking.cancel()
+        self._orders = trio.CancelScope()
+        if self._stopped:
+            return
+        with self._orders:
+            async with connection.consume(queue, prefetch=self._config.prefetch) as consumer:
+                self._taking = True
+                async for delivery in consumer:
+                    self.taken += 1
+                    self._take(delivery)
 
     def _take(self, delivery: Delivery) -> None:
         """Pass a message on to the job server, or do what it asks for if it is one of hearth's own."""
@@ -337,9 +336,9 @@ class Uplink:
 
     def reply(self, request: AmqpHcpRequest, line: bytes) -> None:
         """Publish an answer that no session has, then acknowledge the request."""
-        # Without a connection the delivery is lost too: the broker delivers it again. After `stop` this process ends,
-        # and the next one answers.
-        if self._nursery is not None and self._publisher is not None and not self._stopped.is_set():
+        # Without a connection the delivery is lost too: the broker delivers it again. So it does what has no answer
+        # when this process ends.
+        if self._nursery is not None and self._publisher is not None and not self._stopped:
             self._nursery.start_soon(self._reply, self._publisher, request, line)
 
     async def _reply(self, publisher: Publisher, request: AmqpHcpRequest, line: bytes) -> None:
@@ -354,23 +353,29 @@ class Uplink:
     async def _publish_outbox(self, publisher: Publisher) -> None:
         """Publish the outbox in the order of each session, and mark what was confirmed."""
         job_store = self._jobs.services.job_store
+        lines: list[OutboxLine] = []
+        counted = -COUNT_S
         while True:
             woken = self._woken = trio.Event()
             try:
-                lines = await job_store.outbox(BATCH, WINDOW)
-                self._waiting = await job_store.outbox_size() if lines else (0, 0)
+                lines = await job_store.outbox(BATCH, EACH, lines)
                 if not lines:
-                    self._idle.set()
+                    self._waiting = 0, 0
+                    if self._finishing:
+                        self._running.cancel()
                     await woken.wait()
                     continue
-                sent = [await publisher.send(l1.event_message(one.line, one.caller_id, self.user)) for one in lines]
-                for confirmation in sent:
-                    await confirmation.wait()
-                self.published += len(lines)
-                await job_store.published(lines)
+                if trio.current_time() - counted >= COUNT_S:
+                    self._waiting = await job_store.outbox_size()
+                    counted = trio.current_time()
             except JobStoreError as error:
                 log.error("the outbox cannot be read or marked: %s", error)
                 await trio.sleep(RETRY_S)
+                continue
+            sent = [await publisher.send(l1.event_message(one.line, one.caller_id, self.user)) for one in lines]
+            for confirmation in sent:
+                await confirmation.wait()
+            self.published += len(lines)
 
     # --- the fleet ----------------------------------------------------------------------------------------------------
 

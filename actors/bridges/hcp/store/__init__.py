@@ -401,18 +401,19 @@ class JobStore(DatabaseActor):
 
     # --- the outbox, for the uplink to a broker
 
-    async def outbox(self, most: int, each: int) -> list[OutboxLine]:
-        """Return the oldest messages to publish, at most `each` of one session."""
-        return await self.read(queries.read_outbox, most, each)
+    async def outbox(self, most: int, each: int, confirmed: Sequence[OutboxLine] = ()) -> list[OutboxLine]:
+        """Return the oldest messages to publish, at most `each` of one session.
+
+        `confirmed` are those of the last call, once the broker has confirmed all of them.
+        """
+        if not confirmed:
+            return await self.read(queries.read_outbox, most, each)
+        marks = {line.session_id: (line.number, line.session_id, line.rewinds) for line in confirmed}
+        return await self.write(queries.advance_outbox, list(marks.values()), most, each)
 
     async def outbox_size(self) -> tuple[int, int]:
         """Return the messages to publish, and their bytes."""
         return await self.read(queries.outbox_size)
-
-    async def published(self, lines: Sequence[OutboxLine]) -> None:
-        """Note that the broker has confirmed these messages of the outbox, all that were read of each session."""
-        marks = {line.session_id: (line.number, line.session_id, line.rewinds) for line in lines}
-        await self.write(queries.mark_published, list(marks.values()))
 
     async def rewind(self, session_id: str, principal: str, sequence: int) -> bool:
         """Publish a session's messages again from the event `sequence` on; False if there is none of this principal."""

@@ -255,9 +255,15 @@ def outbox_size(job_store: sqlite3.Connection) -> tuple[int, int]:
     return messages, size
 
 
-def mark_published(job_store: sqlite3.Connection, marks: Collection[tuple[int, str, int]]) -> None:
-    """Note what was confirmed, as (lines, session, rewinds at the reading); not if the session was rewound since."""
+def advance_outbox(
+    job_store: sqlite3.Connection, marks: Collection[tuple[int, str, int]], most: int, each: int
+) -> list[OutboxLine]:
+    """Note what was confirmed, as (lines, session, rewinds at the reading), and return the next messages.
+
+    A session that was rewound since is left as it is.
+    """
     job_store.executemany("UPDATE sessions SET published = ? WHERE session_id = ? AND rewinds = ?", marks)
+    return read_outbox(job_store, most, each)
 
 
 def rewind(job_store: sqlite3.Connection, session_id: str, principal: str, sequence: int) -> bool:
