@@ -159,6 +159,8 @@ async def test_a_replay_is_only_for_the_sessions_owner(broker, tmp_path) -> None
         other.command("dev", forged)
         told = await trio.to_thread.run_sync(harness.receive)
         assert told["payload"]["reason_code"] == "unauthorized"
+        # Nor does it pass for the answer to a message of the caller that is named.
+        assert "in_reply_to" not in told["payload"]
         # Without a user that the broker has checked there is no principal; what is no message is dropped.
         harness.command("dev", harness.submission("looks", {}), user_id=None)
         assert (await trio.to_thread.run_sync(harness.receive))["payload"]["reason_code"] == "unauthorized"
