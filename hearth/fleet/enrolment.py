@@ -137,12 +137,3 @@ def _unrouted_policy(vhost: str) -> dict[str, Any]:
         "definition": {"alternate-exchange": UNROUTED},
         "priority": 0,
     }
-
-
-def device_toml(name: str, url: str) -> str:
-    """Return the section [amqp] of a device, with the files beside its hearth.toml to be adapted."""
-    place = "/etc/hearth/fleet"
-    return (
-        f'[amqp]\nurl = "{url}"\nid = "{name}"\nca = "{place}/ca.pem"\ncert = "{place}/client.pem"\n'
-        f'key = "{place}/client.key"\n'
-    )

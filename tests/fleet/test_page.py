@@ -66,3 +66,24 @@ def test_the_page_run_a_fleet_md_does_what_it_says(played) -> None:
         if act.expected:
             assert matches(act.expected, outcome.output), f"run-a-fleet.md:{act.line}: {act.shell}:\n{outcome.output}"
     assert len(played) >= 10
+
+
+def test_rabbitmq_takes_the_settings_of_the_three_nodes(tmp_path) -> None:
+    if not installed():
+        pytest.skip(MISSING)
+    (block,) = blocks((ROOT / "docs/explanation/fleet.md").read_text("utf-8"))
+    broker = RabbitMq(tmp_path / "broker")
+    conf = broker.folder / "rabbitmq.conf"
+    own = conf.read_text().replace("disk_free_limit.absolute = 1MB\n", "")
+    # Each of the three is this node: it waits for no other, and forms a cluster of its own.
+    conf.write_text(own + re.sub(r"rabbit@mq\d\.example", broker.node, block.text))
+    try:
+        broker.start()
+        for key, value in (
+            ("cluster_partition_handling", "pause_minority"), ("vm_memory_high_watermark", "0.6"),
+            ("disk_free_limit", "{mem_relative,1.0}"),
+        ):  # fmt: skip
+            assert broker.evaluate(f"element(2, application:get_env(rabbit, {key}))") == value
+        assert broker.node in broker.evaluate("application:get_env(rabbit, cluster_nodes)")
+    finally:
+        broker.close()

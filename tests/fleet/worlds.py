@@ -633,11 +633,11 @@ def _write(file, world, real, operations):
     return device.write(real, file, operations)
 
 
-async def _published(job_store, world, real, lines):
+async def _outbox(job_store, world, real, most, each, confirmed=()):
     device = next(one for one in world.devices if one.directory == job_store._file.path.parent)
     if not device.life.dead:
-        world.marks(lines)
-    await real(job_store, lines)
+        world.marks(confirmed)
+    return await real(job_store, most, each, confirmed)
 
 
 @contextmanager
@@ -664,7 +664,7 @@ def _surroundings(world):
             (hearth._util.ids, "os", SimpleNamespace(urandom=ids.randbytes)),
             (BenchTools, "all", lambda _tools: []),
             (JobDatabase, "write", functools.partialmethod(_write, world, JobDatabase.write)),
-            (JobStore, "published", functools.partialmethod(_published, world, JobStore.published)),
+            (JobStore, "outbox", functools.partialmethod(_outbox, world, JobStore.outbox)),
         ):
             stack.enter_context(patch.object(place, name, stand_in))
         yield

@@ -90,7 +90,7 @@ def tick_now() -> l1.Tick:
 class AmqpHcpRequest:
     """A message from the broker's queue. Implements `messages.HcpRequest`."""
 
-    __slots__ = ("_uplink", "caller", "delivery", "document", "principal", "time")
+    __slots__ = ("_proven", "_uplink", "caller", "delivery", "document", "principal", "time")
 
     def __init__(self, uplink: Uplink, delivery: Delivery, document: Mapping[str, Any]) -> None:
         self._uplink = uplink
@@ -102,6 +102,7 @@ class AmqpHcpRequest:
         named = payload.get("caller_id") if isinstance(payload, dict) else None
         self.caller = named if isinstance(named, str) and l1.is_id(named) else self.principal.amqp_user or "-"
         """The caller whose queue gets the answer."""
+        self._proven = self.caller == self.principal.amqp_user or uplink.may_speak_for(self.principal, self.caller)
 
     def check_time(self, *, moves: bool) -> None:
         """See HcpRequest. Also refuses new orders while the outbox is full."""
@@ -111,6 +112,11 @@ class AmqpHcpRequest:
 
     def answer(self, line: bytes) -> None:
         """See HcpRequest. Acknowledged once the broker has confirmed the answer."""
+        if not self._proven:
+            # The named caller could take it for the answer to a message of its own with the same id.
+            told = orjson.loads(line)
+            told["payload"].pop("in_reply_to", None)
+            line = orjson.dumps(told)
         self._uplink.reply(self, line)
 
     def follow(self, message_log: History, from_seq: int) -> None:
@@ -303,6 +309,11 @@ class Uplink:
     def _allowed(self, principal: Principal) -> Any:
         services = self._jobs.services
         return allowance(services.policy, principal, services.registry)
+
+    def may_speak_for(self, principal: Principal, caller: str) -> bool:
+        """Return True if a policy entry lets a user's jobs have another caller_id than its own name."""
+        allowed = self._allowed(principal)
+        return allowed is not None and allowed.caller is None and allowed.rules.allows_caller(caller)
 
     def _tell_tick(self, request: AmqpHcpRequest) -> None:
         tick = {**self.tick().to_wire(), "in_reply_to": message_id_of(request.document)}
