@@ -18,7 +18,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers tpm check fast style lint bench bench-ask bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb test-debian test-arm64 sbom site links docs picture clean
+.PHONY: help demo demo-hcp demo-web demo-fleet test proof test-hardware test-mcp judges installers tpm check fast style lint bench bench-ask bench-fleet bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb test-debian test-arm64 sbom site links docs picture clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -26,7 +26,7 @@ help: ## Show the targets
 # Every file that is installed is one whose hash is in packaging/requirements.lock, the build backend among them.
 LOCK   := packaging/requirements.lock
 RUN    := build run hcp
-SETS   := $(RUN) ask can mcp plot tui test fuzz
+SETS   := $(RUN) amqp ask can mcp plot tui test fuzz
 PIP     = $(BIN)/python -I -m pip install --quiet --disable-pip-version-check
 
 $(RUNTIME): pyproject.toml $(LOCK)
@@ -82,6 +82,9 @@ demo-hcp: $(RUNTIME) ## Another agent hands over a whole job, and gets outputs, 
 
 demo-web: $(STAMP) ## The dashboard over a real daemon on the simulated board with the tank (ARGS=--open opens the browser)
 	@$(BIN)/hearth demo --web $(ARGS)
+
+demo-fleet: $(STAMP) ## A RabbitMQ, 20 simulated devices and a caller; the broker is killed on stage, and nothing is lost
+	@$(BIN)/python -m hearth.cli.demo.fleet $(ARGS)
 
 test: $(STAMP) ## The tests, the hardware's too, with branch coverage; what takes long is in `make proof`
 	$(BIN)/python -m coverage erase
@@ -146,6 +149,9 @@ bench: $(STAMP) ## Measure against floors in the same run; prints a table, write
 
 bench-ask: $(STAMP) ## hearthbench: 60 requests in words, scored by what the simulated board did, with scripted models
 	$(BIN)/python -m benchmarks.ask $(ARGS)
+
+bench-fleet: $(STAMP) ## Measure the fleet before a real RabbitMQ: orders, events, 1,000 uplinks, replays (ARGS=)
+	$(BIN)/python -m benchmarks.fleet $(ARGS)
 
 bench-hil: $(STAMP) ## Measure on the simulated hardware of the guest's kernel, against bare programs
 	$(BIN)/python -m benchmarks.hil

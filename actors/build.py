@@ -128,7 +128,7 @@ def build_parts(
         journal=journal,
         audit_head=lambda: journal.head,
         outputs_file=OutputsFile(Path(f"{real(audit.path)}.outputs")),
-        keys_file=KeysFile(Path(f"{real(audit.path)}.idempotency"), sync=audit.durability == "fsync"),
+        keys_file=KeysFile(Path(f"{real(audit.path)}.idempotency"), sync=config.durability == "fsync"),
         tasks=config.tasks,
         halt=board.profile.halt,
         latch=Latch(Path(f"{real(audit.path)}.halt")),
@@ -228,7 +228,7 @@ def audit_settings(config: Config) -> AuditSettings:
     path = audit.path or state / "audit.log"
     return AuditSettings(
         path=path,
-        durability=audit.durability,
+        durability=config.durability,
         rotate_bytes=audit.rotate_bytes,
         checkpoint_every=audit.checkpoint_every,
         checkpoint_interval_s=audit.checkpoint_interval_s,

@@ -468,6 +468,9 @@ class ConnectionHcpRequest:
     document: Mapping[str, Any]
     _weight: int
 
+    def check_time(self, *, moves: bool) -> None:
+        """See HcpRequest: what comes over a connection is never late."""
+
     def answer(self, line: bytes) -> None:
         """See HcpRequest."""
         self._connection.settle(line, self._weight)

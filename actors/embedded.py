@@ -505,6 +505,9 @@ class LocalHcpRequest:
         self.document = document
         self._send_queue = send_queue
 
+    def check_time(self, *, moves: bool) -> None:
+        """See HcpRequest."""
+
     def answer(self, line: bytes) -> None:
         """See HcpRequest."""
         self._send_queue.push(line)

@@ -74,6 +74,9 @@ class HcpRequest(Protocol):
         """The message as received."""
         ...
 
+    def check_time(self, *, moves: bool) -> None:
+        """Raise Rejection if the order must not begin any more; `moves`: it may have an effect on hardware."""
+
     def answer(self, line: bytes) -> None:
         """Send one message, as one line with its LF."""
 

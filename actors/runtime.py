@@ -215,6 +215,8 @@ class Runtime:
         """Reads the configuration again, for policy.reload; returns its answer. Raises RpcError."""
         self.job_server: JobServer | None = None
         """The receiver of jobs (HCP), while it serves."""
+        self.uplink: Callable[[], Mapping[str, Any]] | None = None
+        """Returns the state of the uplink to a broker, if there is one."""
         self.serves_mcp = False
         """True if the HTTP listeners have /mcp, for mcp.info."""
         self._nursery: trio.Nursery | None = None
@@ -512,6 +514,9 @@ class Runtime:
         }
         if self.listeners:
             health["listeners"] = self.listeners
+        if self.uplink is not None:
+            # Not a part of `ok`: a device without its broker works on, and its heartbeat goes on.
+            health["amqp"] = self.uplink()
         if self.parts.sandbox is not None:
             health["sandbox"] = self.parts.sandbox
         if outputs_file.failure is not None:

@@ -39,6 +39,7 @@ STILL, LOOK = 0.1, 0.01
 """Seconds without a change after which the kernel takes nothing more, and between two looks."""
 ESTABLISHED = "01"
 
+
 @frozen
 class FanOut(WebSocketRate):
     """One measure with two figures: messages told per second, and p99 of how late they come."""

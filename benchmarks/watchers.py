@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.001
 
+
 class Watcher(Protocol):
     """One way to watch."""
 

@@ -142,6 +142,7 @@ FLOORS: dict[str, Handler] = {
 
 async def serve(handler: Handler) -> None:
     """Serve until killed."""
+
     async def until_closed(request: WebSocketRequest) -> None:
         try:
             await handler(request)

@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from hearth.actors.bridges.hcp.lazy import JobStorage
+    from hearth.actors.bridges.amqp.uplink import Uplink
+    from hearth.actors.bridges.hcp.lazy import JobStorage, LazyJobServer
     from hearth.actors.listeners.accept import Listener
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
@@ -132,6 +133,7 @@ class Daemon:
             open_job_server(storage, runtime, job_sessions(runtime)) as job_server,
             trio.open_nursery() as connections,
         ):
+            uplink = None if job_server is None else await self._open_uplink(runtime, job_server, connections)
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     scheme = listener.address.partition(":")[0]
@@ -149,6 +151,8 @@ class Daemon:
                 accepting.cancel_scope.cancel()
             for listener in listeners:
                 listener.close()
+            if uplink is not None:
+                uplink.stop()
             self.notifier.notify("STOPPING=1")
             async with trio.open_nursery() as ending:
                 ending.start_soon(self._stop_waiting, runtime)
@@ -161,7 +165,20 @@ class Daemon:
                 connection.finish()
             for listener in listeners:
                 listener.finish()
+            if uplink is not None:
+                uplink.finish()
             connections.cancel_scope.deadline = trio.current_time() + FLUSH_TIMEOUT
+
+    async def _open_uplink(self, runtime: Runtime, job_server: LazyJobServer, nursery: trio.Nursery) -> Uplink | None:
+        """Start the uplink to the broker, if one is configured."""
+        if not dials_broker(self._config):
+            return None
+        from hearth.actors.bridges.amqp.uplink import Uplink
+
+        uplink = Uplink(self._config.amqp, runtime, await job_server.real())
+        runtime.uplink = uplink.status
+        nursery.start_soon(uplink.run)
+        return uplink
 
     async def _serve_connection(self, runtime: Runtime, scheme: str, carrier: Carrier, principal: Principal) -> None:
         limits = self._config.limits
@@ -344,7 +361,8 @@ def _check(config: Config, file: Path | None) -> None:
     serves_mcp(config)
     sections = [section for section in (config.websocket, config.http) if section.listen is not None]
     takes_certificates = config.tls.listen is not None or any(section.client_ca is not None for section in sections)
-    idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections))
+    broker = dials_broker(config)
+    idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections), broker=broker)
     jobs = idle_job_rules(parts.policy, parts.capabilities) if parts.hcp.serve else []
     for warning in [*unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
@@ -377,6 +395,7 @@ def _allow_descriptors(connections: int) -> None:
 
 def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler, *, no_sandbox: bool) -> None:
     signals = Signals()
+    dials_broker(config)
     _allow_descriptors(config.limits.max_connections)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
     uid = own_uid(config)
@@ -465,6 +484,16 @@ def serves_mcp(config: Config) -> bool:
         cure = "pip install 'hearthd[mcp]', or take mcp = true out"
         raise ConfigError(f"[http] mcp: the MCP SDK is not installed; {cure}")
     return installed and section.mcp is not False
+
+
+def dials_broker(config: Config) -> bool:
+    """Return True if [amqp] names a broker. Raises ConfigError if an extra that it needs is not installed."""
+    if config.amqp.url is None:
+        return False
+    if missing := [name for name in ("pamqp", "isodate", "semantic_version") if find_spec(name) is None]:
+        cure = "pip install 'hearthd[amqp,hcp]', or take [amqp] out"
+        raise ConfigError(f"[amqp] url: {missing[0]} is not installed, and orders from a broker need it; {cure}")
+    return True
 
 
 def open_listeners(

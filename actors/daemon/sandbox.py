@@ -82,7 +82,7 @@ def confine_daemon(
     plan = plan_of(config, parts, places, os.geteuid())
     notes = program_notes(config, os.geteuid()) if parts.launcher is not None else ()
     plan = evolve(plan, notifier=notifier, notes=(*plan.notes, *notes))
-    _prepare(plan, places, made, durable=config.audit.durability == "fsync")
+    _prepare(plan, places, made, durable=config.durability == "fsync")
     _start_launcher(config, parts, confined=off is None)
     # By default SQLite would use /tmp.
     os.environ["SQLITE_TMPDIR"] = str(places.audit.parent)

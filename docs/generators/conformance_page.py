@@ -99,13 +99,11 @@ NOT_DONE = {
         "A card gives an agent no rights in hearth, so no trust is established: principals and the policy decide."
     ),
     _find("card 8.3", "SHOULD", "Multi-agent systems that use pricing"): "hearth settles nothing by energy costs.",
-    _find("hcp L1 Delivery Guarantees", "SHOULD", "If the caller does not receive"): (
-        "Not automatically: a HACP connection loses nothing while it is open. If it breaks, the caller gets an error, "
-        "and may send the same message again."
+    _find("hcp L1 Queue Management", "MAY", "Caller event queues MAY"): (
+        "No time limit: a queue of events is bounded by its bytes, and a caller that comes back late asks the device "
+        "for what is missing."
     ),
-    _find("hcp L1 Authentication", "SHOULD", "Each harness SHOULD"): (
-        "The operator gives each harness a token, a certificate or a user of this machine."
-    ),
+    _find("hcp L1 Queue Management", "SHOULD", "Session-specific event queues"): "hearth uses none.",
     _find("hcp L2 Checkpoint & Recovery", "MAY", "If a callee harness fails"): (
         "Not automatically: after a crash it is unknown what the hardware did, so the session has FAILED. Its caller "
         "decides whether to resume from the checkpoint, with a new submission."
@@ -121,26 +119,6 @@ NOT_DONE = {
     _find("hcp L3 Data Classification", "is", "T4"): _AT_REST,
 }
 """The reason why a sentence is not done or, if tests bear its mark, done only in part."""
-
-_CARRIER = "hearth does not use AMQP: HCP messages travel over the carriers of HACP."
-NOT_HERE = {
-    "hcp L1 AMQP Message Properties Mapping": _CARRIER,
-    "hcp L1 AMQP Topology": f"{_CARRIER} A connection is both channels, and needs no declaration or binding.",
-    "hcp L1 Delivery by AMQP": f"{_CARRIER} The job store serves the same purpose: see the next table.",
-    "hcp L1 Consuming from AMQP": (
-        f"{_CARRIER} Callers acknowledge nothing: after a reconnect a caller names the sequence from which it wants "
-        "the rest (`hcp.attach`), or repeats its task_submit."
-    ),
-    "hcp L1 Properties of AMQP Messages": f"{_CARRIER} A HACP document is always JSON in UTF-8.",
-    "hcp L1 Queue Management": (
-        f"{_CARRIER} The messages of a session are kept until `[hcp] retention_s` after its end, within bounds of "
-        "size, whether they were read or not."
-    ),
-    "hcp L1 Broker Connections": (
-        f"{_CARRIER} A HACP carrier authenticates the caller, and uses TLS to other machines."
-    ),
-}
-"""The reason why nothing below a heading is implemented."""
 
 NOTES = {
     _find("2.2", "MAY", "Alternative framings"): (
@@ -184,7 +162,9 @@ NOTES = {
     _find("card 8.6", "MUST NOT", "Implementors MUST NOT embed user data"): (
         "The operator is responsible for the content of `[card]`."
     ),
-    _find("hcp L1 Message Envelope", "is", "Every HCP message is wrapped"): "The body is a document of a HACP carrier.",
+    _find(
+        "hcp L1 Message Envelope", "is", "Every HCP message is wrapped"
+    ): "The body is also a document of a HACP carrier.",
     _find("hcp L1 Envelope Fields", "is", "message_id"): (
         "hearth writes UUIDs of version 4, and accepts any printable string of up to 200 characters: decision 0068."
     ),
@@ -283,7 +263,7 @@ _HCP_HEAD = """\
 The requirements of the pages L1 to L4 of HCP, with the rows of their tables as sentences. [Jobs (HCP)](hcp.md)
 describes hearth's implementation.
 
-{counts} {elsewhere} more are about AMQP, which hearth does not use.
+{counts}
 """
 
 _DECISIONS_HEAD = """\
@@ -310,12 +290,11 @@ def page() -> str:
 def _counted(head: str, sentences: Sequence[Sentence], proofs: Mapping[Sentence, list[Proof]]) -> str:
     """Return a head with its numbers filled in."""
     states = Counter(_state(sentence, proofs) for sentence in sentences)
-    elsewhere = states.pop("not here", 0)
     counts = (
         f"Of {states.total()} sentences {states['proved']} are proved and {states['in part']} are proved in part; "
         f"{states['not yet']} are not done. The table says why."
     )
-    return head.format(counts=counts, elsewhere=elsewhere)
+    return head.format(counts=counts)
 
 
 def _chapters(sentences: Sequence[Sentence], proofs: Mapping[Sentence, list[Proof]]) -> Iterator[str]:
@@ -326,13 +305,9 @@ def _chapters(sentences: Sequence[Sentence], proofs: Mapping[Sentence, list[Proo
                 yield ""
             section = sentence.section
             yield from (f"## {_titled(section)}", "")
-            if section in NOT_HERE:
-                yield from (NOT_HERE[section], "", "| Level | Sentence |", "| --- | --- |")
-            else:
-                yield from ("| Level | Sentence | Proved by |", "| --- | --- | --- |")
+            yield from ("| Level | Sentence | Proved by |", "| --- | --- | --- |")
         level = "*states*" if sentence.level == "is" else sentence.level
-        row = f"| {level} | {cell(sentence.text)} |"
-        yield row if section in NOT_HERE else f"{row} {_proved(sentence, proofs)} |"
+        yield f"| {level} | {cell(sentence.text)} | {_proved(sentence, proofs)} |"
     yield ""
 
 
@@ -344,8 +319,6 @@ def _titled(section: str) -> str:
 
 
 def _state(sentence: Sentence, proofs: Mapping[Sentence, list[Proof]]) -> str:
-    if sentence.section in NOT_HERE:
-        return "not here"
     if sentence not in NOT_DONE:
         if sentence not in proofs:
             raise SystemExit(f"§{sentence.section}: neither a test nor a reason for: {sentence.text}")

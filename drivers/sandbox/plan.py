@@ -6,6 +6,7 @@ because a rule of the kernel's refers to a file that exists now.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import site
@@ -230,7 +231,7 @@ def make_plan(
         "hearthd runs as root and stays it; set [sandbox] user, or start it as a user that has the buses' groups"
     ]  # fmt: skip
     signals = "proc.signal" in tools and bool(config.tools.signal)
-    tcp = {**dict(_tcp_ports(profile)), **dict(_model_port(config))}
+    tcp = {**dict(_tcp_ports(profile)), **dict(_model_port(config)), **dict(_broker_port(config))}
     reason = ", ".join(dict.fromkeys(tcp.values()))
     connect = "[sandbox] network" if config.sandbox.network else _tpm_socket(config) or names_from_daemons()
     return SandboxPlan(
@@ -293,6 +294,11 @@ def _configured(config: Config, tools: Collection[str]) -> Iterator[PathGrant]:
             path = getattr(section, key)
             if section.listen is not None and path is not None:
                 yield from _read_again(path, f"[{name}] {key}")
+    if config.amqp.url is not None:
+        broker = config.amqp.broker()
+        for key in ("ca", "cert", "key", "password_file"):
+            if (path := getattr(broker, key)) is not None:
+                yield from _read_again(path, f"[amqp] {key}")
     if config.ask.model is not None and config.ask.api_key_file is not None:
         yield PathGrant(config.ask.api_key_file, "read", "[ask] api_key_file")
     for path in config.files.read:
@@ -320,11 +326,21 @@ def _families(
         yield "can", "the CAN interfaces of the board"
     if config.sandbox.network:
         yield "inet", "[sandbox] network"
+    if config.amqp.url is not None and not _is_address(config.amqp.broker().host):
+        yield "inet", "[amqp] url: the broker's name is looked up"
     if config.sandbox.network or "sys.network" in tools:
         yield "inet-dgram", "sys.network asks the kernel for its interfaces through one"
         yield "netlink:route", "sys.network asks the kernel for its addresses"
     if config.websocket.listen is not None or config.http.listen is not None:
         yield "netlink:sock_diag", "the user at the other end of a loopback connection"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _tcp_ports(profile: Profile) -> Iterator[tuple[int, str]]:
@@ -338,6 +354,12 @@ def _model_port(config: Config) -> Iterator[tuple[int, str]]:
     if config.ask.model is not None and config.hcp.serve is not False:
         url = urlsplit(config.ask.base_url or "https:")
         yield url.port or (80 if url.scheme == "http" else 443), "[ask] base_url, for job.plan"
+
+
+def _broker_port(config: Config) -> Iterator[tuple[int, str]]:
+    """Yield the port of the broker."""
+    if config.amqp.url is not None:
+        yield config.amqp.broker().port, "[amqp] url"
 
 
 def _capabilities(tools: Collection[str]) -> Iterator[str]:

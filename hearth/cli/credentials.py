@@ -84,7 +84,7 @@ def init(options: Options, directory: str, hosts: Sequence[str], days: int) -> N
         raise ConfigError(f"--host: {error}") from None
     client = certificates.issue_client(authority, BENCH_CLIENT, now, days)
     folder = Path(directory).absolute()
-    _write_all(folder, {"ca": authority, "server": server, CLIENT: client})
+    write_all(folder, {"ca": authority, "server": server, CLIENT: client})
     told = _settings(folder, CLIENT, BENCH_CLIENT, client, _dialled(hosts))
     if options.json:
         click.echo(common.compact({"directory": str(folder), "hosts": hosts, **told}))
@@ -102,8 +102,8 @@ def client(options: Options, directory: str, name: str, days: int) -> None:
     if not _FILE.match(name):
         raise ConfigError(f"{name!r} cannot be a client's name here: take letters, digits and . _ - (at most 64)")
     folder, now = Path(directory).absolute(), dt.datetime.now(dt.UTC)
-    made = certificates.issue_client(_authority(folder, now), name, now, days)
-    _write_all(folder, {name: made})
+    made = certificates.issue_client(authority_in(folder, now), name, now, days)
+    write_all(folder, {name: made})
     told = _settings(folder, name, name, made, _host_of(folder))
     if options.json:
         click.echo(common.compact({"directory": str(folder), **told}))
@@ -122,7 +122,7 @@ def renew(options: Options, directory: str, days: int) -> None:
     A running daemon takes the new ones when it gets SIGHUP.
     """
     folder, now = Path(directory).absolute(), dt.datetime.now(dt.UTC)
-    authority = _authority(folder, now)
+    authority = authority_in(folder, now)
     leaves = [path for path in sorted(folder.glob("*.pem")) if path.name != "ca.pem"]
     if not leaves:
         raise ConfigError(f"{folder}: there is no certificate to renew; `hearth tls client {folder} NAME` makes one")
@@ -159,7 +159,7 @@ def show(options: Options, file: str) -> None:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _write_all(folder: Path, identities: Mapping[str, certificates.CertificateIdentity]) -> None:
+def write_all(folder: Path, identities: Mapping[str, certificates.CertificateIdentity]) -> None:
     """Write NAME.pem and NAME.key of each identity, all or none; never overwrite a file. Raises ConfigError."""
     try:
         folder.mkdir(mode=0o700, parents=True)
@@ -211,7 +211,8 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _authority(folder: Path, now: dt.datetime) -> certificates.CertificateIdentity:
+def authority_in(folder: Path, now: dt.datetime) -> certificates.CertificateIdentity:
+    """Return the CA in a folder that `hearth tls init` has made. Raises ConfigError."""
     try:
         with _about(folder / "ca.pem"):
             authority = certificates.CertificateIdentity(_read(folder / "ca.pem"), _read(folder / "ca.key"))

@@ -178,6 +178,13 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
         else:
             cure = missing.get("cure") or "hearth cannot serve it; the board's profile says what is wanted"
             yield Check("WARN", "bus", told, cure)
+    if (uplink := health.get("amqp")) is not None:
+        told = f"{uplink.get('id')} at {uplink.get('broker')}: {uplink.get('outbox')} messages wait to be published"
+        if uplink.get("connected"):
+            yield Check("OK", "broker", f"connected as {told}")
+        else:
+            cure = "jobs go on without it; look at the network, the certificate and the user at the broker"
+            yield Check("WARN", "broker", f"not connected as {told}: {uplink.get('reason') or 'connecting'}", cure)
     audit = health.get("audit") or {}
     if audit.get("ok"):
         yield Check("OK", "audit", f"records are written (durability {audit.get('durability')})")

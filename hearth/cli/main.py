@@ -43,6 +43,10 @@ COMMANDS = {
     "reload": ("hearth.cli.tasks:reload", "Have the daemon read its policy, tokens and certificates again."),
     "halt": ("hearth.cli.tasks:halt", "Stop all effects at once; show or reset the halt."),
     "hcp": ("hearth.cli.hcp:hcp", "Submit jobs, follow them, and show their outcomes (HCP)."),
+    "fleet": (
+        "hearth.cli.fleet:fleet",
+        "Order jobs from many devices over a broker; enrol, watch and halt them.",
+    ),
     "connect": ("hearth.cli.connect:connect", "Carry the protocol between stdin, stdout and the daemon, for ssh."),
     "mcp": ("hearth.cli.mcp:mcp", "Serve MCP on stdin and stdout, or print an MCP client's configuration."),
     "card": ("hearth.cli.card:card", "Show, validate or fetch an AgentCard: what an agent can do, and where."),

@@ -23,7 +23,7 @@ from hearth.cli.tasks import parse_pairs
 from hearth.cli.tools import require_known_args
 from hearth.config.model import default_socket, load_config
 from hearth.errors import InvalidParams, PermissionDenied
-from hearth.policy.principal import Principal, embedded, from_uid
+from hearth.policy.principal import Principal, embedded, from_amqp, from_uid
 from hearth.policy.rules import decide, token_digests
 from hearth.schema import Validator
 
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 ALLOW, ASK, DENY = "allow", "needs approval", "deny"
 COLOURS = {ALLOW: "green", ASK: "yellow", DENY: "red"}
-FORMS = 'expected "uid:1000", "user:alice", "cert:CN=arm-7", "token:" with hex digits of its SHA-256, or "embedded"'
+FORMS = (
+    'expected "uid:1000", "user:alice", "cert:CN=arm-7", "amqp:alpha", "token:" with hex digits of its SHA-256, or '
+    '"embedded"'
+)
 
 
 @click.group()
@@ -113,6 +116,8 @@ def read_principal(text: str, entries: Sequence[PolicyEntry]) -> Principal:
     if kind == "cert" and value:
         subject, *names = re.split(r"(?<!\\);", value)
         return Principal("tls", cert_subject=subject or None, cert_sans=frozenset(names))
+    if kind == "amqp" and value:
+        return from_amqp(value)
     if kind == "token" and re.fullmatch("[0-9a-fA-F]{1,64}", value):
         return Principal("token", token_sha256=_digest(value.lower(), entries))
     raise click.UsageError(f"--as {common.clean(text)!r}: {FORMS}")

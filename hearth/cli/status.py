@@ -158,6 +158,7 @@ def status_lines(state: Mapping[str, Any], place: str) -> list[str]:
         "halt": halted_words(state["halt"]) if state["halt"]["halted"] else "none",
         "audit": f"record {audit.get('seq', '-')}, head {audit.get('head', '-')}, durability {audit['durability']}",
         "sandbox": "; ".join([sandbox["state"], *sandbox.get("notes", ())]),
+        **({"broker": uplink_words(health["amqp"])} if "amqp" in health else {}),
         "you": f"{state['you']['principal']}, policy {state['you']['policy']!r}: {', '.join(state['you']['rights'])}",
     }  # fmt: skip
     lines = [f"{head}  {common.clean(wrong[0]) if wrong else 'no bus, no log and no halt needs attention'}"]
@@ -174,6 +175,12 @@ def status_lines(state: Mapping[str, Any], place: str) -> list[str]:
         shown = common.table(headers, rows, indent="  ") if rows else []
         lines += ["", click.style(title if rows else f"{title}: none", bold=True), *shown]
     return lines
+
+
+def uplink_words(uplink: Mapping[str, Any]) -> str:
+    """Return the state of the uplink to a broker, in words."""
+    state = "connected" if uplink["connected"] else f"not connected ({uplink.get('reason', 'connecting')})"
+    return f"{state}: {uplink['id']} at {uplink['broker']}; {uplink['outbox']} messages wait to be published"
 
 
 async def _state(options: Options) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 from attrs import field, frozen
 
 from hearth._util.toml import show
+from hearth.config.amqp import AmqpConfig
 from hearth.config.exec import ExecTemplate
 from hearth.config.listen import AlternativeName, HttpConfig, TlsConfig, WebSocketConfig, listener_faults
 from hearth.errors import ConfigError
@@ -223,6 +224,8 @@ Risk: TypeAlias = Annotated[int, Integer(0, 3)]
 Paths: TypeAlias = Annotated[tuple[Path, ...], ListOf(AbsolutePath())]
 """Directories or files that are roots for the path guard."""
 
+Durability: TypeAlias = Literal["os", "fsync", "relaxed"]
+
 _TEMPLATE_NAME = Text("a name of letters, digits, '.', '_' and '-'", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RATE = Text('a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]")
 
@@ -250,6 +253,7 @@ _MATCH = OneOrMore(
         cert_subject=Text(),
         cert_san=AlternativeName(),
         token_sha256=Secret("the 64 hex digits that `printf %s TOKEN | sha256sum` prints", "[0-9A-Fa-f]{64}"),
+        amqp_user=Text(),
         any=Flag(),
     )
 )
@@ -294,7 +298,7 @@ class AuditConfig:
     """[audit]: the paths of the log and its signing key, and its settings; None means beneath `default_state_dir`."""
 
     path: Annotated[Path | None, AbsolutePath()] = None
-    durability: Annotated[Literal["os", "fsync", "relaxed"], Choice("os", "fsync", "relaxed")] = "os"
+    durability: Annotated[Durability, Choice("os", "fsync", "relaxed")] = "os"
     rotate_bytes: Annotated[int, Integer(1024)] = 64 * 1024 * 1024
     checkpoint_every: Count = 1000
     checkpoint_interval_s: Seconds = 3600
@@ -489,6 +493,7 @@ class Config:
     http: HttpConfig = field(factory=HttpConfig)
     card: CardConfig = field(factory=CardConfig)
     hcp: HcpConfig = field(factory=HcpConfig)
+    amqp: AmqpConfig = field(factory=AmqpConfig)
     board: BoardConfig = BoardConfig()
     audit: AuditConfig = AuditConfig()
     attest: AttestConfig = AttestConfig()
@@ -508,8 +513,15 @@ class Config:
             for name in sorted({name for name in names if names.count(name) > 1})
         ]
         wrong += listener_faults(self.tls, self.websocket, self.http, tokens=any(map(_names_a_token, self.policy)))
+        if self.amqp.url is not None and self.hcp.serve is False:
+            wrong.append("[amqp] url: orders are jobs; take [hcp] serve = false out")
         if wrong:
             raise ConfigError("\n".join(wrong))
+
+    @property
+    def durability(self) -> Durability:
+        """The durability in force: with a broker "fsync", since an acknowledged order must survive a power cut."""
+        return "fsync" if self.amqp.url is not None else self.audit.durability
 
     def to_toml(self) -> str:
         """Return a hearth.toml with every key, the unset ones as comments, which loads back to an equal Config."""

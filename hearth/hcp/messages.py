@@ -312,7 +312,8 @@ ReasonCode: TypeAlias = Literal[
     "unknown_capability", "version_mismatch", "safety_violation", "classification_too_high",
     # # other refusals, before or after the gate
     "invalid_message", "unsupported_version", "unknown_session", "message_id_reused", "approval_denied",
-    "approval_timeout", "withdrawn", "session_ended", "resource_unavailable", "shutting_down", "internal_error",
+    "approval_timeout", "withdrawn", "session_ended", "expired", "resource_unavailable", "shutting_down",
+    "internal_error",
 ]  # fmt: skip
 """The reasons for rejecting a message: every `reason_code` that this daemon sends."""
 

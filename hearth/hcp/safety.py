@@ -110,6 +110,8 @@ class Allowance:
     rights: frozenset[str] = frozenset()
     approval: tuple[ApprovalRule, ...] = ()
     """The entry's rules for what needs approvals, by rising risk."""
+    caller: str | None = None
+    """The only caller_id that jobs may have; None: any that the rules allow."""
 
 
 @frozen(kw_only=True)
@@ -144,6 +146,8 @@ def allowance(policy: Iterable[PolicyEntry], principal: Principal, registry: Map
     return Allowance(
         policy=grant.policy,
         rules=grant.hcp,
+        # The events of a job go to the queue of its caller_id, so that it is no mere claim.
+        caller=principal.amqp_user if grant.hcp.callers == ("*",) else None,
         max_risk=within[-1],
         tools=grant.allowed,
         too_risky=frozenset(name for name, tool in registry.items() if tool.least_risk > grant.max_risk),
@@ -223,7 +227,7 @@ def _check_caller(submit: TaskSubmit, allowed: Allowance | None) -> Allowance:
     if allowed is None:
         cure = "Ask the operator for a [[policy]] entry that matches this connection's principal"
         raise Rejection("unauthorized", "no policy entry matches the caller", suggestion=cure)
-    if not allowed.rules.allows_caller(submit.caller_id):
+    if not allowed.rules.allows_caller(submit.caller_id) or allowed.caller not in (None, submit.caller_id):
         who = quoted(submit.caller_id)
         cure = f"Use the caller_id agreed with the operator, or ask for {who} in hcp.callers of that entry"
         reason = f"/payload/caller_id: policy {quoted(allowed.policy)} lets no caller {who} hand in jobs"

@@ -172,7 +172,7 @@ def _refused(reason: str) -> PermissionDenied:
     return PermissionDenied(data={"reason": reason})
 
 
-Kind: TypeAlias = Literal["unix", "embedded", "tls", "token"]
+Kind: TypeAlias = Literal["unix", "embedded", "tls", "token", "amqp"]
 
 _SO_PEERGROUPS = 59
 """Linux 4.13 and later; the socket module has no name for it."""
@@ -219,6 +219,7 @@ def _key_of(who: Principal) -> str:
         "unix": ("uid", who.uid),
         "tls": ("cert", who.cert_subject),
         "token": ("token", who.token_sha256),
+        "amqp": ("amqp", who.amqp_user),
     }[who.kind]
     if value is None or value == "":
         raise ValueError(f"a principal of kind {who.kind!r} needs its {prefix}")
@@ -227,12 +228,13 @@ def _key_of(who: Principal) -> str:
 
 @frozen
 class Principal:
-    """The authenticated peer. `kind` says what is set: "unix", "embedded" ids, "tls" names, "token" a digest.
+    """The authenticated peer. `kind` says what is set: ids, names of a certificate, a digest, or the user of a broker.
 
     `groups` holds supplementary group ids; `group_names` the names of all groups, the primary one included. `cert_sans`
-    are a certificate's alternative names, each with its kind before it ("DNS:arm-7.local"). `key` identifies the owner
-    of a session ("uid:1000", "cert:CN=arm-7;DNS:arm-7.local", "token:9f86…", "embedded"). It never contains a pid, so
-    that a program's next process finds its sessions again. Raises ValueError when a field that the kind needs is
+    are a certificate's alternative names, each with its kind before it ("DNS:arm-7.local"). `amqp_user` is what the
+    broker has checked (the property user-id). `key` identifies the owner of a session ("uid:1000", "cert:CN=arm-7",
+    "cert:CN=arm-7;DNS:arm-7.local", "token:9f86…", "amqp:alpha", "embedded"). It never contains a pid, so that a
+    program's next process finds its sessions again. Raises ValueError when a field that the kind needs is
     missing.
     """
 
@@ -246,6 +248,7 @@ class Principal:
     cert_subject: str | None = None
     cert_sans: frozenset[str] = frozenset()
     token_sha256: str | None = None
+    amqp_user: str | None = None
     key: str = field(init=False, default=Factory(_key_of, takes_self=True))
 
 
@@ -322,6 +325,11 @@ def from_certificate(peercert: Mapping[str, Any]) -> Principal:
     if not subject and not sans:
         raise PermissionDenied(data={"reason": "the client certificate has an empty subject and no alternative name"})
     return Principal("tls", cert_subject=subject or None, cert_sans=sans)
+
+
+def from_amqp(user: str) -> Principal:
+    """Return the user that a broker has found in a message: it refuses a user-id that is not the sender's login."""
+    return Principal("amqp", amqp_user=user)
 
 
 def alternative_name(kind: str, value: str) -> str:

@@ -260,13 +260,14 @@ class Match:
     cert_subject: str | None = field(default=None, validator=_a_name)
     cert_san: str | None = field(default=None, converter=_plain_san, validator=_a_san)
     token_sha256: str | None = field(default=None, converter=_lower, validator=_a_digest)
+    amqp_user: str | None = field(default=None, validator=_a_name)
     any: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.any, bool):
             raise ConfigError(f"match.any: expected true or false, got {self.any!r}")
         conditions: list[object] = [self.uid, self.gid, self.user, self.group]
-        conditions += [self.cert_subject, self.cert_san, self.token_sha256]
+        conditions += [self.cert_subject, self.cert_san, self.token_sha256, self.amqp_user]
         if all(condition is None for condition in conditions):
             if not self.any:
                 raise ConfigError("match: empty, so it matches no principal; name a uid or user, or set any = true")
@@ -283,6 +284,7 @@ class Match:
             and (self.cert_subject is None or self.cert_subject == who.cert_subject)
             and (self.cert_san is None or self.cert_san in who.cert_sans)
             and (self.token_sha256 is None or _same_digest(self.token_sha256, who.token_sha256))
+            and (self.amqp_user is None or self.amqp_user == who.amqp_user)
         )
 
 
@@ -514,10 +516,13 @@ def unused_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> lis
     ]
 
 
-def idle_conditions(entries: Iterable[PolicyEntry], *, certificates: bool, tokens: bool) -> list[str]:
+def idle_conditions(
+    entries: Iterable[PolicyEntry], *, certificates: bool, tokens: bool, broker: bool = False
+) -> list[str]:
     """Return a warning for each condition that no principal can meet, because no listener takes what it asks for.
 
-    `certificates` and `tokens` are True if there is a listener that takes client certificates, or tokens.
+    `certificates` and `tokens` are True if there is a listener that takes client certificates, or tokens; `broker` if
+    orders come from a broker.
     """
     said = []
     for entry in entries:
@@ -525,6 +530,8 @@ def idle_conditions(entries: Iterable[PolicyEntry], *, certificates: bool, token
             if match.token_sha256 is not None and not tokens:
                 cure = "no listener takes tokens; set [websocket] or [http] listen"
                 said.append(f"policy {entry.name!r}: match.token_sha256: {cure}")
+            if match.amqp_user is not None and not broker:
+                said.append(f"policy {entry.name!r}: match.amqp_user: no broker is dialled; set [amqp] url")
             for key in ("cert_subject", "cert_san"):
                 if getattr(match, key) is not None and not certificates:
                     cure = "no listener asks for certificates; set [tls] listen, or client_ca in [websocket] or [http]"

@@ -76,7 +76,7 @@ async def open_tcp(address: TlsAddress | WebSocketAddress) -> trio.SocketStream:
 def _why(address: TlsAddress | WebSocketAddress, error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return f"there is no host {address.host} ({error.strerror}); look at the name, or write its IP address"
-    numbers = _numbers(error)
+    numbers = error_numbers(error)
     if errno.ECONNREFUSED in numbers:
         section = "tls" if address.scheme == "tls" else "websocket"
         return f"no process listens on that port; is hearthd running there, with [{section}] listen for that address?"
@@ -86,14 +86,14 @@ def _why(address: TlsAddress | WebSocketAddress, error: OSError) -> str:
     return "; ".join(reasons) or str(error)
 
 
-def _numbers(error: BaseException) -> set[int]:
+def error_numbers(error: BaseException) -> set[int]:
     """Return the errno of each attempt: a host may have several addresses, and Trio reports an error for each."""
     found = {error.errno} if isinstance(error, OSError) and error.errno is not None else set[int]()
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
-            found |= _numbers(each)
+            found |= error_numbers(each)
     if error.__cause__ is not None:
-        found |= _numbers(error.__cause__)
+        found |= error_numbers(error.__cause__)
     return found
 
 
@@ -235,8 +235,19 @@ async def secure(
     return secured
 
 
-def connect_failure(error: BaseException, address: TlsAddress | WebSocketAddress) -> str:
-    """Return the reason of a TLS failure and its cure, in words; `error` is Trio's exception."""
+def connect_failure(error: BaseException, address: TlsAddress | WebSocketAddress, *, silent: bool = False) -> str:
+    """Return the reason of a TLS failure and its cure, in words; `error` is Trio's exception.
+
+    `silent` is True after the handshake if the server has sent nothing since.
+    """
+    words = _failure(error, address)
+    if words == _LOST and silent:
+        # The server's alert may be lost: TCP drops unread data if the server closes before it has read all.
+        words += ", before it said anything; if it always does, it may not take our certificate"
+    return words
+
+
+def _failure(error: BaseException, address: TlsAddress | WebSocketAddress) -> str:
     cause = error.__cause__ or error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _unverified(cause, address)
@@ -304,10 +315,7 @@ class TlsStream(trio.abc.Stream):
     def _broken(self, error: trio.BrokenResourceError) -> trio.BrokenResourceError:
         # Trio gives the cause only with its first error; keep it for later calls.
         if self._why is None and error.__cause__ is not None:
-            self._why = connect_failure(error, self._address)
-            if self._why == _LOST and not self._received:
-                # The server's alert may be lost: TCP drops unread data if the server closes before it has read all.
-                self._why += ", before it said anything; if it always does, it may not take our certificate"
+            self._why = connect_failure(error, self._address, silent=not self._received)
         return trio.BrokenResourceError(f"{self._address.place}: {self._why or 'the connection ended'}")
 
     async def aclose(self) -> None:

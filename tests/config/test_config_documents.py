@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 from hearth._util.toml import dump_value
+from hearth.config.amqp import AmqpConfig
 from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.config.listen import HttpConfig, TlsConfig, WebSocketConfig
 from hearth.config.model import (
@@ -43,6 +44,7 @@ TABLES = {
     "[http]": HttpConfig,
     "[card]": CardConfig,
     "[hcp]": HcpConfig,
+    "[amqp]": AmqpConfig,
     "[board]": BoardConfig,
     "[audit]": AuditConfig,
     "[attest]": AttestConfig,

@@ -21,8 +21,8 @@ def problems(tmp_path, text):
 
 
 SECTIONS = (
-    "server, tls, websocket, http, card, hcp, board, audit, attest, log, files, tools, tasks, ask, sandbox, limits, "
-    "policy"
+    "server, tls, websocket, http, card, hcp, amqp, board, audit, attest, log, files, tools, tasks, ask, sandbox, "
+    "limits, policy"
 )
 ONE_MISTAKE = [
     ('[limits]\nidle_ttl_s = "5"', '[limits] idle_ttl_s: expected a number > 0, got "5"'),
@@ -103,7 +103,7 @@ ONE_MISTAKE = [
         "[[policy]]\nname = 'a'\nmatch = {}",
         (
             "[[policy]] #1 match: expected a table with at least one of "
-            "uid, gid, user, group, cert_subject, cert_san, token_sha256, any, got an empty table"
+            "uid, gid, user, group, cert_subject, cert_san, token_sha256, amqp_user, any, got an empty table"
         ),
     ),
     ("[[policy]]\nname = 'a'\nmatch = { ui = 5 }", "[[policy]] #1 match.ui: unknown key; did you mean uid?"),

@@ -54,10 +54,7 @@ def test_the_list_of_hcps_sentences_is_well_formed() -> None:
 @pytest.mark.parametrize("sentence", ALL, ids=lambda sentence: f"{sentence.section} {sentence.level}")
 def test_every_sentence_has_a_test_or_a_reason(sentence) -> None:
     proved = sentence in conformance_page.collect()
-    if sentence.section in conformance_page.NOT_HERE:
-        assert not proved
-    else:
-        assert proved or sentence in conformance_page.NOT_DONE
+    assert proved or sentence in conformance_page.NOT_DONE
 
 
 def test_what_is_proved_is_not_excused_but_where_it_is_done_in_part() -> None:
@@ -73,7 +70,6 @@ def test_what_is_proved_is_not_excused_but_where_it_is_done_in_part() -> None:
         "card 2.4.1",
         "card 2.4.2",
         "card 2.4.3",
-        "hcp L1 Delivery Guarantees",
         "hcp L3 Data Classification",
     }
 
@@ -84,13 +80,6 @@ def test_nothing_that_the_drafts_demand_is_left_undone() -> None:
     assert {sentence.level for sentence in drafts} <= {"MAY", "SHOULD"}
     pages = [sentence for sentence in conformance_page.NOT_DONE if sentence in HCP]
     assert {sentence.level for sentence in pages} <= {"MAY", "SHOULD", "is"}
-
-
-def test_what_is_not_here_at_all_is_amqp_and_every_heading_of_it_is_there() -> None:
-    assert set(conformance_page.NOT_HERE) <= {sentence.section for sentence in HCP}
-    for section, reason in conformance_page.NOT_HERE.items():
-        assert section.startswith("hcp L1 ")
-        assert reason.startswith("hearth does not use AMQP")
 
 
 @pytest.mark.spec(

@@ -38,6 +38,8 @@ TESTED_IN = {
     "docs/howto/read-and-write-a-modbus-device.md": HERE,
     "docs/howto/replace-pigpio.md": HERE,
     "docs/howto/run-a-control-loop.md": HERE,
+    "docs/explanation/fleet.md": "tests/fleet/test_page.py",
+    "docs/howto/run-a-fleet.md": "tests/fleet/test_page.py",
     "docs/howto/run-under-systemd.md": HERE,
     "docs/howto/set-a-voltage-with-a-dac.md": HERE,
     "docs/howto/talk-to-an-spi-chip.md": HERE,

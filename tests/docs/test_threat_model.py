@@ -11,8 +11,10 @@ from docs.test_promises import names_of_tests
 from hearth._util.text import LONGEST_COMPARED, MOST_COMPARED
 from hearth.actors import admission, attestation, connection, loop, observe, refusals, send_queue
 from hearth.actors.approval import plans
+from hearth.actors.bridges.amqp.connection import BrokerSettings
 from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
+from hearth.amqp.connection import LONGEST_FRAME
 from hearth.audit import backlog, verify
 from hearth.config.model import Config
 from hearth.drivers.modbus_codec import MOST_STRAYS
@@ -27,6 +29,7 @@ PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
 LIMITS, TASKS, WEBSOCKET, HCP = Config().limits, Config().tasks, Config().websocket, Config().hcp
 SESSIONS = Rate.parse(LIMITS.session_rate)
+AMQP = BrokerSettings().limits
 MIB, KIB = 1 << 20, 1 << 10
 
 
@@ -37,7 +40,7 @@ def test_every_test_that_the_page_names_exists(name: str) -> None:
 
 def test_every_kind_of_attacker_has_its_tests_and_what_remains() -> None:
     kinds = PAGE.partition("## In short")[2].partition("## Denial of service")[0].split("\n## ")[1:]
-    assert len(kinds) == 11
+    assert len(kinds) == 12
     for kind in kinds[:-1]:
         assert "**What remains.**" in kind, kind.partition("\n")[0]
         assert "`test_" in kind, kind.partition("\n")[0]
@@ -68,6 +71,9 @@ def bound(row: str) -> list[float]:
         ("A batch", [LIMITS.max_batch, connection.BATCH_BYTES / MIB]),
         ("Data waiting to be sent to one connection", [send_queue.HIGH_WATER / MIB]),
         ("The time in which a peer reads nothing", [LIMITS.send_timeout_s]),
+        ("A frame of a broker", [LONGEST_FRAME / KIB]),
+        ("A delivery of a broker", [AMQP.body / MIB, AMQP.properties / KIB]),
+        ("A silent broker", [BrokerSettings().heartbeat]),
         ("An HTTP request's line and headers", [listener.HEADER_BYTES / KIB, LIMITS.handshake_timeout_s]),
         (
             "The framing of an HTTP body: chunk lines, extensions, trailers",
@@ -122,7 +128,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 38
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 41
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -16,7 +16,17 @@ from fuzz.targets import CORPUS, TARGETS, kept, load
 from hearth.config.model import Config
 from hearth.errors import HearthError
 
-FRESH = {"wire": 800, "config": 300, "board": 250, "modbus": 800, "card": 300, "hcp": 600, "audit": 300, "mcp": 400}
+FRESH = {
+    "wire": 800,
+    "config": 300,
+    "board": 250,
+    "modbus": 800,
+    "amqp": 400,
+    "card": 300,
+    "hcp": 600,
+    "audit": 300,
+    "mcp": 400,
+}
 """Of each target as many as a second of processor time, or half of one, is good for."""
 MOST_BYTES = 200 * 1024
 
@@ -65,6 +75,7 @@ def test_the_seeds_of_a_target_reach_past_its_parser(name):
         "config": lambda data: module._load(data) is not None,
         "board": lambda data: module.parse_profile(tomllib.loads(data.decode()), "it") is not None,
         "modbus": lambda data: len(data) > 2,
+        "amqp": lambda data: len(module._told(module._machine(data[0]), [data[2:]])) > 2,
         "card": lambda data: module.read_card(data)[1] == [],
         "hcp": lambda data: data[:1] != b"t" and module.read_message(module.load(data)) is not None,
         "audit": lambda data: data.count(b"\n") > 3,
@@ -89,6 +100,7 @@ PLANTED = {
     "config": ("hearth.config.model.Config.to_toml", unread),
     "board": ("hearth.fields.Table.done", lambda table: None),
     "modbus": ("hearth.drivers.modbus_codec.TcpFraming._answer", lambda framing, unit, pdu: pdu),
+    "amqp": ("hearth.amqp.framing.FrameReader.feed", lambda reader, data: reader._buffer.extend(data[:64])),
     "card": ("hearth.agentcard.validate._CAPABILITY", re.compile("(?s).*")),
     "hcp": ("hearth.hcp.codec._session_id", lambda document, kind: None),
     "audit": ("hearth.audit.verify._ChainCheck._link", lambda check, seq, prev: None),

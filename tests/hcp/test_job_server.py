@@ -6,10 +6,11 @@ from uuid import UUID
 
 import pytest
 import trio
-from support.hcp import Caller, capability, hcp_world, reading, step
+from support.hcp import Caller, capability, hcp_world, open_policy, reading, step
 from support.world import ALICE, BOB
 
 from hearth.actors.bridges.hcp import service
+from hearth.policy.principal import from_amqp
 from hearth.policy.rules import Match, PolicyEntry
 
 GATED = reading(step("read", tag="first", gate="g"))
@@ -153,6 +154,21 @@ async def test_what_lacked_only_room_is_taken_when_it_is_sent_again(look):
         accepted = caller.replies(again["message_id"])[1]
         assert accepted["type"] == "task_accepted"
         await caller.closed(accepted["session_id"])
+
+
+async def test_over_a_broker_what_lacked_only_room_stays_refused_since_a_copy_may_still_be_under_way(look):
+    async with look(capability(function=GATED), policy=open_policy()) as world:
+        caller = world.caller(from_amqp("harness-of-the-tests"))
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        order = Caller.submission()
+        refused = await caller.rejected(order)
+        assert refused["reason_code"] == "resource_unavailable"
+        world.gate("g").open()
+        await caller.closed(session_id)
+        assert await caller.rejected(order) == refused
+    async with look(capability(function=GATED), policy=open_policy()) as world:
+        assert await world.caller(from_amqp("harness-of-the-tests")).rejected(order) == refused
 
 
 # --- room ------------------------------------------------------------------------------------------------------------

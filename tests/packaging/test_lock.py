@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 LOCK = (PACKAGING / "requirements.lock").read_text("utf-8")
 ALL = (
-    "build", "run", "ask", "can", "hcp", "mcp", "http", "plot", "tui", "test", "fuzz", "dev", "sbom", "site",
+    "build", "run", "amqp", "ask", "can", "hcp", "mcp", "http", "plot", "tui", "test", "fuzz", "dev", "sbom", "site",
     "installers", "tpm", "tpm-build",
 )  # fmt: skip
 OURS_OR_PIPS = {"hearthd", "pip", "setuptools"}
@@ -112,7 +112,7 @@ def test_printing_needs_nothing_but_python() -> None:
 
 
 def test_a_set_that_there_is_not_is_refused(lock) -> None:
-    with pytest.raises(SystemExit, match="tests is no set of requirements; there are ask, build, can, dev"):
+    with pytest.raises(SystemExit, match="tests is no set of requirements; there are amqp, ask, build, can, dev"):
         lock.requirements("run", "tests")
 
 

@@ -93,11 +93,11 @@ def figures_of(tape):
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
-def _work(seeds, out):
+def _work(seeds, out, play_one):
     """A process's share: figures and failures as lines of JSON."""
     import gc
 
-    one(seeds[0])
+    play_one(seeds[0])
     # What is loaded by now lasts; a world's own objects are freed as they are dropped.
     gc.collect()
     gc.freeze()
@@ -108,7 +108,7 @@ def _work(seeds, out):
         failed = []
         before = time.process_time()
         for seed in chunk:
-            mine, failure = one(seed)
+            mine, failure = play_one(seed)
             figures += mine
             if failure is not None:
                 failed.append([seed, *failure])
@@ -118,13 +118,14 @@ def _work(seeds, out):
 
 
 class Run:
-    """Seeds from `start` on, `count` of them, over `jobs` processes."""
+    """Seeds from `start` on, `count` of them, over `jobs` processes; `play_one` is `one`, or does the like."""
 
-    def __init__(self, start, count, jobs, *, stop_after=3, state=None, every_s=10.0) -> None:
+    def __init__(self, start, count, jobs, *, stop_after=3, state=None, every_s=10.0, play_one=one) -> None:
         self.start, self.count, self.jobs = start, count, jobs
         self.figures: Counter[str] = Counter()
         self.failed: list = []
         self.cpu_s = self.real_s = 0.0
+        self._play_one = play_one
         self._stop_after = stop_after
         self._state = state
         self._every_s = every_s
@@ -171,7 +172,7 @@ class Run:
             os.close(reader)
             with os.fdopen(writer, "w") as out:
                 if seeds:
-                    _work(seeds, out)
+                    _work(seeds, out, self._play_one)
             status = 0
         except BaseException:  # noqa: BLE001  a forked process must never return into its parent's frames
             traceback.print_exc()

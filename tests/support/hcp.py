@@ -173,10 +173,11 @@ def sequences(message_log):
 class HcpWorld(BenchWorld):
     """A bench world that serves jobs. Use `async with hcp_world(...) as w`."""
 
-    def __init__(self, directory, capabilities, *, settings=None, **more):
+    def __init__(self, directory, capabilities, *, settings=None, clock=None, **more):
         super().__init__(**more)
         self.parts = evolve(
             self.parts,
+            clock=clock or self.parts.clock,
             capabilities=CapabilitySet(capabilities),
             hcp=HcpConfig(**{"serve": True, **(settings or {})}),
             hcp_directory=directory,

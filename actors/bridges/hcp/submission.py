@@ -2,7 +2,8 @@
 
 The steps, in order: look up an earlier answer to this message; the safety gate; the checkpoint to resume from; the job
 quota; a person's approval; the job's HACP session; the audit record; the answer. The same message, sent again in that
-time, gets the same answer. A rejection is stored, unless its reason may not hold later (`PASSING`).
+time, gets the same answer. A rejection is stored, unless its reason may not hold later (`PASSING`) and it came over a
+connection: over a broker every rejection is final.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from hearth.policy.rules import ApprovalRule
 
 PASSING: Final = frozenset(("resource_unavailable", "shutting_down", "internal_error"))
-"""Reasons that may not hold later: such a rejection is not stored, so that the message can be sent again."""
+"""Reasons that may not hold later: on a connection such a rejection is not stored, so the message can be sent again."""
 
 
 MOST_INTENT: Final = 1000
@@ -111,6 +112,7 @@ class Submission:
                 line_name=services.line_name,
                 port_name=services.port_name,
             )
+            self._check_time(approval)
             if services.halt_flag.halted and NEEDED_RISK_LEVEL[approval.risk]:
                 cure = "submit it again when a person has reset the halt"
                 raise Rejection("resource_unavailable", services.halt_flag.error().message, suggestion=cure)
@@ -120,6 +122,10 @@ class Submission:
             await self._reject(rejection)
         except JobStoreError as error:
             await self._reject(Rejection("resource_unavailable", str(error), suggestion="try again later"))
+
+    def _check_time(self, approval: Approval) -> None:
+        """Raise Rejection if the order is too late by now; of one that was sent several times, the latest counts."""
+        self.requests[-1].check_time(moves=NEEDED_RISK_LEVEL[approval.risk] > 0)
 
     async def _is_new(self) -> bool:
         """Claim the message; False if it has been answered before: then that answer is sent again."""
@@ -180,6 +186,8 @@ class Submission:
         services = self.jobs.services
         if self.jobs.closing:
             raise shutting_down()
+        # Again: a person's approval may have taken long.
+        self._check_time(approval)
         job: RunningJob | None = None
         try:
             capability = approval.capability
@@ -215,6 +223,7 @@ class Submission:
             capability=capability.name,
             version=capability.version,
             inputs_hash=args_hash(approval.inputs),
+            published=0 if self.principal.kind == "amqp" else None,
             risk_level=approval.risk,
             data_classification=approval.classification,
             resumable=True,
@@ -290,7 +299,9 @@ class Submission:
         if self._claimed:
             self._claimed = False
             try:
-                if rejection.reason_code in PASSING:
+                # Over a broker every rejection is final: a copy of the order may still be in the queue, and must not
+                # run after the caller was told no.
+                if rejection.reason_code in PASSING and self.principal.kind != "amqp":
                     await job_store.release(self.principal.key, self.message_id)
                 else:
                     await job_store.answer(self.principal.key, self.message_id, line, None)

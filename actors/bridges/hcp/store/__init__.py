@@ -36,6 +36,7 @@ from hearth.actors.bridges.hcp.store.queries import (
     JobStoreError as JobStoreError,
     Limits as Limits,
     MessageLogFull as MessageLogFull,
+    OutboxLine as OutboxLine,
     SessionRow as SessionRow,
 )
 from hearth.actors.mailbox import Mailbox, Slot
@@ -252,6 +253,8 @@ class JobStore(DatabaseActor):
         """Rejections of this run, of all principals."""
         self._ended: dict[str, float] = {}
         """The end of each session of this run, by a monotonic clock."""
+        self.on_lines: Callable[[], None] = lambda: None
+        """Called after each commit that may have added lines to the outbox."""
 
     # --- lifetime
 
@@ -333,6 +336,7 @@ class JobStore(DatabaseActor):
         await self.write(queries.put_answer, message, line, session, encoded, self._clock())
         # After the commit: until then a repeated message is pending, and not new.
         self._held.pop(key, None)
+        self.on_lines()
         self._refused += session is None
         if session is None and not self._refused % _PRUNE_EVERY:
             self.write_later(queries.forget_refusals, self._limits)
@@ -350,6 +354,7 @@ class JobStore(DatabaseActor):
         await self.write(
             queries.add_lines, session_id, lines, self._limits, phase=phase, state=state, now=self._clock()
         )
+        self.on_lines()
 
     async def record(
         self,
@@ -374,6 +379,7 @@ class JobStore(DatabaseActor):
             state=state,
             now=self._clock(),
         )
+        self.on_lines()
 
     async def begin(self, session_id: str, position: str, operation: Mapping[str, Any]) -> None:
         """Note that an operation begins that may have an effect; `record` and `withdraw` remove the note."""
@@ -391,6 +397,29 @@ class JobStore(DatabaseActor):
         """Store a session's last messages, however long its log is, and its final state."""
         await self.write(queries.end_session, session_id, state, lines, self._clock())
         self._ended[session_id] = trio.current_time()
+        self.on_lines()
+
+    # --- the outbox, for the uplink to a broker
+
+    async def outbox(self, most: int, each: int, confirmed: Sequence[OutboxLine] = ()) -> list[OutboxLine]:
+        """Return the oldest messages to publish, at most `each` of one session.
+
+        `confirmed` are those of the last call, once the broker has confirmed all of them.
+        """
+        if not confirmed:
+            return await self.read(queries.read_outbox, most, each)
+        marks = {line.session_id: (line.number, line.session_id, line.rewinds) for line in confirmed}
+        return await self.write(queries.advance_outbox, list(marks.values()), most, each)
+
+    async def outbox_size(self) -> tuple[int, int]:
+        """Return the messages to publish, and their bytes."""
+        return await self.read(queries.outbox_size)
+
+    async def rewind(self, session_id: str, principal: str, sequence: int) -> bool:
+        """Publish a session's messages again from the event `sequence` on; False if there is none of this principal."""
+        found = await self.write(queries.rewind, session_id, principal, sequence)
+        self.on_lines()
+        return found
 
     async def session(self, session_id: str) -> SessionRow | None:
         """Return a session; None if it does not exist, or is no longer kept."""

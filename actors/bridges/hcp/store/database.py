@@ -397,6 +397,12 @@ _RELEASES: Final[tuple[str, ...]] = (
     DELETE FROM outcomes;
     UPDATE sessions SET checkpoints = 0, outcome_bytes = 0, resumable = 0;
     """,
+    """
+    -- How many lines a broker has confirmed. NULL is a session whose caller reads over a connection.
+    ALTER TABLE sessions ADD COLUMN published INTEGER;
+    ALTER TABLE sessions ADD COLUMN rewinds INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX sessions_to_publish ON sessions (no) WHERE published < lines;
+    """,
 )
 """The additions of each release of the schema; `user_version` counts those that a file has."""
 

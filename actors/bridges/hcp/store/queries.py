@@ -124,6 +124,8 @@ class SessionRow:
     """The number of its messages."""
     sequence: int = 0
     """The sequence of its newest event."""
+    published: int | None = None
+    """The number of its messages that the broker has confirmed; None if they do not go through a broker."""
 
 
 @frozen(kw_only=True)
@@ -217,6 +219,74 @@ def _session(row: tuple[object, ...]) -> SessionRow:
     values = dict(zip(_STORED, row, strict=True))
     values["resumable"] = bool(values["resumable"])
     return SessionRow(**values)  # type: ignore[arg-type]  # the row has the types that were stored
+
+
+# --- the outbox: messages that go through a broker and that it has not confirmed yet
+
+
+@frozen
+class OutboxLine:
+    """A message to publish: line `number` of a session, which had been rewound `rewinds` times when it was read."""
+
+    session_id: str
+    caller_id: str
+    rewinds: int
+    number: int
+    line: bytes
+
+
+def read_outbox(job_store: sqlite3.Connection, most: int, each: int) -> list[OutboxLine]:
+    """Return the oldest messages to publish, in the order of each session: at most `each` of one session."""
+    # A long session must not delay the answer to a new order, hence `each`.
+    rows = job_store.execute(
+        "SELECT session_id, caller_id, rewinds, n, line FROM sessions JOIN lines ON session = no"
+        " AND n > published AND n <= published + ? WHERE published < lines ORDER BY no, n LIMIT ?",
+        (each, most),
+    )
+    return [OutboxLine(*row) for row in rows]
+
+
+def outbox_size(job_store: sqlite3.Connection) -> tuple[int, int]:
+    """Return the messages to publish, and their bytes."""
+    messages, size = job_store.execute(
+        "SELECT count(*), coalesce(sum(length(line)), 0) FROM sessions JOIN lines ON session = no AND n > published"
+        " WHERE published < lines"
+    ).fetchone()
+    return messages, size
+
+
+def advance_outbox(
+    job_store: sqlite3.Connection, marks: Collection[tuple[int, str, int]], most: int, each: int
+) -> list[OutboxLine]:
+    """Note what was confirmed, as (lines, session, rewinds at the reading), and return the next messages.
+
+    A session that was rewound since is left as it is.
+    """
+    job_store.executemany("UPDATE sessions SET published = ? WHERE session_id = ? AND rewinds = ?", marks)
+    return read_outbox(job_store, most, each)
+
+
+def rewind(job_store: sqlite3.Connection, session_id: str, principal: str, sequence: int) -> bool:
+    """Publish a session's messages again, from the event `sequence` on; False if this principal has no such session.
+
+    The first message to publish is the one after the last earlier event: see `MessageLog.index_of`.
+    """
+    row = job_store.execute(
+        "SELECT no FROM sessions WHERE session_id = ? AND principal = ? AND published IS NOT NULL",
+        (session_id, principal),
+    ).fetchone()
+    if row is None:
+        return False
+    kept = 0
+    for number, line in job_store.execute("SELECT n, line FROM lines WHERE session = ? ORDER BY n DESC", row):
+        if (found := sequence_of(line)) is not None and found < sequence:
+            kept = number
+            break
+    # Counted: a batch that is on its way now must not mark as published what is asked for again.
+    job_store.execute(
+        "UPDATE sessions SET published = min(published, ?), rewinds = rewinds + 1 WHERE no = ?", (kept, *row)
+    )
+    return True
 
 
 # --- changes to a session

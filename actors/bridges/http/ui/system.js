@@ -28,7 +28,7 @@ export class System {
 
 function facts(state, you) {
   const { health, policy } = state;
-  const { audit, sandbox, memory, listeners = [] } = health;
+  const { audit, sandbox, memory, amqp, listeners = [] } = health;
   const missing = Object.entries(sandbox?.missing ?? {}).map(([part, why]) => `${part} (${why})`).join(", ");
   const confined = sandbox ? `${sandbox.state}${missing ? `; missing: ${missing}` : ""}${sandbox.reason ? `: ${sandbox.reason}` : ""}` : "this process does not confine itself";
   return [
@@ -40,9 +40,15 @@ function facts(state, you) {
     ["Audit head", audit.seq === undefined ? "not known" : `${audit.seq}:${audit.head}`],
     ["Memory kept for clients", `${Math.round(memory.retained_bytes / 1024)} KiB of ${Math.round(memory.max_retained_total_bytes / 1048576)} MiB`],
     ["Listeners", listeners.join(", ") || "none"],
+    ["Broker", amqp ? uplink(amqp) : "none", amqp && !amqp.connected],
     ["Policy", `${policy.entries.join(", ")}; read ${ago(policy.read_at)} ago`],
     ["You", `${who(you.principal)}, by policy ${you.policy}, with ${you.rights.join(", ") || "no rights"}`],
   ];
+}
+
+function uplink({ broker, connected, id, outbox, reason }) {
+  const state = connected ? "connected" : `not connected: ${reason ?? "connecting"}`;
+  return `${state}; ${id} at ${broker}; ${outbox} messages wait`;
 }
 
 function createFact([name]) {

@@ -1,0 +1,73 @@
+"""kill -9 of a caller: the next one goes on at the next sequence, and drops at most `prefetch` duplicates."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fleet.test_client import job
+
+from hearth.fleet.ledger import FleetOrder, OrderLedger
+from hearth.hcp.codec import message, write_message
+
+pytestmark = pytest.mark.slow
+FEW, MANY = 4, int(os.environ.get("HEARTH_CALLER_KILLS", "20"))
+"""Kills; many in `make proof`."""
+PREFETCH = 10
+
+
+def start(device, caller, ledger):
+    tests = str(Path(__file__).parents[1])
+    broker = device.broker
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "fleet.killed_caller",
+            str(broker.port),
+            str(broker.folder / "password"),
+            caller,
+            ledger,
+        ],
+        stdout=subprocess.PIPE,
+        cwd=tests,
+        env={**os.environ, "PYTHONPATH": tests},
+    )
+
+
+@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.proof)])
+def test_a_caller_that_is_killed_goes_on_at_the_next_sequence(device, name, tmp_path, kills) -> None:
+    caller, path = f"call-{name}", str(tmp_path / "ledger")
+    made = write_message(
+        message(job(caller, "looks", {"times": 100 * kills, "interval_s": 0.01}), session_id=None, now=1.8e9)
+    )
+    ledger = OrderLedger(path)
+    ledger.add(
+        [FleetOrder(message_id=made["message_id"], device=device.id, document=made, not_after=None, made_at=0.0)]
+    )
+    ledger.close()
+    rng = random.Random(3)
+    seen = []
+    for _ in range(kills):
+        client = start(device, caller, path)
+        seen += [client.stdout.readline() for _ in range(rng.randint(1, 60))]
+        client.kill()
+        client.communicate()
+    client = start(device, caller, path)
+    *rest, last = client.communicate(timeout=100 + 10 * kills)[0].splitlines()
+    assert client.returncode == 0
+    told = json.loads(last)
+    assert told["duplicates"] <= PREFETCH
+    assert told["foreign"] == 0
+    ledger = OrderLedger(path)
+    (order,) = ledger.orders()
+    assert (order.state, order.result["outputs"]) == ("COMPLETED", {"times": 100 * kills})
+    sequences = [one["payload"]["sequence"] for one in ledger.events(order.session_id)]
+    assert sequences == list(range(1, order.sequence + 1))
+    assert rest, "the last one had something left to do"
+    ledger.close()

@@ -1,0 +1,109 @@
+"""What operators see of the uplink: health, metrics, doctor, status, the check of a configuration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from attrs import evolve
+
+from hearth.actors.bridges.http.metrics import _uplink
+from hearth.actors.daemon import dials_broker
+from hearth.cli.doctor import board_checks
+from hearth.cli.status import uplink_words
+from hearth.config.amqp import AmqpConfig
+from hearth.config.model import Config, HcpConfig
+from hearth.errors import ConfigError
+
+BROKER = "amqp://dev@127.0.0.1?password_file=/p"
+STATUS = {
+    "broker": "amqp://127.0.0.1:5672", "id": "dev", "connected": True, "outbox": 2, "outbox_bytes": 700,
+    "published": 5, "taken": 3, "reconnects": 1,
+}  # fmt: skip
+
+
+def test_the_doctor_and_status_say_whether_it_is_connected() -> None:
+    def broker(**changed):
+        checks = board_checks({"name": "sim", "health": {"amqp": {**STATUS, **changed}}})
+        return next((one.state, one.finding) for one in checks if one.name == "broker")
+
+    assert broker() == ("OK", "connected as dev at amqp://127.0.0.1:5672: 2 messages wait to be published")
+    state, told = broker(connected=False, reason="no route")
+    assert state == "WARN"
+    assert told.endswith("to be published: no route")
+    assert uplink_words(STATUS) == "connected: dev at amqp://127.0.0.1:5672; 2 messages wait to be published"
+    assert "not connected (connecting)" in uplink_words({**STATUS, "connected": False})
+
+
+def test_metrics_have_its_figures() -> None:
+    assert {each.name: each.samples[0].value for each in _uplink(STATUS)} == {
+        "hearth_amqp_connected": 1,
+        "hearth_amqp_outbox": 2,
+        "hearth_amqp_outbox_bytes": 700,
+        "hearth_amqp_published": 5,
+        "hearth_amqp_taken": 3,
+        "hearth_amqp_reconnects": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("section", "why"),
+    [
+        ({"url": BROKER}, "id: not set"),
+        ({"url": "amqp://broker.example", "id": "d"}, "url: "),
+        ({"url": "amqps://broker.example", "id": "d"}, "url: "),
+    ],
+)
+def test_a_section_that_cannot_work_is_refused(section, why) -> None:
+    with pytest.raises(ConfigError, match=why):
+        AmqpConfig(**section)
+
+
+def test_the_files_of_the_section_belong_to_the_address(tmp_path) -> None:
+    files = {name: tmp_path / name for name in ("ca", "cert", "key")}
+    broker = AmqpConfig(url="amqps://broker.example/hcp", id="d", **files).broker()
+    assert (broker.host, broker.port, broker.vhost) == ("broker.example", 5671, "hcp")
+    assert {name: getattr(broker, name) for name in files} == files
+
+
+def test_orders_need_jobs_and_their_packages(monkeypatch) -> None:
+    config = evolve(Config(), amqp=AmqpConfig(url=BROKER, id="d"))
+    assert config.durability == "fsync"
+    assert dials_broker(config)
+    assert not dials_broker(Config())
+    with pytest.raises(ConfigError, match=r"orders are jobs; take \[hcp\] serve = false out"):
+        evolve(config, hcp=HcpConfig(serve=False))
+    monkeypatch.setattr("hearth.actors.daemon.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pamqp is not installed.*pip install 'hearthd\[amqp,hcp\]'"):
+        dials_broker(config)
+
+
+@pytest.mark.slow
+def test_a_policy_for_a_broker_that_is_not_dialled_is_told(tmp_path) -> None:
+    file = tmp_path / "hearth.toml"
+    file.write_text(
+        f'[audit]\npath = "{tmp_path}/audit.log"\n[[policy]]\nname = "a"\nmatch = {{ amqp_user = "alpha" }}\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "hearth.actors.daemon", "--config", str(file), "--check"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "policy 'a': match.amqp_user: no broker is dialled; set [amqp] url" in done.stdout
+
+
+@pytest.mark.slow
+def test_health_shows_a_device_without_its_broker(device) -> None:
+    assert device.uplink()["connected"]
+    peer = device.peer()
+    health = peer.health()
+    assert health["ok"]
+    assert health["audit"]["durability"] == "fsync"
+    device.broker.close_connections()
+    device.recorded(event="amqp.disconnect")
+    assert device.peer().health()["ok"], "a device works without its broker"
+    device.until(lambda: len(device.records(event="amqp.connect")) > 1)
+    assert json.dumps(health["amqp"])

@@ -1,0 +1,709 @@
+"""Worlds of a fleet: devices and callers around a broker that loses, doubles, reorders and forgets, until all is over.
+
+`play(seed)` has one to three devices and one or two callers. The shipped code runs: uplink, job server and job store
+over files, client and ledger over files, reconnecting. In place of sockets and AMQP is `sim_broker`, in place of
+threads and clocks the world's. Connections are cut, the broker is killed, wiped or blocked, clocks are set, devices and
+callers die before or after a commit, an acknowledgement, a publication or a step, and go on from their files.
+
+Callers order jobs, and go on from the checkpoint of one that failed. Every promise that does not hold is a `Violated`,
+with its name: see `PROMISES`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import random
+import shutil
+import sqlite3
+import tempfile
+import traceback
+from collections import Counter
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+from uuid import UUID
+
+import orjson
+import outcome
+import trio
+from attrs import define
+from fleet.sim_broker import BrokerPeer, SimBroker
+from support.hcp import capability, hcp_world, open_policy
+from support.steps import seeded, within_real_seconds
+from support.world import NOON, BenchTools
+from trio.testing import MockClock
+
+import hearth._util.ids
+from hearth._util.exceptions import sole
+from hearth.actors.bridges.amqp import connection as connection_module
+from hearth.actors.bridges.amqp.connection import BrokerSettings
+from hearth.actors.bridges.amqp.uplink import Uplink
+from hearth.actors.bridges.hcp import capability_api, execution, store as store_module
+from hearth.actors.bridges.hcp.store import JobStore
+from hearth.actors.bridges.hcp.store.database import FILE, JobDatabase
+from hearth.actors.bridges.hcp.store.queries import JobStoreError
+from hearth.amqp.address import parse_broker
+from hearth.amqp.errors import AmqpError
+from hearth.config.amqp import AmqpConfig
+from hearth.fleet.client import FleetClient
+from hearth.fleet.ledger import ENDED, LedgerError, OrderLedger
+from hearth.hcp import l1, messages as values
+from hearth.hcp.messages import TaskSubmit
+from hearth.tools import Done, Tool
+
+PROMISES = (
+    "an order is acknowledged only after it is stored and synced",
+    "nothing is published before it is stored",
+    "a message counts as published only after the broker has confirmed it",
+    "no effect happens twice",
+    "an order past its not_after never runs",
+    "a step that a crash interrupted is unknown, and is not run again",
+    "no order is lost",
+    "a caller has all events of its orders, in order, each once",
+)
+STORED, UNPUBLISHED, CONFIRMED, ONCE, IN_TIME, UNKNOWN, NONE_LOST, ALL_EVENTS = PROMISES
+FAULTS_S = 90.0
+"""Virtual seconds within which things go wrong."""
+LONGEST_S = 5000.0
+"""Virtual seconds after which a world that has not ended never will."""
+PATIENCE_S = 60
+"""Real seconds."""
+SLACK_S = 0.1
+"""From the last check of an order's time to the first line of its function: the order is stored in between."""
+QUICK = BrokerSettings(backoff_first=0.05, backoff_most=2.0)
+ADDRESS = "amqp://{}@127.0.0.1/?password_file=none"
+
+
+class Violated(AssertionError):
+    """A promise that does not hold."""
+
+    def __init__(self, promise, reason):
+        super().__init__(f"{promise}: {reason}")
+        self.promise = promise
+
+
+@define
+class Mortality:
+    """How a life ends: at the nth event of a kind, before or after it; or at a time."""
+
+    kind: str
+    """ "commit", "ack", "publish", "act" (a device's), or "time"."""
+    at: float
+    after: bool = False
+
+    @classmethod
+    def drawn(cls, chance, hard):
+        """One, or None for a life that does not end."""
+        kind = chance.choice(("commit", "commit", "ack", "publish", "act", "time"))
+        if chance.random() > 0.3 + 0.7 * hard:
+            return None
+        if kind == "time":
+            return cls(kind, chance.uniform(0, FAULTS_S / 2))
+        return cls(kind, chance.randint(1, 25 if kind == "commit" else 6), chance.random() < 0.5)
+
+
+class MortalPeer(BrokerPeer):
+    """One life of a process."""
+
+    def __init__(self, world, mortality):
+        self.world, self.mortality = world, mortality
+        self.over = trio.Event()
+        self.counts = Counter()
+        self.dead = False
+
+    def die(self):
+        """From here on nothing that this life does reaches anything."""
+        self.dead = True
+        self.over.set()
+        if self.mortality is not None:
+            self.world.figures[f"died: {self.mortality.kind}"] += 1
+        for connection in [one for one in self.world.broker.connections if one.peer is self]:
+            self.world.broker.loses(connection)
+
+    def passes(self, kind, *, after=False):
+        """One more event of a kind, before or after it is done; dies if this is where it dies."""
+        if not self.dead:
+            self.counts[kind] += not after
+            if self.mortality == Mortality(kind, self.counts[kind], after):
+                self.die()
+
+    def publishes(self, _message):
+        """See BrokerPeer."""
+        self.passes("publish")
+
+    def acknowledges(self, _message):
+        """See BrokerPeer."""
+        self.passes("ack")
+
+    def acknowledged(self):
+        """See BrokerPeer."""
+        self.passes("ack", after=True)
+
+    async def until_over(self):
+        """Wait for the end of this life."""
+        timed = self.mortality is not None and self.mortality.kind == "time"
+        with trio.move_on_after(self.mortality.at if timed else float("inf")):
+            await self.over.wait()
+        if not self.dead:
+            self.die()
+
+
+def tag_of(order):
+    """What an order's effects are known by."""
+    return order.document["payload"]["inputs"]["tag"]
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+class DeviceLife(MortalPeer):
+    """One life of a device; judges what leaves it."""
+
+    def __init__(self, world, mortality, device):
+        super().__init__(world, mortality)
+        self.device = device
+        self.file = None
+        """Its job store's database."""
+        self.refused = {}
+        """By message id: the refusal that it has published."""
+
+    def publishes(self, message):
+        """See BrokerPeer."""
+        super().publishes(message)
+        session = message.correlation_id
+        query = "SELECT 1 FROM lines JOIN sessions ON session = no WHERE session_id = ? AND line = ?"
+        if not self.dead and session is not None and not self.device.stored(query, session, message.body + b"\n"):
+            self.world.violated(UNPUBLISHED, f"{self.device.name} publishes {message.body.decode()}")
+        if message.type == "task_rejected":
+            self.refused[orjson.loads(message.body)["payload"]["in_reply_to"]] = message.body
+
+    def acknowledges(self, message):
+        """See BrokerPeer."""
+        super().acknowledges(message)
+        if self.dead or message.type != "task_submit":
+            return
+        # A refusal that may not hold later is not stored: it was told, and the broker has it.
+        if self.refused.get(message.message_id) in self.world.broker.confirmed:
+            return
+        synced = self.device.stored("PRAGMA synchronous") == [(2,)]
+        if not synced or not self.device.stored("SELECT 1 FROM answers WHERE message_id = ?", message.message_id):
+            self.world.violated(STORED, f"{self.device.name} acknowledges the order {message.message_id}")
+
+
+class SimDevice:
+    """A device: what outlives its process."""
+
+    def __init__(self, world, name):
+        self.world, self.name = world, name
+        self.chance = random.Random(f"{world.seed}/{name}")
+        self.directory = world.place / name
+        self.life = DeviceLife(world, None, self)
+        self.boot = 0
+        self.offset = self.chance.choice((0.0, 0.0, -600.0, 600.0, 3.0))
+        """Seconds by which its clock is wrong."""
+
+    def clock(self):
+        """Its wall clock."""
+        return NOON + trio.current_time() + self.offset
+
+    def tick(self):
+        """Its uptime."""
+        return l1.Tick(boot=f"{self.name}/{self.boot}", at_ms=int(1000 * trio.current_time()))
+
+    def stored(self, query, *args):
+        """What its job store has, committed."""
+        database = self.life.file and self.life.file._connection
+        if database is not None:
+            return database.execute(query, args).fetchall()
+        if not (path := self.directory / FILE).exists():
+            return []
+        with closing(sqlite3.connect(path)) as between_lives:
+            return between_lives.execute(query, args).fetchall()
+
+    async def run(self):
+        """Its lives, until the world is over."""
+        lives = [Mortality.drawn(self.chance, self.world.hard) for _ in range(2)]
+        for mortality in (*lives, None):
+            await self._live(mortality)
+            if self.world.over:
+                return
+            self.boot += self.chance.random() < 0.5
+            await trio.sleep(self.chance.choice((0.01, 1.0, 15.0)))
+
+    async def _live(self, mortality):
+        world = self.world
+        life = self.life = world.broker.peers[f"hearthd {self.name}"] = DeviceLife(world, mortality, self)
+        world.figures["lives of devices"] += 1
+        if world.over:
+            life.over.set()
+        settings = {"approval_timeout_s": 2.0, "abort_timeout_s": 1.0}
+        offered = (
+            capability("act", self._act, tools=("act",)),
+            capability("look", self._look, tools=("look",), safety={"risk_ceiling": "R1", "risk_floor": "R1"}),
+        )
+        async with hcp_world(
+            self.directory, *offered, settings=settings, policy=open_policy(), extra_tools=self._tools(),
+            durability="fsync", clock=self.clock, close_grace_s=2,
+        ) as bench:  # fmt: skip
+            life.file = bench.job_server.services.job_store._file
+            config = AmqpConfig(url=ADDRESS.format(self.name), id=self.name, prefetch=self.chance.choice((1, 2, 32)))
+            uplink = Uplink(config, bench.runtime, bench.job_server, settings=QUICK, tick=self.tick)
+            self.uplink = uplink
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(uplink.run)
+                await life.until_over()
+                nursery.cancel_scope.cancel()
+
+    def write(self, real, file, operations):
+        """Stands for `JobDatabase.write`."""
+        life = self.life
+        if isinstance(operations[0], functools.partial):
+            return real(file, operations)  # while it is opened: one that dies there has not begun to serve
+        life.passes("commit")
+        if not life.dead:
+            results = real(file, operations)
+            life.passes("commit", after=True)
+            if not life.dead:
+                return results
+        return [outcome.Error(JobStoreError("switched off")) for _ in operations]
+
+    # --- what its jobs do
+
+    async def _act(self, job, *, tag, steps, pause):
+        self.world.begins(self, job.session_id, tag)
+        for number in range(steps):
+            await job.run("bench.act", tag=f"{tag}.{number}", bus="a")
+            await job.sleep(pause)
+        return {}
+
+    async def _look(self, job, *, tag, steps, pause):
+        self.world.begins(self, job.session_id, tag)
+        for _ in range(steps):
+            await job.run("bench.look", bus="b")
+            await job.sleep(pause)
+        return {}
+
+    def _tools(self):
+        async def transaction(tag, _driver):
+            life = self.life
+            life.passes("act")
+            if life.dead:
+                return
+            self.world.acts(tag)
+            await trio.sleep(self.chance.choice((0.0, 0.01, 0.3)))
+            life.passes("act", after=True)
+            if not life.dead:
+                self.world.acted.add(tag)
+
+        async def act(ctx, args):
+            await ctx.transact(functools.partial(transaction, args["tag"]))
+            return Done({"tag": args["tag"]}, None)
+
+        async def glance(_driver):
+            await trio.lowlevel.checkpoint()
+
+        async def look(ctx, _args):
+            await ctx.transact(glance)
+            return {"seen": True}
+
+        more = {
+            "timeout_ms": 1000, "description": "", "params_schema": {"type": "object"},
+            "result_schema": {"type": "object"}, "bus": lambda args: args["bus"],
+        }  # fmt: skip
+        return [
+            Tool(name="bench.act", risk_level=1, capability="CAP_GPIO_RW", run=act, **more),
+            Tool(name="bench.look", risk_level=0, capability="CAP_GPIO_READ", run=look, **more),
+        ]
+
+
+# --- callers ----------------------------------------------------------------------------------------------------------
+
+
+class MortalLedger(OrderLedger):
+    """The ledger of one life of a caller, which dies at its commits."""
+
+    life = None
+
+    @contextmanager
+    def _transaction(self):
+        self.life.passes("commit")
+        if self.life.dead:
+            raise LedgerError("switched off")
+        with super()._transaction():
+            yield
+        self.life.passes("commit", after=True)
+        if self.life.dead:
+            raise LedgerError("switched off")
+
+    def add(self, orders):
+        """See OrderLedger."""
+        orders = list(orders)
+        for one in orders:
+            self.life.world.limits[one.message_id] = (self.life.caller, one.not_after)
+        super().add(orders)
+
+
+class CallerLife(MortalPeer):
+    """One life of a caller."""
+
+    def __init__(self, world, mortality, caller):
+        super().__init__(world, mortality)
+        self.caller = caller
+
+
+class SimCaller:
+    """A caller: what outlives its process."""
+
+    def __init__(self, world, name):
+        self.world, self.name = world, name
+        self.chance = random.Random(f"{world.seed}/{name}")
+        self.path = world.place / f"{name}.sqlite3"
+        self.offset = self.chance.choice((0.0, 0.0, -600.0, 600.0))
+        self.promised = {}
+        """By message id: the tag of each order that `submit` has taken."""
+        self.resumed = set()
+        self.plan = [self._order(number) for number in range(self.chance.randint(1, 5))]
+
+    def _order(self, number):
+        chance = self.chance
+        pause = chance.choice((0.0, 0.05, 1.0, 6.0))
+        inputs = {"tag": f"{self.name}.{number}", "steps": chance.randint(1, 4), "pause": pause}
+        kind = chance.choice(("act", "act", "act", "look"))
+        within_s = None if kind == "look" else chance.choice((2.0, 10.0, 60.0, 600.0))
+        return chance.choice((0.0, 0.0, 1.0, 8.0)), chance.choice(self.world.devices).name, kind, inputs, within_s
+
+    def clock(self):
+        """Its wall clock."""
+        return NOON + trio.current_time() + self.offset
+
+    def ledger_path(self):
+        """The file of its ledger."""
+        return self.path
+
+    async def run(self):
+        """Its lives, until all its orders have ended."""
+        lives = [Mortality.drawn(self.chance, self.world.hard) for _ in range(2)]
+        for mortality in (*lives, None):
+            if mortality is not None and mortality.kind == "act":
+                mortality.kind = "commit"
+            life = self.world.broker.peers[f"hearth fleet {self.name}"] = CallerLife(self.world, mortality, self)
+            self.world.figures["lives of callers"] += 1
+            if await self._live(life):
+                return
+            await trio.sleep(self.chance.choice((0.01, 1.0, 15.0)))
+
+    async def _live(self, life):
+        """One life; True once all is over."""
+        ledger = MortalLedger(self.ledger_path())
+        ledger.life = life
+        client = FleetClient(
+            parse_broker(ADDRESS.format(self.name)), self.name, ledger, clock=self.clock, settings=QUICK,
+            prefetch=self.chance.choice((1, 3, 50)),
+        )  # fmt: skip
+        over = False
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.run)
+                nursery.start_soon(self._cancel_when_over, life, nursery.cancel_scope)
+                await self._submit_all(client)
+                self.world.judge_caller(self, await self._ended(client), ledger)
+                over = True
+                nursery.cancel_scope.cancel()
+        except* (LedgerError, AmqpError):
+            # A dead process's ledger and connection are gone.
+            if not life.dead:
+                raise
+        finally:
+            self.world.figures["duplicates dropped"] += client.duplicates
+            ledger.close()
+        return over
+
+    async def _cancel_when_over(self, life, scope):
+        await life.until_over()
+        scope.cancel()
+
+    async def _submit_all(self, client):
+        known = {tag_of(one) for one in await client.orders()}
+        for wait, device, kind, inputs, within_s in self.plan:
+            if inputs["tag"] not in self.promised.values() and inputs["tag"] not in known:
+                await trio.sleep(wait)
+                await self._submit(client, device, kind, inputs, within_s)
+        # Go on, once, from the checkpoint of what a crash interrupted.
+        for order in await self._ended(client):
+            details = (order.result or {}).get("error_details") or {}
+            checkpoint = details.get("last_checkpoint")
+            if order.state != "FAILED" or checkpoint is None or order.message_id in self.resumed:
+                continue
+            self.resumed.add(order.message_id)
+            self.world.figures["resumed"] += 1
+            payload = order.document["payload"]
+            context = {"last_checkpoint": checkpoint}
+            await self._submit(client, order.device, payload["capability"], payload["inputs"], 600.0, context=context)
+
+    async def _ended(self, client):
+        while True:
+            orders = await client.orders()
+            if all(one.state in ENDED for one in orders):
+                return orders
+            await client.changed()
+
+    async def _submit(self, client, device, kind, inputs, within_s, **more):
+        submit = TaskSubmit(capability=kind, caller_id=self.name, intent="a world", inputs=inputs, **more)
+        (message_id,) = await client.submit([device], submit, within_s=within_s)
+        self.promised[message_id] = inputs["tag"]
+        self.world.figures["orders"] += 1
+
+
+# --- the world --------------------------------------------------------------------------------------------------------
+
+
+class FleetWorld:
+    """What outlives every process, and what has been seen."""
+
+    def __init__(self, seed, place):
+        self.seed, self.place = seed, place
+        self.chance = random.Random(f"{seed}/world")
+        self.hard = self.chance.random()
+        """How much goes wrong, from 0 to 1."""
+        self.figures = Counter(seeds=1)
+        self.failure = None
+        self.over = False
+        self.until_over = trio.CancelScope()
+        self.broker = None
+        self.devices = []
+        self.devices += [SimDevice(self, f"dev-{number}") for number in range(self.chance.randint(1, 3))]
+        self.callers = [SimCaller(self, f"call-{number}") for number in range(self.chance.randint(1, 2))]
+        self.limits = {}
+        """By message id: the caller, and its not_after."""
+        self.begun = Counter()
+        self.acted = set()
+        """Steps whose effect is known to have ended."""
+
+    def violated(self, promise, reason):
+        """Fail the world, from where exceptions are contained."""
+        self.failure = self.failure or Violated(promise, reason)
+        self.until_over.cancel()
+
+    async def play(self):
+        """Everything, to its end."""
+        self.broker = SimBroker(random.Random(f"{self.seed}/broker"), self.hard)
+        ended = False
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.broker.timetable.run)
+                nursery.start_soon(self._faults)
+                async with trio.open_nursery() as devices:
+                    for device in self.devices:
+                        devices.start_soon(device.run)
+                    with trio.move_on_after(LONGEST_S) as self.until_over:
+                        async with trio.open_nursery() as callers:
+                            for caller in self.callers:
+                                callers.start_soon(caller.run)
+                    ended = not self.until_over.cancelled_caught
+                    self.over = True
+                    for device in self.devices:
+                        device.life.over.set()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.figures.update(self.broker.figures)
+            self.figures["virtual seconds"] += round(trio.current_time())
+        if self.failure is not None:
+            raise self.failure
+        if not ended:
+            self._judge_unended()
+
+    async def _faults(self):
+        """What goes wrong around the processes."""
+        chance, broker = self.chance, self.broker
+        while trio.current_time() < FAULTS_S:
+            await trio.sleep(chance.expovariate(0.02 + 0.3 * self.hard))
+            what = chance.choice(("cut", "cut", "cut", "kill", "kill", "wipe", "block", "clock"))
+            self.figures[f"fault: {what}"] += 1
+            if what == "cut" and broker.connections:
+                broker.loses(chance.choice(broker.connections))
+            elif what in ("kill", "wipe"):
+                broker.kill(wiped=what == "wipe")
+                await trio.sleep(chance.choice((0.05, 2.0, 15.0)))
+                broker.up = True
+            elif what == "block":
+                broker.block(blocked=True)
+                await trio.sleep(chance.choice((0.1, 5.0, 40.0)))
+                broker.block(blocked=False)
+            elif what == "clock":
+                chance.choice(self.devices).offset += chance.choice((-600.0, 600.0, 1.0))
+
+    # --- what is judged at once
+
+    def begins(self, device, session_id, tag):
+        """A job's function begins, on a device."""
+        if device.life.dead:
+            return
+        query = "SELECT message_id FROM sessions WHERE session_id = ?"
+        ((message_id,),) = device.stored(query, session_id)
+        caller, not_after = self.limits.get(message_id, (None, None))
+        late = 0.0 if not_after is None else caller.clock() - not_after
+        if late > SLACK_S:
+            self.violated(IN_TIME, f"{tag} begins {late:.3f} s late")
+        self.figures["jobs begun"] += 1
+
+    def acts(self, tag):
+        """A step has its effect."""
+        self.figures["effects"] += 1
+        self.begun[tag] += 1
+        if self.begun[tag] > 1:
+            self.violated(ONCE if tag in self.acted else UNKNOWN, f"{tag} happens again")
+
+    def marks(self, lines):
+        """A device counts messages as published."""
+        for one in lines:
+            if one.line.rstrip(b"\n") not in self.broker.confirmed:
+                self.violated(CONFIRMED, f"{one.line.decode()} is marked")
+
+    # --- what is judged at the end
+
+    def judge_caller(self, caller, orders, ledger):
+        """A caller's orders have all ended."""
+        if missing := set(caller.promised) - {one.message_id for one in orders}:
+            self.violated(NONE_LOST, f"the ledger of {caller.name} does not have {missing}")
+        for order in orders:
+            self.figures[order.state] += 1
+            self._judge_order(order, orders, ledger)
+
+    def _judge_order(self, order, orders, ledger):
+        tag, kind = tag_of(order), order.document["payload"]["capability"]
+        steps = [f"{tag}.{number}" for number in range(order.document["payload"]["inputs"]["steps"])]
+        device = next(one for one in self.devices if one.name == order.device)
+        resumes = "context" in order.document["payload"]
+        if order.state in ("REJECTED", "NOT SENT"):
+            if not resumes and any(self.begun[step] for step in steps):
+                self.violated(NONE_LOST, f"{tag} is {order.state} ({order.said}), and has had an effect")
+            return
+        events = ledger.events(order.session_id)
+        query = "SELECT line FROM lines JOIN sessions ON session = no WHERE session_id = ? ORDER BY n"
+        stored = [orjson.loads(line) for (line,) in device.stored(query, order.session_id)]
+        if events != [one for one in stored if one["type"] == "event"]:
+            self.violated(ALL_EVENTS, f"{tag} has the events {events}, and the device has {stored}")
+        if events[-1]["payload"]["event_type"] != "session_closed":
+            self.violated(ALL_EVENTS, f"{tag} ends with {events[-1]}")
+        self.figures["events"] += len(events)
+        if kind == "act" and order.state == "COMPLETED" and any(self.begun[step] != 1 for step in steps):
+            self.violated(NONE_LOST, f"{tag} is COMPLETED with the steps {[self.begun[step] for step in steps]}")
+        if order.state == "FAILED":
+            interrupted = [step for step in steps if self.begun[step] and step not in self.acted]
+            # A job may have begun it, or the one that went on from that job's checkpoint.
+            told = [one.result["error_message"] for one in orders if one.state == "FAILED" and tag_of(one) == tag]
+            self.figures["jobs with unknown steps"] += bool(interrupted)
+            for step in interrupted:
+                if not any(step in text for text in told):
+                    self.violated(UNKNOWN, f"{step} is not named in {told}")
+
+    def _judge_unended(self):
+        """Name the promise that does not hold when callers wait for ever."""
+        for caller in self.callers:
+            with suppress(LedgerError):
+                ledger = OrderLedger(caller.ledger_path())
+                waiting = [one for one in ledger.orders() if one.state not in ENDED]
+                ledger.close()
+                for order in waiting:
+                    promise = NONE_LOST if order.session_id is None else ALL_EVENTS
+                    what = f"{order.state}, event {order.sequence}, {order.said}"
+                    raise Violated(promise, f"{caller.name} waits for {order.message_id} ({what}) of {order.device}")
+        raise Violated(NONE_LOST, "the world does not end")
+
+
+# --- a world without threads ------------------------------------------------------------------------------------------
+
+
+class _Done:
+    """Stands for `hearth._util.threads.Background`: the work is done at once."""
+
+    def __init__(self, work, _name):
+        self._result = outcome.capture(work)
+
+    async def wait(self):
+        await trio.lowlevel.checkpoint()
+        return self._result.unwrap()
+
+
+def _write(file, world, real, operations):
+    device = next(one for one in world.devices if one.directory == file.path.parent)
+    return device.write(real, file, operations)
+
+
+async def _outbox(job_store, world, real, most, each, confirmed=()):
+    device = next(one for one in world.devices if one.directory == job_store._file.path.parent)
+    if not device.life.dead:
+        world.marks(confirmed)
+    return await real(job_store, most, each, confirmed)
+
+
+@contextmanager
+def _surroundings(world):
+    """No thread, no chance but the seed's, and the world's hand on the disk and the network."""
+    ids, delays = random.Random(f"{world.seed}/ids"), random.Random(f"{world.seed}/threads")
+
+    async def run_sync(work, *args, **_more):
+        await trio.sleep(delays.choice((0.0, 0.0, 0.001)))
+        return work(*args)
+
+    def open_connection(*args, **named):
+        return world.broker.open_connection(*args, **named)
+
+    with ExitStack() as stack:
+        for place, name, stand_in in (
+            (trio.to_thread, "run_sync", run_sync),
+            (connection_module, "open_connection", open_connection),
+            (store_module, "Background", _Done),
+            (execution.LimitWatch, "looking", lambda _watch: nullcontext()),
+            (execution, "LONG_S", 3600.0),
+            (capability_api, "random", ids),
+            (values, "uuid4", lambda: UUID(int=ids.getrandbits(128), version=4)),
+            (hearth._util.ids, "os", SimpleNamespace(urandom=ids.randbytes)),
+            (BenchTools, "all", lambda _tools: []),
+            (JobDatabase, "write", functools.partialmethod(_write, world, JobDatabase.write)),
+            (JobStore, "outbox", functools.partialmethod(_outbox, world, JobStore.outbox)),
+        ):
+            stack.enter_context(patch.object(place, name, stand_in))
+        yield
+
+
+@contextmanager
+def _quiet():
+    level, state = logging.root.manager.disable, random.getstate()
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+        random.setstate(state)
+
+
+def play(seed):
+    """Play a world; its figures. Raises Violated, or what a world dies of, with the seed."""
+    memory = Path("/dev/shm")
+    place = Path(tempfile.mkdtemp(prefix="hearth-fleet-", dir=memory if os.access(memory, os.W_OK) else None))
+    world = FleetWorld(seed, place)
+    try:
+        with _quiet(), _surroundings(world), within_real_seconds(PATIENCE_S), seeded(f"{seed}/scheduling"):
+            random.seed(f"{seed}/back-off")
+            trio.run(world.play, clock=MockClock(autojump_threshold=0))
+    except (Violated, Exception, ExceptionGroup) as error:
+        only = world.failure or sole(error)
+        only.add_note(f"again: python -m tests.fleet --seed {seed}")
+        raise only from error
+    finally:
+        shutil.rmtree(place)
+    return world.figures
+
+
+def one(seed):
+    """Play a world; its figures, and why it failed (None, or (promise or None, text)): for `simulation.runner`."""
+    try:
+        return play(seed), None
+    except Violated as violated:
+        return Counter(seeds=1), (violated.promise, str(violated))
+    except Exception:  # noqa: BLE001  whatever a world dies of is told with its seed
+        return Counter(seeds=1), (None, traceback.format_exc())
