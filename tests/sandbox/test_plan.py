@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from hearth.config.amqp import AmqpConfig
 from hearth.config.listen import Endpoint, HttpConfig, TlsConfig, WebSocketConfig
 from hearth.config.model import Config, FilesConfig, SandboxConfig, ToolsConfig
 from hearth.drivers.boards import load_profile
@@ -166,3 +167,17 @@ def test_the_files_that_a_new_user_is_to_own_are_those_of_the_log_and_its_neighb
     nowhere = tmp_path / "nowhere"
     assert len(Places(audit=nowhere / "a.log", key=nowhere / "k").own) == 3
     assert os.listdir(tmp_path) and not nowhere.exists(), "a plan makes nothing"  # noqa: PT018
+
+
+def test_a_broker_may_be_dialled_at_its_port_and_its_files_read() -> None:
+    files = {name: Path(f"/etc/hearth/fleet/{name}") for name in ("ca", "cert", "key")}
+    plan = plan_of(Config(amqp=AmqpConfig(url="amqps://broker.example:5673", id="d", **files)))
+    assert plan.tcp == {5673: "[amqp] url"}
+    # Its name is looked up, over UDP.
+    assert plan.families["inet"] == "[amqp] url: the broker's name is looked up"
+    read = {(grant.path, grant.why) for grant in plan.grants}
+    assert (Path("/etc/hearth/fleet"), "[amqp] key") in read
+    by_address = plan_of(Config(amqp=AmqpConfig(url="amqp://d@127.0.0.1?password_file=/etc/hearth/p", id="d")))
+    assert by_address.tcp == {5672: "[amqp] url"}
+    assert "inet" not in by_address.families
+    assert "inet-stream" in by_address.families
