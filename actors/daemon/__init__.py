@@ -177,7 +177,7 @@ class Daemon:
 
         uplink = Uplink(self._config.amqp, runtime, await job_server.real())
         runtime.uplink = uplink.status
-        nursery.start_soon(uplink.run)
+        nursery.start_soon(uplink.keep)
         return uplink
 
     async def _serve_connection(self, runtime: Runtime, scheme: str, carrier: Carrier, principal: Principal) -> None:

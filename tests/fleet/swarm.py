@@ -28,7 +28,9 @@ QUICK = BrokerSettings(backoff_first=0.05, backoff_most=1.0)
 
 
 @asynccontextmanager
-async def serving(config: Path, *, settings: BrokerSettings = QUICK, **parts: Any) -> AsyncIterator[Uplink]:
+async def serving(
+    config: Path, *, settings: BrokerSettings = QUICK, kept: bool = False, **parts: Any
+) -> AsyncIterator[Uplink]:
     """A device of this configuration, as hearthd would serve it, without its listeners. `parts` as for build_parts."""
     loaded = load_config(config)
     made = build_parts(loaded, default_policy=(), config_file=config, **parts)
@@ -43,7 +45,7 @@ async def serving(config: Path, *, settings: BrokerSettings = QUICK, **parts: An
         assert job_server is not None
         uplink = Uplink(loaded.amqp, runtime, await job_server.real(), settings=settings)
         runtime.uplink = uplink.status
-        nursery.start_soon(uplink.run)
+        nursery.start_soon(uplink.keep if kept else uplink.run)
         yield uplink
         uplink.stop()
         nursery.cancel_scope.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,7 @@ from fleet.bench import Device
 from fleet.swarm import connected, serving
 
 from hearth.actors.bridges.amqp.connection import open_connection
+from hearth.actors.bridges.amqp.uplink import Uplink
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.amqp.messages import AmqpMessage
 from hearth.hcp import l1
@@ -95,6 +97,42 @@ async def test_a_reset_of_the_fleet_leaves_a_halt_that_a_person_has_caused(rabbi
                 while (await connection.inspect(l1.halt_queue(made.id))).messages:  # noqa: ASYNC110
                     await trio.sleep(0.02)
         assert uplink._runtime.halt.flag.halted
+
+
+async def test_a_connection_that_is_reset_at_once_is_tried_again(rabbitmq, made, monkeypatch) -> None:
+    with trio.socket.socket() as one:
+        kind = type(one)
+    real, failures = kind.getpeername, iter(range(2))
+
+    def reset(self):
+        if next(failures, None) is not None:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return real(self)
+
+    monkeypatch.setattr(kind, "getpeername", reset)
+    async with serving(made.config) as uplink:
+        await connected(uplink)
+
+
+async def test_a_bug_in_the_uplink_ends_nothing_else_and_it_begins_again(
+    rabbitmq, made, name, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr("hearth.actors.bridges.amqp.uplink.AGAIN_S", 0.05)
+    failures, take = iter(range(1)), Uplink._take
+
+    def buggy(self, delivery):
+        if next(failures, None) is not None:
+            raise KeyError("a bug")
+        take(self, delivery)
+
+    monkeypatch.setattr(Uplink, "_take", buggy)
+    harness = await trio.to_thread.run_sync(made.harness, f"call-{name}")
+    async with serving(made.config, kept=True) as uplink:
+        await connected(uplink)
+        harness.command(made.id, harness.submission("looks", {}))
+        assert (await trio.to_thread.run_sync(harness.closed))["data"]["final_state"] == "COMPLETED"
+        assert "the uplink to the broker crashed" in caplog.text
+    harness.close()
 
 
 async def test_a_job_store_that_fails_is_told_and_tried_again(rabbitmq, made, name, monkeypatch, caplog) -> None:

@@ -60,7 +60,12 @@ async def open_stream(address: BrokerAddress, context: ssl.SSLContext | None, tl
             reason = why_broken(error)
         raise BrokerUnreachable(f"cannot connect to {address.place}: {reason}") from None
     if context is None:
-        peer = stream.socket.getpeername()[0]
+        try:
+            peer = stream.socket.getpeername()[0]
+        except OSError as error:
+            # It was reset right after it was made, as by a broker that is killed.
+            await trio.aclose_forcefully(stream)
+            raise BrokerUnreachable(f"cannot connect to {address.place}: {why_broken(error)}") from None
         if is_loopback(peer):
             return stream
         await trio.aclose_forcefully(stream)

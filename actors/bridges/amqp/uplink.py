@@ -41,6 +41,7 @@ from attrs import define, field
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
 from hearth.actors.bridges.hcp.store import JobStoreError
+from hearth.actors.supervisor import contain
 from hearth.amqp.errors import AmqpError, BrokerRefusal, DeliveryLost
 from hearth.errors import RpcError
 from hearth.hcp import l1
@@ -73,6 +74,8 @@ COUNT_S: Final = 0.5
 """Seconds between two counts of the outbox while it is not empty."""
 ANNOUNCE_S: Final = 600.0
 """Seconds between two announcements of an unchanged device."""
+AGAIN_S: Final = 30.0
+"""Seconds from a crash of the uplink to the next attempt."""
 LOOK_S: Final = 1.0
 """Seconds between two looks at the halt, which the announcement tells."""
 RETRY_S: Final = 1.0
@@ -208,8 +211,17 @@ class Uplink:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
+    async def keep(self) -> None:
+        """Run it until `finish`, again after a crash: a bug here must end no job and not the daemon."""
+        while not self._finishing:
+            await contain("the uplink to the broker", self.run, lambda _error: None)
+            if not self._finishing:
+                await trio.sleep(AGAIN_S)
+
     async def run(self) -> None:
         """Stay connected until cancelled; after `finish`, until everything that is in the outbox has been published."""
+        # A scope is entered once, and this may run again.
+        self._running = trio.CancelScope()
         with self._running:
             await stay_connected(
                 self.address,
