@@ -250,7 +250,10 @@ class Uplink:
         elif self._link is None or self._link.connected:
             log.warning("%s; hearth goes on, and keeps what is due", link.error or self.address.place)
         if self._link is None or self._link.connected != link.connected:
-            self._runtime.audit("amqp.connect" if link.connected else "amqp.disconnect", broker=self.address.place)
+            if link.connected:
+                self._runtime.audit("amqp.connect", broker=self.address.place)
+            else:
+                self._runtime.audit("amqp.disconnect", broker=self.address.place)
         self._link, self._since = link, self.clock()
 
     async def _serve(self, connection: BrokerConnection) -> None:
