@@ -41,7 +41,8 @@ def test_a_tiny_run_produces_every_row_with_a_figure(tmp_path: Path) -> None:
     assert all(name in measured or name.startswith(tuple(f"{one}-" for one in measured)) for name in names)
     assert sum(name.startswith("longest-turn-") for name in names) > 40
     for row in written["rows"]:
-        assert row["figure"] == 0 if row["name"].endswith("-lost") else row["figure"] > 0, row
+        if row["name"] != "attest-steps":  # a difference, of either sign
+            assert row["figure"] == 0 if row["name"].endswith("-lost") else row["figure"] > 0, row
         assert (row["goal"] is None) == (row["met"] is None), row
         assert row["what"] in done.stdout
     assert written["machine"]["trio"]

@@ -170,7 +170,8 @@ def test_a_client_that_cancels_its_plan_leaves_the_write_under_way_whole_and_the
     ended = [record["step_index"] for record in daemon.records(event="task.step.finish", **task)]
     assert CANCELLED_AT < len(started) < STEPS
     assert ended == started == list(range(len(started)))
-    assert told.page == page_of(started[-1])
+    # Whole either way: the last step had begun, and its transaction may not have.
+    assert told.page in (page_of(started[-1]), page_of(started[-2]))
 
 
 def test_the_connection_is_as_good_as_before(told):
