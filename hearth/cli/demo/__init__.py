@@ -146,7 +146,7 @@ async def _the_record(stage: Stage, place: DemoFolder, daemon: DaemonProcess) ->
         starts == finishes > 0,
         f"{starts} steps",
     )
-    refused = sorted(record["error_code"] for record in records if record["event"] == "task.reject")
+    refused = sorted(record["error_code"] for record in records if _is_refusal(record))
     others = [ResourceBusy.code, LimitViolated.code, InterlockOpen.code, Halted.code]
     expected = sorted([PermissionDenied.code] * REFUSALS + others)
     stage.claim(
@@ -171,6 +171,13 @@ async def _the_record(stage: Stage, place: DemoFolder, daemon: DaemonProcess) ->
     )
     await _verify_by_shell(stage, place)
     _tamper(stage, place)
+
+
+def _is_refusal(record: dict[str, Any]) -> bool:
+    """Return True for a refused submission, and for a step that an interlock refused after the door had opened."""
+    if record["event"] == "task.reject":
+        return True
+    return record["event"] == "task.step.finish" and record.get("error_code") == InterlockOpen.code
 
 
 def _count(records: Sequence[dict[str, Any]], event: str) -> int:
