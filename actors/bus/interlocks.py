@@ -112,7 +112,7 @@ class Interlock:
         """Return True if every condition is met; within a transaction of the output's bus, whose lines are read now."""
         for condition, source in self.conditions:
             if condition.bus == self.spec.bus:
-                # All of them, also after one that is not met: what is told of an open interlock is as new as it can be.
+                # All of them, also after one that is not met: a refusal lists readings of the present.
                 source.reading = _read_line(driver, condition, now)
         return self.met(now)
 

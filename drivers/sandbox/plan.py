@@ -312,7 +312,7 @@ def _configured(config: Config, tools: Collection[str]) -> Iterator[PathGrant]:
 
 
 def _tpm_socket(config: Config) -> str | None:
-    """Return the reason for sockets of a TPM that is no device: its library connects anew for each command."""
+    """Return the reason for sockets of a TPM that is no device: its library opens a connection for each command."""
     tpm = config.attest.tpm
     return None if tpm is None or tpm.startswith(("/", "device:")) else "[attest] tpm, which is no device"
 

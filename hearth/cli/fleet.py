@@ -1,7 +1,7 @@
 """`hearth fleet`: orders to many devices over a RabbitMQ broker, and the enrolment of its users.
 
-The orders and all that was heard of them are in a ledger (--state), so a command that was killed is followed up by
-`hearth fleet watch`. Exit codes: 0 done, 1 an order was not completed, 2 usage, 3 the broker cannot be reached.
+The orders and all that was heard of them are in an order store (--state), so a command that was killed is followed up
+by `hearth fleet watch`. Exit codes: 0 done, 1 an order was not completed, 2 usage, 3 the broker cannot be reached.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from hearth.fleet.client import FleetClient
     from hearth.fleet.enrolment import Part
-    from hearth.fleet.ledger import FleetOrder
+    from hearth.fleet.order_store import FleetOrder
 
 CONNECT_S: Final = 15.0
 """Seconds that a command waits for the broker."""
 REFRESH_S: Final = 0.2
-"""Seconds between two looks at the ledger."""
+"""Seconds between two looks at the order store."""
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 
 
@@ -60,7 +60,7 @@ def calling(work: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--broker", envvar="HEARTH_BROKER", metavar="URL", help="The broker (or HEARTH_BROKER).")
     @click.option("--caller", metavar="ID", help="This caller's id; else the user, or the certificate's common name.")
-    @click.option("--state", metavar="FILE", help="The ledger; else one in ~/.local/state/hearth/fleet.")
+    @click.option("--state", metavar="FILE", help="The order store; else one in ~/.local/state/hearth/fleet.")
     @wraps(work)
     def run(*args: Any, broker: str | None, caller: str | None, state: str | None, **named: Any) -> Any:
         return work(*args, FleetOptions(broker, caller, state), **named)
@@ -70,7 +70,7 @@ def calling(work: Callable[..., Any]) -> Callable[..., Any]:
 
 @asynccontextmanager
 async def connected(where: FleetOptions) -> AsyncIterator[FleetClient]:
-    """Run a caller with its ledger, once it is connected. Raises ConfigError, LedgerError, BrokerNotReached."""
+    """Run a caller with its orders, once it is connected. Raises ConfigError, OrderStoreError, BrokerNotReached."""
     try:
         from hearth.actors.bridges.amqp.connection import BrokerSettings
         from hearth.fleet.client import FleetClient
@@ -78,15 +78,15 @@ async def connected(where: FleetOptions) -> AsyncIterator[FleetClient]:
         raise ConfigError(f"{error.name} is not installed; pip install 'hearthd[amqp,hcp]'") from None
     from hearth._util.exceptions import unwrapped
     from hearth.amqp.address import parse_broker
-    from hearth.fleet.ledger import OrderLedger
+    from hearth.fleet.order_store import OrderStore
 
     if where.broker is None:
         raise ConfigError("no broker is named; give --broker URL, or set HEARTH_BROKER")
     address = parse_broker(where.broker)
     caller = where.caller or address.user or _common_name(address.cert)
-    ledger = OrderLedger(where.state or _default_ledger(caller))
+    order_store = OrderStore(where.state or _default_order_store(caller))
     try:
-        client = FleetClient(address, caller, ledger, settings=BrokerSettings(backoff_most=5.0))
+        client = FleetClient(address, caller, order_store, settings=BrokerSettings(backoff_most=5.0))
         async with unwrapped() as body, trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             async with body.watched():
@@ -98,7 +98,7 @@ async def connected(where: FleetOptions) -> AsyncIterator[FleetClient]:
                 yield client
             nursery.cancel_scope.cancel()
     finally:
-        ledger.close()
+        order_store.close()
 
 
 def _common_name(cert: Path | None) -> str:
@@ -115,7 +115,7 @@ def _common_name(cert: Path | None) -> str:
     return str(names[0].value)
 
 
-def _default_ledger(caller: str) -> Path:
+def _default_order_store(caller: str) -> Path:
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
     folder = base / "hearth" / "fleet"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -239,7 +239,7 @@ def _seconds(text: str) -> float:
 @standard
 @calling
 async def watch(options: Options, where: FleetOptions, every: bool) -> int:
-    """Follow the orders of the ledger that have not ended, to their ends: also those of a command that was killed."""
+    """Follow the stored orders that have not ended, to their ends: also those of a command that was killed."""
     async with connected(where) as client:
         orders = await client.orders(open_only=not every)
         return await _follow(options, client, frozenset(one.message_id for one in orders))
@@ -247,7 +247,7 @@ async def watch(options: Options, where: FleetOptions, every: bool) -> int:
 
 async def _follow(options: Options, client: FleetClient, made: frozenset[str]) -> int:
     """Show the progress of orders until all have ended; return the exit code."""
-    from hearth.fleet.ledger import ENDED
+    from hearth.fleet.order_store import ENDED
 
     def show(orders: Sequence[FleetOrder]) -> list[str]:
         rows = [[one.device, one.state, str(one.sequence), one.said] for one in orders]

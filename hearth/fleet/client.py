@@ -1,9 +1,9 @@
-"""The caller of a fleet: sends the ledger's orders until each has an answer, and follows the sessions that they begin.
+"""The caller of a fleet: sends the stored orders until each has an answer, and follows the sessions that they begin.
 
-Theory of operation. Everything that must survive is in the ledger (`hearth.fleet.ledger`); this client holds a
-connection, and what it heard since it has one. Three tasks run on each connection:
+Theory of operation. Everything that must survive is in the order store (`hearth.fleet.order_store`); this client holds
+a connection, and what it heard since it has one. Three tasks run on each connection:
 
-- *listening*: takes what has arrived, puts it into the ledger in one transaction, and only then acknowledges it
+- *listening*: takes what has arrived, puts it into the order store in one transaction, and only then acknowledges it
   (L1, ACK Strategy). For a gap it asks the device for the missing messages.
 - *sending*: publishes each order that has no answer, again every `RETRY_S`, under its one `message_id`. An order with a
   `not_after` needs a fresh tick of its device (`hearth.hcp.l1`, Late orders), so it goes out only while its device is
@@ -28,7 +28,7 @@ from attrs import define, field
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
 from hearth.amqp.errors import BrokerRefusal, NoRoute, PublishNacked
-from hearth.fleet.ledger import FleetOrder, OrderLedger, Taken
+from hearth.fleet.order_store import FleetOrder, OrderStore, Taken
 from hearth.fleet.selectors import FleetDevice
 from hearth.hcp import l1
 from hearth.hcp.codec import message as message_of, write_message
@@ -58,18 +58,18 @@ T = TypeVar("T")
 
 @define(eq=False)
 class FleetClient:
-    """A caller; `run` serves it. `on_message` is called with each new message, after it is in the ledger."""
+    """A caller; `run` serves it. `on_message` is called with each new message, after it is in the order store."""
 
     address: BrokerAddress
     caller: str
-    ledger: OrderLedger
+    order_store: OrderStore
     on_message: Callable[[dict[str, Any]], None] = field(default=lambda _message: None, kw_only=True)
     prefetch: int = field(default=50, kw_only=True)
     settings: BrokerSettings = field(factory=BrokerSettings, kw_only=True)
     clock: Callable[[], float] = field(default=time.time, kw_only=True)
     link: LinkState | None = field(default=None, init=False)
     duplicates: int = field(default=0, init=False)
-    """Messages that were dropped because the ledger had them."""
+    """Messages that were dropped because the order store had them."""
     foreign: int = field(default=0, init=False)
     """Messages that belong to no order, or do not come from its device."""
     _publisher: Publisher | None = field(default=None, init=False)
@@ -89,15 +89,15 @@ class FleetClient:
         """The user at the broker."""
         return self.address.user or self.caller
 
-    async def _ledger(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Use the ledger in a thread: its commits are synced. One at a time, and never left half-way."""
+    async def _order_store(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
+        """Use the order store in a thread: its commits are synced. One at a time, and never left half-way."""
         # Not abandoned: a cancelled caller waits for the commit.
         return await trio.to_thread.run_sync(partial(work, *args, **named), limiter=self._limiter)
 
     # --- for programs -------------------------------------------------------------------------------------------------
 
     async def submit(self, devices: Iterable[str], submit: TaskSubmit, *, within_s: float | None) -> list[str]:
-        """Order a job from each device; return the message ids. They are in the ledger, and go out as soon as possible.
+        """Order a job from each device; return the message ids. They are stored, and go out as soon as possible.
 
         `within_s`: seconds from now after which it must not begin any more; None: at any time, which a device accepts
         only of a job that moves nothing.
@@ -116,14 +116,14 @@ class FleetClient:
                     made_at=now,
                 )
             )
-        await self._ledger(self.ledger.add, orders)
+        await self._order_store(self.order_store.add, orders)
         self._due.set()
         self._notify()
         return [one.message_id for one in orders]
 
     async def orders(self, *, open_only: bool = False) -> list[FleetOrder]:
-        """Return the orders of the ledger, the oldest first."""
-        return await self._ledger(self.ledger.orders, open_only=open_only)
+        """Return the orders of the order store, the oldest first."""
+        return await self._order_store(self.order_store.orders, open_only=open_only)
 
     async def changed(self) -> None:
         """Wait until an order, or the connection, has changed."""
@@ -238,7 +238,7 @@ class FleetClient:
                 self._take_tick(document, user)
             else:
                 messages.append((document, user))
-        taken = await self._ledger(self.ledger.take, messages) if messages else Taken()
+        taken = await self._order_store(self.order_store.take, messages) if messages else Taken()
         for delivery in deliveries:
             delivery.ack()
         self.duplicates += taken.duplicates
@@ -265,7 +265,7 @@ class FleetClient:
     async def _send(self, publisher: Publisher) -> None:
         while True:
             self._due = trio.Event()
-            orders = await self._ledger(self.ledger.orders, open_only=True)
+            orders = await self._order_store(self.order_store.orders, open_only=True)
             unanswered = [one for one in orders if one.session_id is None]
             more = await self._send_due(publisher, unanswered)
             if not more:
@@ -280,7 +280,7 @@ class FleetClient:
             now = trio.current_time()
             if order.not_after is not None and not order.published and self.clock() > order.not_after:
                 said = order.said or "the device was not there in time"
-                await self._ledger(self.ledger.mark, order, published=False, said=said, state="NOT SENT")
+                await self._order_store(self.order_store.mark, order, published=False, said=said, state="NOT SENT")
                 self._notify()
                 continue
             if now - self._asked.get(order.message_id, -RETRY_S) < RETRY_S:
@@ -298,7 +298,7 @@ class FleetClient:
             if len(due) >= MOST_DUE:
                 break
         if first := [order.message_id for order, _ in due if not order.published]:
-            await self._ledger(self.ledger.mark_published, first)
+            await self._order_store(self.order_store.mark_published, first)
         confirmations = [await publisher.send(message, mandatory=True) for _, message in due]
         for (order, _), confirmation in zip(due, confirmations, strict=True):
             try:
@@ -313,7 +313,7 @@ class FleetClient:
 
     async def _refused(self, order: FleetOrder, why: str) -> None:
         """Note that this attempt has not reached a queue."""
-        await self._ledger(self.ledger.mark, order, published=order.published, said=why)
+        await self._order_store(self.order_store.mark, order, published=order.published, said=why)
         self._notify()
 
     def _message(self, order: FleetOrder, tick: l1.Tick | None, age_s: float) -> AmqpMessage:
@@ -334,7 +334,7 @@ class FleetClient:
     async def _ask(self) -> None:
         """Ask for messages of sessions that have been quiet for long."""
         while True:
-            orders = await self._ledger(self.ledger.orders, open_only=True)
+            orders = await self._order_store(self.order_store.orders, open_only=True)
             now = trio.current_time()
             for order in orders:
                 if order.session_id is None:

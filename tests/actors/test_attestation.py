@@ -28,7 +28,7 @@ NONCE = "0f" * 16
 
 
 class Tpm:
-    """A TPM of one register, which fails when it is told to; `asked` lists the commands."""
+    """A TPM of one register, which fails while a test says so; `asked` lists the commands."""
 
     public, name = "PEM", "000b"
 

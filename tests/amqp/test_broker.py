@@ -284,7 +284,7 @@ async def test_what_exists_with_other_settings_and_a_user_id_that_is_not_the_log
         async with connection.publisher() as publisher:
             await publisher.publish(message(queue, user_id="hearth"))
             with pytest.raises(PreconditionFailed, match="user_id must be the name of the login"):
-                await publisher.publish(message(queue, user_id="somebody-else"))
+                await publisher.publish(message(queue, user_id="another-user"))
 
 
 async def test_a_queue_of_another_connection_is_locked_and_a_deleted_queue_ends_its_consumer(rabbitmq) -> None:

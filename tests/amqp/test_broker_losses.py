@@ -7,7 +7,6 @@ import secrets
 
 import pytest
 import trio
-from support.rabbitmq import MISSING, RabbitMq, installed
 from support.tcp_proxy import proxied
 from support.waiting import passes
 
@@ -42,19 +41,6 @@ async def held(address, use, settings=None):
     async with open_connection(address, settings or BrokerSettings()) as connection:
         await use(connection)
         await trio.sleep_forever()
-
-
-@pytest.fixture
-def killable(tmp_path):
-    """A broker that a test may kill."""
-    if not installed():
-        pytest.skip(MISSING)
-    broker = RabbitMq(tmp_path / "rabbitmq")
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.close()
 
 
 @pytest.mark.parametrize("arguments", [QUORUM, {}], ids=["quorum", "classic"])

@@ -296,7 +296,7 @@ def test_where_records_are_missing_in_the_middle_a_tree_begins_behind_them_and_s
 
 
 class Failing(Disk):
-    """A disk that fails when it is told to; a write then leaves half of its bytes."""
+    """A disk that fails while a test says so; a write then leaves half of its bytes."""
 
     def __init__(self):
         self.fails = None

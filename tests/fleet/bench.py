@@ -53,7 +53,7 @@ def restart(broker: RabbitMq) -> None:
     """Start a broker that was killed, and do what its operator must do.
 
     RabbitMQ 3.10 keeps the terms of its quorum queues in a file (dets) that loses its last record with kill -9: the
-    queue that was declared last then has its messages, and waits for an election that nobody calls.
+    queue that was declared last then has its messages, and waits for an election that an operator must call.
     """
     broker.start()
     broker.evaluate(f"[ra:trigger_election(rabbit_amqqueue:pid_of(Q)) || Q <- {_LEADERLESS}]")

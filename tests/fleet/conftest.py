@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from fleet.bench import Device
-from support.rabbitmq import rabbitmq as rabbitmq
+from support.rabbitmq import killable as killable, rabbitmq as rabbitmq
 
 pytestmark = pytest.mark.slow
 _NUMBERS = itertools.count(1)

@@ -156,7 +156,7 @@ def test_the_caller_is_the_common_name_of_its_certificate(tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     pki = Bench(tmp_path)
     assert fleet._common_name(pki.client("alpha").cert) == "alpha"
-    assert fleet._default_ledger("alpha").name == "alpha.sqlite3"
+    assert fleet._default_order_store("alpha").name == "alpha.sqlite3"
     with pytest.raises(ConfigError, match=r"nothing\.pem"):
         fleet._common_name(tmp_path / "nothing.pem")
 

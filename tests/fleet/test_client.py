@@ -11,7 +11,7 @@ from hearth.actors.bridges.amqp.connection import open_connection
 from hearth.amqp.messages import AmqpMessage
 from hearth.amqp.topology import Queue, Topology
 from hearth.fleet.client import FleetClient
-from hearth.fleet.ledger import ENDED, OrderLedger
+from hearth.fleet.order_store import ENDED, OrderStore
 from hearth.hcp.messages import TaskSubmit
 
 pytestmark = pytest.mark.slow
@@ -21,8 +21,8 @@ BOUND = 60
 @asynccontextmanager
 async def calling(rabbitmq, caller, path=":memory:", *, bound=BOUND, **more):
     """A client that runs."""
-    ledger = OrderLedger(path)
-    client = FleetClient(more.pop("address", None) or rabbitmq.address(caller), caller, ledger, **more)
+    order_store = OrderStore(path)
+    client = FleetClient(more.pop("address", None) or rabbitmq.address(caller), caller, order_store, **more)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
@@ -31,7 +31,7 @@ async def calling(rabbitmq, caller, path=":memory:", *, bound=BOUND, **more):
                 yield client
             nursery.cancel_scope.cancel()
     finally:
-        ledger.close()
+        order_store.close()
 
 
 def job(caller, capability, inputs):
@@ -48,13 +48,13 @@ async def ended(client):
         await client.changed()
 
 
-async def test_an_order_is_done_and_its_events_are_in_the_ledger(rabbitmq, device, name) -> None:
+async def test_an_order_is_done_and_its_events_are_in_the_order_store(rabbitmq, device, name) -> None:
     caller = f"call-{name}"
     async with calling(rabbitmq, caller) as client:
         await client.submit([device.id], job(caller, "marks", device.inputs("one")), within_s=60)
         (order,) = await ended(client)
         assert (order.state, order.result["outputs"]) == ("COMPLETED", {"marks": 1})
-        events = client.ledger.events(order.session_id)
+        events = client.order_store.events(order.session_id)
         assert [one["payload"]["sequence"] for one in events] == list(range(1, order.sequence + 1))
         assert client.duplicates == client.foreign == 0
     assert device.made() == ["one"]

@@ -15,7 +15,6 @@ import trio
 from fleet.bench import Device, restart
 from fleet.swarm import QUICK
 from fleet.test_client import calling, ended, job
-from support.rabbitmq import MISSING, RabbitMq, installed
 
 pytestmark = pytest.mark.slow
 FEW = 2, 6
@@ -23,17 +22,6 @@ MANY = int(os.environ.get("HEARTH_BROKER_KILLS", "10")), int(os.environ.get("HEA
 """Kills and devices of `make proof`."""
 EACH = 25
 """Devices of one process."""
-
-
-@pytest.fixture
-def broker(tmp_path):
-    """A broker of this test's own, that is killed."""
-    if not installed():
-        pytest.skip(MISSING)
-    broker = RabbitMq(tmp_path / "broker")
-    broker.start()
-    yield broker
-    broker.close()
 
 
 class Swarm:
@@ -70,7 +58,7 @@ def judge(client, orders, devices):
     expected = Counter()
     for order in orders:
         assert order.state == "COMPLETED", (order.state, order.said, order.result)
-        sequences = [one["payload"]["sequence"] for one in client.ledger.events(order.session_id)]
+        sequences = [one["payload"]["sequence"] for one in client.order_store.events(order.session_id)]
         assert sequences == list(range(1, len(sequences) + 1))
         names = order.document["payload"]["inputs"]["names"]
         assert order.result["outputs"] == {"marks": len(names)}
@@ -85,19 +73,19 @@ def judge(client, orders, devices):
 
 
 @pytest.mark.parametrize(("kills", "devices"), [FEW, pytest.param(*MANY, marks=pytest.mark.proof)])
-async def test_a_broker_that_is_killed_under_load_loses_and_doubles_nothing(broker, tmp_path, kills, devices) -> None:
-    swarm = await trio.to_thread.run_sync(Swarm, broker, tmp_path, devices, "caller")
+async def test_a_broker_that_is_killed_under_load_loses_and_doubles_nothing(killable, tmp_path, kills, devices) -> None:
+    swarm = await trio.to_thread.run_sync(Swarm, killable, tmp_path, devices, "caller")
     rng = random.Random(7)
     try:
-        async with calling(broker, "caller", tmp_path / "ledger", bound=math.inf, settings=QUICK) as client:
+        async with calling(killable, "caller", tmp_path / "order store", bound=math.inf, settings=QUICK) as client:
             for kill in range(kills):
                 with trio.fail_after(180 + devices):
                     for device in swarm.devices:
                         inputs = device.inputs(f"k{kill}a", f"k{kill}b")
                         await client.submit([device.id], job("caller", "marks", inputs), within_s=600)
                     await trio.sleep(rng.uniform(0, 0.1 * devices**0.5))
-                    await trio.to_thread.run_sync(broker.kill)
-                    await trio.to_thread.run_sync(restart, broker)
+                    await trio.to_thread.run_sync(killable.kill)
+                    await trio.to_thread.run_sync(restart, killable)
                     orders = await ended(client)
             assert len(orders) == kills * devices
             judge(client, orders, swarm.devices)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fleet.test_client import job
 
-from hearth.fleet.ledger import FleetOrder, OrderLedger
+from hearth.fleet.order_store import FleetOrder, OrderStore
 from hearth.hcp.codec import message, write_message
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ FEW, MANY = 4, int(os.environ.get("HEARTH_CALLER_KILLS", "20"))
 PREFETCH = 10
 
 
-def start(device, caller, ledger):
+def start(device, caller, order_store):
     tests = str(Path(__file__).parents[1])
     broker = device.broker
     return subprocess.Popen(
@@ -32,7 +32,7 @@ def start(device, caller, ledger):
             str(broker.port),
             str(broker.folder / "password"),
             caller,
-            ledger,
+            order_store,
         ],
         stdout=subprocess.PIPE,
         cwd=tests,
@@ -42,15 +42,15 @@ def start(device, caller, ledger):
 
 @pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.proof)])
 def test_a_caller_that_is_killed_goes_on_at_the_next_sequence(device, name, tmp_path, kills) -> None:
-    caller, path = f"call-{name}", str(tmp_path / "ledger")
+    caller, path = f"call-{name}", str(tmp_path / "order store")
     made = write_message(
         message(job(caller, "looks", {"times": 100 * kills, "interval_s": 0.01}), session_id=None, now=1.8e9)
     )
-    ledger = OrderLedger(path)
-    ledger.add(
+    order_store = OrderStore(path)
+    order_store.add(
         [FleetOrder(message_id=made["message_id"], device=device.id, document=made, not_after=None, made_at=0.0)]
     )
-    ledger.close()
+    order_store.close()
     rng = random.Random(3)
     seen = []
     for _ in range(kills):
@@ -64,10 +64,10 @@ def test_a_caller_that_is_killed_goes_on_at_the_next_sequence(device, name, tmp_
     told = json.loads(last)
     assert told["duplicates"] <= PREFETCH
     assert told["foreign"] == 0
-    ledger = OrderLedger(path)
-    (order,) = ledger.orders()
+    order_store = OrderStore(path)
+    (order,) = order_store.orders()
     assert (order.state, order.result["outputs"]) == ("COMPLETED", {"times": 100 * kills})
-    sequences = [one["payload"]["sequence"] for one in ledger.events(order.session_id)]
+    sequences = [one["payload"]["sequence"] for one in order_store.events(order.session_id)]
     assert sequences == list(range(1, order.sequence + 1))
     assert rest, "the last one had something left to do"
-    ledger.close()
+    order_store.close()

@@ -46,7 +46,7 @@ def tape(device):
 
 def judge_order(client, order, device, names):
     """Check one order: done once, or ended as failed with its unknown steps named; its events without a gap."""
-    sequences = [one["payload"]["sequence"] for one in client.ledger.events(order.session_id)]
+    sequences = [one["payload"]["sequence"] for one in client.order_store.events(order.session_id)]
     assert sequences == list(range(1, len(sequences) + 1))
     made = [name for name in device.made() if name in names]
     begun = device.records(event="task.step.start", tool="file.write")
@@ -57,7 +57,7 @@ def judge_order(client, order, device, names):
     assert order.state == "FAILED", (order.state, order.said)
     failed = order.result
     assert failed["error_details"]["reason"] == "daemon_ended"
-    done = len([one for one in client.ledger.events(order.session_id) if _is_mark(one)])
+    done = len([one for one in client.order_store.events(order.session_id) if _is_mark(one)])
     unknown = re.findall(r'file\.write .*?/(\w+)"', failed["error_message"])
     # What was recorded as done is there, and what is there beyond it is named as unknown.
     assert set(made) - set(names[:done]) <= set(unknown)

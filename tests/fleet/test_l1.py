@@ -19,7 +19,7 @@ from hearth.amqp.address import parse_broker
 from hearth.amqp.channel import Delivery
 from hearth.amqp.topology import Queue, Topology
 from hearth.errors import ConfigError
-from hearth.fleet.ledger import FleetOrder, LedgerError, OrderLedger
+from hearth.fleet.order_store import FleetOrder, OrderStore, OrderStoreError
 from hearth.hcp.l1 import callee_topology, caller_topology
 
 pytestmark = pytest.mark.slow
@@ -276,11 +276,11 @@ async def test_a_caller_consumes_as_l1_says(rabbitmq, name) -> None:
     "MUST NOT",
     "The caller MUST NOT acknowledge an event until it has fully processed it (persisted, rendered, forwarded, etc.).",
 )
-async def test_an_event_is_acknowledged_after_it_is_in_the_ledger_and_goes_back_if_that_fails(
+async def test_an_event_is_acknowledged_after_it_is_in_the_order_store_and_goes_back_if_that_fails(
     rabbitmq, device, name, tmp_path, monkeypatch
 ) -> None:
     caller, done = f"call-{name}", []
-    take, ack = OrderLedger.take, Delivery.ack
+    take, ack = OrderStore.take, Delivery.ack
 
     def take_and_note(self, messages):
         taken = take(self, messages)
@@ -292,16 +292,16 @@ async def test_an_event_is_acknowledged_after_it_is_in_the_ledger_and_goes_back_
         ack(self)
 
     def fail(self, messages):
-        raise LedgerError("no space is left on the disk")
+        raise OrderStoreError("no space is left on the disk")
 
-    monkeypatch.setattr(OrderLedger, "take", fail)
-    with pytest.RaisesGroup(LedgerError, flatten_subgroups=True):
-        async with calling(rabbitmq, caller, tmp_path / "ledger") as client:
+    monkeypatch.setattr(OrderStore, "take", fail)
+    with pytest.RaisesGroup(OrderStoreError, flatten_subgroups=True):
+        async with calling(rabbitmq, caller, tmp_path / "order store") as client:
             await client.submit([device.id], job(caller, "looks", {}), within_s=None)
             await trio.sleep_forever()
-    monkeypatch.setattr(OrderLedger, "take", take_and_note)
+    monkeypatch.setattr(OrderStore, "take", take_and_note)
     monkeypatch.setattr(Delivery, "ack", ack_and_note)
-    async with calling(rabbitmq, caller, tmp_path / "ledger") as client:
+    async with calling(rabbitmq, caller, tmp_path / "order store") as client:
         (order,) = await ended(client)
         assert order.state == "COMPLETED"
     assert done[0] == "stored"
@@ -310,8 +310,8 @@ async def test_an_event_is_acknowledged_after_it_is_in_the_ledger_and_goes_back_
 
 @pytest.mark.spec("hcp L1 Consuming from AMQP", "SHOULD", "Callers SHOULD handle redeliveries:")
 def test_what_comes_again_is_dropped_by_its_sequence() -> None:
-    ledger = OrderLedger(":memory:")
-    ledger._db.execute(
+    order_store = OrderStore(":memory:")
+    order_store._db.execute(
         "INSERT INTO orders (message_id, device, document, made_at, session_id) VALUES ('m', 'd', '{}', 0, 's')"
     )
 
@@ -319,34 +319,34 @@ def test_what_comes_again_is_dropped_by_its_sequence() -> None:
         payload = {"event_type": "log", "sequence": sequence, "data": {}}
         return {"session_id": "s", "type": "event", "payload": payload}, "d"
 
-    taken = ledger.take([event(1), event(2), event(2), event(1), event(3)])
+    taken = order_store.take([event(1), event(2), event(2), event(1), event(3)])
     assert [one["payload"]["sequence"] for one in taken.new] == [1, 2, 3]
     assert taken.duplicates == 2
     # A later one is not taken: the missing one is asked for. One of another device is none of this order's.
-    taken = ledger.take([event(5), (event(4)[0], "another")])
+    taken = order_store.take([event(5), (event(4)[0], "another")])
     assert (taken.new, taken.gaps, taken.foreign) == ([], {"s": 4}, 1)
-    ledger.close()
+    order_store.close()
 
 
 def test_a_caller_takes_only_what_its_device_has_sent() -> None:
-    ledger = OrderLedger(":memory:")
+    order_store = OrderStore(":memory:")
     order = FleetOrder(message_id="m", device="d", document={}, not_after=None, made_at=0.0)
-    ledger.add([order])
+    order_store.add([order])
     accepted = {"type": "task_accepted", "session_id": "s", "payload": {"in_reply_to": "m"}}
-    assert ledger.take([(accepted, "another"), (accepted, None)]).foreign == 2
-    assert ledger.take([(accepted, "d"), (accepted, "d")]).duplicates == 1
+    assert order_store.take([(accepted, "another"), (accepted, None)]).foreign == 2
+    assert order_store.take([(accepted, "d"), (accepted, "d")]).duplicates == 1
     strange = [
         {"type": "event", "session_id": "s", "payload": {"sequence": "1"}},
         {"type": "event", "session_id": "s", "payload": None},
         {"type": "hearth.other", "session_id": "s", "payload": {}},
     ]
-    assert ledger.take([(one, "d") for one in strange]).foreign == 3
+    assert order_store.take([(one, "d") for one in strange]).foreign == 3
     # An outcome has no sequence: a session that closes without one is asked for it.
     closed = {"event_type": "session_closed", "sequence": 1, "data": {"final_state": "FAILED", "reason": "r"}}
     closing = {"type": "event", "session_id": "s", "payload": closed}
-    assert ledger.take([(closing, "d")]).gaps == {"s": 1}
+    assert order_store.take([(closing, "d")]).gaps == {"s": 1}
     failed = {"type": "task_failed", "session_id": "s", "payload": {"error_code": "timeout"}}
-    assert len(ledger.take([(failed, "d"), (closing, "d"), (failed, "d")]).new) == 2
-    assert ledger.orders()[0].state == "FAILED"
-    assert ledger.orders(open_only=True) == []
-    ledger.close()
+    assert len(order_store.take([(failed, "d"), (closing, "d"), (failed, "d")]).new) == 2
+    assert order_store.orders()[0].state == "FAILED"
+    assert order_store.orders(open_only=True) == []
+    order_store.close()

@@ -11,7 +11,6 @@ import trio
 from fleet.bench import Device
 from fleet.swarm import QUICK, connected, serving
 from fleet.test_client import calling, ended, job
-from support.rabbitmq import MISSING, RabbitMq, installed
 from support.tcp_proxy import TcpProxy
 
 from hearth.actors.bridges.amqp.connection import BrokerSettings
@@ -20,43 +19,32 @@ from hearth.errors import Halted
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def broker(tmp_path):
-    """A broker of this test's own."""
-    if not installed():
-        pytest.skip(MISSING)
-    broker = RabbitMq(tmp_path / "broker")
-    broker.start()
-    yield broker
-    broker.close()
-
-
 def whole(client, order):
     """Check that a caller has every event of an order."""
-    sequences = [one["payload"]["sequence"] for one in client.ledger.events(order.session_id)]
+    sequences = [one["payload"]["sequence"] for one in client.order_store.events(order.session_id)]
     assert sequences == list(range(1, order.sequence + 1))
-    assert client.ledger.events(order.session_id)[-1]["payload"]["event_type"] == "session_closed"
+    assert client.order_store.events(order.session_id)[-1]["payload"]["event_type"] == "session_closed"
 
 
 async def test_a_wiped_broker_gets_its_topology_again_and_gaps_are_healed_by_the_devices(
-    broker, tmp_path, monkeypatch
+    killable, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr("hearth.fleet.client.QUIET_S", 1.0)
-    device = Device(broker, tmp_path, "dev", callers=["caller"])
+    device = Device(killable, tmp_path, "dev", callers=["caller"])
     async with (
         serving(device.config),
-        calling(broker, "caller", tmp_path / "ledger", bound=120, settings=QUICK) as client,
+        calling(killable, "caller", tmp_path / "order store", bound=120, settings=QUICK) as client,
     ):
         looks = job("caller", "looks", {"times": 150, "interval_s": 0.02})
         await client.submit(["dev"], looks, within_s=None)
         while (await client.orders())[0].sequence < 20:
             await client.changed()
         # What the broker has now, and the caller not yet, is lost with it.
-        await trio.to_thread.run_sync(broker.kill)
-        broker.wipe()
-        await trio.to_thread.run_sync(broker.start)
+        await trio.to_thread.run_sync(killable.kill)
+        killable.wipe()
+        await trio.to_thread.run_sync(killable.start)
         for user in ("dev", "caller"):
-            broker.add_user(user)
+            killable.add_user(user)
         await client.submit(["dev"], job("caller", "marks", device.inputs("after")), within_s=60)
         orders = await ended(client)
         assert [one.state for one in orders] == ["COMPLETED"] * 2
@@ -65,12 +53,12 @@ async def test_a_wiped_broker_gets_its_topology_again_and_gaps_are_healed_by_the
     assert device.made() == ["after"]
 
 
-async def test_what_was_lost_behind_the_last_event_is_asked_for(broker, tmp_path, monkeypatch) -> None:
+async def test_what_was_lost_behind_the_last_event_is_asked_for(killable, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("hearth.fleet.client.QUIET_S", 0.5)
-    device = Device(broker, tmp_path, "dev", callers=["caller"])
+    device = Device(killable, tmp_path, "dev", callers=["caller"])
     async with serving(device.config) as uplink:
         await connected(uplink)
-        async with calling(broker, "caller", tmp_path / "ledger", settings=QUICK) as client:
+        async with calling(killable, "caller", tmp_path / "order store", settings=QUICK) as client:
             await client.submit(["dev"], job("caller", "looks", {"times": 40, "interval_s": 0.02}), within_s=None)
             while (await client.orders())[0].sequence < 5:
                 await client.changed()
@@ -79,20 +67,20 @@ async def test_what_was_lost_behind_the_last_event_is_asked_for(broker, tmp_path
         while (await job_store.sessions("amqp:caller", 1))[0].ended_at is None or (await job_store.outbox_size())[0]:
             await trio.sleep(0.05)
         await trio.to_thread.run_sync(
-            broker.evaluate,
+            killable.evaluate,
             "rabbit_amqqueue:purge(element(2, rabbit_amqqueue:lookup("
             '{resource, <<"/">>, queue, <<"hcp.evt.caller">>})))',
         )
-        async with calling(broker, "caller", tmp_path / "ledger", settings=QUICK) as client:
+        async with calling(killable, "caller", tmp_path / "order store", settings=QUICK) as client:
             (order,) = await ended(client)
             assert order.state == "COMPLETED"
             whole(client, order)
 
 
 async def test_past_the_outboxs_bound_new_orders_are_refused_and_running_jobs_go_on(
-    broker, tmp_path, monkeypatch
+    killable, tmp_path, monkeypatch
 ) -> None:
-    device = Device(broker, tmp_path, "dev", callers=["caller"], amqp="outbox_bytes = 65536")
+    device = Device(killable, tmp_path, "dev", callers=["caller"], amqp="outbox_bytes = 65536")
     harness = await trio.to_thread.run_sync(device.harness, "caller")
     async with serving(device.config) as uplink:
         await connected(uplink)
@@ -122,8 +110,8 @@ async def test_past_the_outboxs_bound_new_orders_are_refused_and_running_jobs_go
     harness.close()
 
 
-async def test_a_replay_is_only_for_the_sessions_owner(broker, tmp_path) -> None:
-    device = Device(broker, tmp_path, "dev", callers=["caller", "other"])
+async def test_a_replay_is_only_for_the_sessions_owner(killable, tmp_path) -> None:
+    device = Device(killable, tmp_path, "dev", callers=["caller", "other"])
     async with serving(device.config) as uplink:
         await connected(uplink)
         harness = await trio.to_thread.run_sync(device.harness, "caller")
@@ -147,7 +135,7 @@ async def test_a_replay_is_only_for_the_sessions_owner(broker, tmp_path) -> None
         other = await trio.to_thread.run_sync(device.harness, "other")
         other.command("dev", {**ask, "payload": {"caller_id": "other", "from_sequence": 0}})
         assert (await trio.to_thread.run_sync(other.receive))["payload"]["reason_code"] == "unknown_session"
-        broker.add_user("stranger")
+        killable.add_user("stranger")
         stranger = await trio.to_thread.run_sync(device.harness, "stranger")
         for kind in ("hearth.clock", "hearth.replay", "task_submit"):
             stranger.command("dev", {**stranger.submission("looks", {}), "type": kind})

@@ -1,4 +1,4 @@
-"""Selectors, announcements, and ledgers that cannot be used."""
+"""Selectors, announcements, and order stores that cannot be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from hearth.fleet.ledger import LedgerError, OrderLedger
+from hearth.fleet.order_store import OrderStore, OrderStoreError
 from hearth.fleet.selectors import FleetDevice, SelectorError, select
 
 DEVICES = [
@@ -62,13 +62,13 @@ def test_an_announcement_is_its_devices_own() -> None:
     assert FleetDevice.read({}, "a") is None
 
 
-def test_a_ledger_of_another_release_or_program_is_refused(tmp_path) -> None:
-    path = tmp_path / "ledger"
+def test_a_order_store_of_another_release_or_program_is_refused(tmp_path) -> None:
+    path = tmp_path / "order store"
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 9")
     db.close()
-    with pytest.raises(LedgerError, match="of another release"):
-        OrderLedger(path)
+    with pytest.raises(OrderStoreError, match="of another release"):
+        OrderStore(path)
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(LedgerError, match="not a database"):
-        OrderLedger(path)
+    with pytest.raises(OrderStoreError, match="not a database"):
+        OrderStore(path)

@@ -18,7 +18,7 @@ from fleet.worlds import Violated, play
 from hearth.actors.bridges.amqp.connection import Confirmation, Publisher
 from hearth.actors.bridges.amqp.uplink import AmqpHcpRequest, Uplink
 from hearth.actors.bridges.hcp.store import JobStore
-from hearth.fleet.ledger import OrderLedger
+from hearth.fleet.order_store import OrderStore
 from hearth.hcp import l1
 
 pytestmark = pytest.mark.slow
@@ -135,15 +135,15 @@ def a_replay_begins_one_event_too_late(monkeypatch) -> None:
     )
 
 
-def a_caller_forgets_its_ledger(monkeypatch) -> None:
-    begin = OrderLedger.__init__
+def a_caller_forgets_its_order_store(monkeypatch) -> None:
+    begin = OrderStore.__init__
 
-    def begin_again(ledger, path) -> None:
+    def begin_again(order_store, path) -> None:
         for suffix in ("", "-wal"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
-        begin(ledger, path)
+        begin(order_store, path)
 
-    monkeypatch.setattr(OrderLedger, "__init__", begin_again)
+    monkeypatch.setattr(OrderStore, "__init__", begin_again)
 
 
 BUGS = {
@@ -154,7 +154,7 @@ BUGS = {
     late_orders_are_taken: (worlds.IN_TIME, 63),
     a_step_that_a_crash_interrupted_is_taken_for_none: (worlds.UNKNOWN, 3),
     a_replay_begins_one_event_too_late: (worlds.ALL_EVENTS, 5),
-    a_caller_forgets_its_ledger: (worlds.NONE_LOST, 1),
+    a_caller_forgets_its_order_store: (worlds.NONE_LOST, 1),
 }
 """Each with the promise that catches it, and the seed from which on worlds are played until one does."""
 

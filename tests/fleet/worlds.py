@@ -1,7 +1,7 @@
 """Worlds of a fleet: devices and callers around a broker that loses, doubles, reorders and forgets, until all is over.
 
 `play(seed)` has one to three devices and one or two callers. The shipped code runs: uplink, job server and job store
-over files, client and ledger over files, reconnecting. In place of sockets and AMQP is `sim_broker`, in place of
+over files, client and order store over files, reconnecting. In place of sockets and AMQP is `sim_broker`, in place of
 threads and clocks the world's. Connections are cut, the broker is killed, wiped or blocked, clocks are set, devices and
 callers die before or after a commit, an acknowledgement, a publication or a step, and go on from their files.
 
@@ -32,7 +32,7 @@ import trio
 from attrs import define
 from fleet.sim_broker import BrokerPeer, SimBroker
 from support.hcp import capability, hcp_world, open_policy
-from support.steps import seeded, within_real_seconds
+from support.steps import DoneAtOnce, seeded, within_real_seconds
 from support.world import NOON, BenchTools
 from trio.testing import MockClock
 
@@ -49,7 +49,7 @@ from hearth.amqp.address import parse_broker
 from hearth.amqp.errors import AmqpError
 from hearth.config.amqp import AmqpConfig
 from hearth.fleet.client import FleetClient
-from hearth.fleet.ledger import ENDED, LedgerError, OrderLedger
+from hearth.fleet.order_store import ENDED, OrderStore, OrderStoreError
 from hearth.hcp import l1, messages as values
 from hearth.hcp.messages import TaskSubmit
 from hearth.tools import Done, Tool
@@ -322,8 +322,8 @@ class SimDevice:
 # --- callers ----------------------------------------------------------------------------------------------------------
 
 
-class MortalLedger(OrderLedger):
-    """The ledger of one life of a caller, which dies at its commits."""
+class MortalOrderStore(OrderStore):
+    """The order store of one life of a caller, which dies at its commits."""
 
     life = None
 
@@ -331,15 +331,15 @@ class MortalLedger(OrderLedger):
     def _transaction(self):
         self.life.passes("commit")
         if self.life.dead:
-            raise LedgerError("switched off")
+            raise OrderStoreError("switched off")
         with super()._transaction():
             yield
         self.life.passes("commit", after=True)
         if self.life.dead:
-            raise LedgerError("switched off")
+            raise OrderStoreError("switched off")
 
     def add(self, orders):
-        """See OrderLedger."""
+        """See OrderStore."""
         orders = list(orders)
         for one in orders:
             self.life.world.limits[one.message_id] = (self.life.caller, one.not_after)
@@ -379,8 +379,8 @@ class SimCaller:
         """Its wall clock."""
         return NOON + trio.current_time() + self.offset
 
-    def ledger_path(self):
-        """The file of its ledger."""
+    def order_store_path(self):
+        """The file of its order store."""
         return self.path
 
     async def run(self):
@@ -397,10 +397,10 @@ class SimCaller:
 
     async def _live(self, life):
         """One life; True once all is over."""
-        ledger = MortalLedger(self.ledger_path())
-        ledger.life = life
+        order_store = MortalOrderStore(self.order_store_path())
+        order_store.life = life
         client = FleetClient(
-            parse_broker(ADDRESS.format(self.name)), self.name, ledger, clock=self.clock, settings=QUICK,
+            parse_broker(ADDRESS.format(self.name)), self.name, order_store, clock=self.clock, settings=QUICK,
             prefetch=self.chance.choice((1, 3, 50)),
         )  # fmt: skip
         over = False
@@ -409,16 +409,16 @@ class SimCaller:
                 nursery.start_soon(client.run)
                 nursery.start_soon(self._cancel_when_over, life, nursery.cancel_scope)
                 await self._submit_all(client)
-                self.world.judge_caller(self, await self._ended(client), ledger)
+                self.world.judge_caller(self, await self._ended(client), order_store)
                 over = True
                 nursery.cancel_scope.cancel()
-        except* (LedgerError, AmqpError):
-            # A dead process's ledger and connection are gone.
+        except* (OrderStoreError, AmqpError):
+            # A dead process's order store and connection are gone.
             if not life.dead:
                 raise
         finally:
             self.world.figures["duplicates dropped"] += client.duplicates
-            ledger.close()
+            order_store.close()
         return over
 
     async def _cancel_when_over(self, life, scope):
@@ -564,15 +564,15 @@ class FleetWorld:
 
     # --- what is judged at the end
 
-    def judge_caller(self, caller, orders, ledger):
+    def judge_caller(self, caller, orders, order_store):
         """A caller's orders have all ended."""
         if missing := set(caller.promised) - {one.message_id for one in orders}:
-            self.violated(NONE_LOST, f"the ledger of {caller.name} does not have {missing}")
+            self.violated(NONE_LOST, f"the order store of {caller.name} does not have {missing}")
         for order in orders:
             self.figures[order.state] += 1
-            self._judge_order(order, orders, ledger)
+            self._judge_order(order, orders, order_store)
 
-    def _judge_order(self, order, orders, ledger):
+    def _judge_order(self, order, orders, order_store):
         tag, kind = tag_of(order), order.document["payload"]["capability"]
         steps = [f"{tag}.{number}" for number in range(order.document["payload"]["inputs"]["steps"])]
         device = next(one for one in self.devices if one.name == order.device)
@@ -581,7 +581,7 @@ class FleetWorld:
             if not resumes and any(self.begun[step] for step in steps):
                 self.violated(NONE_LOST, f"{tag} is {order.state} ({order.said}), and has had an effect")
             return
-        events = ledger.events(order.session_id)
+        events = order_store.events(order.session_id)
         query = "SELECT line FROM lines JOIN sessions ON session = no WHERE session_id = ? ORDER BY n"
         stored = [orjson.loads(line) for (line,) in device.stored(query, order.session_id)]
         if events != [one for one in stored if one["type"] == "event"]:
@@ -603,10 +603,10 @@ class FleetWorld:
     def _judge_unended(self):
         """Name the promise that does not hold when callers wait for ever."""
         for caller in self.callers:
-            with suppress(LedgerError):
-                ledger = OrderLedger(caller.ledger_path())
-                waiting = [one for one in ledger.orders() if one.state not in ENDED]
-                ledger.close()
+            with suppress(OrderStoreError):
+                order_store = OrderStore(caller.order_store_path())
+                waiting = [one for one in order_store.orders() if one.state not in ENDED]
+                order_store.close()
                 for order in waiting:
                     promise = NONE_LOST if order.session_id is None else ALL_EVENTS
                     what = f"{order.state}, event {order.sequence}, {order.said}"
@@ -615,17 +615,6 @@ class FleetWorld:
 
 
 # --- a world without threads ------------------------------------------------------------------------------------------
-
-
-class _Done:
-    """Stands for `hearth._util.threads.Background`: the work is done at once."""
-
-    def __init__(self, work, _name):
-        self._result = outcome.capture(work)
-
-    async def wait(self):
-        await trio.lowlevel.checkpoint()
-        return self._result.unwrap()
 
 
 def _write(file, world, real, operations):
@@ -656,7 +645,7 @@ def _surroundings(world):
         for place, name, stand_in in (
             (trio.to_thread, "run_sync", run_sync),
             (connection_module, "open_connection", open_connection),
-            (store_module, "Background", _Done),
+            (store_module, "Background", DoneAtOnce),
             (execution.LimitWatch, "looking", lambda _watch: nullcontext()),
             (execution, "LONG_S", 3600.0),
             (capability_api, "random", ids),

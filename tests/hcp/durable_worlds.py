@@ -38,7 +38,7 @@ import trio
 from attrs import define, field
 from hcp.durable_programs import Course, program
 from support.hcp import Caller, capability, hcp_world
-from support.steps import seeded, within_real_seconds
+from support.steps import DoneAtOnce, seeded, within_real_seconds
 from support.world import BenchTools
 from trio.testing import MockClock
 
@@ -491,17 +491,6 @@ def _check_end(session, message_log):
 # --- a world without threads ------------------------------------------------------------------------------------------
 
 
-class _Background:
-    """Stands for `hearth._util.threads.Background`: the work is done at once."""
-
-    def __init__(self, work, _name):
-        self._result = outcome.capture(work)
-
-    async def wait(self):
-        await trio.lowlevel.checkpoint()
-        return self._result.unwrap()
-
-
 @contextmanager
 def _surroundings(world):
     """No thread, no chance but the seed's, and the world's hand on the disk."""
@@ -514,7 +503,7 @@ def _surroundings(world):
     with ExitStack() as stack:
         for place, name, stand_in in (
             (trio.to_thread, "run_sync", run_sync),
-            (store_module, "Background", _Background),
+            (store_module, "Background", DoneAtOnce),
             (execution.LimitWatch, "looking", lambda _watch: nullcontext()),
             (execution, "LONG_S", 3600.0),
             (capability_api, "random", ids),

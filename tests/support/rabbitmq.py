@@ -279,14 +279,24 @@ def installed() -> bool:
     return os.access(SERVER, os.X_OK)
 
 
-@pytest.fixture(scope="session")
-def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
-    """The broker that the tests of one worker share: a test uses names of its own, and leaves it running."""
+def _started(folder: Path) -> Iterator[RabbitMq]:
     if not installed():
         pytest.skip(MISSING)
-    broker = RabbitMq(tmp_path_factory.mktemp("rabbitmq"))
+    broker = RabbitMq(folder)
     try:
         broker.start()
         yield broker
     finally:
         broker.close()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
+    """The broker that the tests of one worker share: a test uses names of its own, and leaves it running."""
+    yield from _started(tmp_path_factory.mktemp("rabbitmq"))
+
+
+@pytest.fixture
+def killable(tmp_path: Path) -> Iterator[RabbitMq]:
+    """A broker of the test's own, which it may kill, stop or wipe."""
+    yield from _started(tmp_path / "broker")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 
+import outcome
 import trio
 from trio.testing import MockClock
 
@@ -90,3 +91,14 @@ def at_every_step(scenario, check, *, seed=0, stride=1):
             error.add_note(f"the act came before task step {at} of {steps}, seed {seed}")
             raise
     return steps
+
+
+class DoneAtOnce:
+    """Stands for `hearth._util.threads.Background`: the work is done at once."""
+
+    def __init__(self, work, _name):
+        self._result = outcome.capture(work)
+
+    async def wait(self):
+        await trio.lowlevel.checkpoint()
+        return self._result.unwrap()

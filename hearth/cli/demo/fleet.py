@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hearth.cli.demo.stage import DemoFolder, Stage
     from hearth.fleet.client import FleetClient
     from hearth.fleet.enrolment import Part
-    from hearth.fleet.ledger import FleetOrder
+    from hearth.fleet.order_store import FleetOrder
 
 SERVER: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 MISSING: Final = "needs RabbitMQ on this machine: apt-get install --no-install-recommends rabbitmq-server"
@@ -285,7 +285,7 @@ async def play(stage: Stage, place: DemoFolder) -> None:
     from hearth.actors.bridges.amqp.connection import BrokerSettings
     from hearth.amqp.address import parse_broker
     from hearth.fleet.client import FleetClient
-    from hearth.fleet.ledger import OrderLedger
+    from hearth.fleet.order_store import OrderStore
 
     names = [f"arm-{number:02d}" for number in range(1, DEVICES + 1)]
     members: dict[str, Part] = {**dict.fromkeys(names, "device"), CALLER: "caller"}
@@ -302,10 +302,10 @@ async def play(stage: Stage, place: DemoFolder) -> None:
         for number in range(PROCESSES):
             pid = await stack.enter_async_context(_process(devices[number::PROCESSES], place.folder / "devices.log"))
             stage.happened(f"a process with {DEVICES // PROCESSES} devices (pid {pid}) is ready")
-        ledger = OrderLedger(place.folder / "ledger.sqlite3")
-        stack.callback(ledger.close)
+        order_store = OrderStore(place.folder / "order_store.sqlite3")
+        stack.callback(order_store.close)
         address = parse_broker(f"amqp://{CALLER}@127.0.0.1:{broker.port}/?password_file={broker.password}")
-        client = FleetClient(address, CALLER, ledger, settings=BrokerSettings(backoff_first=0.1, backoff_most=1.0))
+        client = FleetClient(address, CALLER, order_store, settings=BrokerSettings(backoff_first=0.1, backoff_most=1.0))
         nursery = await stack.enter_async_context(trio.open_nursery())
         stack.callback(nursery.cancel_scope.cancel)
         nursery.start_soon(client.run)
@@ -324,7 +324,7 @@ async def _a_killed_broker(
     stage: Stage, broker: DemoBroker, client: FleetClient, devices: Sequence[DemoDevice]
 ) -> None:
     """Order jobs, kill the broker while they run, start it again, and wait for the end of all orders."""
-    from hearth.fleet.ledger import ENDED
+    from hearth.fleet.order_store import ENDED
     from hearth.hcp.messages import TaskSubmit
 
     stage.scene("The broker is killed under load")
@@ -357,7 +357,9 @@ def _judge(stage: Stage, client: FleetClient, orders: Sequence[FleetOrder], devi
     stage.scene("Nothing is lost, nothing is done twice")
     done = [one for one in orders if one.state == "COMPLETED"]
     stage.claim("every order was done", len(done) == len(orders) == ROUNDS * len(devices), f"{len(done)} orders")
-    events = [[one["payload"]["sequence"] for one in client.ledger.events(order.session_id or "")] for order in orders]
+    events = [
+        [one["payload"]["sequence"] for one in client.order_store.events(order.session_id or "")] for order in orders
+    ]
     stage.claim(
         "the caller has every event of each, in order, each once",
         all(each == list(range(1, len(each) + 1)) for each in events),

@@ -1,6 +1,6 @@
 """The caller's record: its orders, and the messages that it has processed, in one SQLite file.
 
-Theory of operation. An order is in the ledger before it is published, and a message before its delivery is
+Theory of operation. An order is in the order store before it is published, and a message before its delivery is
 acknowledged. So a caller that was killed sends again what has no answer (the device does it once), and goes on with the
 event after the last one that it has. Per session it takes events in their sequence only:
 
@@ -56,8 +56,8 @@ ENDED: Final = frozenset({*TERMINAL, "NOT SENT"})
 """The states of orders for which nothing more is to come; beside HCP's, "NEW" and "NOT SENT"."""
 
 
-class LedgerError(HearthError):
-    """The ledger's file cannot be used."""
+class OrderStoreError(HearthError):
+    """The order store's file cannot be used."""
 
 
 @frozen(kw_only=True)
@@ -92,8 +92,8 @@ class Taken:
     """Session -> the first sequence that is missing."""
 
 
-class OrderLedger:
-    """The ledger in a file, or in memory with the path ":memory:". Raises LedgerError for a file that is no ledger."""
+class OrderStore:
+    """The store in a file, or in memory with the path ":memory:". Raises OrderStoreError for another kind of file."""
 
     def __init__(self, path: Path | str) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -102,13 +102,13 @@ class OrderLedger:
         except sqlite3.Error as error:
             self._db.close()
             why = "another client is using it" if "locked" in str(error) else str(error)
-            raise LedgerError(f"{path}: {why}; use another file (--state)") from None
-        except LedgerError:
+            raise OrderStoreError(f"{path}: {why}; use another file (--state)") from None
+        except OrderStoreError:
             self._db.close()
             raise
 
     def _prepare(self, path: Path | str) -> None:
-        # A second client with the same ledger would take the same orders for its own.
+        # A second client with the same order store would take the same orders for its own.
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
@@ -116,7 +116,7 @@ class OrderLedger:
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT")
         elif version != _VERSION:
-            raise LedgerError(f"{path}: a ledger of another release of hearth; use another file (--state)")
+            raise OrderStoreError(f"{path}: an order store of another release of hearth; use another file (--state)")
 
     def close(self) -> None:
         """Close the file."""
@@ -124,7 +124,7 @@ class OrderLedger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Do all of it durably, or nothing. Raises LedgerError."""
+        """Do all of it durably, or nothing. Raises OrderStoreError."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
@@ -132,7 +132,7 @@ class OrderLedger:
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
-            raise LedgerError(f"the ledger cannot be written: {error}") from None
+            raise OrderStoreError(f"the order store cannot be written: {error}") from None
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
