@@ -126,8 +126,7 @@ async def test_an_old_order_never_begins_whatever_the_devices_clock_says(rabbitm
             why = answer["payload"]["reason_message"]
             assert "600 s ahead" in why or "s after its not_after, by the device's clock" in why, why
         assert answers[looks["message_id"]]["type"] == "task_accepted"
-        if off == 0:
-            await trio.to_thread.run_sync(harness.closed)
+        await trio.to_thread.run_sync(harness.have_closed, 2 if off == 0 else 1)
     assert stopped.made() == (["fresh"] if off == 0 else [])
     harness.close()
 

@@ -199,5 +199,10 @@ class ForeignHarness:
         payload: dict[str, Any] = ended["payload"]
         return payload
 
+    def have_closed(self, count: int) -> None:
+        """Receive until this many sessions are closed, in all: one that ended among other messages counts too."""
+        while sum(one["payload"].get("event_type") == "session_closed" for one in self.messages) < count:
+            self.receive()
+
     def close(self) -> None:
         self.wire.close()
