@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from licences import Bundled
 
 HERE = Path(__file__).parent
-EXTRAS = ("hcp", "mcp")
-"""All but drawing and the TPM: Pillow and tpm2-pytss are Debian's own (Suggests), and are found where installed."""
+EXTRAS = ("amqp", "hcp", "mcp")
+"""What a service needs. Not drawing and the TPM: Pillow and tpm2-pytss are Debian's own (Suggests), and are found where
+installed; nor `ask` and `tui`, a person's programs; nor `can`, which brings a library under the LGPL."""
 HOME = Path("usr/lib/hearth")
 MAINTAINER = "The hearth maintainers <hearth@hearth.invalid>"
 SCRIPTS = {"hearth": "hearth.cli.main", "hearthd": "hearth.actors.daemon"}

@@ -194,6 +194,8 @@ class Halt:
     """Set when every input that halts by its level has been read, or could not be."""
     _changes: Mailbox[_Change] = field(factory=Mailbox, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
+    changed: trio.Event = field(factory=trio.Event, init=False)
+    """Set, and replaced, when the halt begins and when it ends."""
 
     def __attrs_post_init__(self) -> None:
         self._inputs |= dict.fromkeys(self._spec.inputs, _UNKNOWN)
@@ -207,6 +209,11 @@ class Halt:
         self._record = record
         self.flag.count += 1
         self.flag.since, self.flag.reason = record.since, record.reason
+        self._tell()
+
+    def _tell(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
 
     def _check_on_bus_of_heartbeat(self, output: Hashable, level: object) -> None:
         """Refuse, for `BusGuard.halt`, to drive the heartbeat output: only `_beat` does, and it passes no guard."""
@@ -382,6 +389,7 @@ class Halt:
             await self._save()
             raise self._refused(again)
         self.flag.since, self._record, self._problem = None, None, None
+        self._tell()
         self._audit("halt.reset", **members)
         log.warning("the halt was reset by %s", members["principal"])
 

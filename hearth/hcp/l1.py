@@ -13,8 +13,9 @@ device needs no other clock than the one that made the tick: it begins nothing l
 was in a queue or in a socket's buffer. After a reboot the tick means nothing, and the order is refused.
 
 An order without a tick, of a harness that follows L1 alone, is judged by both wall clocks, and only if they agree: one
-that comes from the future is refused. A device whose clock is behind by just as long as the order was under way
-cannot notice that; a harness closes this gap with the AMQP property `expiration`, by which the broker drops the order.
+that comes from the future is refused. A clock that is behind by just as long as the order was under way would hide
+that. So one that moves something is refused if it has waited: if it was in the queue before the device was there, or
+was delivered before. What comes while the device is there is as old as its way through caller and broker.
 """
 
 from __future__ import annotations
@@ -193,9 +194,11 @@ class OrderTime:
     tick: Tick | None = None
     valid_ms: int = 0
     """Milliseconds after the tick."""
+    waited: bool = False
+    """Whether it was in the queue before the device was there."""
 
     @classmethod
-    def of(cls, timestamp: Any, headers: Mapping[str, Any] | None) -> OrderTime:
+    def of(cls, timestamp: Any, headers: Mapping[str, Any] | None, *, waited: bool = False) -> OrderTime:
         """Read the envelope's timestamp and the AMQP headers. Raises ValueError that names a header of another form."""
         given = headers or {}
         try:
@@ -217,6 +220,7 @@ class OrderTime:
             not_after=None if not_after is None else read_instant(not_after),
             tick=tick,
             valid_ms=valid,
+            waited=waited,
         )
 
     def headers(self) -> dict[str, Any]:
@@ -248,6 +252,11 @@ class OrderTime:
             return
         if self.not_after is None and not moves:
             return
+        if self.waited and moves:
+            reason = "the order waited for the device, and without the device's tick nobody knows how long"
+            raise Rejection(
+                "expired", reason, suggestion=f"{cure}, with the answer to hearth.clock or once it is there"
+            )
         if self.sent is None:
             raise Rejection("expired", "/timestamp: an order that moves something needs one", suggestion=cure)
         ahead = (self.sent - now).total_seconds()

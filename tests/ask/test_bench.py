@@ -23,13 +23,13 @@ def test_there_are_60_requests_of_every_kind_with_names_of_their_own():
     assert {place for task in INJECTED for place in task.injected} >= {"uart", "file", "name", "note", "sensor"}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_perfect_model_does_all_60_and_nothing_else():
     scores = trio.run(measure, perfect, TASKS)
     assert [score for score in scores if not score.success or score.unsafe or score.unsafe_proposed] == []
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_nothing_that_a_malicious_model_wants_reaches_a_driver():
     scores = trio.run(measure, malicious, TASKS)
     assert sum(score.unsafe_proposed for score in scores) > 30

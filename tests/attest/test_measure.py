@@ -63,7 +63,7 @@ def measured(site: Path) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_changed_byte_of_any_installed_file_changes_the_statement(tmp_path):
     shutil.copytree(ROOT / "hearth", tmp_path / "hearth", ignore=shutil.ignore_patterns("__pycache__"))
     files = [path for path in sorted((tmp_path / "hearth").rglob("*")) if path.is_file()]

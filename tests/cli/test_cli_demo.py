@@ -81,8 +81,8 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
     ("place", "on_path", "shown"),
     [
         (ROOT, False, ".venv/bin/hearthd"),
-        (BIN, False, "./hearthd"),
-        (ROOT / "docs", False, str(BIN / "hearthd")),
+        pytest.param(BIN, False, "./hearthd", marks=pytest.mark.proof),
+        pytest.param(ROOT / "docs", False, str(BIN / "hearthd"), marks=pytest.mark.proof),
         (ROOT, True, "hearthd"),
     ],
     ids=["in the tree", "beside it", "elsewhere", "on the PATH"],

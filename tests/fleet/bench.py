@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import weakref
 from typing import TYPE_CHECKING, Any
 
+from docs.player import ROOT, blocks
 from support.foreign_harness import ForeignHarness
 from support.hearthd import Hearthd
 from support.rabbitmq import PASSWORD
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from support.rabbitmq import RabbitMq
 
     from hearth.amqp.address import BrokerAddress
+    from hearth.drivers.sim.gpio import SimGpio
 
 MARKS = '''\
 """Effects that can be counted: each is a pulse of a simulated line, and a file that must not be there before."""
@@ -41,6 +46,29 @@ async def looks(job: Job, *, times: int = 1, interval_s: float = 0.0) -> dict[st
     return {"times": times}
 '''
 """Two capabilities: one that moves something (R4), and one that reads only (R1)."""
+PULSES = "pulses"
+
+
+def count_pulses(chip: SimGpio, config: Path) -> None:
+    """Write a byte beside the configuration each time that the simulated line of "marks" goes high.
+
+    The file is written by a system call for each, so it outlives a kill -9.
+    """
+    file = os.open(config.with_name(PULSES), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    chip.attach(22, lambda level: level and os.write(file, b"1"))
+    weakref.finalize(chip, os.close, file)
+
+
+def documented() -> dict[str, str]:
+    """The settings for many devices of docs/howto/run-a-fleet.md, as arguments of `RabbitMq`."""
+    page = (ROOT / "docs/howto/run-a-fleet.md").read_text("utf-8")
+    conf, environment = (
+        next(block.text for block in blocks(page) if block.text.startswith(f"# /etc/rabbitmq/{name}\n"))
+        for name in ("conf.d/50-many-devices.conf", "rabbitmq-env.conf")
+    )
+    found = re.search(r'^SERVER_ADDITIONAL_ERL_ARGS="(.*)"$', environment, re.MULTILINE)
+    assert found is not None
+    return {"conf": conf, "erl_args": found[1]}
 
 
 _LEADERLESS = (
@@ -120,6 +148,10 @@ class Device(Hearthd):
     def made(self) -> list[str]:
         """The marks that are there."""
         return sorted(path.name for path in self.marks.iterdir())
+
+    def pulses(self) -> int:
+        """How often the line of "marks" has gone high, over all lives of a device that has counted."""
+        return (self.config.parent / PULSES).stat().st_size
 
     def connect(self) -> Device:
         """Start it, and wait until it is connected to its broker."""

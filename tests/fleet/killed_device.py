@@ -11,11 +11,13 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cryptography.hazmat.primitives.asymmetric.ed25519
 import jsonschema
 from crash.syscalls import say
+from fleet.bench import count_pulses
 
 import hearth.actors.bridges.amqp.uplink
 import hearth.actors.bridges.hcp.service
@@ -24,6 +26,7 @@ from hearth.actors import daemon
 from hearth.actors.bridges.amqp.connection import Confirmation, Publisher
 from hearth.actors.bridges.hcp.store.database import JobDatabase
 from hearth.amqp.channel import Delivery
+from hearth.drivers.sim.gpio import SimGpio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +50,11 @@ def main() -> None:
             while True:
                 signal.pause()
 
+    def make_and_count(self: SimGpio, *args: Any, **named: Any) -> None:
+        make(self, *args, **named)
+        count_pulses(self, Path(config))
+
+    make = SimGpio.__init__
     write, ack, send, wait = JobDatabase.write, Delivery.ack, Publisher.send, Confirmation.wait
 
     def write_and_count(self: JobDatabase, operations: Sequence[Callable[[Any], Any]]) -> list[Any]:
@@ -69,6 +77,7 @@ def main() -> None:
         boundary("after a confirmation")
 
     for owner, name, counted in (
+        (SimGpio, "__init__", make_and_count),
         (JobDatabase, "write", write_and_count),
         (Delivery, "ack", ack_and_count),
         (Publisher, "send", send_and_count),

@@ -34,6 +34,7 @@ from hearth.amqp.errors import (
     EntityNotFound,
     NoRoute,
 )
+from hearth.amqp.topology import QueueState
 
 
 class Timetable:
@@ -219,10 +220,16 @@ class SimConnection:
             raise BrokerConnectionLost("lost")
 
     async def declare(self, topology):
-        """Declare exchanges, queues and bindings."""
+        """Declare exchanges, queues and bindings; the state of each queue that is kept."""
         await trio.sleep(self.broker.delay())
         self.check()
         self.broker.declare(topology)
+        queues = self.broker.queues
+        return {
+            one.name: QueueState(one.name, len(queues[one.name]), len(self.broker.consumers[one.name]))
+            for one in topology.queues
+            if one.name in queues
+        }
 
     @asynccontextmanager
     async def _channel(self, make):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
+from fleet.bench import count_pulses
 
 from hearth.actors.bridges.amqp.connection import BrokerSettings
 from hearth.actors.bridges.amqp.uplink import Uplink
@@ -34,6 +35,7 @@ async def serving(
     """A device of this configuration, as hearthd would serve it, without its listeners. `parts` as for build_parts."""
     loaded = load_config(config)
     made = build_parts(loaded, default_policy=(), config_file=config, **parts)
+    count_pulses(made.board.drivers["gpio:sim"], config)
     made.open_records()
     storage = open_job_storage(made)
     runtime = Runtime(made)

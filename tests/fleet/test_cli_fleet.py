@@ -104,6 +104,7 @@ def test_a_halt_is_shown_and_reset(hearth, device, job) -> None:
     eventually(lambda: not listed(hearth, device)["halted"])
 
 
+@pytest.mark.proof
 def test_a_broker_that_is_not_there_is_told_with_its_place(rabbitmq, hearth, monkeypatch) -> None:
     password = rabbitmq.folder / "password"
     monkeypatch.setitem(hearth.env, "HEARTH_BROKER", f"amqp://a@127.0.0.1:9?password_file={password}")
@@ -115,6 +116,7 @@ def test_without_a_broker_the_option_is_named(hearth) -> None:
     assert "give --broker URL, or set HEARTH_BROKER" in hearth("list", code=2)
 
 
+@pytest.mark.proof
 def test_members_are_enrolled_and_revoked(rabbitmq, hearth, tmp_path, name) -> None:
     control = f"env {' '.join(f'{key}={value!r}' for key, value in rabbitmq.environment.items())}"
     control += " /usr/lib/rabbitmq/bin/rabbitmqctl"

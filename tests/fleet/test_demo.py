@@ -21,6 +21,7 @@ def temporary(monkeypatch):
         yield Path(folder)
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(not installed(), reason=fleet.MISSING)
 def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(temporary, capsys) -> None:
     assert fleet.main(["--fast"]) == 0
@@ -35,6 +36,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(temporary, capsys) 
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(not installed(), reason=fleet.MISSING)
 def test_a_device_that_does_not_do_its_orders_ends_the_demo_with_1(temporary, capsys, monkeypatch) -> None:
     monkeypatch.setattr(fleet, "DEVICES", 2)

@@ -15,8 +15,8 @@ from fleet.test_client import job
 from hearth.fleet.order_store import FleetOrder, OrderStore
 from hearth.hcp.codec import message, write_message
 
-pytestmark = pytest.mark.slow
-FEW, MANY = 4, int(os.environ.get("HEARTH_CALLER_KILLS", "20"))
+pytestmark = pytest.mark.proof
+KILLS = int(os.environ.get("HEARTH_CALLER_KILLS", "20"))
 """Kills; many in `make proof`."""
 PREFETCH = 10
 
@@ -40,11 +40,10 @@ def start(device, caller, order_store):
     )
 
 
-@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.proof)])
-def test_a_caller_that_is_killed_goes_on_at_the_next_sequence(device, name, tmp_path, kills) -> None:
+def test_a_caller_that_is_killed_goes_on_at_the_next_sequence(device, name, tmp_path) -> None:
     caller, path = f"call-{name}", str(tmp_path / "order store")
     made = write_message(
-        message(job(caller, "looks", {"times": 100 * kills, "interval_s": 0.01}), session_id=None, now=1.8e9)
+        message(job(caller, "looks", {"times": 100 * KILLS, "interval_s": 0.01}), session_id=None, now=1.8e9)
     )
     order_store = OrderStore(path)
     order_store.add(
@@ -53,20 +52,20 @@ def test_a_caller_that_is_killed_goes_on_at_the_next_sequence(device, name, tmp_
     order_store.close()
     rng = random.Random(3)
     seen = []
-    for _ in range(kills):
+    for _ in range(KILLS):
         client = start(device, caller, path)
         seen += [client.stdout.readline() for _ in range(rng.randint(1, 60))]
         client.kill()
         client.communicate()
     client = start(device, caller, path)
-    *rest, last = client.communicate(timeout=100 + 10 * kills)[0].splitlines()
+    *rest, last = client.communicate(timeout=100 + 10 * KILLS)[0].splitlines()
     assert client.returncode == 0
     told = json.loads(last)
     assert told["duplicates"] <= PREFETCH
     assert told["foreign"] == 0
     order_store = OrderStore(path)
     (order,) = order_store.orders()
-    assert (order.state, order.result["outputs"]) == ("COMPLETED", {"times": 100 * kills})
+    assert (order.state, order.result["outputs"]) == ("COMPLETED", {"times": 100 * KILLS})
     sequences = [one["payload"]["sequence"] for one in order_store.events(order.session_id)]
     assert sequences == list(range(1, order.sequence + 1))
     assert rest, "the last one had something left to do"

@@ -19,9 +19,9 @@ from fleet.swarm import QUICK
 from fleet.test_client import calling, ended, job
 from support.zygote import Zygote
 
-pytestmark = pytest.mark.slow
-FEW, MANY = 8, int(os.environ.get("HEARTH_DEVICE_KILLS", "64"))
-"""Kills, spread over the boundaries; many in `make proof`."""
+pytestmark = pytest.mark.proof
+KILLS = int(os.environ.get("HEARTH_DEVICE_KILLS", "64"))
+"""Kills, spread over the boundaries."""
 BOUNDARIES = 60
 """More than a life with one order has."""
 
@@ -49,8 +49,11 @@ def judge_order(client, order, device, names):
     sequences = [one["payload"]["sequence"] for one in client.order_store.events(order.session_id)]
     assert sequences == list(range(1, len(sequences) + 1))
     made = [name for name in device.made() if name in names]
-    begun = device.records(event="task.step.start", tool="file.write")
-    assert len({record["task_id"] for record in begun}) == len(begun)
+    begun = {tool: device.records(event="task.step.start", tool=tool) for tool in ("gpio.pulse", "file.write")}
+    for records in begun.values():
+        assert len({record["task_id"] for record in records}) == len(records)
+    # Each pulse of the line has the record of its step; the one before a mark was made before it.
+    assert len(device.made()) <= device.pulses() <= len(begun["gpio.pulse"])
     if order.state == "COMPLETED":
         assert made == names
         return
@@ -69,14 +72,13 @@ def _is_mark(event):
     return payload["event_type"] == "checkpoint_created" and payload["data"]["description"].startswith("file.write")
 
 
-@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.proof)])
 async def test_a_device_that_is_killed_at_any_boundary_loses_and_doubles_nothing(
-    rabbitmq, tmp_path, zygote, name, kills
+    rabbitmq, tmp_path, zygote, name
 ) -> None:
-    caller, spread = f"call-{name}", max(1, BOUNDARIES // kills)
+    caller, spread = f"call-{name}", max(1, BOUNDARIES // KILLS)
     device = Device(rabbitmq, tmp_path, f"dev-{name}", callers=[caller], amqp="")
-    async with calling(rabbitmq, caller, bound=60 + 20 * kills, settings=QUICK) as client:
-        for kill in range(kills):
+    async with calling(rabbitmq, caller, bound=60 + 20 * KILLS, settings=QUICK) as client:
+        for kill in range(KILLS):
             at = 1 + kill * spread % BOUNDARIES + kill * spread // BOUNDARIES
             life = await trio.to_thread.run_sync(life_of, zygote, device, at)
             names = [f"k{kill}a", f"k{kill}b"]
@@ -101,8 +103,8 @@ async def test_a_device_that_is_killed_at_any_boundary_loses_and_doubles_nothing
             # One that was to die may do so while it ends.
             assert await trio.to_thread.run_sync(last.end) in ((0, None) if last is life else (0,))
         killed = [one["boundary"] for one in tape(device) if "killed" in one]
-        assert len(killed) >= kills * 0.6, tape(device)
-        if kills >= BOUNDARIES:
+        assert len(killed) >= KILLS * 0.6, tape(device)
+        if KILLS >= BOUNDARIES:
             assert set(killed) == {
                 "before a commit", "after a commit", "before an ack", "after an ack", "before a publication",
                 "after a confirmation",

@@ -71,6 +71,14 @@ def test_an_order_from_the_future_has_no_known_age() -> None:
     assert "needs one" in told(OrderTime())
 
 
+@pytest.mark.parametrize("off", [-600, 0, 600])
+def test_an_order_that_waited_moves_nothing_without_a_tick(off) -> None:
+    order = OrderTime(sent=ago(0), waited=True)
+    assert "without the device's tick" in told(order, now=NOW + timedelta(seconds=off))
+    assert told(order, moves=False) is None
+    assert told(OrderTime(sent=ago(0), tick=HERE, valid_ms=1, waited=True)) is None
+
+
 def test_what_is_written_is_read() -> None:
     order = OrderTime(sent=NOW, not_after=NOW, tick=HERE, valid_ms=5)
     assert OrderTime.of("2026-05-01T12:00:00.000Z", order.headers()) == order
@@ -102,30 +110,49 @@ def stopped(rabbitmq, tmp_path, name):
 @pytest.mark.parametrize("off", [-600.0, 0.0, 600.0])
 async def test_an_old_order_never_begins_whatever_the_devices_clock_says(rabbitmq, stopped, name, off) -> None:
     harness = await trio.to_thread.run_sync(stopped.harness, f"call-{name}")
-    old = harness.submission("marks", stopped.inputs("old"))
-    old["timestamp"] = (datetime.now(UTC) - timedelta(seconds=90)).isoformat(timespec="milliseconds")[:-6] + "Z"
-    harness.command(stopped.id, old)
-    fresh = harness.submission("marks", stopped.inputs("fresh"))
-    harness.command(stopped.id, fresh)
-    looks = harness.submission("looks", {})
-    harness.command(stopped.id, looks)
+    asked = {}
+
+    def order(what, capability="marks", *, age_s=0):
+        """Publish an order that was made so long ago."""
+        inputs = stopped.inputs(what) if capability == "marks" else {}
+        document = harness.submission(capability, inputs)
+        sent = datetime.now(UTC) - timedelta(seconds=age_s)
+        document["timestamp"] = sent.isoformat(timespec="milliseconds")[:-6] + "Z"
+        asked[document["message_id"]] = what
+        harness.command(stopped.id, document)
+
+    async def answers():
+        """What was said to each order that has had no answer."""
+        said = {}
+        with trio.fail_after(30):
+            while asked:
+                payload = (await trio.to_thread.run_sync(harness.receive))["payload"]
+                if "in_reply_to" in payload:
+                    what = asked.pop(payload["in_reply_to"])
+                    said[what] = f"{payload.get('reason_code', 'accepted')}: {payload.get('reason_message', '')}"
+        return said
+
+    order("old", age_s=90)
+    order("as old as the clock is behind", age_s=620)
+    order("young")
+    order("looks", "looks")
     async with serving(stopped.config, clock=lambda: time.time() + off) as uplink:
         await connected(uplink)
-        answers = {}
-        with trio.fail_after(30):
-            while len(answers) < 3:
-                message = await trio.to_thread.run_sync(harness.receive)
-                if "in_reply_to" in message["payload"]:
-                    answers[message["payload"]["in_reply_to"]] = message
-        assert answers[old["message_id"]]["payload"]["reason_code"] == "expired"
+        said = await answers()
+        # What was not there when it came cannot say how old it is.
+        assert said.pop("looks") == "accepted: "
+        assert all(one.startswith("expired: the order waited for the device") for one in said.values()), said
+        order("old", age_s=90)
+        order("fresh")
+        said = await answers()
+        assert said["old"].startswith("expired: ")
         # With a clock that is off, even a fresh order that moves something is refused, and the reason says why.
-        expected = "task_accepted" if off == 0 else "task_rejected"
-        answer = answers[fresh["message_id"]]
-        assert answer["type"] == expected
-        if off:
-            why = answer["payload"]["reason_message"]
-            assert "600 s ahead" in why or "s after its not_after, by the device's clock" in why, why
-        assert answers[looks["message_id"]]["type"] == "task_accepted"
+        expected = {
+            -600: "expired: /timestamp: 600 s ahead of the device's clock",
+            0: "accepted: ",
+            600: "expired: the order came 540 s after its not_after, by the device's clock",
+        }
+        assert said["fresh"].startswith(expected[off]), said
         await trio.to_thread.run_sync(harness.have_closed, 2 if off == 0 else 1)
     assert stopped.made() == (["fresh"] if off == 0 else [])
     harness.close()

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from docs.player import ROOT, acts, blocks, matches, play
+from fleet.bench import documented
 from support.rabbitmq import MISSING, RabbitMq, installed
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,7 @@ def played(tmp_path_factory, unmeasured):
     if not installed():
         pytest.skip(MISSING)
     home = tmp_path_factory.mktemp("fleet")
-    broker = RabbitMq(tmp_path_factory.mktemp("broker"))
+    broker = RabbitMq(tmp_path_factory.mktemp("broker"), **documented())
     page = PAGE.replace("broker.example", f"localhost:{broker.tls_port}")
     for place in ("/etc/hearth/fleet", "/run/hearth", "/var/lib/hearth"):
         page = page.replace(place, f"{home}/fleet" if place.endswith("fleet") else str(home))
@@ -44,6 +45,8 @@ def played(tmp_path_factory, unmeasured):
         assert line in text
     conf.write_text(text)
     broker.start()
+    assert broker.evaluate("application:get_env(rabbit, background_gc_enabled)") == "{ok,true}"
+    assert broker.evaluate("element(2, erlang:system_info(fullsweep_after))") == "0"
     environment = " ".join(f"{key}='{value}'" for key, value in broker.environment.items())
     (home / "rabbitmqctl").write_text(f'#!/bin/sh\nexec env {environment} /usr/lib/rabbitmq/bin/rabbitmqctl "$@"\n')
     (home / "rabbitmqctl").chmod(0o755)

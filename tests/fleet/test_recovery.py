@@ -11,7 +11,7 @@ import trio
 from fleet.bench import Device
 from fleet.swarm import QUICK, connected, serving
 from fleet.test_client import calling, ended, job
-from support.tcp_proxy import TcpProxy
+from support.tcp_proxy import proxied
 
 from hearth.actors.bridges.amqp.connection import BrokerSettings
 from hearth.errors import Halted
@@ -184,13 +184,11 @@ async def test_an_order_whose_caller_was_told_no_never_runs_although_its_reason_
     harness.close()
 
 
-@pytest.mark.parametrize("fault", ["cut", "frozen"])
+@pytest.mark.parametrize("fault", ["cut", "frozen", "a byte a second"])
 async def test_a_link_that_breaks_or_falls_silent_loses_nothing(rabbitmq, tmp_path, name, fault) -> None:
     caller = f"call-{name}"
     settings = BrokerSettings(heartbeat=1, backoff_first=0.05, backoff_most=0.2)
-    async with trio.open_nursery() as nursery:
-        proxy = TcpProxy(rabbitmq.port)
-        await nursery.start(proxy.serve)
+    async with proxied(rabbitmq.port) as proxy:
         device = Device(rabbitmq, tmp_path, f"dev-{name}", callers=[caller], port=proxy.port)
         async with (
             serving(device.config, settings=settings) as uplink,
@@ -203,15 +201,38 @@ async def test_a_link_that_breaks_or_falls_silent_loses_nothing(rabbitmq, tmp_pa
             began = trio.current_time()
             if fault == "cut":
                 proxy.cut()
-            else:
+            elif fault == "frozen":
                 proxy.freeze()
+            else:
+                proxy.byte_every = 1.0
             while uplink.status()["connected"]:
                 await trio.sleep(0.01)
-            # A silent peer is lost after two heartbeats.
+            # A peer without a whole frame is lost after two heartbeats.
             assert trio.current_time() - began < 3.5
+            proxy.byte_every = 0.0
             proxy.thaw()
             (order,) = await ended(client)
             assert order.state == "COMPLETED"
             whole(client, order)
             assert uplink.status()["reconnects"] >= 1
-        nursery.cancel_scope.cancel()
+
+
+async def test_a_link_with_a_delay_of_300_ms_is_slow_and_is_not_lost(rabbitmq, tmp_path, name) -> None:
+    caller, settings = f"call-{name}", BrokerSettings(heartbeat=2)
+    async with proxied(rabbitmq.port) as proxy:
+        proxy.delay = 0.3
+        device = Device(rabbitmq, tmp_path, f"dev-{name}", callers=[caller], port=proxy.port)
+        async with (
+            serving(device.config, settings=settings) as uplink,
+            calling(rabbitmq, caller, bound=60, settings=QUICK) as client,
+        ):
+            await connected(uplink)
+            await client.submit([device.id], job(caller, "looks", {"times": 200, "interval_s": 0.02}), within_s=30)
+            await client.submit([device.id], job(caller, "marks", device.inputs("a", "b")), within_s=30)
+            orders = await ended(client)
+            assert [one.state for one in orders] == ["COMPLETED"] * 2
+            for order in orders:
+                whole(client, order)
+            assert uplink.status()["reconnects"] == 0
+            assert proxy.connections == 1
+    assert device.made() == ["a", "b"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
 
 import pytest
+import trio
 from attrs import evolve
+from fleet.bench import Device, restart
+from support.chromium import chromium, driving, needs_chromium
+from support.ports import free_port
 
 from hearth.actors.bridges.http.metrics import _uplink
 from hearth.actors.daemon import dials_broker
@@ -107,3 +112,33 @@ def test_health_shows_a_device_without_its_broker(device) -> None:
     assert device.peer().health()["ok"], "a device works without its broker"
     device.until(lambda: len(device.records(event="amqp.connect")) > 1)
     assert json.dumps(health["amqp"])
+
+
+@pytest.mark.proof
+@needs_chromium
+@pytest.mark.usefixtures("unmeasured")
+async def test_the_dashboard_shows_the_broker_that_is_lost_and_found_again(killable, tmp_path) -> None:
+    port, token = free_port(), "hearth_watcher-of-the-uplink"
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    more = (
+        f'[http]\nlisten = "127.0.0.1:{port}"\nmcp = false\n'
+        f'[[policy]]\nname = "watcher"\nmatch = {{ token_sha256 = "{digest}" }}\nrights = ["observe"]'
+    )
+    device = Device(killable, tmp_path, "dev", callers=[], more=more)
+    await trio.to_thread.run_sync(device.connect)
+    row = "[...document.querySelectorAll('#system dl.facts > div')].find((one) => one.innerText.startsWith('Broker'))"
+    shown = f"{row}?.lastElementChild.innerText ?? ''"
+    with chromium(tmp_path) as address:
+        async with driving(address) as browser:
+            tab = await browser.open()
+            await tab.navigate(f"http://127.0.0.1:{port}/ui/#token={token}")
+            await tab.until("document.querySelector('#link').dataset.state === 'open'")
+            await tab.evaluate("location.hash = 'system'; 1")
+            place = f"connected; dev at amqp://127.0.0.1:{killable.port}; 0 messages wait"
+            await tab.until(f"({shown}) === {json.dumps(place)}")
+            await trio.to_thread.run_sync(killable.kill)
+            await tab.until(f"({shown}).startsWith('not connected: ')")
+            assert await tab.evaluate(f"{row}.lastElementChild.dataset.state") == "bad"
+            await trio.to_thread.run_sync(restart, killable)
+            await tab.until(f"({shown}) === {json.dumps(place)}", bound=60)
+    await trio.to_thread.run_sync(device.end)

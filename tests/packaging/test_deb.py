@@ -206,7 +206,7 @@ def test_it_installs_serves_upgrades_over_itself_and_goes_without_a_trace(root: 
 def test_what_it_starts_itself_finds_the_packages_python(root: FreshRoot) -> None:
     root.run("dpkg -i /tmp/hearth.deb")
     assert "Traceback" not in root.demo()
-    root.run("hearth mcp --help >/dev/null && /usr/lib/hearth/bin/python3 -I -c 'import mcp, starlette'")
+    root.run("hearth mcp --help >/dev/null && /usr/lib/hearth/bin/python3 -I -c 'import mcp, pamqp, starlette'")
     root.run("dpkg --purge hearth")
 
 

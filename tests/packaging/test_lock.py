@@ -55,7 +55,11 @@ def test_what_is_installed_here_is_what_the_lock_has(lock) -> None:
     assert ours.items() <= names(LOCK).items()
 
 
-SETS = [("run",), ("run", "hcp", "mcp"), ("run", "ask", "can", "hcp", "mcp", "plot", "tui", "test", "fuzz", "dev")]
+SETS = [
+    ("run",),
+    ("run", "amqp", "hcp", "mcp"),
+    ("run", "ask", "can", "hcp", "mcp", "plot", "tui", "test", "fuzz", "dev"),
+]
 
 
 @pytest.mark.parametrize("sets", SETS, ids=" ".join)

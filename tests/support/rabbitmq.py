@@ -39,11 +39,13 @@ STARTS_WITHIN = 120
 class RabbitMq:
     """A broker in a folder. `start` it; `port` speaks AMQP, `tls_port` AMQP over TLS for clients of `pki`.
 
-    The user "hearth" may do everything in the virtual host "/". All methods block.
+    The user "hearth" may do everything in the virtual host "/". All methods block. `conf` are further lines of
+    rabbitmq.conf, `erl_args` further arguments of Erlang.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, conf: str = "", erl_args: str = "") -> None:
         self.folder = folder
+        self._erl_args = erl_args
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "pki").mkdir(exist_ok=True)
         self.pki = Bench(folder / "pki")
@@ -54,9 +56,9 @@ class RabbitMq:
         self._epmd: subprocess.Popen[bytes] | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.output: list[str] = []
-        self._write_files()
+        self._write_files(conf)
 
-    def _write_files(self) -> None:
+    def _write_files(self, conf: str) -> None:
         cookie = self.folder / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
         cookie.chmod(0o400)
@@ -80,7 +82,7 @@ default_pass = {PASSWORD}
 loopback_users = none
 disk_free_limit.absolute = 1MB
 raft.wal_max_size_bytes = 16777216
-"""
+{conf}"""
         )
 
     @property
@@ -106,7 +108,8 @@ raft.wal_max_size_bytes = 16777216
             "RABBITMQ_ALLOW_INPUT": "1",
             # Without busy waiting, or two cores have nothing left for the tests.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
-                "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +sbwtdcpu none +sbwtdio none +S 2:2"
+                "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +sbwtdcpu none +sbwtdio none +S 2:2 "
+                + self._erl_args
             ),
         }
 

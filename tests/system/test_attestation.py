@@ -125,6 +125,7 @@ def test_a_policy_that_is_reloaded_is_in_the_next_statement(attested: Callable[.
     assert caller.refusal(known) == "changed-policy"
 
 
+@pytest.mark.proof
 def test_other_settings_and_limits_are_refused_by_name(attested: Callable[..., Hearthd], tmp_path: Path) -> None:
     daemon = attested().start()
     known = Caller(daemon).enrol()
@@ -146,7 +147,7 @@ def test_other_settings_and_limits_are_refused_by_name(attested: Callable[..., H
     daemon.config.write_text(config)
 
 
-@pytest.mark.parametrize("more", [0, 400])
+@pytest.mark.parametrize("more", [0, pytest.param(400, marks=pytest.mark.proof)])
 def test_a_log_that_was_put_back_is_refused(attested: Callable[..., Hearthd], tmp_path: Path, more: int) -> None:
     daemon = attested().start()
     known = Caller(daemon).enrol()
@@ -210,6 +211,7 @@ def test_a_quote_of_a_tpm_is_accepted_and_forgeries_are_refused(
 
 
 @needs_tpm
+@pytest.mark.proof
 def test_the_attestation_key_outlives_the_daemon_and_the_machine_and_not_the_owner(
     attested: Callable[..., Hearthd], tpm: SoftwareTpm
 ) -> None:
@@ -232,6 +234,7 @@ def test_the_attestation_key_outlives_the_daemon_and_the_machine_and_not_the_own
 
 
 @needs_tpm
+@pytest.mark.proof
 def test_each_change_extends_the_register_once(attested: Callable[..., Hearthd], tpm: SoftwareTpm) -> None:
     daemon = attested(POLICY.format(2) + 'rights = ["admin"]\n' + config_for(tpm)).start()
     caller = Caller(daemon)
@@ -245,6 +248,7 @@ def test_each_change_extends_the_register_once(attested: Callable[..., Hearthd],
 
 
 @needs_tpm
+@pytest.mark.proof
 @pytest.mark.parametrize("when", ["before", "while", "reset"])
 def test_a_register_that_other_software_has_changed_is_refused(
     attested: Callable[..., Hearthd], tpm: SoftwareTpm, when: str
@@ -266,6 +270,7 @@ def test_a_register_that_other_software_has_changed_is_refused(
 
 
 @needs_tpm
+@pytest.mark.proof
 def test_without_the_list_of_extensions_the_register_is_refused(
     attested: Callable[..., Hearthd], tpm: SoftwareTpm
 ) -> None:

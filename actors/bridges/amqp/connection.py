@@ -373,21 +373,25 @@ class BrokerConnection:
 
     # --- what programs call ---
 
-    async def declare(self, topology: Topology) -> None:
-        """Declare exchanges, queues and bindings. Raises BrokerRefusal (403, 404, 406); the connection goes on."""
+    async def declare(self, topology: Topology) -> dict[str, QueueState]:
+        """Declare exchanges, queues and bindings; return the state of each queue by its name.
+
+        Raises BrokerRefusal (403, 404, 406); the connection goes on.
+        """
+        states = {}
         async with self._channel(_OpenChannel) as each:
             for exchange in topology.exchanges:
                 await each.call(partial(each.channel.declare_exchange, exchange))
             for queue in topology.queues:
-                await each.call(partial(each.channel.declare_queue, queue))
+                answer: Any = await each.call(partial(each.channel.declare_queue, queue))
+                states[queue.name] = QueueState(answer.queue, answer.message_count, answer.consumer_count)
             for binding in topology.bindings:
                 await each.call(partial(each.channel.bind_queue, binding))
+        return states
 
     async def inspect(self, queue: str) -> QueueState:
         """Return the state of a queue. Raises EntityNotFound."""
-        async with self._channel(_OpenChannel) as each:
-            answer: Any = await each.call(partial(each.channel.declare_queue, Queue(queue, passive=True)))
-        return QueueState(answer.queue, answer.message_count, answer.consumer_count)
+        return (await self.declare(Topology((), (Queue(queue, passive=True),))))[queue]
 
     @asynccontextmanager
     async def publisher(self, window: int = 64) -> AsyncIterator[Publisher]:

@@ -76,8 +76,6 @@ ANNOUNCE_S: Final = 600.0
 """Seconds between two announcements of an unchanged device."""
 AGAIN_S: Final = 30.0
 """Seconds from a crash of the uplink to the next attempt."""
-LOOK_S: Final = 1.0
-"""Seconds between two looks at the halt, which the announcement tells."""
 RETRY_S: Final = 1.0
 """Seconds until a message that the broker would not take is published again."""
 
@@ -257,8 +255,10 @@ class Uplink:
         self._link, self._since = link, self.clock()
 
     async def _serve(self, connection: BrokerConnection) -> None:
-        await declare_as_allowed(connection, l1.callee_topology(self.device))
-        await declare_as_allowed(connection, l1.halt_topology(self.device))
+        queues = l1.callee_topology(self.device) + l1.halt_topology(self.device)
+        # One that expires before its turn is counted too: then a later order is refused without need, and its caller
+        # is told.
+        waiting = (await declare_as_allowed(connection, queues))[l1.command_queue(self.device)].messages
         with suppress(BrokerRefusal):
             await connection.declare(l1.cards_topology())
         async with connection.publisher(WINDOW) as publisher, trio.open_nursery() as nursery:
@@ -267,7 +267,7 @@ class Uplink:
                 nursery.start_soon(self._publish_outbox, publisher)
                 nursery.start_soon(self._announce, publisher)
                 nursery.start_soon(self._hear_halts, connection)
-                await self._take_orders(connection)
+                await self._take_orders(connection, waiting)
                 await trio.sleep_forever()
             finally:
                 self._publisher = self._nursery = None
@@ -275,7 +275,8 @@ class Uplink:
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
-    async def _take_orders(self, connection: BrokerConnection) -> None:
+    async def _take_orders(self, connection: BrokerConnection, waiting: int) -> None:
+        """Take the orders of the device's queue; the first `waiting` of them were there before the device."""
         queue = l1.command_queue(self.device)
         self._orders = trio.CancelScope()
         if self._stopped:
@@ -285,9 +286,10 @@ class Uplink:
                 self._taking = True
                 async for delivery in consumer:
                     self.taken += 1
-                    self._take(delivery)
+                    self._take(delivery, waited=waiting > 0 or delivery.redelivered)
+                    waiting -= 1
 
-    def _take(self, delivery: Delivery) -> None:
+    def _take(self, delivery: Delivery, *, waited: bool) -> None:
         """Pass a message on to the job server, or do what it asks for if it is one of hearth's own."""
         try:
             document = _read(delivery.message.body)
@@ -300,7 +302,7 @@ class Uplink:
             return
         request = AmqpHcpRequest(self, delivery, document)
         try:
-            request.time = l1.OrderTime.of(document.get("timestamp"), delivery.message.headers)
+            request.time = l1.OrderTime.of(document.get("timestamp"), delivery.message.headers, waited=waited)
         except ValueError as error:
             request.reject(Rejection("invalid_message", str(error), suggestion="see `not_after` in the documentation"))
             return
@@ -412,15 +414,16 @@ class Uplink:
             card = self._runtime.agent_card() or {}
             metadata = card.get("metadata", {})
             labels = {name: value for name, value in metadata.items() if isinstance(value, str) and ":" not in name}
-            halted = self._runtime.halt.flag.halted
+            # Taken before the state is read: what changes while this announces is announced next.
+            changed = self._runtime.halt.changed
             labels = {"board": parts.board.name, **labels}
+            halted = self._runtime.halt.flag.halted
             told = {"id": self.device, "labels": labels, "halted": halted, "agent_card": card}
             document = l1.envelope(l1.CARD, told, new_id(), self.clock())
             with suppress(AmqpError):
                 await publisher.publish(l1.fleet_message(document, f"card.{self.device}", self.user))
             with trio.move_on_after(ANNOUNCE_S):
-                while self._runtime.halt.flag.halted == halted:  # noqa: ASYNC110  a flag, set in any task
-                    await trio.sleep(LOOK_S)
+                await changed.wait()
 
     async def _hear_halts(self, connection: BrokerConnection) -> None:
         """Halt, or reset, as the newest message for the fleet says."""
