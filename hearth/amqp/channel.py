@@ -253,21 +253,13 @@ class AmqpChannel:
         self.call(commands.Basic.Qos(prefetch_count=prefetch))
         self._prefetch = prefetch + more
 
-    def consume(self, queue: str, *, exclusive: bool = False, arguments: Mapping[str, Any] | None = None) -> None:
+    def consume(self, queue: str, *, arguments: Mapping[str, Any] | None = None) -> None:
         """Start the channel's one consumer, with acknowledgements."""
         if not self._prefetch or self._consumer is not None:
             raise AmqpMisuse("a channel has one consumer, after limit_deliveries")
         tag = f"hearth-{self.number}"
-        self.call(
-            commands.Basic.Consume(queue=queue, consumer_tag=tag, exclusive=exclusive, arguments=dict(arguments or {}))
-        )
+        self.call(commands.Basic.Consume(queue=queue, consumer_tag=tag, arguments=dict(arguments or {})))
         self._consumer = tag
-
-    def cancel(self) -> None:
-        """Stop the consumer; deliveries may still come before the answer, and those that came can be settled."""
-        if self._consumer is None:
-            raise AmqpMisuse("this channel has no consumer to cancel")
-        self.call(commands.Basic.Cancel(consumer_tag=self._consumer))
 
     def publish(self, message: AmqpMessage, *, mandatory: bool = False) -> int:
         """Publish a message and return its number for Confirmed, or 0 without `select_confirms`."""
@@ -367,8 +359,6 @@ class AmqpChannel:
         self._answers = ()
         if isinstance(method, commands.Channel.OpenOk):
             self.state = ChannelState.OPEN
-        elif isinstance(method, commands.Basic.CancelOk):
-            self._consumer = None
         return [Replied(self, method)]
 
     def _confirmed(self, method: commands.Basic.Ack | commands.Basic.Nack) -> list[ChannelEvent]:

@@ -302,14 +302,6 @@ async def test_a_queue_of_another_connection_is_locked_and_a_deleted_queue_ends_
                 await consumer.receive()
 
 
-async def test_a_consumer_that_wants_the_queue_alone_is_refused_while_another_has_it(rabbitmq) -> None:
-    queue = named()
-    async with connected(rabbitmq, queue, arguments={}) as connection, connection.consume(queue):
-        with pytest.raises(AccessRefused, match="403"):
-            async with connection.consume(queue, exclusive=True):
-                pass
-
-
 # --- log-in and TLS -------------------------------------------------------------------------------------------------
 
 

@@ -275,8 +275,6 @@ def test_a_second_command_before_the_answer_and_one_that_cannot_be_encoded_are_m
         channel.limit_deliveries(0)
     with pytest.raises(errors.AmqpMisuse, match="after limit_deliveries"):
         channel.consume("q")
-    with pytest.raises(errors.AmqpMisuse, match="no consumer to cancel"):
-        channel.cancel()
     assert machine.pending == 0
     channel.declare_queue(QUEUE)
     with pytest.raises(errors.AmqpMisuse, match=r"before Queue.DeclareOk has come"):
@@ -535,18 +533,6 @@ def test_a_cancelled_consumer_is_an_event_and_what_it_had_can_still_be_settled()
     assert cancelled == ConsumerCancelled(channel)
     delivered.delivery.ack()
     assert isinstance(ended(machine.receive(deliver(2))), errors.AmqpProtocolError)
-
-
-def test_a_consumer_that_this_side_cancels_gets_what_is_under_way_until_the_answer() -> None:
-    machine = opened()
-    channel = consumer(machine)
-    channel.cancel()
-    assert names(machine) == ["Basic.Cancel"]
-    delivered, replied = machine.receive(deliver(1) + method(Basic.CancelOk("hearth-1"), 1))
-    assert isinstance(delivered, Delivered)
-    assert isinstance(replied, Replied)
-    with pytest.raises(errors.AmqpMisuse, match="no consumer"):
-        channel.cancel()
 
 
 def test_blocked_and_unblocked_are_events() -> None:

@@ -408,7 +408,6 @@ class BrokerConnection:
         queue: str,
         *,
         prefetch: int = 10,
-        exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Consumer]:
         """Consume a queue on a channel of its own; at its end, what is not settled goes back to the queue.
@@ -420,7 +419,7 @@ class BrokerConnection:
         async with self._channel(partial(Consumer, queue=queue, prefetch=prefetch + more)) as consumer:
             channel = consumer.channel
             await consumer.call(partial(channel.limit_deliveries, prefetch, more))
-            await consumer.call(partial(channel.consume, queue, exclusive=exclusive, arguments=arguments))
+            await consumer.call(partial(channel.consume, queue, arguments=arguments))
             yield consumer
 
     @asynccontextmanager

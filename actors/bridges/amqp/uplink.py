@@ -255,6 +255,7 @@ class Uplink:
         self._link, self._since = link, self.clock()
 
     async def _serve(self, connection: BrokerConnection) -> None:
+        connection.on_rejected = lambda _queue, reason: self._refused("-", reason)
         queues = l1.callee_topology(self.device) + l1.halt_topology(self.device)
         # One that expires before its turn is counted too: then a later order is refused without need, and its caller
         # is told.
@@ -295,9 +296,7 @@ class Uplink:
             document = _read(delivery.message.body)
         except ValueError as error:
             # Its sender cannot be answered. Not given back: the broker would deliver it again at once.
-            user = f"amqp:{delivery.message.user_id or '-'}"
-            if self._runtime.refusals.admit("hcp.reject", user, "invalid_message"):
-                self._runtime.audit("hcp.reject", principal=user, reason_code="invalid_message", reason=str(error))
+            self._refused(delivery.message.user_id or "-", str(error))
             delivery.nack(requeue=False)
             return
         request = AmqpHcpRequest(self, delivery, document)
@@ -316,6 +315,12 @@ class Uplink:
                 self._read_replay(request)
         else:
             self._jobs.receive(request.principal, request)
+
+    def _refused(self, user: str, reason: str) -> None:
+        """Record what is no message, within the bound for refusals."""
+        principal = f"amqp:{user}"
+        if self._runtime.refusals.admit("hcp.reject", principal, "invalid_message"):
+            self._runtime.audit("hcp.reject", principal=principal, reason_code="invalid_message", reason=reason)
 
     def check_room(self) -> None:
         """Raise Rejection while more waits for the broker than `outbox_bytes`."""
