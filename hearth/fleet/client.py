@@ -15,6 +15,7 @@ a connection, and what it heard since it has one. Three tasks run on each connec
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -27,7 +28,7 @@ from attrs import define, field
 
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
-from hearth.amqp.errors import BrokerRefusal, NoRoute, PublishNacked
+from hearth.amqp.errors import BrokerBlocked, BrokerConnectionLost, BrokerRefusal, NoRoute, PublishNacked
 from hearth.fleet.order_store import FleetOrder, OrderStore, Taken
 from hearth.fleet.selectors import FleetDevice
 from hearth.hcp import l1
@@ -43,8 +44,12 @@ if TYPE_CHECKING:
     from hearth.amqp.messages import AmqpMessage
     from hearth.hcp.messages import TaskSubmit
 
+log = logging.getLogger("hearth.fleet")
+
 RETRY_S: Final = 5.0
 """Seconds without an answer after which a message is sent again."""
+HALT_RETRY_S: Final = 1.0
+"""Seconds until a halt, or a reset, that was not confirmed is published again."""
 TICK_S: Final = 10.0
 """Seconds for which a device's tick is used for further orders."""
 QUIET_S: Final = 15.0
@@ -72,7 +77,6 @@ class FleetClient:
     """Messages that were dropped because the order store had them."""
     foreign: int = field(default=0, init=False)
     """Messages that belong to no order, or do not come from its device."""
-    _publisher: Publisher | None = field(default=None, init=False)
     _connection: BrokerConnection | None = field(default=None, init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)
     _due: trio.Event = field(factory=trio.Event, init=False)
@@ -140,26 +144,43 @@ class FleetClient:
         await self._tell(order.device, "abort", {"reason": reason}, session_id=order.session_id)
 
     async def halt(self, reason: str) -> None:
-        """Halt every device: those that are connected now, the others when they connect. Raises AmqpError."""
+        """Halt every device: those that are connected now, the others when they connect.
+
+        Returns once the broker has it for each; until then it is published again. Raises BrokerRefusal.
+        """
         await self._tell_fleet({"reason": reason})
 
     async def reset(self) -> None:
-        """End the fleet's halt, on every device that it halted. Raises AmqpError."""
+        """End the fleet's halt, on every device that it halted. Returns, and raises, as `halt` does."""
         await self._tell_fleet({"reset": True})
 
     async def _tell_fleet(self, payload: dict[str, Any]) -> None:
-        await self.connected()
-        assert self._publisher is not None
         document = l1.envelope(l1.HALT, payload, new_id(), self.clock())
-        await self._publisher.publish(l1.fleet_message(document, "halt", self.user), mandatory=True)
+        while True:
+            try:
+                return await self._publish(l1.fleet_message(document, "halt", self.user), mandatory=True)
+            except (BrokerBlocked, BrokerConnectionLost, PublishNacked) as error:
+                # Where it has arrived, another one changes nothing.
+                log.warning("not every device has the message yet, it is published again: %s", error)
+                await trio.sleep(HALT_RETRY_S)
+
+    async def _publish(self, message: AmqpMessage, *, mandatory: bool = False) -> None:
+        """Publish what is rare, each on a channel of its own.
+
+        If a channel's first message finds a queue without its leader, RabbitMQ 3.10 refuses all that follow for it.
+        """
+        connection = await self.connected()
+        async with connection.publisher(1) as publisher:
+            await publisher.publish(message, mandatory=mandatory)
 
     async def devices(self) -> list[FleetDevice]:
         """Return the devices, as each announced itself last. Raises AmqpError."""
         connection = await self.connected()
-        assert self._publisher is not None
+        with suppress(BrokerRefusal):
+            await connection.declare(l1.cards_topology())
         # The stream has no end: it is read up to a message of our own.
         mark = l1.envelope("hearth.mark", {}, new_id(), self.clock())
-        await self._publisher.publish(l1.fleet_message(mark, f"card._.{self.caller}", self.user))
+        await self._publish(l1.fleet_message(mark, f"card._.{self.caller}", self.user))
         found: dict[str, FleetDevice] = {}
         async with connection.consume(l1.CARDS, prefetch=500, arguments={"x-stream-offset": "first"}) as consumer:
             async for delivery in consumer:
@@ -194,19 +215,17 @@ class FleetClient:
 
     async def _serve(self, connection: BrokerConnection) -> None:
         await declare_as_allowed(connection, l1.caller_topology(self.caller))
-        with suppress(BrokerRefusal):
-            await connection.declare(l1.cards_topology())
-        async with connection.publisher() as publisher, trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
             self._asked.clear()
             self._heard.clear()
-            self._publisher, self._connection = publisher, connection
+            self._connection = connection
             self._notify()
             try:
-                nursery.start_soon(self._send, publisher)
+                nursery.start_soon(self._send, connection)
                 nursery.start_soon(self._ask)
                 await self._listen(connection)
             finally:
-                self._publisher = self._connection = None
+                self._connection = None
                 self._notify()
 
     # --- listening ----------------------------------------------------------------------------------------------------
@@ -262,15 +281,18 @@ class FleetClient:
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    async def _send(self, publisher: Publisher) -> None:
+    async def _send(self, connection: BrokerConnection) -> None:
+        """Publish what is due, for ever; on a new channel after a refusal, for the reason that `_publish` gives."""
         while True:
-            self._due = trio.Event()
-            orders = await self._order_store(self.order_store.orders, open_only=True)
-            unanswered = [one for one in orders if one.session_id is None]
-            more = await self._send_due(publisher, unanswered)
-            if not more:
-                with trio.move_on_after(RETRY_S / 5 if unanswered else float("inf")):
-                    await self._due.wait()
+            async with connection.publisher() as publisher:
+                while not publisher.refused:
+                    self._due = trio.Event()
+                    orders = await self._order_store(self.order_store.orders, open_only=True)
+                    unanswered = [one for one in orders if one.session_id is None]
+                    more = await self._send_due(publisher, unanswered)
+                    if not more:
+                        with trio.move_on_after(RETRY_S / 5 if unanswered else float("inf")):
+                            await self._due.wait()
 
     async def _send_due(self, publisher: Publisher, orders: list[FleetOrder]) -> bool:
         """Publish the orders that are due, and ask for ticks; return True if there are more."""
@@ -306,9 +328,10 @@ class FleetClient:
             except NoRoute:
                 await self._refused(order, "no device of this id has ever been connected")
             except PublishNacked:
-                await self._refused(order, "the device's queue is full")
+                await self._refused(order, "the device's queue is full, or has no leader")
         for confirmation in sent:
-            await confirmation.wait()
+            with suppress(PublishNacked):
+                await confirmation.wait()
         return len(due) >= MOST_DUE
 
     async def _refused(self, order: FleetOrder, why: str) -> None:
@@ -353,10 +376,9 @@ class FleetClient:
             await self._tell(device, l1.REPLAY, {"from_sequence": sequence}, session_id=session_id)
 
     async def _tell(self, device: str, type_: str, payload: dict[str, Any], *, session_id: str | None = None) -> None:
-        if self._publisher is not None:
-            told = {**payload, "caller_id": self.caller} if type_ == l1.REPLAY else payload
-            document = l1.envelope(type_, told, new_id(), self.clock(), session_id)
-            await self._publisher.publish(l1.command_message(document, device, self.user))
+        told = {**payload, "caller_id": self.caller} if type_ == l1.REPLAY else payload
+        document = l1.envelope(type_, told, new_id(), self.clock(), session_id)
+        await self._publish(l1.command_message(document, device, self.user))
 
 
 def _read(delivery: Delivery) -> dict[str, Any] | None:

@@ -99,7 +99,7 @@ def caller_topology(caller: str, most_bytes: int = 256 << 20) -> Topology:
 
 def halt_topology(callee: str) -> Topology:
     """Return what a device declares to hear halts of the fleet."""
-    queue = Queue(halt_queue(callee), arguments={"x-max-length": 1})
+    queue = Queue(halt_queue(callee), arguments={**_QUORUM, "x-max-length": 1})
     return Topology((Exchange(FLEET, "topic"),), (queue,), (Binding(queue.name, FLEET, "halt"),))
 
 

@@ -40,10 +40,10 @@ class RabbitMq:
     """A broker in a folder. `start` it; `port` speaks AMQP, `tls_port` AMQP over TLS for clients of `pki`.
 
     The user "hearth" may do everything in the virtual host "/". All methods block. `conf` are further lines of
-    rabbitmq.conf, `erl_args` further arguments of Erlang.
+    rabbitmq.conf, `erl_args` further arguments of Erlang. It joins the cluster of `beside`, which runs when it starts.
     """
 
-    def __init__(self, folder: Path, *, conf: str = "", erl_args: str = "") -> None:
+    def __init__(self, folder: Path, *, conf: str = "", erl_args: str = "", beside: RabbitMq | None = None) -> None:
         self.folder = folder
         self._erl_args = erl_args
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,11 +56,19 @@ class RabbitMq:
         self._epmd: subprocess.Popen[bytes] | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.output: list[str] = []
+        self._beside = beside
+        if beside is not None:
+            self._epmd_port = beside._epmd_port
+            conf += (
+                "cluster_formation.peer_discovery_backend = classic_config\n"
+                f"cluster_formation.classic_config.nodes.1 = {beside.node}\n"
+            )
         self._write_files(conf)
 
     def _write_files(self, conf: str) -> None:
         cookie = self.folder / ".erlang.cookie"
-        cookie.write_text(secrets.token_hex(16))
+        other = self._beside
+        cookie.write_text(secrets.token_hex(16) if other is None else (other.folder / cookie.name).read_text())
         cookie.chmod(0o400)
         (self.folder / "enabled_plugins").write_text("[rabbitmq_auth_mechanism_ssl].\n")
         (self.folder / "password").write_text(PASSWORD)
@@ -117,7 +125,7 @@ raft.wal_max_size_bytes = 16777216
 
     def start(self) -> None:
         """Start the broker and wait until it serves; the data of an earlier start are still there."""
-        if self._epmd is None:
+        if self._epmd is None and self._beside is None:
             # It ends with its standard input, and so with the test process.
             script = 'epmd -port "$1" -address 127.0.0.1 & read -r _; kill $!'
             arguments = ["sh", "-c", script, "epmd", str(self._epmd_port)]

@@ -198,6 +198,8 @@ class Publisher(_OpenChannel):
 
     def __init__(self, connection: BrokerConnection, channel: AmqpChannel, window: int) -> None:
         super().__init__(connection, channel)
+        self.refused = False
+        """True once the broker has refused a message."""
         self._window = window
         self._turn = trio.StrictFIFOLock()
         self._confirmations: dict[int, Confirmation] = {}
@@ -246,6 +248,7 @@ class Publisher(_OpenChannel):
         if isinstance(event, Confirmed):
             self._progress = trio.current_time()
             words = f"{self.connection.place} refused the message: is a queue full, with overflow reject-publish?"
+            self.refused |= not event.accepted
             for number in event.numbers:
                 self._confirmations.pop(number).settle(None if event.accepted else PublishNacked(words))
         elif isinstance(event, MessageReturned):

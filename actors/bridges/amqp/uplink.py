@@ -28,6 +28,7 @@ The uplink dials out, and nothing here is needed to stop: deadman, limits and ha
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -74,6 +75,8 @@ COUNT_S: Final = 0.5
 """Seconds between two counts of the outbox while it is not empty."""
 ANNOUNCE_S: Final = 600.0
 """Seconds between two announcements of an unchanged device."""
+NO_STREAM: Final = 506
+"""How RabbitMQ ends a connection for a message to a stream that it cannot reach; orders must not wait for that."""
 AGAIN_S: Final = 30.0
 """Seconds from a crash of the uplink to the next attempt."""
 RETRY_S: Final = 1.0
@@ -175,6 +178,8 @@ class Uplink:
     _finishing: bool = field(default=False, init=False)
     _taking: bool = field(default=False, init=False)
     """True while there is a connection, with a consumer of the device's queue."""
+    _announce_from: float = field(default=-math.inf, init=False)
+    """Announce nothing earlier, in Trio's time."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _publisher: Publisher | None = field(default=None, init=False)
 
@@ -252,6 +257,8 @@ class Uplink:
                 self._runtime.audit("amqp.connect", broker=self.address.place)
             else:
                 self._runtime.audit("amqp.disconnect", broker=self.address.place)
+        if isinstance(link.error, BrokerRefusal) and link.error.code == NO_STREAM:
+            self._announce_from = trio.current_time() + ANNOUNCE_S
         self._link, self._since = link, self.clock()
 
     async def _serve(self, connection: BrokerConnection) -> None:
@@ -260,13 +267,11 @@ class Uplink:
         # One that expires before its turn is counted too: then a later order is refused without need, and its caller
         # is told.
         waiting = (await declare_as_allowed(connection, queues))[l1.command_queue(self.device)].messages
-        with suppress(BrokerRefusal):
-            await connection.declare(l1.cards_topology())
         async with connection.publisher(WINDOW) as publisher, trio.open_nursery() as nursery:
             self._publisher, self._nursery = publisher, nursery
             try:
                 nursery.start_soon(self._publish_outbox, publisher)
-                nursery.start_soon(self._announce, publisher)
+                nursery.start_soon(self._announce, connection, publisher)
                 nursery.start_soon(self._hear_halts, connection)
                 await self._take_orders(connection, waiting)
                 await trio.sleep_forever()
@@ -412,8 +417,11 @@ class Uplink:
 
     # --- the fleet ----------------------------------------------------------------------------------------------------
 
-    async def _announce(self, publisher: Publisher) -> None:
+    async def _announce(self, connection: BrokerConnection, publisher: Publisher) -> None:
         """Announce the device to the fleet, now and from time to time; without the permission, not."""
+        await trio.sleep_until(self._announce_from)
+        with suppress(BrokerRefusal):
+            await connection.declare(l1.cards_topology())
         while True:
             parts = self._runtime.parts
             card = self._runtime.agent_card() or {}
