@@ -49,7 +49,7 @@ def definitions(members: Mapping[str, Part], vhost: str, *, history: bool = Fals
             permissions.append(_device(name, vhost))
             topics += [
                 _topic(name, vhost, l1.EVENTS, ".*", _NONE),
-                _topic(name, vhost, l1.FLEET, f"^card\\.{name}$", _NONE),
+                _topic(name, vhost, l1.FLEET, f"^card\\.{name}$", "^halt$"),
             ]
         else:
             topologies.append(l1.caller_topology(name))
@@ -74,13 +74,14 @@ _HASHING: Final = "rabbit_password_hashing_sha256"
 
 
 def _device(name: str, vhost: str) -> dict[str, str]:
-    own = f"hcp\\.cmd\\.{name}|hearth\\.halt\\.{name}"
+    own = f"hcp\\.cmd\\.{name}|hearth\\.halt\\.{name}(\\.live)?"
     return {
         "user": name,
         "vhost": vhost,
         "configure": f"^({own})$",
-        "write": "^(hcp\\.events|hearth\\.fleet)$",
-        "read": f"^({own})$",
+        # To bind a queue is to write to it and to read the exchange: only halts, by the topic's permission.
+        "write": f"^(hcp\\.events|hearth\\.fleet|hearth\\.halt\\.{name}\\.live)$",
+        "read": f"^({own}|hearth\\.fleet)$",
     }
 
 

@@ -3,7 +3,8 @@
 Exchanges and queues of L1 are declared as L1 has them. hearth adds, and never requires: `hearth.fleet`, a topic
 exchange with the keys `card.ID` (announcements of devices, kept in the stream `hearth.cards`) and `halt` (to the queue
 `hearth.halt.ID` of each device, which keeps the newest one only). The operator may add the stream `hearth.history` with
-all events.
+all events. Queues for halts are classic ones: a quorum queue for each device takes 100 KiB more of the broker. While
+the node of such a queue is down, `hearth.halt.ID.live` stands in for it, which keeps nothing between connections.
 
 **Late orders.** An order that moves something must not begin after `not_after`, a time of the caller's clock. The
 device cannot compare it with its own clock, which may be wrong. So the caller first asks the device for a *tick*
@@ -99,8 +100,14 @@ def caller_topology(caller: str, most_bytes: int = 256 << 20) -> Topology:
 
 def halt_topology(callee: str) -> Topology:
     """Return what a device declares to hear halts of the fleet."""
-    queue = Queue(halt_queue(callee), arguments={**_QUORUM, "x-max-length": 1})
+    queue = Queue(halt_queue(callee), arguments={"x-max-length": 1})
     return Topology((Exchange(FLEET, "topic"),), (queue,), (Binding(queue.name, FLEET, "halt"),))
+
+
+def live_halt_topology(callee: str) -> Topology:
+    """Return what a device declares while the node of its halt queue is down: the same, for one connection."""
+    queue = Queue(f"{halt_queue(callee)}.live", durable=False, exclusive=True)
+    return Topology((), (queue,), (Binding(queue.name, FLEET, "halt"),))
 
 
 def cards_topology() -> Topology:

@@ -39,11 +39,12 @@ import orjson
 import trio
 from attrs import define, field
 
+from hearth._util.exceptions import unwrapped
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.supervisor import contain
-from hearth.amqp.errors import AmqpError, BrokerRefusal, DeliveryLost
+from hearth.amqp.errors import AmqpError, BrokerRefusal, DeliveryLost, EntityNotFound
 from hearth.errors import RpcError
 from hearth.hcp import l1
 from hearth.hcp.codec import dump, message as message_of, message_id_of
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from hearth.actors.runtime import Runtime
     from hearth.amqp.address import BrokerAddress
     from hearth.amqp.channel import Delivery
+    from hearth.amqp.topology import Topology
     from hearth.config.amqp import AmqpConfig
     from hearth.policy.principal import Principal
 
@@ -79,6 +81,8 @@ NO_STREAM: Final = 506
 """How RabbitMQ ends a connection for a message to a stream that it cannot reach; orders must not wait for that."""
 AGAIN_S: Final = 30.0
 """Seconds from a crash of the uplink to the next attempt."""
+HALTS_AGAIN_S: Final = 30.0
+"""Seconds until the queue for halts is tried again whose node was down."""
 RETRY_S: Final = 1.0
 """Seconds until a message that the broker would not take is published again."""
 
@@ -263,16 +267,19 @@ class Uplink:
 
     async def _serve(self, connection: BrokerConnection) -> None:
         connection.on_rejected = lambda _queue, reason: self._refused("-", reason)
-        queues = l1.callee_topology(self.device) + l1.halt_topology(self.device)
         # One that expires before its turn is counted too: then a later order is refused without need, and its caller
         # is told.
-        waiting = (await declare_as_allowed(connection, queues))[l1.command_queue(self.device)].messages
+        queues = await declare_as_allowed(connection, l1.callee_topology(self.device))
+        waiting = queues[l1.command_queue(self.device)].messages
         async with connection.publisher(WINDOW) as publisher, trio.open_nursery() as nursery:
             self._publisher, self._nursery = publisher, nursery
             try:
                 nursery.start_soon(self._publish_outbox, publisher)
                 nursery.start_soon(self._announce, connection, publisher)
-                nursery.start_soon(self._hear_halts, connection)
+                hears = trio.Event()
+                nursery.start_soon(self._hear_halts, connection, hears)
+                # No order is taken where a halt would not be heard.
+                await hears.wait()
                 await self._take_orders(connection, waiting)
                 await trio.sleep_forever()
             finally:
@@ -438,10 +445,28 @@ class Uplink:
             with trio.move_on_after(ANNOUNCE_S):
                 await changed.wait()
 
-    async def _hear_halts(self, connection: BrokerConnection) -> None:
-        """Halt, or reset, as the newest message for the fleet says."""
-        queue, attempt = l1.halt_queue(self.device), trio.CancelScope()
-        async with connection.consume(queue, prefetch=2) as consumer, trio.open_nursery() as nursery:
+    async def _hear_halts(self, connection: BrokerConnection, hears: trio.Event) -> None:
+        """Halt, or reset, as the newest message for the fleet says; `hears` is set once that is so."""
+        while True:
+            try:
+                await self._obey_all(connection, l1.halt_topology(self.device), hears)
+            except EntityNotFound as error:
+                log.warning("a halt that came while this device was away may not be heard before its return: %s", error)
+            with trio.move_on_after(HALTS_AGAIN_S):
+                await self._obey_all(connection, l1.live_halt_topology(self.device), hears)
+
+    async def _obey_all(self, connection: BrokerConnection, topology: Topology, hears: trio.Event) -> None:
+        """Obey what comes to the queue of this topology. Raises EntityNotFound while the queue's node is down."""
+        await declare_as_allowed(connection, topology)
+        (queue,) = topology.queues
+        attempt = trio.CancelScope()
+        async with (
+            unwrapped() as body,
+            connection.consume(queue.name, prefetch=2) as consumer,
+            trio.open_nursery() as nursery,
+            body.watched(),
+        ):
+            hears.set()
             async for delivery in consumer:
                 # A newer message replaces one that could not be done yet.
                 attempt.cancel()
