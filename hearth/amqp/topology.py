@@ -51,10 +51,6 @@ class Topology:
     queues: tuple[Queue, ...] = ()
     bindings: tuple[Binding, ...] = ()
 
-    def __add__(self, other: Topology) -> Topology:
-        """Return both: first what this one has of a kind."""
-        return Topology(self.exchanges + other.exchanges, self.queues + other.queues, self.bindings + other.bindings)
-
 
 @frozen
 class QueueState:

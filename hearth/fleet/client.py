@@ -28,7 +28,15 @@ from attrs import define, field
 
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
-from hearth.amqp.errors import BrokerBlocked, BrokerConnectionLost, BrokerRefusal, NoRoute, PublishNacked
+from hearth.amqp.errors import (
+    AccessRefused,
+    AmqpError,
+    BrokerRefusal,
+    EntityNotFound,
+    NoRoute,
+    PreconditionFailed,
+    PublishNacked,
+)
 from hearth.fleet.order_store import FleetOrder, OrderStore, Taken
 from hearth.fleet.selectors import FleetDevice
 from hearth.hcp import l1
@@ -146,7 +154,8 @@ class FleetClient:
     async def halt(self, reason: str) -> None:
         """Halt every device: those that are connected now, the others when they connect.
 
-        Returns once the broker has it for each; until then it is published again. Raises BrokerRefusal.
+        Returns once the broker has it for each; until then it is published again. Raises AccessRefused, NoRoute if
+        there is no device, and EntityNotFound or PreconditionFailed if the broker is not set up for it.
         """
         await self._tell_fleet({"reason": reason})
 
@@ -159,7 +168,9 @@ class FleetClient:
         while True:
             try:
                 return await self._publish(l1.fleet_message(document, "halt", self.user), mandatory=True)
-            except (BrokerBlocked, BrokerConnectionLost, PublishNacked) as error:
+            except (AccessRefused, EntityNotFound, NoRoute, PreconditionFailed):
+                raise
+            except AmqpError as error:
                 # Where it has arrived, another one changes nothing.
                 log.warning("not every device has the message yet, it is published again: %s", error)
                 await trio.sleep(HALT_RETRY_S)

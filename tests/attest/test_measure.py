@@ -38,7 +38,7 @@ def test_a_file_that_cannot_be_read_is_in_the_manifest_with_the_reason(tmp_path)
     assert manifest([("gone", tmp_path / "gone")]) == b"(No such file or directory)".ljust(64) + b"  gone\n"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_foreign_code_finds_every_measured_file_as_it_is(tmp_path):
     files = [*own_files(), *measure.dependencies()]
     assert len({name for name, _ in files if name.startswith("hearth/")}) > 250

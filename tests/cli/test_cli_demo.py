@@ -80,7 +80,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
 @pytest.mark.parametrize(
     ("place", "on_path", "shown"),
     [
-        (ROOT, False, ".venv/bin/hearthd"),
+        pytest.param(ROOT, False, ".venv/bin/hearthd", marks=pytest.mark.proof),
         pytest.param(BIN, False, "./hearthd", marks=pytest.mark.proof),
         pytest.param(ROOT / "docs", False, str(BIN / "hearthd"), marks=pytest.mark.proof),
         (ROOT, True, "hearthd"),

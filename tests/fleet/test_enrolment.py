@@ -106,6 +106,18 @@ def test_stolen_credentials_of_a_device_cannot_publish_as_another_nor_order_anyt
     assert members.publish(members.device, "hearth.fleet", "halt", members.device) == 403
 
 
+def test_a_device_hears_halts_by_a_queue_of_its_connection_and_nothing_else_of_the_fleet(members) -> None:
+    def steps(device, key):
+        live = f"hearth.halt.{device}.live"
+        declare = commands.Queue.Declare(queue=live, durable=False, exclusive=True)
+        bind = commands.Queue.Bind(queue=live, exchange="hearth.fleet", routing_key=key)
+        return (declare, commands.Queue.DeclareOk), (bind, commands.Queue.BindOk)
+
+    assert members.refused(members.device, *steps(members.device, "halt")) is None
+    assert members.refused(members.device, *steps(members.device, "card.#")) == 403
+    assert members.refused(members.device, *steps(members.other, "halt")) == 403
+
+
 def test_stolen_credentials_of_a_caller_cannot_read_the_events_of_another_nor_halt(members) -> None:
     own = f"hcp.evt.{members.caller}"
     bind = (commands.Queue.Bind(queue=own, exchange="hcp.events", routing_key=f"{members.operator}.#"),)

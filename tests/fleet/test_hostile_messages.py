@@ -168,3 +168,15 @@ async def test_a_job_store_that_fails_is_told_and_tried_again(rabbitmq, made, na
         told = await trio.to_thread.run_sync(harness.receive)
         assert told["payload"]["reason_code"] == "resource_unavailable"
     harness.close()
+
+
+async def test_a_device_that_may_not_announce_itself_does_its_orders(rabbitmq, made, name) -> None:
+    rabbitmq.add_user(made.id, write=f"^(hcp\\\\..*|hearth\\\\.halt\\\\.{made.id})$")
+    harness = await trio.to_thread.run_sync(made.harness, f"call-{name}")
+    async with serving(made.config) as uplink:
+        await connected(uplink)
+        for _ in range(2):
+            harness.command(made.id, harness.submission("looks", {}))
+            assert (await trio.to_thread.run_sync(harness.closed))["data"]["final_state"] == "COMPLETED"
+        assert uplink.status()["reconnects"] == 0
+    harness.close()

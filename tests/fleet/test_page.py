@@ -9,7 +9,7 @@ from docs.player import ROOT, acts, blocks, matches, play
 from fleet.bench import documented
 from support.rabbitmq import MISSING, RabbitMq, installed
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 PAGE = (ROOT / "docs/howto/run-a-fleet.md").read_text("utf-8")
 WAIT = """
 wait_for_list() {

@@ -26,6 +26,7 @@ def whole(client, order):
     assert client.order_store.events(order.session_id)[-1]["payload"]["event_type"] == "session_closed"
 
 
+@pytest.mark.proof
 async def test_a_wiped_broker_gets_its_topology_again_and_gaps_are_healed_by_the_devices(
     killable, tmp_path, monkeypatch
 ) -> None:
@@ -53,6 +54,7 @@ async def test_a_wiped_broker_gets_its_topology_again_and_gaps_are_healed_by_the
     assert device.made() == ["after"]
 
 
+@pytest.mark.proof
 async def test_what_was_lost_behind_the_last_event_is_asked_for(killable, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("hearth.fleet.client.QUIET_S", 0.5)
     device = Device(killable, tmp_path, "dev", callers=["caller"])
@@ -184,7 +186,7 @@ async def test_an_order_whose_caller_was_told_no_never_runs_although_its_reason_
     harness.close()
 
 
-@pytest.mark.parametrize("fault", ["cut", "frozen", "a byte a second"])
+@pytest.mark.parametrize("fault", ["cut", "frozen", pytest.param("a byte a second", marks=pytest.mark.proof)])
 async def test_a_link_that_breaks_or_falls_silent_loses_nothing(rabbitmq, tmp_path, name, fault) -> None:
     caller = f"call-{name}"
     settings = BrokerSettings(heartbeat=1, backoff_first=0.05, backoff_most=0.2)
@@ -217,6 +219,7 @@ async def test_a_link_that_breaks_or_falls_silent_loses_nothing(rabbitmq, tmp_pa
             assert uplink.status()["reconnects"] >= 1
 
 
+@pytest.mark.proof
 async def test_a_link_with_a_delay_of_300_ms_is_slow_and_is_not_lost(rabbitmq, tmp_path, name) -> None:
     caller, settings = f"call-{name}", BrokerSettings(heartbeat=2)
     async with proxied(rabbitmq.port) as proxy:

@@ -147,7 +147,8 @@ def test_other_settings_and_limits_are_refused_by_name(attested: Callable[..., H
     daemon.config.write_text(config)
 
 
-@pytest.mark.parametrize("more", [0, pytest.param(400, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("more", [0, 400])
 def test_a_log_that_was_put_back_is_refused(attested: Callable[..., Hearthd], tmp_path: Path, more: int) -> None:
     daemon = attested().start()
     known = Caller(daemon).enrol()
@@ -283,6 +284,7 @@ def test_without_the_list_of_extensions_the_register_is_refused(
 
 
 @needs_tpm
+@pytest.mark.proof
 def test_a_tpm_that_has_gone_is_an_error_of_the_device_and_nothing_else_stops(
     attested: Callable[..., Hearthd], tpm: SoftwareTpm
 ) -> None:

@@ -275,7 +275,7 @@ class Uplink:
             self._publisher, self._nursery = publisher, nursery
             try:
                 nursery.start_soon(self._publish_outbox, publisher)
-                nursery.start_soon(self._announce, connection, publisher)
+                nursery.start_soon(self._announce, connection)
                 hears = trio.Event()
                 nursery.start_soon(self._hear_halts, connection, hears)
                 # No order is taken where a halt would not be heard.
@@ -424,7 +424,7 @@ class Uplink:
 
     # --- the fleet ----------------------------------------------------------------------------------------------------
 
-    async def _announce(self, connection: BrokerConnection, publisher: Publisher) -> None:
+    async def _announce(self, connection: BrokerConnection) -> None:
         """Announce the device to the fleet, now and from time to time; without the permission, not."""
         await trio.sleep_until(self._announce_from)
         with suppress(BrokerRefusal):
@@ -441,7 +441,9 @@ class Uplink:
             told = {"id": self.device, "labels": labels, "halted": halted, "agent_card": card}
             document = l1.envelope(l1.CARD, told, new_id(), self.clock())
             with suppress(AmqpError):
-                await publisher.publish(l1.fleet_message(document, f"card.{self.device}", self.user))
+                # On a channel of its own, which a refusal closes.
+                async with connection.publisher(1) as publisher:
+                    await publisher.publish(l1.fleet_message(document, f"card.{self.device}", self.user))
             with trio.move_on_after(ANNOUNCE_S):
                 await changed.wait()
 
