@@ -156,10 +156,13 @@ async def test_an_observer_of_sysfs_sees_no_pump_behind_an_open_door_in_random_w
             await trio.sleep(dice.random())
             opens(outside)
             await trio.sleep(SETTLED_S)
+            looks = seen["open"]
             state.set()
             await trio.sleep(0.5)
+            await passes(lambda before=looks: seen["open"] > before + 100)
             state.clear()
             closes(outside)
+        await passes(lambda: min(seen["closed"], seen["writes"]) > 100)
         writing.cancel()
 
     async def write(session) -> None:
