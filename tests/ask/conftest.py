@@ -34,7 +34,7 @@ def model():
         yield server
 
 
-@pytest.fixture(params=["openai", "anthropic"])
+@pytest.fixture(params=["openai", pytest.param("anthropic", marks=pytest.mark.proof)])
 def asks(request, model, local_cli, tmp_path):
     """Run `hearth ask ARGS…` against this server, over either API."""
     config = tmp_path / "ask.toml"
