@@ -20,7 +20,6 @@ import hashlib
 import logging
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -28,6 +27,7 @@ import trio
 from attrs import asdict, define, field
 
 from hearth._util.files import replace_file
+from hearth._util.ids import boot_id
 from hearth._version import __version__
 from hearth.audit.notes import ED25519, Checkpoint, verifier_key
 from hearth.audit.record import timestamp
@@ -37,6 +37,7 @@ from hearth.policy.rules import Buckets, Rate, too_often
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from hearth.actors.journal import Journal
     from hearth.audit import keys
@@ -48,7 +49,6 @@ RATE: Final = Rate.parse("10/s")
 """Statements for one principal: each is a record of the audit log, and work for the TPM."""
 SETTLE_S: Final = 5.0
 """Seconds after the start in which nothing is measured without a TPM, unless a question comes: a start is busy."""
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _RESET: Final = bytes(32)
 
 log = logging.getLogger("hearth.attest")
@@ -190,7 +190,7 @@ class Attestation:
             "nonce": params.nonce,
             "time": timestamp(self._clock()),
             "started": self._started,
-            "boot_id": BOOT_ID.read_text("ascii").strip(),
+            "boot_id": boot_id(),
             "measured": measured,
             "audit": {"seq": seq, "hash": head, "origin": tree.origin, "size": tree.size, "root": root},
         }

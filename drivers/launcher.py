@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from hearth._util.ids import boot_id
 from hearth.drivers.sandbox import cage, identity
 from hearth.drivers.sandbox.plan import PATH
 from hearth.errors import ConfigError, InvalidParams
@@ -114,7 +115,7 @@ def _lock(record: int, path: Path) -> None:
 def note(record: int, slot: int, pid: int) -> None:
     """Record a running program; the program does so itself before it executes anything. Raises OSError."""
     started = _stat(pid)[19]
-    _write(record, slot, f"{_boot()} {pid} {started}")
+    _write(record, slot, f"{boot_id()} {pid} {started}")
 
 
 def clear(record: int, slot: int) -> None:
@@ -131,7 +132,7 @@ def end_survivors(record: int) -> list[int]:
     ended = []
     for line in os.pread(record, 1 << 16, 0).decode("utf-8", "replace").splitlines():
         words = line.split()
-        if len(words) == 3 and words[0] == _boot() and words[1].isdecimal():
+        if len(words) == 3 and words[0] == boot_id() and words[1].isdecimal():
             group = int(words[1])
             if _is_left(group, words[2]):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -191,10 +192,6 @@ def tasks_of(uid: int) -> int:
             if (_PROC / str(pid)).stat().st_uid == uid:
                 count += int(_stat(pid)[17])
     return count
-
-
-def _boot() -> str:
-    return (_PROC / "sys/kernel/random/boot_id").read_text("utf-8").strip()
 
 
 MOST_MESSAGE_BYTES: Final = 200_000

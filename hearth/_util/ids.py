@@ -1,14 +1,20 @@
-"""Identifiers for sessions and tasks: ULIDs whose randomness comes from the system's CSPRNG (draft §2.3)."""
+"""Identifiers: ULIDs for sessions and tasks, by the system's CSPRNG (draft §2.3), and that of the machine's boot."""
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Final
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]
 """The two characters of each number of ten bits."""
+
+
+def boot_id() -> str:
+    """Return the kernel's identifier of this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
 def new_id() -> str:

@@ -92,7 +92,7 @@ class Enrolment:
 
 
 @define
-class _Answer:
+class _ParsedAnswer:
     """The parts of an answer, read."""
 
     payload: bytes
@@ -164,7 +164,7 @@ def _named(checkpoint: Checkpoint) -> tuple[str, int, str]:
     return checkpoint.origin, checkpoint.size, base64.b64encode(checkpoint.root).decode()
 
 
-def _read(answer: Mapping[str, Any], public: keys.PublicKeys) -> _Answer:
+def _read(answer: Mapping[str, Any], public: keys.PublicKeys) -> _ParsedAnswer:
     """Return the parts of an answer whose signature is that of a known key. Raises NotAccepted."""
     statement = statement_of(answer)
     payload = base64.b64decode(answer["payload"])
@@ -178,7 +178,7 @@ def _read(answer: Mapping[str, Any], public: keys.PublicKeys) -> _Answer:
     if not public.verify(known[0]["keyid"], signed_bytes(payload), str(known[0].get("sig"))):
         raise NotAccepted("bad-signature", f"the statement's signature by {known[0]['keyid']} is wrong")
     proof = answer.get("consistency")
-    return _Answer(
+    return _ParsedAnswer(
         payload,
         statement,
         Checkpoint.parse(str(answer.get("checkpoint"))),
@@ -186,7 +186,7 @@ def _read(answer: Mapping[str, Any], public: keys.PublicKeys) -> _Answer:
     )
 
 
-def _continues(last: Checkpoint, read: _Answer) -> None:
+def _continues(last: Checkpoint, read: _ParsedAnswer) -> None:
     if read.proof is None and read.checkpoint.origin == last.origin and read.checkpoint.size > last.size:
         raise NotAccepted("forked-log", f"no proof that the log still begins with its first {last.size} records")
     continues(last, read.checkpoint, read.proof or [])
@@ -195,7 +195,7 @@ def _continues(last: Checkpoint, read: _Answer) -> None:
 # --- the TPM's quote --------------------------------------------------------------------------------------------------
 
 
-def _verify_tpm(answer: Mapping[str, Any], read: _Answer, enrolment: Enrolment) -> None:
+def _verify_tpm(answer: Mapping[str, Any], read: _ParsedAnswer, enrolment: Enrolment) -> None:
     tpm, told = answer.get("tpm"), read.statement.get("tpm")
     if not isinstance(tpm, dict) or not isinstance(told, dict):
         raise NotAccepted("no-tpm", "the daemon was enrolled with a TPM, and answers without one")

@@ -166,23 +166,15 @@ class FleetClient:
     async def _tell_fleet(self, payload: dict[str, Any]) -> None:
         document = l1.envelope(l1.HALT, payload, new_id(), self.clock())
         while True:
+            connection = await self.connected()
             try:
-                return await self._publish(l1.fleet_message(document, "halt", self.user), mandatory=True)
+                return await connection.publish(l1.fleet_message(document, "halt", self.user), mandatory=True)
             except (AccessRefused, EntityNotFound, NoRoute, PreconditionFailed):
                 raise
             except AmqpError as error:
                 # Where it has arrived, another one changes nothing.
                 log.warning("not every device has the message yet, it is published again: %s", error)
                 await trio.sleep(HALT_RETRY_S)
-
-    async def _publish(self, message: AmqpMessage, *, mandatory: bool = False) -> None:
-        """Publish what is rare, each on a channel of its own.
-
-        If a channel's first message finds a queue without its leader, RabbitMQ 3.10 refuses all that follow for it.
-        """
-        connection = await self.connected()
-        async with connection.publisher(1) as publisher:
-            await publisher.publish(message, mandatory=mandatory)
 
     async def devices(self) -> list[FleetDevice]:
         """Return the devices, as each announced itself last. Raises AmqpError."""
@@ -191,7 +183,7 @@ class FleetClient:
             await connection.declare(l1.cards_topology())
         # The stream has no end: it is read up to a message of our own.
         mark = l1.envelope("hearth.mark", {}, new_id(), self.clock())
-        await self._publish(l1.fleet_message(mark, f"card._.{self.caller}", self.user))
+        await connection.publish(l1.fleet_message(mark, f"card._.{self.caller}", self.user))
         found: dict[str, FleetDevice] = {}
         async with connection.consume(l1.CARDS, prefetch=500, arguments={"x-stream-offset": "first"}) as consumer:
             async for delivery in consumer:
@@ -293,7 +285,7 @@ class FleetClient:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     async def _send(self, connection: BrokerConnection) -> None:
-        """Publish what is due, for ever; on a new channel after a refusal, for the reason that `_publish` gives."""
+        """Publish what is due, for ever; on a new channel after a refusal: `BrokerConnection.publish` says why."""
         while True:
             async with connection.publisher() as publisher:
                 while not publisher.refused:
@@ -389,7 +381,8 @@ class FleetClient:
     async def _tell(self, device: str, type_: str, payload: dict[str, Any], *, session_id: str | None = None) -> None:
         told = {**payload, "caller_id": self.caller} if type_ == l1.REPLAY else payload
         document = l1.envelope(type_, told, new_id(), self.clock(), session_id)
-        await self._publish(l1.command_message(document, device, self.user))
+        connection = await self.connected()
+        await connection.publish(l1.command_message(document, device, self.user))
 
 
 def _read(delivery: Delivery) -> dict[str, Any] | None:

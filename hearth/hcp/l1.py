@@ -260,7 +260,7 @@ class OrderTime:
         if self.not_after is None and not moves:
             return
         if self.waited and moves:
-            reason = "the order waited for the device, and without the device's tick nobody knows how long"
+            reason = "the order waited for the device, and without the device's tick its age is not known"
             raise Rejection(
                 "expired", reason, suggestion=f"{cure}, with the answer to hearth.clock or once it is there"
             )

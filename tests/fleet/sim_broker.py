@@ -24,7 +24,7 @@ from functools import partial
 import trio
 from attrs import define
 
-from hearth.actors.bridges.amqp.connection import Consumer, Publisher
+from hearth.actors.bridges.amqp.connection import BrokerConnection, Consumer, Publisher
 from hearth.amqp.channel import Confirmed, Delivered, Delivery, MessageReturned
 from hearth.amqp.errors import (
     AmqpMisuse,
@@ -252,6 +252,8 @@ class SimConnection:
             yield publisher
             with trio.move_on_after(self.settings.close_timeout):
                 await publisher.flush()
+
+    publish = BrokerConnection.publish
 
     @asynccontextmanager
     async def consume(self, queue, *, prefetch=10, **_more):

@@ -63,7 +63,7 @@ async def test_what_is_no_message_is_dropped_and_recorded_and_the_next_order_is_
         assert (await trio.to_thread.run_sync(harness.closed))["data"]["final_state"] == "COMPLETED"
         harness.close()
     (refused,) = made.records(event="hcp.reject")
-    # Of what is too large to be read nobody knows the sender.
+    # The sender of what is too large to be read is not known.
     sender = "-" if len(body) > 1 << 20 else caller
     assert (refused["principal"], refused["reason_code"]) == (f"amqp:{sender}", "invalid_message")
 

@@ -405,6 +405,15 @@ class BrokerConnection:
             with trio.move_on_after(self.settings.close_timeout):
                 await publisher.flush()
 
+    async def publish(self, message: AmqpMessage, *, mandatory: bool = False) -> None:
+        """Publish what is rare, on a channel of its own, and wait for its confirmation. Raises as `Publisher.publish`.
+
+        A refusal closes no other channel. And if a channel's first message finds a queue without its leader,
+        RabbitMQ 3.10 refuses all that follow for it.
+        """
+        async with self.publisher(1) as publisher:
+            await publisher.publish(message, mandatory=mandatory)
+
     @asynccontextmanager
     async def consume(
         self,

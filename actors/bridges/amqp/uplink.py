@@ -32,7 +32,6 @@ import math
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -40,6 +39,7 @@ import trio
 from attrs import define, field
 
 from hearth._util.exceptions import unwrapped
+from hearth._util.ids import boot_id
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
 from hearth.actors.bridges.hcp.store import JobStoreError
@@ -91,8 +91,7 @@ log = logging.getLogger("hearth.amqp")
 
 def tick_now() -> l1.Tick:
     """Return the time since the boot, suspended time included: no setting of the wall clock changes it."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return l1.Tick(boot=boot, at_ms=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
+    return l1.Tick(boot=boot_id(), at_ms=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
 
 
 class AmqpHcpRequest:
@@ -267,8 +266,7 @@ class Uplink:
 
     async def _serve(self, connection: BrokerConnection) -> None:
         connection.on_rejected = lambda _queue, reason: self._refused("-", reason)
-        # One that expires before its turn is counted too: then a later order is refused without need, and its caller
-        # is told.
+        # One that expires before its turn is counted too: then a later order is refused without need.
         queues = await declare_as_allowed(connection, l1.callee_topology(self.device))
         waiting = queues[l1.command_queue(self.device)].messages
         async with connection.publisher(WINDOW) as publisher, trio.open_nursery() as nursery:
@@ -441,9 +439,7 @@ class Uplink:
             told = {"id": self.device, "labels": labels, "halted": halted, "agent_card": card}
             document = l1.envelope(l1.CARD, told, new_id(), self.clock())
             with suppress(AmqpError):
-                # On a channel of its own, which a refusal closes.
-                async with connection.publisher(1) as publisher:
-                    await publisher.publish(l1.fleet_message(document, f"card.{self.device}", self.user))
+                await connection.publish(l1.fleet_message(document, f"card.{self.device}", self.user))
             with trio.move_on_after(ANNOUNCE_S):
                 await changed.wait()
 
