@@ -127,9 +127,9 @@ def _is_overflow_uid(uid: int) -> bool:
 
     Raises OSError.
     """
-    if uid != int(Path("/proc/sys/kernel/overflowuid").read_text("ascii")):
+    if uid != int(Path("/proc/sys/kernel/overflowuid").read_text("utf-8")):
         return False
-    begins, _, count = Path("/proc/self/uid_map").read_text("ascii").split()[:3]
+    begins, _, count = Path("/proc/self/uid_map").read_text("utf-8").split()[:3]
     return (begins, count) != ("0", "4294967295")
 
 

@@ -14,7 +14,8 @@ _PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 def boot_id() -> str:
     """Return the kernel's identifier of this boot of the machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    # UTF-8 is always there; another codec is a module, which a process that changed its user may not be able to load.
+    return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
 
 
 def new_id() -> str:
