@@ -4,7 +4,8 @@ Exchanges and queues of L1 are declared as L1 has them. hearth adds, and never r
 exchange with the keys `card.ID` (announcements of devices, kept in the stream `hearth.cards`) and `halt` (to the queue
 `hearth.halt.ID` of each device, which keeps the newest one only). The operator may add the stream `hearth.history` with
 all events. Queues for halts are classic ones: a quorum queue for each device takes 100 KiB more of the broker. While
-the node of such a queue is down, `hearth.halt.ID.live` stands in for it, which keeps nothing between connections.
+the node of such a queue is down, or the broker believes that the device's last connection consumes it,
+`hearth.halt.ID.live` stands in for it, which keeps nothing between connections.
 
 **Late orders.** An order that moves something must not begin after `not_after`, a time of the caller's clock. The
 device cannot compare it with its own clock, which may be wrong. So the caller first asks the device for a *tick*
@@ -105,8 +106,8 @@ def halt_topology(callee: str) -> Topology:
 
 
 def live_halt_topology(callee: str) -> Topology:
-    """Return what a device declares while the node of its halt queue is down: the same, for one connection."""
-    queue = Queue(f"{halt_queue(callee)}.live", durable=False, exclusive=True)
+    """Return what a device declares while it cannot consume its halt queue: the same, for one connection."""
+    queue = Queue(f"{halt_queue(callee)}.live", durable=False, exclusive=True, arguments={"x-max-length": 1})
     return Topology((), (queue,), (Binding(queue.name, FLEET, "halt"),))
 
 

@@ -31,6 +31,7 @@ from hearth.amqp.errors import (
     BrokerConnectionLost,
     BrokerUnreachable,
     DeliveryLost,
+    EntityLocked,
     EntityNotFound,
     NoRoute,
 )
@@ -223,7 +224,7 @@ class SimConnection:
         """Declare exchanges, queues and bindings; the state of each queue that is kept."""
         await trio.sleep(self.broker.delay())
         self.check()
-        self.broker.declare(topology)
+        self.broker.declare(topology, self)
         queues = self.broker.queues
         return {
             one.name: QueueState(one.name, len(queues[one.name]), len(self.broker.consumers[one.name]))
@@ -275,6 +276,10 @@ class SimBroker:
         self.up = True
         self.blocked = False
         self.queues = {}
+        self.most = {}
+        """By queue that drops its oldest messages: how many it keeps."""
+        self.owners = {}
+        """By exclusive queue: its connection."""
         self.bindings = set()
         self.consumers = defaultdict(list)
         self.connections = []
@@ -319,19 +324,36 @@ class SimBroker:
         later = 0.0 if at_once else self.chance.choice((0.0, 0.001, 0.02, 1.0, 20.0))
         for channel in connection.channels:
             self.timetable.at(trio.current_time() + later, partial(self.forget, channel))
+        self.timetable.at(trio.current_time() + later, partial(self._disown, connection))
 
     def forget(self, channel):
         """A channel has ended: what it had not acknowledged goes back to the head of its queue."""
         channel.gone = True
         for tag, (queue, held) in sorted(channel.held.items(), reverse=True):
             del channel.held[tag]
-            held.redelivered = True
             if queue in self.queues:
-                self.queues[queue].appendleft(held)
+                self._gives_back(queue, held)
                 self.figures["redelivered"] += 1
         for queue, consumers in self.consumers.items():
             consumers[:] = [one for one in consumers if one[0] is not channel]
             self.pump(queue)
+
+    def _gives_back(self, queue, held):
+        """Put a message back to the head of its queue."""
+        held.redelivered = True
+        self.queues[queue].appendleft(held)
+        self._drops(queue)
+
+    def _drops(self, queue):
+        """Drop the oldest messages of a queue that has too many."""
+        while len(self.queues[queue]) > self.most.get(queue, math.inf):
+            self.queues[queue].popleft()
+            self.figures["replaced by a newer one"] += 1
+
+    def _disown(self, connection):
+        """Delete the queues that a connection had for itself."""
+        for queue in [one for one, owner in self.owners.items() if owner is connection]:
+            del self.queues[queue], self.owners[queue]
 
     def kill(self, *, wiped=False):
         """Kill the broker: connections and unconfirmed messages are gone; `wiped`: everything is."""
@@ -341,6 +363,8 @@ class SimBroker:
             connection.end(BrokerConnectionLost("the broker was killed"))
             for channel in connection.channels:
                 self.forget(channel)
+        for connection in list(self.owners.values()):
+            self._disown(connection)
         for each in list(self.consumers.values()):
             for channel, _ in list(each):
                 self.forget(channel)
@@ -359,11 +383,17 @@ class SimBroker:
 
     # --- queues
 
-    def declare(self, topology):
+    def declare(self, topology, connection):
         """Make what there is not; streams are not kept."""
         for queue in topology.queues:
+            if self.owners.get(queue.name, connection) is not connection:
+                raise EntityLocked(405, f"queue {queue.name} is locked", connection.place)
+            if queue.exclusive:
+                self.owners[queue.name] = connection
             if queue.arguments.get("x-queue-type") != "stream":
                 self.queues.setdefault(queue.name, deque())
+                if queue.arguments.get("x-overflow") != "reject-publish" and "x-max-length" in queue.arguments:
+                    self.most[queue.name] = queue.arguments["x-max-length"]
         self.bindings |= {(one.exchange, one.routing_key, one.queue) for one in topology.bindings}
 
     def _routes(self, message):
@@ -391,6 +421,7 @@ class SimBroker:
         for queue, held in taken:
             self.queues[queue].append(held)
             self.pump(queue)
+            self._drops(queue)
         self.timetable.at(trio.current_time() + self.delay(), partial(self._confirm, channel, number, message, taken))
 
     def _confirm(self, channel, number, message, taken):
@@ -418,6 +449,5 @@ class SimBroker:
         if queue is None or channel.gone:
             return
         if requeue:
-            held.redelivered = True
-            self.queues[queue].appendleft(held)
+            self._gives_back(queue, held)
         self.pump(queue)

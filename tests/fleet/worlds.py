@@ -5,14 +5,15 @@ over files, client and order store over files, reconnecting. In place of sockets
 threads and clocks the world's. Connections are cut, the broker is killed, wiped or blocked, clocks are set, devices and
 callers die before or after a commit, an acknowledgement, a publication or a step, and go on from their files.
 
-Callers order jobs, and go on from the checkpoint of one that failed. Every promise that does not hold is a `Violated`,
-with its name: see `PROMISES`.
+Callers order jobs, and go on from the checkpoint of one that failed. In some worlds an operator halts the fleet and
+resets it. Every promise that does not hold is a `Violated`, with its name: see `PROMISES`.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import random
 import shutil
@@ -29,24 +30,27 @@ from uuid import UUID
 import orjson
 import outcome
 import trio
-from attrs import define
+from attrs import define, evolve
 from fleet.sim_broker import BrokerPeer, SimBroker
 from support.hcp import capability, hcp_world, open_policy
 from support.steps import DoneAtOnce, seeded, within_real_seconds
+from support.waiting import passes
 from support.world import NOON, BenchTools
 from trio.testing import MockClock
 
 import hearth._util.ids
 from hearth._util.exceptions import sole
-from hearth.actors.bridges.amqp import connection as connection_module
+from hearth.actors.bridges.amqp import connection as connection_module, uplink as uplink_module
 from hearth.actors.bridges.amqp.connection import BrokerSettings
+from hearth.actors.bridges.amqp.declare import declare_as_allowed
 from hearth.actors.bridges.amqp.uplink import Uplink
 from hearth.actors.bridges.hcp import capability_api, execution, store as store_module
 from hearth.actors.bridges.hcp.store import JobStore
 from hearth.actors.bridges.hcp.store.database import FILE, JobDatabase
 from hearth.actors.bridges.hcp.store.queries import JobStoreError
+from hearth.actors.bus.halt import Latch
 from hearth.amqp.address import parse_broker
-from hearth.amqp.errors import AmqpError
+from hearth.amqp.errors import AmqpError, NoRoute
 from hearth.config.amqp import AmqpConfig
 from hearth.fleet.client import FleetClient
 from hearth.fleet.order_store import ENDED, OrderStore, OrderStoreError
@@ -63,14 +67,19 @@ PROMISES = (
     "a step that a crash interrupted is unknown, and is not run again",
     "no order is lost",
     "a caller has all events of its orders, in order, each once",
+    "while the fleet is halted, every device that takes orders is halted",
 )
-STORED, UNPUBLISHED, CONFIRMED, ONCE, IN_TIME, UNKNOWN, NONE_LOST, ALL_EVENTS = PROMISES
+STORED, UNPUBLISHED, CONFIRMED, ONCE, IN_TIME, UNKNOWN, NONE_LOST, ALL_EVENTS, HALTED = PROMISES
+HALTED_WORLDS = 0.3
+"""The part of the worlds with an operator."""
 FAULTS_S = 90.0
 """Virtual seconds within which things go wrong."""
 LONGEST_S = 5000.0
 """Virtual seconds after which a world that has not ended never will."""
 PATIENCE_S = 60
 """Real seconds."""
+HALT_S = 30.0
+"""From a halt that the broker has confirmed to its arrival at a device that takes orders: the longest delays."""
 SLACK_S = 0.1
 """From the last check of an order's time to the first line of its function: the order is stored in between."""
 QUICK = BrokerSettings(backoff_first=0.05, backoff_most=2.0)
@@ -193,6 +202,48 @@ class DeviceLife(MortalPeer):
             self.world.violated(STORED, f"{self.device.name} acknowledges the order {message.message_id}")
 
 
+class MortalLatch(Latch):
+    """The latch of one life of a device."""
+
+    life = None
+
+    async def save(self, record):
+        """See Latch."""
+        self.life.passes("commit")
+        if not self.life.dead:
+            await super().save(record)
+        self.life.passes("commit", after=True)
+        if self.life.dead:
+            raise OSError("switched off")
+
+    async def remove(self):
+        """See Latch."""
+        if self.life.dead:
+            raise OSError("switched off")
+        await super().remove()
+
+
+class WatchedUplink(Uplink):
+    """Knows since when it takes orders, on the present connection, and when it asked for the halts that had waited."""
+
+    played = None
+    taking_since = math.inf
+    asked_at = -math.inf
+
+    def halted(self):
+        """Whether its device is."""
+        return self._runtime.halt.flag.halted
+
+    async def _take_orders(self, *args):
+        self.taking_since = trio.current_time()
+        try:
+            self.played.world.judge_halt(self.played)
+            await super()._take_orders(*args)
+        except BaseException:
+            self.taking_since = math.inf
+            raise
+
+
 class SimDevice:
     """A device: what outlives its process."""
 
@@ -202,6 +253,7 @@ class SimDevice:
         self.directory = world.place / name
         self.life = DeviceLife(world, None, self)
         self.boot = 0
+        self.uplink = None
         self.offset = self.chance.choice((0.0, 0.0, -600.0, 600.0, 3.0))
         """Seconds by which its clock is wrong."""
 
@@ -244,16 +296,20 @@ class SimDevice:
             capability("act", self._act, tools=("act",)),
             capability("look", self._look, tools=("look",), safety={"risk_ceiling": "R1", "risk_floor": "R1"}),
         )
+        latch = MortalLatch(self.directory / "halt")
+        latch.life = life
+        latch.open(self.clock())
+        (anyone,) = open_policy()
         async with hcp_world(
-            self.directory, *offered, settings=settings, policy=open_policy(), extra_tools=self._tools(),
-            durability="fsync", clock=self.clock, close_grace_s=2,
+            self.directory, *offered, settings=settings, policy=[evolve(anyone, rights=["reset_halt"])],
+            extra_tools=self._tools(), durability="fsync", clock=self.clock, latch=latch, close_grace_s=2,
         ) as bench:  # fmt: skip
             life.file = bench.job_server.services.job_store._file
             config = AmqpConfig(url=ADDRESS.format(self.name), id=self.name, prefetch=self.chance.choice((1, 2, 32)))
-            uplink = Uplink(config, bench.runtime, bench.job_server, settings=QUICK, tick=self.tick)
-            self.uplink = uplink
+            self.uplink = WatchedUplink(config, bench.runtime, bench.job_server, settings=QUICK, tick=self.tick)
+            self.uplink.played = self
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(uplink.run)
+                nursery.start_soon(self.uplink.run)
                 await life.until_over()
                 nursery.cancel_scope.cancel()
 
@@ -457,6 +513,53 @@ class SimCaller:
         self.world.figures["orders"] += 1
 
 
+# --- an operator ------------------------------------------------------------------------------------------------------
+
+
+class SimOperator:
+    """Halts the fleet, and resets it, until nothing goes wrong any more."""
+
+    def __init__(self, world):
+        self.world = world
+        self.chance = random.Random(f"{world.seed}/operator")
+
+    async def run(self):
+        """Until cancelled."""
+        self.world.broker.peers["hearth fleet operator"] = BrokerPeer()
+        with closing(OrderStore(self.world.place / "operator.sqlite3")) as order_store:
+            address = parse_broker(ADDRESS.format("operator"))
+            client = FleetClient(address, "operator", order_store, settings=QUICK)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.run)
+                while trio.current_time() < FAULTS_S:
+                    await trio.sleep(self.chance.uniform(0, 30))
+                    if self.chance.random() < 0.5:
+                        await self._until_one_is_away()
+                    if await self._tell(client.halt, "the world"):
+                        self.world.halts()
+                        with trio.move_on_after(self.chance.choice((1.0, 10.0, 40.0))):
+                            while True:
+                                for device in self.world.devices:
+                                    self.world.judge_halt(device)
+                                await trio.sleep(0.1)
+                        self.world.halted.clear()
+                        while not await self._tell(client.reset):  # noqa: ASYNC110  after a wipe there may be no queue
+                            await trio.sleep(1)
+
+    async def _until_one_is_away(self):
+        uplinks = [one.uplink for one in self.world.devices if one.uplink is not None]
+        with trio.move_on_after(20):
+            await passes(lambda: not all(one.status()["connected"] for one in uplinks))
+
+    async def _tell(self, what, *args):
+        """True where there was a device to tell."""
+        try:
+            await what(*args)
+        except NoRoute:
+            return False
+        return True
+
+
 # --- the world --------------------------------------------------------------------------------------------------------
 
 
@@ -476,6 +579,9 @@ class FleetWorld:
         self.devices = []
         self.devices += [SimDevice(self, f"dev-{number}") for number in range(self.chance.randint(1, 3))]
         self.callers = [SimCaller(self, f"call-{number}") for number in range(self.chance.randint(1, 2))]
+        self.operator = SimOperator(self) if random.Random(f"{seed}/halts").random() < HALTED_WORLDS else None
+        self.halted = {}
+        """By the name of a device: when the broker had confirmed the halt, for as long as it may not be reset."""
         self.limits = {}
         """By message id: the caller, and its not_after."""
         self.begun = Counter()
@@ -495,6 +601,8 @@ class FleetWorld:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.broker.timetable.run)
                 nursery.start_soon(self._faults)
+                if self.operator is not None:
+                    nursery.start_soon(self.operator.run)
                 async with trio.open_nursery() as devices:
                     for device in self.devices:
                         devices.start_soon(device.run)
@@ -526,6 +634,8 @@ class FleetWorld:
                 broker.loses(chance.choice(broker.connections))
             elif what in ("kill", "wipe"):
                 broker.kill(wiped=what == "wipe")
+                if what == "wipe":
+                    self.halted.clear()
                 await trio.sleep(chance.choice((0.05, 2.0, 15.0)))
                 broker.up = True
             elif what == "block":
@@ -548,6 +658,22 @@ class FleetWorld:
         if late > SLACK_S:
             self.violated(IN_TIME, f"{tag} begins {late:.3f} s late")
         self.figures["jobs begun"] += 1
+
+    def halts(self):
+        """The broker has confirmed a halt of the fleet: it has it for each device that was ever there."""
+        queues = [one.name for one in self.devices if l1.halt_queue(one.name) in self.broker.queues]
+        self.halted = dict.fromkeys(queues, trio.current_time())
+        self.figures["halts"] += 1
+
+    def judge_halt(self, device):
+        """The halt has arrived at a device that must have it."""
+        halted, now, uplink = self.halted.get(device.name), trio.current_time(), device.uplink
+        if halted is None or device.life.dead or uplink is None or uplink.halted() or uplink.taking_since == math.inf:
+            return
+        # It had waited for the device, or must have come by now.
+        if halted < uplink.asked_at or now - max(halted, uplink.taking_since) > HALT_S:
+            times = f"it asked at {uplink.asked_at}, and takes orders since {uplink.taking_since}"
+            self.violated(HALTED, f"{device.name} is not halted at {now}; the fleet is since {halted}; {times}")
 
     def acts(self, tag):
         """A step has its effect."""
@@ -629,6 +755,12 @@ async def _outbox(job_store, world, real, most, each, confirmed=()):
     return await real(job_store, most, each, confirmed)
 
 
+async def _declare(connection, topology):
+    if topology == l1.halt_topology(connection.peer.device.name):
+        connection.peer.device.uplink.asked_at = trio.current_time()
+    return await declare_as_allowed(connection, topology)
+
+
 @contextmanager
 def _surroundings(world):
     """No thread, no chance but the seed's, and the world's hand on the disk and the network."""
@@ -645,6 +777,7 @@ def _surroundings(world):
         for place, name, stand_in in (
             (trio.to_thread, "run_sync", run_sync),
             (connection_module, "open_connection", open_connection),
+            (uplink_module, "declare_as_allowed", _declare),
             (store_module, "Background", DoneAtOnce),
             (execution.LimitWatch, "looking", lambda _watch: nullcontext()),
             (execution, "LONG_S", 3600.0),

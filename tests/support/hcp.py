@@ -173,11 +173,12 @@ def sequences(message_log):
 class HcpWorld(BenchWorld):
     """A bench world that serves jobs. Use `async with hcp_world(...) as w`."""
 
-    def __init__(self, directory, capabilities, *, settings=None, clock=None, **more):
+    def __init__(self, directory, capabilities, *, settings=None, clock=None, latch=None, **more):
         super().__init__(**more)
         self.parts = evolve(
             self.parts,
             clock=clock or self.parts.clock,
+            latch=latch or self.parts.latch,
             capabilities=CapabilitySet(capabilities),
             hcp=HcpConfig(**{"serve": True, **(settings or {})}),
             hcp_directory=directory,

@@ -44,7 +44,7 @@ from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.supervisor import contain
-from hearth.amqp.errors import AmqpError, BrokerRefusal, DeliveryLost, EntityNotFound
+from hearth.amqp.errors import AmqpError, BrokerRefusal, DeliveryLost, EntityLocked, EntityNotFound
 from hearth.errors import RpcError
 from hearth.hcp import l1
 from hearth.hcp.codec import dump, message as message_of, message_id_of
@@ -84,7 +84,11 @@ AGAIN_S: Final = 30.0
 HALTS_AGAIN_S: Final = 30.0
 """Seconds until the queue for halts is tried again whose node was down."""
 RETRY_S: Final = 1.0
-"""Seconds until a message that the broker would not take is published again."""
+"""Seconds until a message that the broker would not take is published again, or a queue that is held is tried again."""
+HELD: Final = (
+    "another connection hears the halts of this device: its last one, until the broker notices its end, or another "
+    "hearthd with the same [amqp] id, which has to be stopped"
+)
 
 log = logging.getLogger("hearth.amqp")
 
@@ -181,6 +185,8 @@ class Uplink:
     _finishing: bool = field(default=False, init=False)
     _taking: bool = field(default=False, init=False)
     """True while there is a connection, with a consumer of the device's queue."""
+    _held: bool = field(default=False, init=False)
+    """True while another connection consumes the queue for halts."""
     _announce_from: float = field(default=-math.inf, init=False)
     """Announce nothing earlier, in Trio's time."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
@@ -213,6 +219,8 @@ class Uplink:
         }
         if link is not None and link.error is not None:
             status["reason"] = str(link.error)
+        elif self._held:
+            status["reason"] = HELD
         return status
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -265,7 +273,14 @@ class Uplink:
         self._link, self._since = link, self.clock()
 
     async def _serve(self, connection: BrokerConnection) -> None:
-        connection.on_rejected = lambda _queue, reason: self._refused("-", reason)
+        hears = trio.Event()
+
+        def unreadable(queue: str, reason: str) -> None:
+            self._refused("-", reason)
+            if queue == l1.halt_queue(self.device):
+                hears.set()
+
+        connection.on_rejected = unreadable
         # One that expires before its turn is counted too: then a later order is refused without need.
         queues = await declare_as_allowed(connection, l1.callee_topology(self.device))
         waiting = queues[l1.command_queue(self.device)].messages
@@ -274,15 +289,15 @@ class Uplink:
             try:
                 nursery.start_soon(self._publish_outbox, publisher)
                 nursery.start_soon(self._announce, connection)
-                hears = trio.Event()
                 nursery.start_soon(self._hear_halts, connection, hears)
                 # No order is taken where a halt would not be heard.
                 await hears.wait()
+                self._held = False
                 await self._take_orders(connection, waiting)
                 await trio.sleep_forever()
             finally:
                 self._publisher = self._nursery = None
-                self._taking = False
+                self._taking = self._held = False
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -444,45 +459,66 @@ class Uplink:
                 await changed.wait()
 
     async def _hear_halts(self, connection: BrokerConnection, hears: trio.Event) -> None:
-        """Halt, or reset, as the newest message for the fleet says; `hears` is set once that is so."""
+        """Halt, or reset, as the newest message for the fleet says; `hears` is set once what had waited is done.
+
+        A broker that has not noticed the end of the device's last connection may hold a message for that one, and
+        delivers it later: a halt that was missed, or a reset that is older than a halt. So the queue is consumed only
+        once nobody else consumes it.
+        """
         while True:
+            hears_live, again_s = hears, HALTS_AGAIN_S
             try:
                 await self._obey_all(connection, l1.halt_topology(self.device), hears)
             except EntityNotFound as error:
                 log.warning("a halt that came while this device was away may not be heard before its return: %s", error)
-            with trio.move_on_after(HALTS_AGAIN_S):
-                await self._obey_all(connection, l1.live_halt_topology(self.device), hears)
+            except EntityLocked:
+                hears_live, again_s = trio.Event(), RETRY_S
+                if not self._held:
+                    self._held = True
+                    log.warning("no order is taken yet: %s", HELD)
+            with trio.move_on_after(again_s):
+                with suppress(EntityLocked):
+                    await self._obey_all(connection, l1.live_halt_topology(self.device), hears_live)
+                await trio.sleep_forever()
 
     async def _obey_all(self, connection: BrokerConnection, topology: Topology, hears: trio.Event) -> None:
-        """Obey what comes to the queue of this topology. Raises EntityNotFound while the queue's node is down."""
-        await declare_as_allowed(connection, topology)
-        (queue,) = topology.queues
+        """Obey what comes to the queue of this topology.
+
+        Raises EntityNotFound while the queue's node is down, EntityLocked while another connection consumes it.
+        """
+        ((name, queue),) = (await declare_as_allowed(connection, topology)).items()
+        if queue.consumers:
+            raise EntityLocked(405, f"another connection consumes {name}", connection.place)
         attempt = trio.CancelScope()
         async with (
             unwrapped() as body,
-            connection.consume(queue.name, prefetch=2) as consumer,
+            connection.consume(name, prefetch=2) as consumer,
             trio.open_nursery() as nursery,
             body.watched(),
         ):
-            hears.set()
+            if not queue.messages:
+                hears.set()
             async for delivery in consumer:
                 # A newer message replaces one that could not be done yet.
                 attempt.cancel()
                 attempt = trio.CancelScope()
-                nursery.start_soon(self._obey_until_done, delivery, attempt)
+                nursery.start_soon(self._obey_until_done, delivery, attempt, hears)
 
-    async def _obey_until_done(self, delivery: Delivery, attempt: trio.CancelScope) -> None:
+    async def _obey_until_done(self, delivery: Delivery, attempt: trio.CancelScope, hears: trio.Event) -> None:
         """Do what a halt, or a reset, says, again until it succeeds: outputs may take a while to be safe."""
         with attempt:
-            while True:
+            again = True
+            while again:
+                again = False
                 try:
                     await self._obey(delivery)
-                    break
                 except ValueError as error:
                     log.warning("a halt of the fleet is ignored: %s", error)
-                    break
                 except RpcError as error:
                     log.warning("a halt of the fleet is tried again: %s", error.message)
+                    again = True
+                hears.set()
+                if again:
                     await trio.sleep(RETRY_S)
         with suppress(DeliveryLost):
             delivery.ack()
