@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hearth._util import python
 from hearth._util.python import python_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -88,16 +92,18 @@ def test_the_same_without_isolation_imports_what_lies_there(hostile: Path) -> No
     assert imported(hostile)
 
 
-def trees() -> list[tuple[str, ast.Module]]:
-    found = [path for part in SHIPPED for path in sorted((ROOT / part).rglob("*.py"))]
-    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))) for path in found]
+def trees(word: str) -> Iterator[tuple[str, ast.Module]]:
+    """The modules whose text has this word, by their paths."""
+    for path in sorted(path for part in SHIPPED for path in (ROOT / part).rglob("*.py")):
+        if word in (text := path.read_text("utf-8")):
+            yield str(path.relative_to(ROOT)), ast.parse(text)
 
 
 @pytest.mark.slow
 def test_one_function_says_how_a_python_program_of_ours_is_started() -> None:
     naming = {
         name
-        for name, tree in trees()
+        for name, tree in trees("executable")
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr == "executable" and not name.startswith("packaging/")
     }
@@ -107,7 +113,7 @@ def test_one_function_says_how_a_python_program_of_ours_is_started() -> None:
 @pytest.mark.slow
 def test_no_command_names_a_module_without_isolation() -> None:
     found = 0
-    for name, tree in trees():
+    for name, tree in trees("-m"):
         for node in ast.walk(tree):
             words = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
             constants = [word.value for word in words if isinstance(word, ast.Constant)]

@@ -82,23 +82,19 @@ def test_a_statement_is_shown_stored_and_verified_once(at, tmp_path):
     assert (again.code, again.json["refused"]) == (1, "replayed-nonce")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--nonce", NONCE], "go together"),
-        (["--quote", "none.json", "--nonce", NONCE], "No such file"),
-        (["--quote", "bad.json", "--nonce", NONCE], "is no answer of attest.quote"),
-        (["--quote", "list.json", "--nonce", NONCE], "is no answer of attest.quote"),
-    ],
-)
-def test_a_mistake_in_the_arguments_is_a_usage_error(at, tmp_path, monkeypatch, arguments, said):
+def test_a_mistake_in_the_arguments_is_a_usage_error(at, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     at("attest", "enroll", "bench.json")
     (tmp_path / "bad.json").write_text("no json")
     (tmp_path / "list.json").write_text("[]")
-    answer = at("attest", "verify", "bench.json", *arguments)
-    assert answer.code == 2
-    assert said in answer.err
+    for arguments, said in (
+        (["--nonce", NONCE], "go together"),
+        (["--quote", "none.json", "--nonce", NONCE], "No such file"),
+        (["--quote", "bad.json", "--nonce", NONCE], "is no answer of attest.quote"),
+        (["--quote", "list.json", "--nonce", NONCE], "is no answer of attest.quote"),
+    ):
+        answer = at("attest", "verify", "bench.json", *arguments)
+        assert (answer.code, said in answer.err) == (2, True), answer
 
 
 def test_a_missing_enrolment_and_one_that_cannot_be_written_say_what_to_do(at, tmp_path):

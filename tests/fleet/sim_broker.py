@@ -285,6 +285,8 @@ class SimBroker:
         self.connections = []
         self.peers = {}
         """By the name that a client gives its connection."""
+        self.routed = {}
+        """By exchange and routing key: the queues that took the newest message."""
         self.confirmed = set()
         """The bodies that were ever confirmed."""
         self.figures = defaultdict(int)
@@ -406,7 +408,7 @@ class SimBroker:
 
     def takes(self, channel, number, message, *, mandatory):
         """A message has arrived."""
-        queues = list(self._routes(message))
+        queues = self.routed[message.exchange, message.routing_key] = list(self._routes(message))
         if mandatory and not queues:
             channel.returns(number, message)
             return

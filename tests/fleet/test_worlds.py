@@ -23,7 +23,7 @@ from hearth.hcp import l1
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-FAST, BLOCK = 100, 500
+FAST, BLOCK = 60, 500
 WORLDS = int(os.environ.get("HEARTH_FLEET_WORLDS", "2000"))
 """How many `make proof` plays."""
 

@@ -660,9 +660,10 @@ class FleetWorld:
         self.figures["jobs begun"] += 1
 
     def halts(self):
-        """The broker has confirmed a halt of the fleet: it has it for each device that was ever there."""
-        queues = [one.name for one in self.devices if l1.halt_queue(one.name) in self.broker.queues]
-        self.halted = dict.fromkeys(queues, trio.current_time())
+        """The broker has confirmed a halt of the fleet: it has it for each device that has its queue there."""
+        queues = self.broker.routed[l1.FLEET, "halt"]
+        told = [one.name for one in self.devices if l1.halt_queue(one.name) in queues]
+        self.halted = dict.fromkeys(told, trio.current_time())
         self.figures["halts"] += 1
 
     def judge_halt(self, device):
