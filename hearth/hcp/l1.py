@@ -32,6 +32,7 @@ from attrs import frozen
 from hearth.amqp.messages import AmqpMessage
 from hearth.amqp.topology import Binding, Exchange, Queue, Topology
 from hearth.hcp.messages import Rejection, read_instant, write_instant
+from hearth.protocol.framing import MAX_VALUES, has_more_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -162,6 +163,16 @@ def event_message(line: bytes, caller: str, user: str) -> AmqpMessage:
 def fleet_message(document: Mapping[str, Any], key: str, user: str) -> AmqpMessage:
     """Return a message for the whole fleet: an announcement, or a halt."""
     return AmqpMessage(exchange=FLEET, routing_key=key, **_properties(orjson.dumps(document), document, user))
+
+
+def read_message(body: bytes) -> dict[str, Any]:
+    """Return the document of a message. Raises ValueError."""
+    if len(body) > MAX_VALUES and has_more_values(body, MAX_VALUES):
+        raise ValueError(f"more than {MAX_VALUES} values")
+    document = orjson.loads(body)
+    if not isinstance(document, dict):
+        raise ValueError("expected a JSON object")  # noqa: TRY004  as for any other text that is no message
+    return document
 
 
 def envelope(

@@ -14,7 +14,7 @@ from support.tcp_proxy import proxied
 from support.waiting import passes
 
 from hearth.actors.bridges.amqp.connection import BrokerSettings, open_connection
-from hearth.actors.bridges.amqp.uplink import HELD
+from hearth.actors.bridges.amqp.halts import HELD
 from hearth.hcp import l1
 
 if TYPE_CHECKING:

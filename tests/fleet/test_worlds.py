@@ -16,6 +16,7 @@ from fleet import worlds
 from fleet.worlds import Violated, play
 
 from hearth.actors.bridges.amqp.connection import Confirmation, Publisher
+from hearth.actors.bridges.amqp.halts import FleetHalts
 from hearth.actors.bridges.amqp.uplink import AmqpHcpRequest, Uplink
 from hearth.actors.bridges.hcp.store import JobStore
 from hearth.fleet.order_store import OrderStore
@@ -148,13 +149,13 @@ def a_caller_forgets_its_order_store(monkeypatch) -> None:
 
 
 def orders_are_taken_before_halts_are_heard(monkeypatch) -> None:
-    obey_all = Uplink._obey_all
+    obey_all = FleetHalts._obey_all
 
-    async def at_once(uplink, connection, topology, hears) -> None:
+    async def at_once(halts, connection, topology, hears) -> None:
         hears.set()
-        await obey_all(uplink, connection, topology, hears)
+        await obey_all(halts, connection, topology, hears)
 
-    monkeypatch.setattr(Uplink, "_obey_all", at_once)
+    monkeypatch.setattr(FleetHalts, "_obey_all", at_once)
 
 
 BUGS = {

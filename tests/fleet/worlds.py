@@ -40,7 +40,7 @@ from trio.testing import MockClock
 
 import hearth._util.ids
 from hearth._util.exceptions import sole
-from hearth.actors.bridges.amqp import connection as connection_module, uplink as uplink_module
+from hearth.actors.bridges.amqp import connection as connection_module, halts as halts_module
 from hearth.actors.bridges.amqp.connection import BrokerSettings
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
 from hearth.actors.bridges.amqp.uplink import Uplink
@@ -778,7 +778,7 @@ def _surroundings(world):
         for place, name, stand_in in (
             (trio.to_thread, "run_sync", run_sync),
             (connection_module, "open_connection", open_connection),
-            (uplink_module, "declare_as_allowed", _declare),
+            (halts_module, "declare_as_allowed", _declare),
             (store_module, "Background", DoneAtOnce),
             (execution.LimitWatch, "looking", lambda _watch: nullcontext()),
             (execution, "LONG_S", 3600.0),

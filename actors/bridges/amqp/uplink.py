@@ -38,20 +38,18 @@ import orjson
 import trio
 from attrs import define, field
 
-from hearth._util.exceptions import unwrapped
 from hearth._util.ids import boot_id
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
+from hearth.actors.bridges.amqp.halts import HELD, FleetHalts
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.supervisor import contain
-from hearth.amqp.errors import AmqpError, BrokerRefusal, DeliveryLost, EntityLocked, EntityNotFound
-from hearth.errors import RpcError
+from hearth.amqp.errors import AmqpError, BrokerRefusal, DeliveryLost
 from hearth.hcp import l1
 from hearth.hcp.codec import dump, message as message_of, message_id_of
 from hearth.hcp.messages import Rejection, new_id
 from hearth.hcp.safety import allowance, no_policy, unknown_session
 from hearth.policy.principal import from_amqp
-from hearth.protocol.framing import MAX_VALUES, has_more_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +61,6 @@ if TYPE_CHECKING:
     from hearth.actors.runtime import Runtime
     from hearth.amqp.address import BrokerAddress
     from hearth.amqp.channel import Delivery
-    from hearth.amqp.topology import Topology
     from hearth.config.amqp import AmqpConfig
     from hearth.policy.principal import Principal
 
@@ -81,14 +78,8 @@ NO_STREAM: Final = 506
 """How RabbitMQ ends a connection for a message to a stream that it cannot reach; orders must not wait for that."""
 AGAIN_S: Final = 30.0
 """Seconds from a crash of the uplink to the next attempt."""
-HALTS_AGAIN_S: Final = 30.0
-"""Seconds until the queue for halts is tried again whose node was down."""
 RETRY_S: Final = 1.0
-"""Seconds until a message that the broker would not take is published again, or a queue that is held is tried again."""
-HELD: Final = (
-    "another connection hears the halts of this device: its last one, until the broker notices its end, or another "
-    "hearthd with the same [amqp] id, which has to be stopped"
-)
+"""Seconds until a message that the broker would not take is published again."""
 
 log = logging.getLogger("hearth.amqp")
 
@@ -185,8 +176,7 @@ class Uplink:
     _finishing: bool = field(default=False, init=False)
     _taking: bool = field(default=False, init=False)
     """True while there is a connection, with a consumer of the device's queue."""
-    _held: bool = field(default=False, init=False)
-    """True while another connection consumes the queue for halts."""
+    _halts: FleetHalts = field(init=False)
     _announce_from: float = field(default=-math.inf, init=False)
     """Announce nothing earlier, in Trio's time."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
@@ -197,6 +187,7 @@ class Uplink:
         assert self._config.id is not None
         self.address, self.device = address, self._config.id
         self.user = address.user or self.device
+        self._halts = FleetHalts(self.device, self._runtime.halt, self._allowed)
         self._jobs.services.job_store.on_lines = self._wake
 
     @property
@@ -219,7 +210,7 @@ class Uplink:
         }
         if link is not None and link.error is not None:
             status["reason"] = str(link.error)
-        elif self._held:
+        elif self._halts.held and not self._taking:
             status["reason"] = HELD
         return status
 
@@ -289,15 +280,14 @@ class Uplink:
             try:
                 nursery.start_soon(self._publish_outbox, publisher)
                 nursery.start_soon(self._announce, connection)
-                nursery.start_soon(self._hear_halts, connection, hears)
+                nursery.start_soon(self._halts.hear, connection, hears)
                 # No order is taken where a halt would not be heard.
                 await hears.wait()
-                self._held = False
                 await self._take_orders(connection, waiting)
                 await trio.sleep_forever()
             finally:
                 self._publisher = self._nursery = None
-                self._taking = self._held = False
+                self._taking = False
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -318,7 +308,7 @@ class Uplink:
     def _take(self, delivery: Delivery, *, waited: bool) -> None:
         """Pass a message on to the job server, or do what it asks for if it is one of hearth's own."""
         try:
-            document = _read(delivery.message.body)
+            document = l1.read_message(delivery.message.body)
         except ValueError as error:
             # Its sender cannot be answered. Not given back: the broker would deliver it again at once.
             self._refused(delivery.message.user_id or "-", str(error))
@@ -457,96 +447,3 @@ class Uplink:
                 await connection.publish(l1.fleet_message(document, f"card.{self.device}", self.user))
             with trio.move_on_after(ANNOUNCE_S):
                 await changed.wait()
-
-    async def _hear_halts(self, connection: BrokerConnection, hears: trio.Event) -> None:
-        """Halt, or reset, as the newest message for the fleet says; `hears` is set once what had waited is done.
-
-        A broker that has not noticed the end of the device's last connection may hold a message for that one, and
-        delivers it later: a halt that was missed, or a reset that is older than a halt. So the queue is consumed only
-        once nobody else consumes it.
-        """
-        while True:
-            hears_live, again_s = hears, HALTS_AGAIN_S
-            try:
-                await self._obey_all(connection, l1.halt_topology(self.device), hears)
-            except EntityNotFound as error:
-                log.warning("a halt that came while this device was away may not be heard before its return: %s", error)
-            except EntityLocked:
-                hears_live, again_s = trio.Event(), RETRY_S
-                if not self._held:
-                    self._held = True
-                    log.warning("no order is taken yet: %s", HELD)
-            with trio.move_on_after(again_s):
-                with suppress(EntityLocked):
-                    await self._obey_all(connection, l1.live_halt_topology(self.device), hears_live)
-                await trio.sleep_forever()
-
-    async def _obey_all(self, connection: BrokerConnection, topology: Topology, hears: trio.Event) -> None:
-        """Obey what comes to the queue of this topology.
-
-        Raises EntityNotFound while the queue's node is down, EntityLocked while another connection consumes it.
-        """
-        ((name, queue),) = (await declare_as_allowed(connection, topology)).items()
-        if queue.consumers:
-            raise EntityLocked(405, f"another connection consumes {name}", connection.place)
-        attempt = trio.CancelScope()
-        async with (
-            unwrapped() as body,
-            connection.consume(name, prefetch=2) as consumer,
-            trio.open_nursery() as nursery,
-            body.watched(),
-        ):
-            if not queue.messages:
-                hears.set()
-            async for delivery in consumer:
-                # A newer message replaces one that could not be done yet.
-                attempt.cancel()
-                attempt = trio.CancelScope()
-                nursery.start_soon(self._obey_until_done, delivery, attempt, hears)
-
-    async def _obey_until_done(self, delivery: Delivery, attempt: trio.CancelScope, hears: trio.Event) -> None:
-        """Do what a halt, or a reset, says, again until it succeeds: outputs may take a while to be safe."""
-        with attempt:
-            again = True
-            while again:
-                again = False
-                try:
-                    await self._obey(delivery)
-                except ValueError as error:
-                    log.warning("a halt of the fleet is ignored: %s", error)
-                except RpcError as error:
-                    log.warning("a halt of the fleet is tried again: %s", error.message)
-                    again = True
-                hears.set()
-                if again:
-                    await trio.sleep(RETRY_S)
-        with suppress(DeliveryLost):
-            delivery.ack()
-
-    async def _obey(self, delivery: Delivery) -> None:
-        """Do what a halt, or a reset, says. Raises ValueError, RpcError."""
-        document = _read(delivery.message.body)
-        payload, principal = document.get("payload"), from_amqp(delivery.message.user_id or "-")
-        allowed = self._allowed(principal)
-        if not isinstance(payload, dict) or allowed is None:
-            raise ValueError(f"from {principal.key}, which no policy entry matches, or without a payload")
-        halt = self._runtime.halt
-        if payload.get("reset") is True:
-            if "reset_halt" not in allowed.rights:
-                raise ValueError(f"policy {allowed.policy!r} does not give {principal.key} the right reset_halt")
-            if halt.by is not None and halt.by.startswith("amqp:"):
-                # A halt that a person or an input on this machine has caused is theirs to reset.
-                await halt.reset(principal.key, halt.flag.count)
-        else:
-            halt.halt(f"the fleet: {payload.get('reason') or 'no reason was given'}", principal.key)
-            await halt.latched()
-
-
-def _read(body: bytes) -> dict[str, Any]:
-    """Return the document of a message. Raises ValueError."""
-    if len(body) > MAX_VALUES and has_more_values(body, MAX_VALUES):
-        raise ValueError(f"more than {MAX_VALUES} values")
-    document = orjson.loads(body)
-    if not isinstance(document, dict):
-        raise ValueError("expected a JSON object")  # noqa: TRY004  as for any other text that is no message
-    return document

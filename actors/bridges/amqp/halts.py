@@ -1,0 +1,140 @@
+"""Hears the halts of the fleet, and their resets, on a connection to a broker, and obeys the newest (decision 0141).
+
+It refuses what no policy entry permits, and decides nothing else: the halt of this machine does (`actors/bus/halt.py`).
+
+Theory of operation. The broker has a queue for each device, which keeps the newest message only. Messages are obeyed
+in their order, and acknowledged when that is done; a newer one replaces one that could not be done yet. What has
+waited for the device is obeyed before it takes orders: `hears` is set then.
+
+A broker that has not noticed the end of the device's last connection sends messages to that one. When it notices, they
+come again: a halt that was missed, or a reset that is older than a halt. So the queue is consumed only once nobody else
+consumes it. Then the queue has what was held, and drops it for a newer message.
+
+Until then, and while the queue's node is down, a queue of this connection stands in. What comes there is obeyed, but
+may not be all: orders are taken only in the second case, which would else last as long as the node is down.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from attrs import define
+
+from hearth._util.exceptions import unwrapped
+from hearth.actors.bridges.amqp.declare import declare_as_allowed
+from hearth.amqp.errors import DeliveryLost, EntityLocked, EntityNotFound
+from hearth.errors import RpcError
+from hearth.hcp import l1
+from hearth.policy.principal import from_amqp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hearth.actors.bridges.amqp.connection import BrokerConnection
+    from hearth.actors.bus.halt import Halt
+    from hearth.amqp.channel import Delivery
+    from hearth.amqp.topology import Topology
+    from hearth.policy.principal import Principal
+
+NODE_AGAIN_S: Final = 30.0
+"""Seconds until the queue is tried again whose node was down."""
+RETRY_S: Final = 1.0
+"""Seconds until a queue that another connection consumes, or a reset that was refused, is tried again."""
+HELD: Final = (
+    "another connection hears the halts of this device: its last one, until the broker notices its end, or another "
+    "hearthd with the same [amqp] id, which has to be stopped"
+)
+
+log = logging.getLogger("hearth.amqp")
+
+
+@define(eq=False)
+class FleetHalts:
+    """Hears halts for one device. `allowed(principal)` returns what the policy permits, or None."""
+
+    _device: str
+    _halt: Halt
+    _allowed: Callable[[Principal], Any]
+    held: bool = False
+    """True while another connection consumes the queue."""
+
+    async def hear(self, connection: BrokerConnection, hears: trio.Event) -> None:
+        """Obey until cancelled; set `hears` once what had waited is done. Raises BrokerRefusal."""
+        self.held = False
+        while True:
+            hears_here, again_s = hears, NODE_AGAIN_S
+            try:
+                await self._obey_all(connection, l1.halt_topology(self._device), hears)
+            except EntityNotFound as error:
+                log.warning("a halt that came while this device was away may not be heard before its return: %s", error)
+            except EntityLocked:
+                hears_here, again_s = trio.Event(), RETRY_S
+                if not self.held:
+                    self.held = True
+                    log.warning("no order is taken yet: %s", HELD)
+            with trio.move_on_after(again_s):
+                with suppress(EntityLocked):
+                    await self._obey_all(connection, l1.live_halt_topology(self._device), hears_here)
+                await trio.sleep_forever()
+
+    async def _obey_all(self, connection: BrokerConnection, topology: Topology, hears: trio.Event) -> None:
+        """Obey what comes to the queue of this topology.
+
+        Raises EntityNotFound while the queue's node is down, EntityLocked while another connection consumes it.
+        """
+        ((name, queue),) = (await declare_as_allowed(connection, topology)).items()
+        if queue.consumers:
+            raise EntityLocked(405, f"another connection consumes {name}", connection.place)
+        attempt = trio.CancelScope()
+        async with (
+            unwrapped() as body,
+            connection.consume(name, prefetch=2) as consumer,
+            trio.open_nursery() as nursery,
+            body.watched(),
+        ):
+            if not queue.messages:
+                hears.set()
+            async for delivery in consumer:
+                attempt.cancel()
+                attempt = trio.CancelScope()
+                nursery.start_soon(self._obey_until_done, delivery, attempt, hears)
+
+    async def _obey_until_done(self, delivery: Delivery, attempt: trio.CancelScope, hears: trio.Event) -> None:
+        """Do what a halt, or a reset, says, again until it succeeds: outputs may take a while to be safe."""
+        with attempt:
+            again = True
+            while again:
+                again = False
+                try:
+                    await self._obey(delivery)
+                except ValueError as error:
+                    log.warning("a halt of the fleet is ignored: %s", error)
+                except RpcError as error:
+                    log.warning("a halt of the fleet is tried again: %s", error.message)
+                    again = True
+                hears.set()
+                if again:
+                    await trio.sleep(RETRY_S)
+        with suppress(DeliveryLost):
+            delivery.ack()
+
+    async def _obey(self, delivery: Delivery) -> None:
+        """Do what a halt, or a reset, says. Raises ValueError, RpcError."""
+        document, principal = l1.read_message(delivery.message.body), from_amqp(delivery.message.user_id or "-")
+        payload = document.get("payload")
+        allowed = self._allowed(principal)
+        if not isinstance(payload, dict) or allowed is None:
+            raise ValueError(f"from {principal.key}, which no policy entry matches, or without a payload")
+        halt = self._halt
+        if payload.get("reset") is True:
+            if "reset_halt" not in allowed.rights:
+                raise ValueError(f"policy {allowed.policy!r} does not give {principal.key} the right reset_halt")
+            if halt.by is not None and halt.by.startswith("amqp:"):
+                # A halt that a person or an input on this machine has caused is theirs to reset.
+                await halt.reset(principal.key, halt.flag.count)
+        else:
+            halt.halt(f"the fleet: {payload.get('reason') or 'no reason was given'}", principal.key)
+            await halt.latched()
