@@ -473,13 +473,16 @@ export declare class HacpClient extends Emitter<{
      * @param {"keep" | "close"} [options.onDisconnect] "keep". With "close" the session ends with the link: its tasks are
      *   cancelled and its outputs go to their safe state.
      * @param {number} [options.heartbeatMs]
+     * @param {boolean} [options.conversation] True where a model decides what is asked for: the daemon then holds the
+     *   session to what docs/reference/methods.md says of conversations.
      * @returns {Promise<HacpSession>}
      */
-    openSession({ clientName, clientVersion, onDisconnect, heartbeatMs }?: {
+    openSession({ clientName, clientVersion, onDisconnect, heartbeatMs, conversation }?: {
         clientName?: string;
         clientVersion?: string;
         onDisconnect?: "keep" | "close";
         heartbeatMs?: number;
+        conversation?: boolean;
     }): Promise<HacpSession>;
     /**
      * Use a session of the same principal that was opened before, by another page or by another connection.

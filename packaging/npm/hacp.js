@@ -356,15 +356,18 @@ export class HacpClient extends Emitter {
    * @param {"keep" | "close"} [options.onDisconnect] "keep". With "close" the session ends with the link: its tasks are
    *   cancelled and its outputs go to their safe state.
    * @param {number} [options.heartbeatMs]
+   * @param {boolean} [options.conversation] True where a model decides what is asked for: the daemon then holds the
+   *   session to what docs/reference/methods.md says of conversations.
    * @returns {Promise<HacpSession>}
    */
-  async openSession({ clientName, clientVersion, onDisconnect = "keep", heartbeatMs } = {}) {
+  async openSession({ clientName, clientVersion, onDisconnect = "keep", heartbeatMs, conversation } = {}) {
     const opened = await this.call("session.open", {
       client_name: clientName,
       client_version: clientVersion,
       protocol_version: "0.1.0",
       on_disconnect: onDisconnect,
       heartbeat_ms: heartbeatMs,
+      conversation,
     });
     return this.#keep(new HacpSession(this, opened.session_id, opened.capabilities));
   }

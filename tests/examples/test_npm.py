@@ -203,6 +203,9 @@ say("rejected", await refused(agent.execute(second)));
 const third = await agent.prepare(task);
 await agent.reject(third.plan_id);
 say("withdrawn", (await agent.plans()).plans.map((one) => one.state).join());
+const model = await one.openSession({ conversation: true });
+say("conversation", await refused(model.submit(task)));
+await model.close();
 
 const status = await agent.haltStatus();
 say("before", status.halted, Object.values(status.inputs));
@@ -248,6 +251,7 @@ async def test_in_node_a_plan_runs_as_approved_and_a_halt_holds_until_its_reset(
                 "again PLAN_STALE",
                 "rejected RPC_PERMISSION_DENIED",
                 "withdrawn executed,rejected,rejected",
+                "conversation RPC_PERMISSION_DENIED",
                 "before false clear",
                 "halt true smoke true",
                 "while HALTED",
