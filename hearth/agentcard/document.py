@@ -168,7 +168,7 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-class NotJson(Exception):
+class NoCardText(Exception):
     """A text that is no JSON document; the message is a problem, `cure` its cure. Never leaves this package."""
 
     def __init__(self, problem: str, cure: str = "give one JSON object, encoded in UTF-8") -> None:
@@ -190,7 +190,7 @@ def read_object(document: object) -> tuple[Mapping[str, Any] | None, list[Findin
             if not isinstance(value, (str, bytes, bytearray, memoryview)):
                 break
             value = _parse(value)
-    except NotJson as error:
+    except NoCardText as error:
         return None, [Finding("", "§3", str(error), error.cure)]
     if not isinstance(value, Mapping):
         return None, [
@@ -203,16 +203,18 @@ def _parse(document: str | bytes | bytearray | memoryview) -> Any:
     try:
         text = document if isinstance(document, str) else bytes(document).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise NotJson(f"is not UTF-8 at byte {error.start}", "encode the card in UTF-8") from None
+        raise NoCardText(f"is not UTF-8 at byte {error.start}", "encode the card in UTF-8") from None
     if text.startswith("\ufeff"):
-        raise NotJson("begins with a byte order mark", "save it as UTF-8 without one (RFC 8259 §8.1)")
+        raise NoCardText("begins with a byte order mark", "save it as UTF-8 without one (RFC 8259 §8.1)")
     try:
         return json.loads(text, parse_int=_integer, parse_float=_double, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise NotJson(f"is not JSON: {error.msg} at {where}", "correct the JSON there") from None
+        raise NoCardText(f"is not JSON: {error.msg} at {where}", "correct the JSON there") from None
     except RecursionError:
-        raise NotJson("is nested too deeply to be read", "nest it less deeply: a card needs some ten levels") from None
+        raise NoCardText(
+            "is nested too deeply to be read", "nest it less deeply: a card needs some ten levels"
+        ) from None
 
 
 def _integer(digits: str) -> int | float:
@@ -229,7 +231,7 @@ _MOST_DIGITS = 400
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise NotJson(f"is not JSON: it has {word}, which is no JSON number", "leave the field out, or give a number")
+    raise NoCardText(f"is not JSON: it has {word}, which is no JSON number", "leave the field out, or give a number")
 
 
 _PCT = r"%[0-9A-Fa-f]{2}"

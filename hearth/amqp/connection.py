@@ -80,7 +80,7 @@ class Login:
 
 
 @frozen
-class Connected:
+class ConnectionOpened:
     """The handshake is done; `heartbeat` is in seconds."""
 
     heartbeat: int
@@ -107,7 +107,7 @@ class ConnectionEnded:
     error: AmqpError | None
 
 
-Event = Connected | Blocked | Unblocked | ConnectionEnded | ChannelEvent
+Event = ConnectionOpened | Blocked | Unblocked | ConnectionEnded | ChannelEvent
 
 
 class ConnectionState(Enum):
@@ -290,7 +290,7 @@ class AmqpConnection:
                 return self._tune(method)
             case ConnectionState.OPENING, commands.Connection.OpenOk():
                 self.state = ConnectionState.OPEN
-                return [Connected(self.heartbeat, self.limits.frame, self.limits.channels)]
+                return [ConnectionOpened(self.heartbeat, self.limits.frame, self.limits.channels)]
             case ConnectionState.OPEN, commands.Connection.Blocked():
                 return [Blocked(printable(method.reason or ""))]
             case ConnectionState.OPEN, commands.Connection.Unblocked():

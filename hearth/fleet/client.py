@@ -37,7 +37,7 @@ from hearth.amqp.errors import (
     PreconditionFailed,
     PublishNacked,
 )
-from hearth.fleet.order_store import FleetOrder, OrderStore, Taken
+from hearth.fleet.order_store import FleetOrder, OrderStore, TakenMessages
 from hearth.fleet.selectors import FleetDevice
 from hearth.hcp import l1
 from hearth.hcp.codec import message as message_of, write_message
@@ -260,7 +260,7 @@ class FleetClient:
                 self._take_tick(document, user)
             else:
                 messages.append((document, user))
-        taken = await self._order_store(self.order_store.take, messages) if messages else Taken()
+        taken = await self._order_store(self.order_store.take, messages) if messages else TakenMessages()
         for delivery in deliveries:
             delivery.ack()
         self.duplicates += taken.duplicates

@@ -7,7 +7,7 @@ event after the last one that it has. Per session it takes events in their seque
 - a sequence that it has: a duplicate, dropped;
 - the next one: stored;
 - a later one: messages are missing, because a broker was wiped or a queue was full. It is dropped, and the session is
-  named in `Taken.gaps`: the client asks the device for all from the first missing one on.
+  named in `TakenMessages.gaps`: the client asks the device for all from the first missing one on.
 
 An answer or an event counts only if it comes from the device that the order went to: the broker has checked its user.
 Blocking; one thread at a time.
@@ -81,7 +81,7 @@ class FleetOrder:
 
 
 @define
-class Taken:
+class TakenMessages:
     """The effect of some messages: what was new, how many were duplicates or of no order, and what is missing."""
 
     new: list[dict[str, Any]] = field(factory=list)
@@ -175,15 +175,15 @@ class OrderStore:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def take(self, messages: Iterable[tuple[dict[str, Any], str | None]]) -> Taken:
+    def take(self, messages: Iterable[tuple[dict[str, Any], str | None]]) -> TakenMessages:
         """Process messages, each with the user that the broker has found in it, in one durable transaction."""
-        taken = Taken()
+        taken = TakenMessages()
         with self._transaction():
             for message, user in messages:
                 self._take(message, user, taken)
         return taken
 
-    def _take(self, message: dict[str, Any], user: str | None, taken: Taken) -> None:
+    def _take(self, message: dict[str, Any], user: str | None, taken: TakenMessages) -> None:
         payload: Any = message.get("payload")
         kind, session_id = message.get("type"), message.get("session_id")
         if not isinstance(payload, dict):
@@ -215,7 +215,13 @@ class OrderStore:
             taken.foreign += 1
 
     def _take_answer(
-        self, kind: str, payload: Mapping[str, Any], session_id: Any, message: dict[str, Any], user: Any, taken: Taken
+        self,
+        kind: str,
+        payload: Mapping[str, Any],
+        session_id: Any,
+        message: dict[str, Any],
+        user: Any,
+        taken: TakenMessages,
     ) -> None:
         row = self._db.execute(
             "SELECT message_id, state, session_id FROM orders WHERE message_id = ? AND device = ?",
@@ -240,7 +246,11 @@ class OrderStore:
             taken.new.append(message)
 
     def _take_event(
-        self, message: dict[str, Any], payload: Mapping[str, Any], order: tuple[str, int, str, bool], taken: Taken
+        self,
+        message: dict[str, Any],
+        payload: Mapping[str, Any],
+        order: tuple[str, int, str, bool],
+        taken: TakenMessages,
     ) -> None:
         message_id, last, state, has_result = order
         sequence = payload.get("sequence")

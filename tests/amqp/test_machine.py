@@ -40,8 +40,8 @@ from hearth.amqp.channel import (
 from hearth.amqp.connection import (
     AmqpConnection,
     Blocked,
-    Connected,
     ConnectionEnded,
+    ConnectionOpened,
     ConnectionState,
     Login,
     Unblocked,
@@ -80,7 +80,7 @@ def test_the_handshake_sends_what_the_specification_wants_and_ends_with_connecte
     (_, tune_ok), (_, opening) = sent(machine)
     assert (tune_ok.channel_max, tune_ok.frame_max, tune_ok.heartbeat) == (64, 131_072, 30)
     assert opening.virtual_host == "lab"
-    assert machine.receive(method(OPEN_OK)) == [Connected(30, 131_072, 64)]
+    assert machine.receive(method(OPEN_OK)) == [ConnectionOpened(30, 131_072, 64)]
     assert woken
 
 

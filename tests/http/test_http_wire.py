@@ -6,7 +6,7 @@ import pytest
 import trio
 from support.http import LISTEN, Raw, passes
 
-from hearth.actors.bridges.http.app import Hosts, Problem
+from hearth.actors.bridges.http.app import Hosts, HttpProblem
 from hearth.actors.bridges.http.listener import HttpListener
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accept import ConnectionLimiter
@@ -176,7 +176,7 @@ async def test_work_that_follows_an_answer_is_done_though_the_connection_closes(
 def test_the_address_that_was_called_is_a_name(address, host) -> None:
     hosts = Hosts((), (), encrypted=False)
     assert hosts.check([(b"host", host.encode())], address) == host
-    with pytest.raises(Problem):
+    with pytest.raises(HttpProblem):
         hosts.check([(b"host", b"192.0.2.8")], address)
 
 
@@ -191,5 +191,5 @@ def test_our_own_pages_are_those_of_our_own_scheme(encrypted, behind_proxy, own)
         if scheme in own:
             assert hosts.origin(given, "board.example") is None
         else:
-            with pytest.raises(Problem):
+            with pytest.raises(HttpProblem):
                 hosts.origin(given, "board.example")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pamqp import body, commands, frame, header
 
-from hearth.amqp.connection import AmqpConnection, Connected, Login
+from hearth.amqp.connection import AmqpConnection, ConnectionOpened, Login
 from hearth.amqp.topology import Queue
 
 START = commands.Connection.Start(0, 9, {"product": "RabbitMQ", "capabilities": {"basic.nack": True}}, "PLAIN EXTERNAL")
@@ -54,7 +54,7 @@ def opened(login=None, *, tune=TUNE, **options):
     machine = AmqpConnection(login or Login.plain("arm", "secret"), place="amqp://broker", **options)
     machine.receive(method(START) + method(tune))
     (event,) = machine.receive(method(OPEN_OK))
-    assert isinstance(event, Connected)
+    assert isinstance(event, ConnectionOpened)
     machine.data_to_send()
     return machine
 

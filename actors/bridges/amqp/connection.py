@@ -41,7 +41,7 @@ from hearth.amqp.channel import (
     MessageReturned,
     Replied,
 )
-from hearth.amqp.connection import AmqpConnection, Blocked, Connected, ConnectionEnded, Unblocked
+from hearth.amqp.connection import AmqpConnection, Blocked, ConnectionEnded, ConnectionOpened, Unblocked
 from hearth.amqp.errors import (
     AmqpError,
     AmqpMisuse,
@@ -539,7 +539,7 @@ class BrokerConnection:
         elif isinstance(event, Unblocked):
             self.blocked = None
             self._writing.deadline = trio.current_time() + 2 * self.heartbeat
-        elif not isinstance(event, Connected):
+        elif not isinstance(event, ConnectionOpened):
             self._channels[event.channel].handle(event)
             if isinstance(event, ChannelEnded):
                 del self._channels[event.channel]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from hearth.amqp.address import is_loopback
-from hearth.amqp.connection import Connected, ConnectionEnded, Login
+from hearth.amqp.connection import ConnectionEnded, ConnectionOpened, Login
 from hearth.amqp.errors import BrokerConnectionLost, BrokerUnreachable
 from hearth.errors import ConfigError
 from hearth.transport.tls import connect_failure, error_numbers, readable
@@ -96,7 +96,7 @@ async def shake_hands(stream: trio.abc.Stream, machine: AmqpConnection, tls: Tls
             reason = connect_failure(error, tls, silent=machine.frames == 0) if secured else why_broken(error)
             raise BrokerUnreachable(f"cannot connect to {place}: {reason}") from None
         events = machine.receive(bytes(received))
-        if events and isinstance(events[0], Connected):
+        if events and isinstance(events[0], ConnectionOpened):
             return events[1:]
         for event in events:
             if isinstance(event, ConnectionEnded):

@@ -145,7 +145,7 @@ def _matches(lines: Iterable[str], tag: str) -> bool:
 MEDIA_TYPE = "application/problem+json"
 
 
-class Problem(Exception):
+class HttpProblem(Exception):
     """A refused request: the answer's status and headers; `detail` names the place and the cure."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
@@ -165,26 +165,26 @@ def document(status: int, detail: str) -> bytes:
 
 
 async def problem_response(_request: Request, error: Exception) -> Response:
-    """Answer a Problem (Starlette handler)."""
-    assert isinstance(error, Problem)
+    """Answer a HttpProblem (Starlette handler)."""
+    assert isinstance(error, HttpProblem)
     return error.response()
 
 
 async def not_found(_request: Request, _error: Exception) -> Response:
     """Answer 404 (Starlette handler). The path may hold a secret, so it is not repeated."""
-    return Problem(404, "nothing is served at this path").response()
+    return HttpProblem(404, "nothing is served at this path").response()
 
 
 async def not_allowed(_request: Request, error: Exception) -> Response:
     """Answer 405 (Starlette handler)."""
     headers = getattr(error, "headers", None) or {}
     allowed = headers.get("Allow", "GET")
-    return Problem(405, f"this path takes no such method; it takes {allowed}", headers).response()
+    return HttpProblem(405, f"this path takes no such method; it takes {allowed}", headers).response()
 
 
 async def broken(_request: Request, _error: Exception) -> Response:
     """Answer 500 (Starlette handler): the log has the exception, the answer does not."""
-    return Problem(500, "an internal error; see the daemon's log").response()
+    return HttpProblem(500, "an internal error; see the daemon's log").response()
 
 
 # --- health -----------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ async def opened(
         app = Starlette(
             routes=routes,
             exception_handlers={
-                404: not_found, 405: not_allowed, Problem: problem_response, Exception: broken,
+                404: not_found, 405: not_allowed, HttpProblem: problem_response, Exception: broken,
             },
         )  # fmt: skip
         app.router.redirect_slashes = False
@@ -292,7 +292,7 @@ HACP = "/hacp"
 async def upgrade_required(_request: Request) -> Response:
     """Answer 426 to a request for `HACP` that is none for a WebSocket."""
     headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
-    return Problem(426, "this path speaks HACP over a WebSocket (docs/carriers.md)", headers).response()
+    return HttpProblem(426, "this path speaks HACP over a WebSocket (docs/carriers.md)", headers).response()
 
 
 OPEN = (HEALTH, dashboard.PREFIX.rstrip("/"))
@@ -318,7 +318,7 @@ class AccessControl:
         answer = _Answer(send, connection)
         try:
             await self._serve(scope, _Body(receive, self.max_body, self.body_timeout), answer, connection)
-        except Problem as problem:
+        except HttpProblem as problem:
             if answer.begun:
                 raise
             await problem.response()(scope, receive, answer)
@@ -342,7 +342,7 @@ class AccessControl:
         if not isinstance(who, Refused) and self._callers.admits(who):
             full = connection.let_in(who)
             if full is not None:
-                raise Problem(503, f"{full.message}; try again later", {"Retry-After": "5"})
+                raise HttpProblem(503, f"{full.message}; try again later", {"Retry-After": "5"})
             state["admitted"] = True
         elif not public and path not in OPEN and not path.startswith(dashboard.PREFIX):
             raise self._callers.refusal(who, connection)
@@ -383,7 +383,7 @@ class _Body:
         self._whole = False
 
     def announced(self, headers: Any) -> None:
-        """Refuse a request whose Content-Length is too large. Raises Problem."""
+        """Refuse a request whose Content-Length is too large. Raises HttpProblem."""
         for name, value in headers:
             if name == b"content-length" and value.isdigit() and int(value) > self._most:
                 raise self._too_large()
@@ -398,10 +398,10 @@ class _Body:
                 raise self._too_large()
             self._whole = not message.get("more_body", False)
             return message
-        raise Problem(408, f"the request's body was not here within {self._timeout:g} s; send it faster")
+        raise HttpProblem(408, f"the request's body was not here within {self._timeout:g} s; send it faster")
 
-    def _too_large(self) -> Problem:
-        return Problem(413, f"the request's body is longer than [limits] max_document_bytes = {self._most}")
+    def _too_large(self) -> HttpProblem:
+        return HttpProblem(413, f"the request's body is longer than [limits] max_document_bytes = {self._most}")
 
 
 # --- callers: the principal of each request, and the policy's admission -----------------------------------------------
@@ -436,15 +436,15 @@ class Callers:
         """Return True if a policy entry matches the principal; the session decides what it may do."""
         return any(match.holds(principal) for entry in self._policy for match in entry.match)
 
-    def refusal(self, who: Principal | Refused, connection: PeerConnection) -> Problem:
+    def refusal(self, who: Principal | Refused, connection: PeerConnection) -> HttpProblem:
         """Return the answer to a client that the policy does not admit, and report it for the audit log."""
         if not isinstance(who, Refused):
             reason = f"no policy entry matches {who.key}"
             self._report(connection.peer, reason)
-            return Problem(403, f"{reason}; write a [[policy]] entry for it")
+            return HttpProblem(403, f"{reason}; write a [[policy]] entry for it")
         self._report(connection.peer, str(who))
         headers = {"WWW-Authenticate": "Bearer"} if who.status == 401 else {}
-        return Problem(who.status, f"the request is not authenticated: {who}; {CURES[who.status]}", headers)
+        return HttpProblem(who.status, f"the request is not authenticated: {who}; {CURES[who.status]}", headers)
 
 
 # --- hosts and origins: the names a request may be sent to, and the pages that may send one ---------------------------
@@ -477,19 +477,19 @@ class Hosts:
         """The schemes of the daemon's own pages; behind a proxy, the proxy's scheme is not known here."""
 
     def check(self, headers: Headers, address: str) -> str:
-        """Return the Host of a request that came to `address`, with its port. Raises Problem: 400 or 421."""
+        """Return the Host of a request that came to `address`, with its port. Raises HttpProblem: 400 or 421."""
         given = values(headers, b"host")
         if len(given) != 1:
-            raise Problem(400, "a request has exactly one Host header")
+            raise HttpProblem(400, "a request has exactly one Host header")
         host = given[0].lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if name not in self._hosts and name != _in_a_url(address):
             cure = "ask under this machine's address, or list the name in [http] hosts"
-            raise Problem(421, f"Host {name[:_SHOWN]!r} is no name of this daemon; {cure}")
+            raise HttpProblem(421, f"Host {name[:_SHOWN]!r} is no name of this daemon; {cure}")
         return host
 
     def origin(self, headers: Headers, host: str) -> str | None:
-        """Return the origin of a page of another site that sends the request. Raises Problem: 403.
+        """Return the origin of a page of another site that sends the request. Raises HttpProblem: 403.
 
         A page under the request's own Host was served by this daemon, or by the proxy in front of it.
         """
@@ -499,7 +499,7 @@ class Hosts:
         origin = given[0].lower()
         if len(given) > 1 or not (origin in self._origins or self._own(origin, host)):
             shown = ", ".join(given)[:_SHOWN]
-            raise Problem(403, f"Origin {shown!r} is not in [http] origins; list the page's origin there")
+            raise HttpProblem(403, f"Origin {shown!r} is not in [http] origins; list the page's origin there")
         return origin if origin in self._origins else None
 
     def _own(self, origin: str, host: str) -> bool:

@@ -20,7 +20,7 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
-from hearth.actors.bridges.http.app import HACP, MEDIA_TYPE, Problem, document
+from hearth.actors.bridges.http.app import HACP, MEDIA_TYPE, HttpProblem, document
 from hearth.actors.bridges.http.connection import GRACE, PeerConnection
 from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.listeners.tcp import Listening, each_unknown_peer
@@ -167,7 +167,7 @@ class HttpListener(Listening):
             return False
         try:
             self._hosts.origin(headers, self._hosts.check(headers, address))
-        except Problem:
+        except HttpProblem:
             return False
         return True
 
