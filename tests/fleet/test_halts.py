@@ -78,3 +78,17 @@ async def test_meanwhile_newer_halts_are_heard_and_an_older_one_does_not_come_ba
         proxy.cut()
         await connected(uplink)
         assert not halt.flag.halted
+
+
+async def test_of_two_daemons_with_one_id_the_second_takes_no_orders_while_the_first_is_there(
+    rabbitmq, tmp_path, name
+) -> None:
+    (tmp_path / "other").mkdir()
+    device, other = (Device(rabbitmq, place, f"dev-{name}", callers=[]) for place in (tmp_path, tmp_path / "other"))
+    async with serving(device.config) as first:
+        await connected(first)
+        async with serving(other.config) as second:
+            await passes(lambda: second.status().get("reason") == HELD)
+            first.stop()
+            first.finish()
+            await connected(second)
