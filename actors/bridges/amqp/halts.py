@@ -85,17 +85,19 @@ class FleetHalts:
 
         Raises EntityNotFound while the queue's node is down, EntityLocked while another connection consumes it.
         """
-        ((name, queue),) = (await declare_as_allowed(connection, topology)).items()
-        if queue.consumers:
-            raise EntityLocked(405, f"another connection consumes {name}", connection.place)
+        (queue,) = topology.queues
+        state = (await declare_as_allowed(connection, topology))[queue.name]
+        # Only this connection can consume its exclusive queue, where it may still be ending an earlier channel.
+        if state.consumers and not queue.exclusive:
+            raise EntityLocked(405, f"another connection consumes {queue.name}", connection.place)
         attempt = trio.CancelScope()
         async with (
             unwrapped() as body,
-            connection.consume(name, prefetch=2) as consumer,
+            connection.consume(queue.name, prefetch=2) as consumer,
             trio.open_nursery() as nursery,
             body.watched(),
         ):
-            if not queue.messages:
+            if not state.messages:
                 hears.set()
             async for delivery in consumer:
                 attempt.cancel()
