@@ -24,6 +24,8 @@ from hearth.errors import AuditUnavailable, ConfigError, DeviceError, Permission
 from hearth.policy.rules import in_force
 from hearth.protocol.methods import AttestQuote
 
+pytestmark = pytest.mark.slow
+
 NONCE = "0f" * 16
 
 

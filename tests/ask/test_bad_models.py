@@ -7,6 +7,8 @@ import time
 import pytest
 from support.model_server import Cut, Silent, Status, calls, proposes, reads, says
 
+pytestmark = pytest.mark.slow
+
 LIGHT = ("gpio.set", {"line": "LED", "value": 1})
 MANY = [("gpio.set", {"line": "LED", "value": index % 2}) for index in range(10_000)]
 MORE = [("gpio.get", {"line": "LED"})] * 300

@@ -14,6 +14,8 @@ from hearth.policy.principal import from_token
 
 pytest.importorskip("isodate", reason="jobs take the extra: pip install 'hearthd[hcp]'")
 
+pytestmark = pytest.mark.slow
+
 LIGHT = ("gpio.set", {"line": "LED", "value": 1})
 RELAY = ("gpio.set", {"line": "RELAY", "value": 1})
 SCAN = ("i2c.scan", {"bus": 1})

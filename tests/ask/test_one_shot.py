@@ -9,6 +9,8 @@ import sys
 import pytest
 from support.model_server import calls, proposes, reads, says
 
+pytestmark = pytest.mark.slow
+
 PULSE = ("gpio.pulse", {"line": "RELAY", "value": 1, "duration_ms": 20})
 LIGHT = ("gpio.set", {"line": "LED", "value": 1})
 

@@ -5,6 +5,8 @@ import json
 import pytest
 from support.model_server import calls, proposes, reads, says
 
+pytestmark = pytest.mark.slow
+
 LIGHT = ("gpio.set", {"line": "LED", "value": 1})
 SCRIPT = [
     reads("gpio.get", line="BUTTON"),

@@ -20,6 +20,8 @@ from benchmarks.servers import Servers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = "2025-11-25", "2026-07-28"
 NO_TIME = 1e-6
 """Seconds: a round of one call."""

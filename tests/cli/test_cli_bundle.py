@@ -17,6 +17,8 @@ from hearth.cli.bundle import REDACTED, Parts, redact
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 TOKEN = f"hearth_{'aZ7-_' * 8}aZ7"
 DIGEST = hashlib.sha256(TOKEN.encode()).hexdigest()
 PASSWORD = "correct-horse-battery"

@@ -23,6 +23,8 @@ from hearth.cli import connect
 from hearth.cli.connect import UnansweredRequests
 from hearth.errors import CarrierError
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 COMMAND = [sys.executable, "-m", "hearth.cli.main", "connect"]
 

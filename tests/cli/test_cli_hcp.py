@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from support.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 TOKEN = "hearth_the-boss-of-the-tests"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 [[policy]]
 name = "bench"

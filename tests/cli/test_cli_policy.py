@@ -10,6 +10,8 @@ import pytest
 from hearth.cli.policy import read_principal
 from hearth.policy.rules import Match, PolicyEntry
 
+pytestmark = pytest.mark.slow
+
 DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 POLICY = f"""
 [[policy]]

@@ -13,6 +13,8 @@ import pytest
 from hearth.cli import status
 from hearth.cli.common import Options
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 [[policy]]
 name = "bench"

@@ -23,6 +23,8 @@ from textual.widgets import DataTable, Static
 from hearth.cli import status
 from hearth.cli.top import Top
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 [[policy]]
 name = "bench"

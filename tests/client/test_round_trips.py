@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hearth.client.connection import Client
     from hearth.client.session import ClientSession
 
+pytestmark = pytest.mark.slow
+
 RUN = ["task.submit"]
 SET = {"line": 17, "value": 1}
 

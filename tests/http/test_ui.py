@@ -18,6 +18,8 @@ from hearth.actors.listeners.accept import MOST_UNKNOWN_PEERS_EACH
 from hearth.config.listen import HttpConfig
 from hearth.config.model import PolicyConfig, load_config
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FILES = dashboard.load()
 

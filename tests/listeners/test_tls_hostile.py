@@ -21,6 +21,8 @@ from support.waiting import passes
 from hearth.actors.transport import PeerGone
 from hearth.transport.sockets import SocketTransport
 
+pytestmark = pytest.mark.slow
+
 TIMED_OUT = "timed out: no TLS handshake within 0.4 s"
 MIDWAY = "closed before the TLS handshake was done"
 
