@@ -133,7 +133,7 @@ check: $(TOOLS) ## The inner loop: lint, types and the fast tests, side by side
 	@$(MAKE) --no-print-directory --jobs --output-sync style fast
 
 fast: $(STAMP) ## The fast tests
-	$(BIN)/python -m pytest -q -n auto -m 'not slow and not proof'
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not slow and not proof'
 
 style: $(TOOLS)
 	$(BIN)/ruff check .

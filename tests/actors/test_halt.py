@@ -626,6 +626,7 @@ async def test_an_input_whose_chip_goes_halts_and_is_watched_again_when_it_is_ba
         await until_halted(world)
 
 
+@pytest.mark.slow
 async def test_an_input_works_while_its_own_bus_is_wedged_and_no_reset_is_possible_then():
     stuck = threading.Event()
 

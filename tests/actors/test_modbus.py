@@ -190,6 +190,7 @@ async def test_a_step_is_counted_from_the_value_that_the_device_has():
         assert (await write(opened, "step", 46))["value"] == 46
 
 
+@pytest.mark.slow
 async def test_a_register_with_a_slew_waits_for_its_time():
     async with session() as opened:
         assert (await write(opened, "slow", 0))["value"] == 0
@@ -381,6 +382,7 @@ async def test_a_register_may_be_a_sensor_of_the_board_with_its_unit():
             await opened.run("hw.sensor.read", sensor="motor")
 
 
+@pytest.mark.slow
 async def test_an_interlock_holds_by_a_register_and_opens_when_the_device_falls_silent():
     gpio = [{"label": "sim", "driver": "sim", "names": ["PUMP"], "lines": {"PUMP": {"safe": 0}}}]
     lock = {"drives": "PUMP", "value": 1, "requires": [{"sensor": "motor", "max": 60}]}
@@ -460,6 +462,7 @@ async def test_a_register_that_another_session_has_written_since_is_left_to_it()
         assert memory(world) == [0, 100, 0, 7]
 
 
+@pytest.mark.slow
 async def test_a_halt_brings_registers_to_their_safe_values():
     async with safe_world() as world, world.sessions().open_session() as session:
         await start_drive(session)

@@ -329,6 +329,7 @@ async def test_a_halt_fails_a_job_that_acts_with_the_reason_and_refuses_the_next
         assert rejected["reason_message"].startswith("Halted since ")
 
 
+@pytest.mark.slow
 async def test_a_step_of_a_job_that_a_halt_cancels_fails_the_job_with_the_reason(look):
     act = capability(function=scripted(step("set", line=1, value=1)))
     async with look(act) as world, world.sessions().open_session() as session:
