@@ -219,7 +219,7 @@ async def roomy(make_world, autojump_clock):
         yield world, local, session
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 async def test_sessions_are_charged_for_what_they_take(roomy):
     world, local, _ = roomy
     async with weighed(world):
@@ -291,7 +291,7 @@ async def test_subscriptions_are_charged_for_what_they_take(roomy):
                 await local.ask(session, "task.events.subscribe", {"task_id": task}, follower)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 async def test_answers_that_wait_are_charged_for_what_they_take(roomy):
     world, _, _ = roomy
     send_queue = SendQueue(world.runtime.memory.for_principal(ALICE.key))

@@ -76,13 +76,13 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("place", "on_path", "shown"),
     [
-        pytest.param(ROOT, False, ".venv/bin/hearthd", marks=pytest.mark.proof),
-        pytest.param(BIN, False, "./hearthd", marks=pytest.mark.proof),
-        pytest.param(ROOT / "docs", False, str(BIN / "hearthd"), marks=pytest.mark.proof),
+        (ROOT, False, ".venv/bin/hearthd"),
+        (BIN, False, "./hearthd"),
+        (ROOT / "docs", False, str(BIN / "hearthd")),
         (ROOT, True, "hearthd"),
     ],
     ids=["in the tree", "beside it", "elsewhere", "on the PATH"],
@@ -229,7 +229,7 @@ def test_a_controller_that_does_not_come_up_ends_the_demo(cli, monkeypatch):
     assert "the controller process did not come up" in answer.json["error"]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_secret_that_can_be_read_is_no_refusal(cli, monkeypatch):
     monkeypatch.setattr(DemoFolder, "secret", property(lambda place: place.shared / "secret.txt"))
     answer = cli("demo")

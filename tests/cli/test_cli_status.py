@@ -92,6 +92,7 @@ def test_without_the_right_to_observe_one_line_says_so(cli, own_daemon):
         assert "the right 'observe' is not given by policy 'blind'" in refused.err
 
 
+@pytest.mark.proof
 def test_top_plain_prints_a_line_for_each_event_and_follows_a_daemon_that_restarts(hearth_process, own_daemon):
     daemon = own_daemon(CONFIG)
     with hearth_process("top", "--plain", "--socket", daemon.socket) as running:

@@ -86,6 +86,7 @@ def test_the_key_h_halts_at_once_and_the_halt_is_shown(own_daemon):
     assert daemon.recorded(event="halt")["reason"] == "key h of hearth top"
 
 
+@pytest.mark.proof
 def test_it_says_that_the_connection_is_lost_halts_nothing_then_and_comes_back(own_daemon):
     daemon = own_daemon(CONFIG)
 
@@ -158,7 +159,7 @@ def on_terminal(*args, press: bytes = b"", after: bytes = b"") -> tuple[int, byt
         return process.wait(timeout=60), written
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_on_a_terminal_q_quits_with_0_and_without_a_daemon_it_exits_with_3(daemon, tmp_path):
     code, written = on_terminal("--socket", daemon.socket, press=b"q", after=b"gpio:sim")
     assert (code, written != b"") == (0, True)

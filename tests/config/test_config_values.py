@@ -217,7 +217,7 @@ def file(tmp_path_factory):
 
 # How long whole configurations take to make says nothing about them, but about the machine that the tests are on.
 @pytest.mark.slow
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(config=configs())
 def test_what_is_printed_loads_back_equal(file, config):
     file.write_bytes(config.to_toml().encode())

@@ -81,6 +81,7 @@ def test_an_order_by_label_is_done_and_shown(hearth, device, job) -> None:
     assert "no device has a label 'bord'; did you mean board?" in hearth("submit", job, "bord=sim", code=1)
 
 
+@pytest.mark.proof
 def test_an_order_whose_command_was_killed_is_followed_to_its_end(hearth, device, tmp_path) -> None:
     file = tmp_path / "looks.json"
     inputs = {"times": 30, "interval_s": 0.1}
@@ -137,6 +138,7 @@ def test_members_are_enrolled_and_revoked(rabbitmq, hearth, tmp_path, name) -> N
     assert "nowhere" in hearth("revoke", device, "--rabbitmqctl", "/nowhere/ctl", code=2)
 
 
+@pytest.mark.proof
 def test_orders_that_are_not_waited_for_go_out(hearth, device, job) -> None:
     assert hearth("submit", job, device.id, "--detach") == "1 orders are on their way.\n"
     assert "1 of 1 completed" in hearth("watch")

@@ -77,6 +77,7 @@ async def test_a_halt_of_the_fleet_reaches_a_device_and_its_reset_too(rabbitmq, 
         device.until(lambda: not peer.health()["halt"]["halted"])
 
 
+@pytest.mark.proof
 async def test_a_stream_that_comes_in_chunks_beyond_the_prefetch_is_read_whole(rabbitmq, name) -> None:
     stream = f"stream-{name}"
     async with open_connection(rabbitmq.address()) as connection:

@@ -29,6 +29,7 @@ def test_a_foreign_harness_orders_a_job_and_hears_its_events(device, harness) ->
     assert harness.messages[0]["payload"]["in_reply_to"] == order["message_id"]
 
 
+@pytest.mark.proof
 def test_a_device_that_ends_publishes_the_ends_of_its_jobs_and_leaves_further_orders_in_the_queue(
     device, harness
 ) -> None:

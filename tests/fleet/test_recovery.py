@@ -79,6 +79,7 @@ async def test_what_was_lost_behind_the_last_event_is_asked_for(killable, tmp_pa
             whole(client, order)
 
 
+@pytest.mark.proof
 async def test_past_the_outboxs_bound_new_orders_are_refused_and_running_jobs_go_on(
     killable, tmp_path, monkeypatch
 ) -> None:
@@ -112,6 +113,7 @@ async def test_past_the_outboxs_bound_new_orders_are_refused_and_running_jobs_go
     harness.close()
 
 
+@pytest.mark.proof
 async def test_a_replay_is_only_for_the_sessions_owner(killable, tmp_path) -> None:
     device = Device(killable, tmp_path, "dev", callers=["caller", "other"])
     async with serving(device.config) as uplink:

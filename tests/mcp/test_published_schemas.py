@@ -103,7 +103,7 @@ def test_no_published_pattern_looks_ahead_or_behind_or_back(published):
             assert not beyond_re2(pattern), f"{where}: {pattern}"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_every_published_pattern_compiles_in_an_engine_of_linear_time(published):
     """Rust's `regex` has RE2's language; it is the one in jsonschema-rs that has no look-around."""
     options = jsonschema_rs.RegexOptions()

@@ -79,7 +79,14 @@ def late():
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
+QUICK = ("sys.exit", "a task runs", "asyncio")
+"""The endings that are tried outside of the proofs."""
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [pytest.param(text, id=name, marks=() if name in QUICK else pytest.mark.proof) for name, text in ENDINGS.items()],
+)
 def test_a_program_that_closes_nothing_ends_cleanly_and_its_outputs_are_safe(ending: str) -> None:
     printed, errors = run(ending)
     assert errors == ""

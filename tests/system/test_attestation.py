@@ -97,6 +97,7 @@ def test_without_a_tpm_the_audit_key_signs_and_openssl_accepts(
     assert daemon.stop() == 0
 
 
+@pytest.mark.proof
 def test_questions_have_a_form_and_a_rate(attested: Callable[..., Hearthd]) -> None:
     caller = Caller(attested().start())
     for nonce in ("", "0f" * 15, "0F" * 16, "0f" * 65, "x" * 32):
@@ -113,6 +114,7 @@ def test_questions_have_a_form_and_a_rate(attested: Callable[..., Hearthd]) -> N
 POLICY = '[[policy]]\nname = "all"\nmatch = {{ any = true }}\nmax_risk = {}\n'
 
 
+@pytest.mark.proof
 def test_a_policy_that_is_reloaded_is_in_the_next_statement(attested: Callable[..., Hearthd]) -> None:
     daemon = attested(POLICY.format(2) + 'rights = ["admin"]\n').start()
     caller = Caller(daemon)
@@ -183,6 +185,7 @@ def config_for(tpm: SoftwareTpm) -> str:
     return f'[attest]\ntpm = "{tpm.tcti}"\n'
 
 
+@pytest.mark.proof
 @needs_tpm
 @pytest.mark.spec("design 18: the TPM")
 def test_a_quote_of_a_tpm_is_accepted_and_forgeries_are_refused(

@@ -193,6 +193,7 @@ main()
 """
 
 
+@pytest.mark.proof
 def test_a_clock_that_is_set_back_and_forth_closes_no_session_and_breaks_no_log(hearthd) -> None:
     running = hearthd("[limits]\nidle_ttl_s = 30\n").start(program=["-c", _STEPPED])
     peer = running.peer()
