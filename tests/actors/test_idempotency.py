@@ -103,7 +103,7 @@ async def test_keys_take_half_of_a_memory_quota_and_leave_the_other_half_to_work
     quota = 1 << 20
     async with a_run(tmp_path, limits={limit: quota}) as (world, session):
         for number in range(quota // 2 // KEY_BYTES):
-            await lit(session, f"k{number}", step("hw.board"))
+            await finished(await lit(session, f"k{number}", step("hw.board")))
         with pytest.raises(QueueFull, match=rf"submit without a key, or change \[limits\] {limit}") as refused:
             await lit(session, "another")
         assert refused.value.data[limit] == quota

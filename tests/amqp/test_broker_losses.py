@@ -52,11 +52,13 @@ async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_and_the_rest_
     numbers = iter(range(10**9))
 
     async def follow(number, confirmation) -> None:
-        try:
-            await confirmation.wait()
-            confirmed.add(number)
-        except PublishUnconfirmed:
-            unconfirmed.add(number)
+        # A loss cancels this; what it says of the message is here by then.
+        with trio.CancelScope(shield=True):
+            try:
+                await confirmation.wait()
+                confirmed.add(number)
+            except PublishUnconfirmed:
+                unconfirmed.add(number)
 
     async def publish(connection) -> None:
         async with connection.publisher() as publisher, trio.open_nursery() as nursery:
@@ -103,7 +105,7 @@ async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_and_the_rest_
     assert unconfirmed
     assert not confirmed & unconfirmed
     assert confirmed <= set(found)
-    # What had been sent, and not been waited for yet when the loss cancelled everything, is in neither set.
+    # Of one message the loss may have come before its task: that is in neither set.
     assert set(found) <= sent
     assert found == sorted(found)
 

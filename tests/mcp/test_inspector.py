@@ -30,6 +30,8 @@ INSPECTOR = PACKAGES / "@modelcontextprotocol" / "inspector"
 ZYGOTE = ROOT / "tests" / "support" / "zygote.py"
 LONG = 400
 """Seconds that all the calls of one era may take."""
+PATIENT = ("--connect-timeout", "120000")
+"""The inspector gives a bridge 15 seconds to answer, which is too little on a busy machine."""
 TOOL_FAILED = 5
 """The inspector's exit code for a result that is an error."""
 
@@ -155,7 +157,7 @@ def listed(daemons: dict[str, Hearthd], home: Path) -> dict[str, Any]:
         hearth = [sys.executable, "-m", "hearth.cli.main", "mcp", "--to", f"unix:{daemon.socket}"]
         running[era] = subprocess.Popen(
             [PROGRAMS / "mcp-inspector", "--cli", *hearth, "--protocol-era", era, "--method", "tools/list", "--strict",
-             "--format", "json"],
+             "--format", "json", *PATIENT],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(home), cwd=home,
         )  # fmt: skip
     said = {}
@@ -191,7 +193,7 @@ def called(daemons: dict[str, Hearthd], home: Path, started: Sequence[str]) -> d
     running = {}
     for era, daemon in daemons.items():
         commands = [
-            [*started, "--to", f"unix:{daemon.socket}", "--protocol-era", era, "--method", "tools/call",
+            [*started, "--to", f"unix:{daemon.socket}", "--protocol-era", era, *PATIENT, "--method", "tools/call",
              "--tool-name", name, "--tool-args-json", json.dumps(call.arguments), "--format", "json",
              "--output", str(home / era / f"{name}.json")]
             for name, call in calls(home / era / "files").items()

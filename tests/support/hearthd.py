@@ -108,14 +108,24 @@ class Wire:
 class Peer(Wire):
     """A client that works: sessions, tasks, and their ends."""
 
+    daemon: Hearthd | None = None
+    """What it is connected to, where a failure should show how that ended."""
+
     def call(self, method: str, params: Any = None) -> Any:
         """Call and return the whole answer, passing over notifications."""
         id_ = self.start(method, params)
         while True:
             answer = self.line()
-            assert answer is not None, f"the server closed before it answered {method}"
+            assert answer is not None, f"the server closed before it answered {method}{self._why()}"
             if answer.get("id") == id_:
                 return answer
+
+    def _why(self) -> str:
+        if self.daemon is None or self.daemon.process is None:
+            return ""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.daemon.process.wait(1)
+        return f"; its exit code is {self.daemon.process.returncode}, and it said:\n{self.daemon.said[-2000:]}"
 
     def answer_or_refusal(self, method: str) -> Any:
         """Call as the first thing on a connection; also one that is turned away is answered."""
@@ -273,6 +283,7 @@ class Hearthd:
     def peer(self, connected: Any = None) -> Peer:
         """A client on its socket, or on this connection to it; closed at the end."""
         self.peers.append(Peer(self.socket if connected is None else connected))
+        self.peers[-1].daemon = self
         return self.peers[-1]
 
     def hang_up(self) -> None:
