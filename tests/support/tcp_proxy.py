@@ -45,7 +45,8 @@ class TcpProxy:
 
     def cut(self) -> None:
         """Reset all connections."""
-        for stream in list(self._streams):
+        # One may be closing by itself.
+        for stream in [one for one in self._streams if one.socket.fileno() >= 0]:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             stream.socket.close()
 
