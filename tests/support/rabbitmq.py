@@ -244,11 +244,12 @@ raft.wal_max_size_bytes = 16777216
         self.evaluate(f"rabbit_alarm:clear_alarm({{resource_limit, {resource}, node()}})")
 
     def flush(self) -> None:
-        """Write down which quorum queues there are.
+        """Write down which queues there are.
 
         RabbitMQ 3.10.8 does that some time after a queue is declared: one that is killed before loses the queue's
-        messages, confirmed ones too, and afterwards neither confirms nor refuses what is published to it.
+        messages, confirmed ones too, and afterwards neither confirms nor refuses what is published to a quorum queue.
         """
+        self.evaluate("mnesia:sync_log()")
         self.evaluate("[ok = dets:sync(Table) || Table <- dets:all()]")
 
     def close_connections(self, reason: str = "closed by a test") -> None:
