@@ -239,9 +239,8 @@ class WatchedUplink(Uplink):
         try:
             self.played.world.judge_halt(self.played)
             await super()._take_orders(*args)
-        except BaseException:
+        finally:
             self.taking_since = math.inf
-            raise
 
 
 class SimDevice:

@@ -7,8 +7,8 @@ in their order, and acknowledged when that is done; a newer one replaces one tha
 waited for the device is obeyed before it takes orders: `hears` is set then.
 
 A broker that has not noticed the end of the device's last connection sends messages to that one. When it notices, they
-come again: a halt that was missed, or a reset that is older than a halt. So the queue is consumed only once nobody else
-consumes it. Then the queue has what was held, and drops it for a newer message.
+come again: a halt that was missed, or a reset that is older than a halt. So the queue is consumed only once no other
+connection consumes it. Then the queue has what was held, and drops it for a newer message.
 
 Until then, and while the queue's node is down, a queue of this connection stands in. What comes there is obeyed, but
 may not be all: orders are taken only in the second case, which would else last as long as the node is down.
