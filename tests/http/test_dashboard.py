@@ -294,8 +294,21 @@ async def test_what_was_driven_from_the_page_is_safe_after_signing_out(browser: 
     await tab.click("#new-task .card button.good")
     await tab.until(f"{text('#notice')}.endsWith('SUCCESS')")
     await tab.click("#sign-out")
+    await tab.until("!document.querySelector('#sign-in').hidden")
     closed = await trio.to_thread.run_sync(lambda: site.daemon.recorded(event="session.close"))
     assert (closed["reason"], len(closed["safe"])) == ("closed by the client", 1), closed
+
+
+async def test_a_click_of_these_tests_reaches_its_button_although_the_page_moves(browser: Browser) -> None:
+    tab = await browser.open()
+    moves = "if (!this.moved) { this.moved = true; document.querySelector('p').style.height = '200px'; }"
+    await tab.navigate(
+        'data:text/html,<body onmousemove="' + moves + '" onclick="this.title += event.target.id + \' \'">'
+        "<p id=decoy style='height: 0; margin: 0'></p><button id=wanted style='width: 200px; height: 90px'>"
+    )
+    await tab.click("#wanted")
+    assert await tab.evaluate("document.body.title") == "wanted "
+    assert await tab.evaluate("document.body.moved")
 
 
 async def test_h_in_a_text_field_is_a_letter(browser: Browser, site: Site) -> None:

@@ -49,6 +49,30 @@ _LISTENING = b"DevTools listening on "
 _PROGRAM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 needs_chromium = pytest.mark.skipif(_PROGRAM is None, reason="there is no Chromium here: apt-get install chromium")
+_AIM: Final = """(selector) => {
+    window.clicked?.();
+    const wanted = document.querySelector(selector);
+    if (!wanted || wanted.disabled) return null;
+    wanted.scrollIntoView({block: "center"});
+    const {x, y, width, height} = wanted.getBoundingClientRect();
+    if (!width || !height) return null;
+    let result = "missed";
+    const kinds = ["pointerdown", "mousedown", "pointerup", "mouseup", "click"];
+    const look = (event) => {
+        if (!wanted.contains(event.target)) {
+            event.preventDefault();
+            event.stopImmediatePropagation();
+        } else if (event.type === "click") result = "hit";
+    };
+    for (const kind of kinds) addEventListener(kind, look, true);
+    window.clicked = () => {
+        for (const kind of kinds) removeEventListener(kind, look, true);
+        delete window.clicked;
+        return result;
+    };
+    return [x + width / 2, y + height / 2];
+}"""
+"""Returns the middle of an element, or null; `clicked()` then tells whether a click has reached it, once."""
 
 
 class Broken(Exception):
@@ -100,16 +124,21 @@ class Tab:
         raise AssertionError(f"not within {bound:g} s: {expression}\n--- console: {self.errors}\n--- page:\n{shown}")
 
     async def click(self, selector: str) -> None:
-        """Scroll there and click in the middle, as a person does: what lies above it gets the click."""
-        place = await self.until(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (!e || e.disabled) return null;"
-            " e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect();"
-            " return r.width && r.height ? [r.x + r.width / 2, r.y + r.height / 2] : null; })()"
-        )
-        where = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
-        await self.command("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
-        await self.command("Input.dispatchMouseEvent", type="mousePressed", **where)
-        await self.command("Input.dispatchMouseEvent", type="mouseReleased", **where)
+        """Scroll there and click in the middle, as a person does; again if it was not there any more, or was covered.
+
+        A page may move while the mouse is on its way. The click is then kept from what lies there instead.
+        """
+        with trio.move_on_after(BOUND):
+            while True:
+                x, y = await self.until(f"({_AIM})({json.dumps(selector)})")
+                where = {"x": x, "y": y, "button": "left", "clickCount": 1}
+                await self.command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+                await self.command("Input.dispatchMouseEvent", type="mousePressed", **where)
+                await self.command("Input.dispatchMouseEvent", type="mouseReleased", **where)
+                # A page that the click has led to knows nothing of it.
+                if await self.until("window.clicked?.() ?? 'gone'") != "missed":
+                    return
+        raise AssertionError(f"not within {BOUND:g} s: a click on {selector}; something lies above it, or it moves")
 
     async def press(self, key: str, code: int, text: str = "") -> None:
         """Press and release a key: its name, its code, and what it types."""
