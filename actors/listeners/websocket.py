@@ -92,10 +92,13 @@ class WebSocketCarrier:
         return document
 
     async def send(self, documents: Sequence[bytes]) -> None:
-        """See Carrier."""
-        # After a close frame nothing may follow (RFC 6455 §5.5.1).
-        if self._connection.closed is not None:
-            raise PeerGone("the WebSocket is closed")
+        """See Carrier. Documents for a peer that has closed in order are dropped."""
+        # After a close frame nothing may follow (RFC 6455 §5.5.1). What the peer sent before its own, a halt perhaps,
+        # is still received and done: for the connection such a peer has gone when `receive` says so.
+        if (closed := self._connection.closed) is not None:
+            if closed.code == _LOST:
+                raise PeerGone("the WebSocket is closed")
+            return
         try:
             await self._wire.send_messages(documents)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
