@@ -294,7 +294,7 @@ async def test_what_was_driven_from_the_page_is_safe_after_signing_out(browser: 
     await tab.click("#new-task .card button.good")
     await tab.until(f"{text('#notice')}.endsWith('SUCCESS')")
     await tab.click("#sign-out")
-    await tab.until("!document.querySelector('#sign-in').hidden")
+    await tab.until(f"{text('#sign-in-why')} === 'You are signed out.'")
     closed = await trio.to_thread.run_sync(lambda: site.daemon.recorded(event="session.close"))
     assert (closed["reason"], len(closed["safe"])) == ("closed by the client", 1), closed
 
@@ -377,6 +377,17 @@ async def test_a_daemon_that_begins_anew_is_noticed_and_the_page_says_what_it_do
     async with site.client("operator") as client, client.open_session(client_name="after") as session:
         await go(tab, "system")
         await tab.until(f"{text('#system table')}.includes('after')")
+
+
+async def test_one_who_signs_out_while_the_connection_is_lost_is_told_that_the_daemon_does_not_know(
+    browser: Browser, site: Site
+) -> None:
+    tab = await enter(browser, site)
+    await trio.to_thread.run_sync(site.daemon.kill)
+    await tab.until("document.querySelector('#link').dataset.state === 'waiting'")
+    await tab.click("#sign-out")
+    await tab.until(f"{text('#sign-in-why')}.includes('could not be told')")
+    assert await tab.evaluate("sessionStorage.getItem('token')") is None
 
 
 async def test_what_tasks_say_is_text_and_never_markup(browser: Browser, site: Site) -> None:

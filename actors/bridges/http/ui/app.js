@@ -48,6 +48,17 @@ function signedOut(why) {
   find("token").focus();
 }
 
+/** Sign out as the person asks; without a link the daemon cannot be told, and the page says what follows. */
+function signOut() {
+  const told = !session || client?.state === "open";
+  signedOut(
+    told
+      ? "You are signed out."
+      : "You are signed out here, but the daemon could not be told: the connection is lost. What was driven from this " +
+          "page goes to its safe state when its session has been idle for its time, 300 s unless configured otherwise.",
+  );
+}
+
 async function signIn(given) {
   token.keep(given);
   sessionStorage.setItem("in", "1");
@@ -247,7 +258,7 @@ find("sign-in-form").addEventListener("submit", (event) => {
   find("token").value = "";
 });
 find("sign-in-without").addEventListener("click", () => void signIn(null));
-for (const id of ["sign-out", "sign-out-denied"]) find(id).addEventListener("click", () => signedOut("You are signed out."));
+for (const id of ["sign-out", "sign-out-denied"]) find(id).addEventListener("click", signOut);
 find("halt").addEventListener("click", () => void halt());
 find("reset").addEventListener("click", () => sure(true));
 find("reset-not").addEventListener("click", () => (sure(false), find("halt").focus()));
