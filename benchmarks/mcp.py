@@ -130,7 +130,19 @@ class Http:
             if self._era == "2026-07-28":
                 more = f"Mcp-Method: {method}\r\n" + ("Mcp-Name: gpio_set\r\n" if method == "tools/call" else "")
             head = self._heads[method] = f"{self._start}{more}Content-Length: ".encode()
+        if self._has_ended():
+            self._socket.close()
+            self._socket = self._connected()
         self._socket.sendall(b"%s%d\r\n\r\n%s" % (head, len(document), document))
+
+    def _has_ended(self) -> bool:
+        """Whether the server has closed the connection meanwhile: hypercorn does after 5 s without a request."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
 
     def receive(self) -> bytes:
         """See Link."""

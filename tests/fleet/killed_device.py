@@ -1,8 +1,8 @@
 """One life of a hearthd with an uplink that kills itself at a boundary: what `support.zygote` forks.
 
 Its arguments are those of `crash.child`: the configuration, a tape, a directory (not used here), the number of the
-boundary that it dies at (0: none), and a moment (not used). A boundary is a moment before or after a commit of the job
-store, an acknowledgement, or a publication.
+boundary that it dies at (0: none), and the name of the boundaries that are counted, or "-" for all. A boundary is a
+moment before or after a commit of the job store, an acknowledgement, or a publication.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ LOADED = (cryptography, jsonschema, hearth.actors.bridges.hcp.service, hearth.ac
 
 def main() -> None:
     """Be hearthd."""
-    config, tape_path, _, at, _ = sys.argv[1:]
+    config, tape_path, _, at, counted = sys.argv[1:]
     tape = os.open(tape_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_CREAT)
     passed = 0
 
     def boundary(name: str) -> None:
         nonlocal passed
+        if counted not in ("-", name):
+            return
         passed += 1
         if passed == int(at):
             say(tape, killed=passed, boundary=name)
@@ -76,14 +78,14 @@ def main() -> None:
         await wait(self)
         boundary("after a confirmation")
 
-    for owner, name, counted in (
+    for owner, name, replaced in (
         (SimGpio, "__init__", make_and_count),
         (JobDatabase, "write", write_and_count),
         (Delivery, "ack", ack_and_count),
         (Publisher, "send", send_and_count),
         (Confirmation, "wait", wait_and_count),
     ):
-        setattr(owner, name, counted)
+        setattr(owner, name, replaced)
     os.write(1, f"{os.getpid()}\n".encode())
     try:
         daemon.main(["--config", config])
