@@ -19,7 +19,7 @@ import orjson
 from attrs import define, frozen
 
 from hearth._util.files import replace_file
-from hearth.audit.tree import NotProven, check_consistency
+from hearth.audit.tree import NotProven, check_consistency, check_inclusion, leaf_hash
 from hearth.errors import ConfigError, HearthError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ MOST_BYTES: Final = 65_536
 _SIGNATURE: Final = re.compile(r"\u2014 ([^\s+]+) ([A-Za-z0-9+/]+={0,2})")
 _SIZE: Final = re.compile(r"0|[1-9][0-9]{0,15}")
 _HASH: Final = 32
+_PROOF: Final = "c2sp.org/tlog-proof@v1"
 
 
 class NotAccepted(HearthError):
@@ -156,7 +157,28 @@ def read_witness_request(body: str) -> tuple[int, list[bytes], str]:
 def inclusion_text(index: int, path: Iterable[bytes], note: str) -> str:
     """Return a proof of one record as c2sp.org/tlog-proof has it."""
     hashes = "".join(f"{_encode(each)}\n" for each in path)
-    return f"c2sp.org/tlog-proof@v1\nindex {index}\n{hashes}\n{note}"
+    return f"{_PROOF}\nindex {index}\n{hashes}\n{note}"
+
+
+def verify_inclusion(proof: str, record: bytes, known: keys.PublicKeys) -> tuple[int, Checkpoint, str]:
+    """Verify such a proof of a record, a line of the log without its LF, with the log's public keys.
+
+    Return the record's index, the checkpoint, and the id of the key that signed it. Raises NotAccepted.
+    """
+    head, _, note = proof.partition("\n\n")
+    lines = head.split("\n")
+    if len(lines) > 1 and lines[1].startswith("extra "):  # of an application, which the format permits
+        del lines[1]
+    kind, (word, _, index), hashes = lines[0], (lines[1] if len(lines) > 1 else "").partition(" "), lines[2:]
+    if kind != _PROOF or word != "index" or not _SIZE.fullmatch(index) or len(proof) > MOST_BYTES:
+        raise NotAccepted("not-a-proof", f"it begins with no line `{_PROOF}`, or its second line is no index")
+    checkpoint = Checkpoint.parse(note)
+    signer = checkpoint.signer_among(known)
+    try:
+        check_inclusion(leaf_hash(record), int(index), checkpoint.size, decode_hashes(hashes), checkpoint.root)
+    except NotProven as error:
+        raise NotAccepted("not-in-log", str(error)) from None
+    return int(index), checkpoint, signer
 
 
 @define

@@ -1,4 +1,4 @@
-"""`hearth audit verify|head|tail|prove`: the audit log as a file, read without a daemon; `witness` on another machine.
+"""`hearth audit`: the audit log as a file, read without a daemon; proofs and a witness on another machine.
 
 This module owns the printed text; `hearth.audit.verify` checks the log, `tree` makes proofs, `notes` has the witness.
 """
@@ -13,7 +13,7 @@ import secrets
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import trio
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 POLL = 0.25
 """Seconds between two reads of a log that is followed."""
+MOST_RECORD = 16 << 20
+"""Bytes of a record that is read: more than any has."""
 _HEAD = re.compile(r"([0-9]{1,18}):(sha256:[0-9a-f]{64})\Z")
 _SHOWN_FIRST = ("seq", "ts", "event")
 _CHAIN = ("prev", "args_hash", "principal")
@@ -138,6 +140,34 @@ def newest_note(log: Path) -> str:
     raise HearthError(f"{log}: there is no checkpoint with a signed note in it yet; hearthd writes one at its start")
 
 
+@audit.command(name="verify-proof")
+@click.argument("proof", type=click.File(encoding="utf-8", errors="replace"))
+@click.argument("record", type=click.File("rb"))
+@click.option("--key", metavar="PUB", type=click.Path(path_type=Path), required=True, help="The log's public key.")
+@standard
+def verify_proof(options: Options, proof: IO[str], record: IO[bytes], key: Path) -> int:
+    """Verify that RECORD, a file with a line of the log, is in the log that PUB signed; exits with 1 if not.
+
+    PROOF is what `audit prove` printed. The log itself is not needed. Either file may be - for stdin.
+    """
+    known, line = load_public(key), record.read(MOST_RECORD + 1).removesuffix(b"\n")
+    if len(line) > MOST_RECORD or not line or b"\n" in line:
+        raise ConfigError(f"{record.name}: expected one record, a line of the log")
+    try:
+        index, checkpoint, signer = notes.verify_inclusion(proof.read(notes.MOST_BYTES + 1), line, known)
+    except notes.NotAccepted as refused:
+        told = {"ok": False, "refused": refused.name, "reason": str(refused)}
+        click.echo(common.compact(told) if options.json else common.clean(f"REFUSED  {refused}"))
+        return FAILED
+    told = {"ok": True, "index": index, "size": checkpoint.size, "origin": checkpoint.origin, "key": signer}
+    text = (
+        f"OK   record {index + 1} of the log {checkpoint.origin}\n"
+        f"     which had {checkpoint.size} records when {signer} signed its checkpoint"
+    )
+    click.echo(common.compact(told) if options.json else common.clean(text))
+    return DONE
+
+
 @audit.command()
 @click.argument("request", required=False)
 @click.option("--state", metavar="FILE", type=click.Path(path_type=Path), required=True, help="What was cosigned last.")
@@ -161,7 +191,7 @@ async def witness(options: Options, request: str | None, state: Path, key: Path,
             proof = notes.decode_hashes(map(str, answer.get("consistency", ())))
             note = str(answer.get("checkpoint"))
         else:
-            with click.open_file(request, encoding="utf-8") as file:
+            with click.open_file(request, encoding="utf-8", errors="replace") as file:
                 size, proof, note = notes.read_witness_request(file.read(notes.MOST_BYTES + 1))
         try:
             cosigned = memory.cosign(size, proof, note, int(time.time()))

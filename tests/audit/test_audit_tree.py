@@ -21,6 +21,7 @@ from hearth.audit.notes import (
     inclusion_text,
     read_witness_request,
     verifier_key,
+    verify_inclusion,
     witness_request,
 )
 from hearth.audit.tree import (
@@ -501,3 +502,21 @@ def test_a_proof_of_inclusion_is_in_the_form_of_tlog_proof(written):
     assert (kind, index, rest) == ("c2sp.org/tlog-proof@v1", "index 6", note)
     found = transparency.rooted(records(written)[6], 6, size, [base64.b64decode(each) for each in hashes])
     assert found == transparency.read_checkpoint(rest, vkey(written, note.split("\n")[0]))[2]
+
+
+def test_a_proof_of_inclusion_is_verified_for_each_record_and_no_other(written):
+    _, note = notes_of(written)[-1]
+    prover, size, lines = Prover(written.path), Checkpoint.parse(note).size, records(written)
+    known = keys.load_public(keys.public_path(written.key))
+    for index in (*range(0, size, 9), size - 1):
+        proof, line = inclusion_text(index, prover.inclusion(index, size), note), lines[index]
+        assert verify_inclusion(proof, line, known)[0] == index
+        assert verify_inclusion(proof.replace("\n", "\nextra YQ==\n", 1), line, known)[0] == index
+        first, *others = proof.split("\n")
+        for forged, record in (
+            (proof, lines[(index + 1) % size]),
+            (proof.replace(f"index {index}\n", f"index {(index + 1) % size}\n"), line),
+            ("\n".join([first, *others[:1], *others[2:]]), line),  # without its first hash
+        ):
+            with pytest.raises(NotAccepted, match="not-in-log"):
+                verify_inclusion(forged, record, known)

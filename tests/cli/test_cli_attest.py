@@ -137,6 +137,43 @@ def test_a_record_is_proven_to_foreign_code(at):
     assert origin in as_json["checkpoint"]
 
 
+def test_a_proof_is_verified_without_the_log(at, cli, tmp_path):
+    daemon, key = at.daemon, at.daemon.audit.with_name("audit.log.key.pub")
+    proof, record, other = tmp_path / "proof", tmp_path / "record", tmp_path / "other"
+    proof.write_text(at("audit", "prove", "1", daemon.audit).out)
+    lines = daemon.audit.read_bytes().splitlines(keepends=True)
+    record.write_bytes(lines[0])
+
+    def verify(*arguments, **more):
+        return cli("audit", "verify-proof", *arguments, "--key", key, **more)
+
+    good = verify(proof, record)
+    assert (good.code, good.out.startswith("OK   record 1 of the log hearth-audit/")) == (0, True), good
+    told = verify(proof, "-", "--json", stdin=lines[0].rstrip(b"\n")).json
+    assert (told["ok"], told["index"]) == (True, 0)
+    assert [told["key"]] == list(keys.load_public(key).raw())
+    other.write_bytes(lines[0].replace(b'"seq":1', b'"seq":2'))
+    forged = {
+        "a changed record": (proof.read_text(), other, "not-in-log"),
+        "another index": (proof.read_text().replace("index 0", "index 1", 1), record, "not-in-log"),
+        "a changed checkpoint": (
+            proof.read_text().replace("hearth-audit/", "hearth-audit/f", 1),
+            record,
+            "unknown-key",
+        ),
+        "no proof": ("c2sp.org/tlog-proof@v2\nindex 0\n\n", record, "not-a-proof"),
+        "no index": ("c2sp.org/tlog-proof@v1", record, "not-a-proof"),
+        "bytes that are no text": (b"\xff\xfe", record, "not-a-proof"),
+    }
+    for what, (text, line, refused) in forged.items():
+        (tmp_path / "forged").write_bytes(text if isinstance(text, bytes) else text.encode())
+        answer = verify(tmp_path / "forged", line, "--json")
+        assert (answer.code, answer.json["refused"]) == (1, refused), what
+    assert verify(tmp_path / "forged", record).out.startswith("REFUSED  not-a-proof: ")
+    whole = verify(proof, daemon.audit)
+    assert (whole.code, "expected one record" in whole.err) == (2, True)
+
+
 def test_what_is_not_covered_by_a_checkpoint_is_not_proven(at, cli, tmp_path):
     late = at("audit", "prove", "100000", at.daemon.audit)
     assert (late.code, "is not among the" in late.err) == (1, True)
