@@ -60,10 +60,18 @@ def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
+def _decode(text: str) -> bytes:
+    """Return what base64 encodes, in its one form (RFC 4648 §3.5). Raises binascii.Error."""
+    data = base64.b64decode(text, validate=True)
+    if _encode(data) != text:
+        raise binascii.Error("bits after the last byte")
+    return data
+
+
 def decode_hashes(lines: Iterable[str]) -> list[bytes]:
     """Return the hashes of a proof, which come in base64. Raises NotAccepted."""
     try:
-        hashes = [base64.b64decode(line, validate=True) for line in lines]
+        hashes = [_decode(line) for line in lines]
     except (binascii.Error, ValueError):
         hashes = [b""]
     if any(len(each) != _HASH for each in hashes):
@@ -97,7 +105,7 @@ class Checkpoint:
         if not lines[0] or not _SIZE.fullmatch(lines[1]):
             raise NotAccepted("not-a-checkpoint", f"its second line is no size: {lines[1][:40]!r}")
         try:
-            found = tuple((match[1], base64.b64decode(match[2], validate=True)) for match in signatures if match)
+            found = tuple((match[1], _decode(match[2])) for match in signatures if match)
         except binascii.Error:
             raise NotAccepted("not-a-checkpoint", "a signature is not in base64") from None
         return cls(lines[0], int(lines[1]), decode_hashes([lines[2]])[0], f"{text}\n", found)

@@ -1,10 +1,12 @@
 """The Merkle tree of a log, its file and its proofs, against another implementation of the published specifications."""
 
 import base64
+import contextlib
 import errno
 import hashlib
 import json
 import os
+import random
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -520,3 +522,25 @@ def test_a_proof_of_inclusion_is_verified_for_each_record_and_no_other(written):
         ):
             with pytest.raises(NotAccepted, match="not-in-log"):
                 verify_inclusion(forged, record, known)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_done_to_a_proof_or_a_request_is_refused_by_name(written, seed):
+    _, note = notes_of(written)[-1]
+    prover, size, line = Prover(written.path), Checkpoint.parse(note).size, records(written)[6]
+    known = keys.load_public(keys.public_path(written.key))
+    proof = inclusion_text(6, prover.inclusion(6, size), note)
+    assert verify_inclusion(proof, line, known)[0] == 6
+    request = witness_request(6, prover.consistency(6, size), note)
+    chance = random.Random(seed)
+    for _ in range(50):
+        forged = []
+        for text in (proof, request):
+            at, most = chance.randrange(len(text)), chance.choice([0, 1, 1, 40])
+            more = "".join(chance.choices("A0 +\n\u2014\ud800\x00=/", k=chance.choice([0, 1, 1, 3])))
+            forged.append(text[:at] + more + text[at + most :])
+        if forged[0] != proof:
+            with pytest.raises(NotAccepted):
+                verify_inclusion(forged[0], line, known)
+        with contextlib.suppress(NotAccepted):
+            Checkpoint.parse(read_witness_request(forged[1])[2]).signer_among(known)
