@@ -25,7 +25,8 @@ A client that does not read its answers is thus no longer read from. If it then 
 disconnects it (PeerGone). No other connection is affected.
 
 The end. The peer closes its sending side: requests in flight still get their answers, for LINGER seconds. The peer has
-gone, or its stream is invalid: the connection ends at once. In both cases the send queue is abandoned first, so that
+closed both sides in order (a WebSocket): what it sent before is still done, and answers go nowhere. The peer has
+gone, or its stream is invalid: the connection ends at once. In all cases the send queue is abandoned first, so that
 late answers go nowhere, and then the sessions get a notice. They go on, unless their client asked for `on_disconnect:
 "close"`: another connection of the same principal may use them.
 """
@@ -41,7 +42,7 @@ from attrs import define, field
 
 from hearth.actors.messages import Disconnected, Request
 from hearth.actors.send_queue import HIGH_WATER, SendQueue
-from hearth.actors.transport import Carrier, PeerGone, Unreadable
+from hearth.actors.transport import Carrier, PeerClosed, PeerGone, Unreadable
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
 from hearth.hcp import why_not_served
 from hearth.policy.memory import CONNECTION_BYTES, SMALL, unlimited
@@ -171,6 +172,10 @@ class Connection:
                 # No answer waits any more, so those to session.open have been sent.
                 if self._unanswered and not self.send_queue.size:
                     self._unanswered.clear()
+        except PeerClosed:
+            # What it sent before may still wait for the reader, a halt perhaps. The reader ends with the last of it.
+            while await batch():
+                pass
         except PeerGone:
             pass
         # Either everything has been sent, or nothing more can be sent.

@@ -27,6 +27,10 @@ class PeerGone(CarrierError):
     """The peer closed the connection, vanished, or does not read."""
 
 
+class PeerClosed(PeerGone):
+    """The peer closed the connection in order: nothing can be sent, but what it had sent is still to be received."""
+
+
 class Unreadable(CarrierError):
     """The peer sent data that is no document; it can be answered with an error, and the connection goes on."""
 
@@ -49,7 +53,8 @@ class Carrier(Protocol):
     async def send(self, documents: Sequence[bytes]) -> None:
         """Send documents, each of which ends with its LF.
 
-        Raises PeerGone, also when the peer has read nothing for too long.
+        Raises PeerGone, also when the peer has read nothing for too long; PeerClosed only where `receive` tells the end
+        after all that came before it.
         """
 
     async def aclose(self) -> None:

@@ -22,7 +22,7 @@ from hearth.actors.listeners import accept
 from hearth.actors.listeners.accept import AuthenticationFailed, Refused, no_certificate, values
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.listeners.websocket_stream import SLACK, TOO_BIG, KeepAliveTimer, RateMeter, Wire
-from hearth.actors.transport import PeerGone, Unreadable
+from hearth.actors.transport import PeerClosed, PeerGone, Unreadable
 from hearth.policy.principal import from_loopback
 from hearth.transport.sockets import SocketTransport
 
@@ -92,17 +92,18 @@ class WebSocketCarrier:
         return document
 
     async def send(self, documents: Sequence[bytes]) -> None:
-        """See Carrier. Documents for a peer that has closed in order are dropped."""
-        # After a close frame nothing may follow (RFC 6455 §5.5.1). What the peer sent before its own, a halt perhaps,
-        # is still received and done: for the connection such a peer has gone when `receive` says so.
-        if (closed := self._connection.closed) is not None:
-            if closed.code == _LOST:
-                raise PeerGone("the WebSocket is closed")
-            return
-        try:
-            await self._wire.send_messages(documents)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise PeerGone(str(error) or "connection lost while sending") from None
+        """See Carrier."""
+        reason = "the WebSocket is closed"
+        # After a close frame nothing may follow (RFC 6455 §5.5.1).
+        if self._connection.closed is None:
+            try:
+                await self._wire.send_messages(documents)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                reason = str(error) or "connection lost while sending"
+            else:
+                return
+        closed = self._connection.closed
+        raise (PeerGone if closed is None or closed.code == _LOST else PeerClosed)(reason)
 
     async def aclose(self) -> None:
         """Send a close frame (code 1001 unless another one applies), and wait for the peer for about a second."""

@@ -43,7 +43,7 @@ from hearth.actors.listeners.websocket_stream import (
     REFILL,
     RateMeter,
 )
-from hearth.actors.transport import PeerGone, Unreadable
+from hearth.actors.transport import PeerClosed, PeerGone, Unreadable
 from hearth.config.model import ApprovalConfig, AuditConfig, Config, PolicyConfig
 from hearth.errors import ConfigError
 from hearth.policy.principal import Tokens, from_token
@@ -662,61 +662,81 @@ async def test_nothing_is_sent_after_the_close_frame(place, inside) -> None:
         await until(lambda: inside.carriers)
         await peer.send(close(1000))
         assert await peer.receive() == (CLOSE, struct.pack("!H", 1000))
-        await inside.carriers[0].send([b"{}\n"])
+        with pytest.raises(PeerClosed, match="the WebSocket is closed"):
+            await inside.carriers[0].send([b"{}\n"])
         inside.done.set()
         assert await peer.receive() is None
 
 
+def call(method, **params):
+    """A request as a text frame."""
+    return frame(TEXT, json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params}).encode())
+
+
+class Noting:
+    """A carrier that notes in `sent` what was to be sent."""
+
+    whole_documents = True
+
+    def __init__(self, carrier, sent):
+        self._carrier, self._sent = carrier, sent
+        self.receive, self.aclose = carrier.receive, carrier.aclose
+
+    async def send(self, documents):
+        try:
+            await self._carrier.send(documents)
+        finally:
+            self._sent.extend(map(json.loads, documents))
+
+
+@contextlib.asynccontextmanager
+async def runtime_behind(log, sent, **options):
+    """A listener before a runtime, whose policy wants approvals."""
+    here = PolicyConfig("here", {"any": True}, approval=(ApprovalConfig(from_risk=1),))
+    config = Config(audit=AuditConfig(path=log), policy=(here,))
+    with trio.fail_after(60):
+        async with hearth.open_runtime(board="sim", config=config) as runtime:
+
+            async def welcome(carrier, principal):
+                await Connection(Noting(carrier, sent), principal, runtime._runtime, **options).run()
+
+            async with served(welcome) as place:
+                yield place
+
+
 async def test_what_a_peer_asked_for_before_it_closed_is_done_although_an_event_finds_it_closed(tmp_path) -> None:
     """As by a page that is closed right after a person pressed HALT in it."""
-    here = PolicyConfig("here", {"any": True}, approval=(ApprovalConfig(from_risk=1),))
-    config = Config(audit=AuditConfig(path=tmp_path / "audit.log"), policy=(here,))
-
-    async def welcome(carrier, principal):
-        # With one request in flight the next one waits in the connection's reader.
-        await Connection(Noting(carrier), principal, runtime._runtime, max_outstanding=1).run()
-
-    class Noting:
-        """A carrier that notes what was sent, once it was."""
-
-        whole_documents = True
-
-        def __init__(self, carrier):
-            self._carrier = carrier
-            self.receive, self.aclose = carrier.receive, carrier.aclose
-
-        async def send(self, documents):
-            try:
-                await self._carrier.send(documents)
-            finally:
-                sent.extend(map(json.loads, documents))
-
-    def call(method, **params):
-        return frame(TEXT, json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params}).encode())
-
     sent: list[dict[str, object]] = []
     look, light = (
         {"intent": tool, "steps": [{"tool": tool, "args": {"line": "LED", **args}}]}
         for tool, args in (("gpio.get", {}), ("gpio.set", {"value": 1}))
     )
-    with trio.fail_after(60):
-        async with (
-            hearth.open_runtime(board="sim", config=config) as runtime,
-            served(welcome) as place,
-            await place.open() as page,
-            await place.open() as other,
-        ):
-            session = (await page.ask("session.open"))["result"]["session_id"]
-            assert "result" in await page.ask("task.events.subscribe", session_id=session)
-            waiting = call("plan.list", session_id=session, wait_ms=60_000)
-            await page.send(waiting, call("halt", session_id=session, reason="a person"), close(1000))
-            assert await page.receive() == (CLOSE, struct.pack("!H", 1000))
-            assert "result" in await other.ask("task.submit", session_id=session, task=look)
-            await passes(lambda: any(document.get("method") == "task.event" for document in sent))
-            # What the page's first request waited for: a plan that a person has to approve.
-            assert "result" in await other.ask("plan.prepare", session_id=session, task=light)
-            while not (await other.ask("halt.status", session_id=session))["result"]["halted"]:
-                await trio.lowlevel.checkpoint()
+    async with (
+        # With one request in flight the next one waits in the connection's reader.
+        runtime_behind(tmp_path / "audit.log", sent, max_outstanding=1) as place,
+        await place.open() as page,
+        await place.open() as other,
+    ):
+        session = (await page.ask("session.open"))["result"]["session_id"]
+        assert "result" in await page.ask("task.events.subscribe", session_id=session)
+        waiting = call("plan.list", session_id=session, wait_ms=60_000)
+        await page.send(waiting, call("halt", session_id=session, reason="a person"), close(1000))
+        assert await page.receive() == (CLOSE, struct.pack("!H", 1000))
+        assert "result" in await other.ask("task.submit", session_id=session, task=look)
+        await passes(lambda: any(document.get("method") == "task.event" for document in sent))
+        # What the page's first request waited for: a plan that a person has to approve.
+        assert "result" in await other.ask("plan.prepare", session_id=session, task=light)
+        while not (await other.ask("halt.status", session_id=session))["result"]["halted"]:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_session_whose_opener_closed_before_the_answer_ends_with_it(tmp_path) -> None:
+    log = tmp_path / "audit.log"
+    async with runtime_behind(log, []) as place, await place.open() as peer:
+        await peer.send(call("session.open"), close(1000))
+        assert await peer.close_code() == 1000
+        await passes(lambda: b'"event":"session.close"' in log.read_bytes())
+    assert b"its client never learned of it" in log.read_bytes()
 
 
 @pytest.mark.slow
