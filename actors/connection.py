@@ -142,11 +142,11 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, nursery.cancel_scope)
-                await self._read()
                 # A writer that has ended cancels this nursery, and so the reader and this wait.
-                # The peer may have closed only its sending side: requests in flight still get their answers.
-                with trio.move_on_after(LINGER):
-                    await self._fewer_than(1)
+                if await self._read():
+                    # The peer may have closed only its sending side: requests in flight still get their answers.
+                    with trio.move_on_after(LINGER):
+                        await self._fewer_than(1)
                 self.send_queue.finish()
         finally:
             # Abandon the queue before the sessions hear of it: their answers then do nothing.
@@ -181,21 +181,23 @@ class Connection:
         # Either everything has been sent, or nothing more can be sent.
         connection.cancel()
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """Take what the peer sends until there is no more; return False if it takes no answers any more either."""
         protocol, receive = self._protocol, self._carrier.receive
         parse = protocol.receive_document if self._carrier.whole_documents else protocol.events
         while not protocol.closed:
             try:
                 data = await receive()
                 if data is None:
-                    return
+                    # A carrier that frames is closed in both directions.
+                    return not self._carrier.whole_documents
                 # Parsing is lazy for a stream: each turn of the loop below parses one document.
                 until = trio.current_time() + TURN
                 events: Iterable[Event] = parse(data)
             except Unreadable as error:
                 events, until = protocol.unreadable(str(error)), math.inf
             except PeerGone:
-                return
+                return False
             events = iter(events)
             while (event := self._take_ready(events, until)) is not None:
                 # Parsing a long document may have used up the turn.
@@ -208,7 +210,8 @@ class Connection:
             except QueueFull as error:
                 # The rest of the document cannot be skipped: its end is not known.
                 self.send_queue.push(dump_error(None, error))
-                return
+                return True
+        return True
 
     def _take_ready(self, events: Iterator[Event], until: float) -> Event | None:
         """Dispatch documents as long as none has to wait, and send what has become due; return one that must wait."""

@@ -102,6 +102,25 @@ async def test_too_long_a_document_is_answered_and_ends_the_connection(messages)
     assert answer["error"]["data"]["max_document_bytes"] == 1000
 
 
+@pytest.mark.parametrize("end", [None, PeerGone("lost")], ids=["closed", "lost"])
+async def test_a_peer_that_takes_no_answers_any_more_is_not_waited_for(end, autojump_clock) -> None:
+    world, carrier = BenchWorld(), Messages()
+    async with running(world):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Connection(carrier, ALICE, world.runtime).run)
+            carrier.put(call(1, "session.open", on_disconnect="close"))
+            [opened] = await carrier.answers(1)
+            world.journal.hold()
+            task = {"intent": "look", "steps": [{"tool": "bench.read", "args": {}}]}
+            carrier.put(call(2, "task.submit", session_id=opened["result"]["session_id"], task=task))
+            await trio.testing.wait_all_tasks_blocked()
+            began = trio.current_time()
+            carrier.put(end)
+        assert trio.current_time() == began
+        assert len(carrier.sent) == 1
+        world.journal.release()
+
+
 async def test_between_documents_that_came_together_others_have_their_turn(monkeypatch) -> None:
     monkeypatch.setattr(connection, "TURN", -1.0)
     world, carrier, seen = BenchWorld(), Messages(), []
