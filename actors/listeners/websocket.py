@@ -78,8 +78,8 @@ class WebSocketCarrier:
         """See Carrier. A message that has only white space is a document too, and an invalid one."""
         try:
             message = await self._connection.get_message()
-        except ConnectionClosed as closed:
-            if closed.reason is None or closed.reason.code == _LOST:
+        except ConnectionClosed:
+            if not self._closed_in_order:
                 raise PeerGone("the WebSocket was lost") from None
             return None
         self._wire.meter.spent = 0
@@ -93,17 +93,21 @@ class WebSocketCarrier:
 
     async def send(self, documents: Sequence[bytes]) -> None:
         """See Carrier."""
-        reason = "the WebSocket is closed"
         # After a close frame nothing may follow (RFC 6455 §5.5.1).
-        if self._connection.closed is None:
-            try:
-                await self._wire.send_messages(documents)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                reason = str(error) or "connection lost while sending"
-            else:
-                return
+        if self._connection.closed is not None:
+            raise self._gone("the WebSocket is closed")
+        try:
+            await self._wire.send_messages(documents)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise self._gone(str(error) or "connection lost while sending") from None
+
+    @property
+    def _closed_in_order(self) -> bool:
         closed = self._connection.closed
-        raise (PeerGone if closed is None or closed.code == _LOST else PeerClosed)(reason)
+        return closed is not None and closed.code != _LOST
+
+    def _gone(self, reason: str) -> PeerGone:
+        return PeerClosed(reason) if self._closed_in_order else PeerGone(reason)
 
     async def aclose(self) -> None:
         """Send a close frame (code 1001 unless another one applies), and wait for the peer for about a second."""

@@ -36,6 +36,8 @@ _SIGNATURE: Final = re.compile(r"\u2014 ([^\s+]+) ([A-Za-z0-9+/]+={0,2})")
 _SIZE: Final = re.compile(r"0|[1-9][0-9]{0,15}")
 _HASH: Final = 32
 _PROOF: Final = "c2sp.org/tlog-proof@v1"
+_PROOF_HEAD: Final = re.compile(rf"{re.escape(_PROOF)}\n(?:extra .*\n)?index ({_SIZE.pattern})((?:\n.*)*)")
+"""`extra` is an application's, which the format permits."""
 
 
 class NotAccepted(HearthError):
@@ -174,19 +176,17 @@ def verify_inclusion(proof: str, record: bytes, known: keys.PublicKeys) -> tuple
     Return the record's index, the checkpoint, and the id of the key that signed it. Raises NotAccepted.
     """
     head, _, note = proof.partition("\n\n")
-    lines = head.split("\n")
-    if len(lines) > 1 and lines[1].startswith("extra "):  # of an application, which the format permits
-        del lines[1]
-    kind, (word, _, index), hashes = lines[0], (lines[1] if len(lines) > 1 else "").partition(" "), lines[2:]
-    if kind != _PROOF or word != "index" or not _SIZE.fullmatch(index) or len(proof) > MOST_BYTES:
+    found = _PROOF_HEAD.fullmatch(head)
+    if found is None or len(proof) > MOST_BYTES:
         raise NotAccepted("not-a-proof", f"it begins with no line `{_PROOF}`, or its second line is no index")
+    index, hashes = int(found[1]), found[2].split("\n")[1:]
     checkpoint = Checkpoint.parse(note)
     signer = checkpoint.signer_among(known)
     try:
-        check_inclusion(leaf_hash(record), int(index), checkpoint.size, decode_hashes(hashes), checkpoint.root)
+        check_inclusion(leaf_hash(record), index, checkpoint.size, decode_hashes(hashes), checkpoint.root)
     except NotProven as error:
         raise NotAccepted("not-in-log", str(error)) from None
-    return int(index), checkpoint, signer
+    return index, checkpoint, signer
 
 
 @define

@@ -17,7 +17,7 @@ from hearth._util.files import replace_file
 from hearth.attest.statement import Enrolment, enrolled, statement_of, verify as verify_answer
 from hearth.audit.notes import Checkpoint, NotAccepted
 from hearth.cli import common
-from hearth.cli.common import DONE, FAILED, Options, session, standard
+from hearth.cli.common import DONE, Options, session, standard
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ async def verify(options: Options, file: Path, quote: Path | None, nonce: str | 
     try:
         kept = verify_answer(answer, enrolment, str(nonce), time.time())
     except NotAccepted as refused:
-        told = {"ok": False, "refused": refused.name, "reason": str(refused)}
-        click.echo(common.compact(told) if options.json else common.clean(f"REFUSED  {refused}"))
-        return FAILED
+        return common.report_refusal(options, refused)
     _write(file, kept)
     statement = statement_of(answer)
     if options.json:

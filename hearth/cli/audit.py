@@ -156,9 +156,7 @@ def verify_proof(options: Options, proof: IO[str], record: IO[bytes], key: Path)
     try:
         index, checkpoint, signer = notes.verify_inclusion(proof.read(notes.MOST_BYTES + 1), line, known)
     except notes.NotAccepted as refused:
-        told = {"ok": False, "refused": refused.name, "reason": str(refused)}
-        click.echo(common.compact(told) if options.json else common.clean(f"REFUSED  {refused}"))
-        return FAILED
+        return common.report_refusal(options, refused)
     told = {"ok": True, "index": index, "size": checkpoint.size, "origin": checkpoint.origin, "key": signer}
     text = (
         f"OK   record {index + 1} of the log {checkpoint.origin}\n"
@@ -196,9 +194,7 @@ async def witness(options: Options, request: str | None, state: Path, key: Path,
         try:
             cosigned = memory.cosign(size, proof, note, int(time.time()))
         except notes.NotAccepted as refused:
-            told = {"ok": False, "refused": refused.name, "reason": str(refused), "checkpoint": note}
-            click.echo(common.compact(told) if options.json else common.clean(f"REFUSED  {refused}\n\n{note}"))
-            return FAILED
+            return common.report_refusal(options, refused, checkpoint=note)
     vkey = notes.verifier_key(name, notes.COSIGNATURE, mine.raw)
     told = {"ok": True, "checkpoint": cosigned, "verifier_key": vkey}
     click.echo(common.compact(told) if options.json else cosigned, nl=options.json)

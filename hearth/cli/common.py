@@ -38,6 +38,7 @@ from hearth.transport.address import looked_up, named
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from hearth.audit.notes import NotAccepted
     from hearth.client.session import ClientSession
     from hearth.transport.address import Address, NamedBy
 
@@ -326,6 +327,13 @@ def report(options: Options, error: HearthError | OSError) -> int:
     # For a job, whether there is such an artifact or approval is known only to the daemon.
     asked_wrongly = isinstance(error, (InvalidParams, ToolNotFound)) and not _about_a_job()
     return USAGE if asked_wrongly or isinstance(error, ConfigError) else FAILED
+
+
+def report_refusal(options: Options, error: NotAccepted, **more: str) -> int:
+    """Print what was refused by its name, and what else to show; return the exit code."""
+    told = {"ok": False, "refused": error.name, "reason": str(error), **more}
+    click.echo(compact(told) if options.json else clean("\n\n".join([f"REFUSED  {error}", *more.values()])))
+    return FAILED
 
 
 def error_json(error: HearthError | OSError) -> dict[str, Any]:
