@@ -11,7 +11,7 @@ args, which only an accepted submission needs. The session decides when an accep
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from attrs import define, field, frozen
 
@@ -31,7 +31,7 @@ from hearth.schema import Validator
 from hearth.tools import no_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
     from hearth.actors.bus.interlocks import Interlock, Interlocks
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from hearth.tools import Drive, PathGuard, PathUse, Tool, ToolRegistry
 
 RpcErrorT = TypeVar("RpcErrorT", bound=RpcError)
+Act: TypeAlias = "tuple[int, str, Mapping[str, Any]]"
+"""A step that does more than read: its index, tool and args."""
+Missing: TypeAlias = "Callable[[ApprovalRule, Sequence[Act]], int]"
+"""Returns how many approvals of these steps are missing by a rule."""
 
 # --- checks of a submission -------------------------------------------------------------------------------------------
 
@@ -89,14 +93,13 @@ def check(
     rates: RateLimits,
     now: float,
     verdicts: Verdicts,
-    missing: Callable[[ApprovalRule], int] = lambda rule: rule.persons,
+    missing: Missing = lambda rule, _acts: rule.persons,
 ) -> tuple[list[StepRun], dict[str, int]]:
     """Return the steps of an acceptable submission, ready to run, and the tokens it took from the rate limits, by tool.
 
-    `missing` returns the number of approvals that are missing by a rule. Raises InvalidParams, ToolNotFound,
-    PermissionDenied, ApprovalRequired, LimitViolated, InterlockOpen or RateLimited; `data` names the step and the
-    reason. Raises Unchecked for paths that are neither in `verdicts` nor can be checked without waiting for a disk, and
-    for interlocks that are not in `verdicts`.
+    Raises InvalidParams, ToolNotFound, PermissionDenied, ApprovalRequired, LimitViolated, InterlockOpen or RateLimited;
+    `data` names the step and the reason. Raises Unchecked for paths that are neither in `verdicts` nor can be checked
+    without waiting for a disk, and for interlocks that are not in `verdicts`.
     """
     specs = submit.steps
     if len(specs) > checks.max_steps:
@@ -260,7 +263,7 @@ def _check_risks(
     calls: Sequence[RequestedCall],
     runs: Sequence[StepRun],
     grant: Grant,
-    missing: Callable[[ApprovalRule], int],
+    missing: Missing,
 ) -> None:
     """Raise PermissionDenied for a step above the risk cap or outside of the scope, ApprovalRequired without it."""
     level = submit.constraints.max_risk_level
@@ -274,7 +277,8 @@ def _check_risks(
         return
     call, run = max(zip(calls, runs, strict=True), key=lambda each: each[1].risk)
     rule = grant.approval_for(run.risk)
-    if rule is not None and missing(rule):
+    acts = [(each.index, each.tool, each.args) for each, run in zip(calls, runs, strict=True) if run.risk]
+    if rule is not None and missing(rule, acts):
         asked = f"policy {grant.policy!r} asks for it from risk {rule.from_risk} on"
         if grant.tainted_by is not None and rule.from_risk == TAINTED_FROM_RISK:
             asked = f"text from {grant.tainted_by} has entered the conversation, so a person decides from risk 2 on"
@@ -435,19 +439,14 @@ class Admission:
         now: float,
         on_end: Callable[[TaskActor], None],
         followers: int,
-        approved_by: Collection[str] = (),
+        missing: Missing = lambda rule, _acts: rule.persons,
     ) -> TaskActor:
         """Return a task that is registered and ready to run; it answers `request` when its submission is on record.
 
         `followers` is the number of followers of the session, each of which will follow the task. `now` is the present
-        Trio time, not the time of the submission, whose paths may have taken long to check. `approved_by` are the
-        principals that have approved exactly this. Raises RpcError for a rejected submission, after recording it, and
-        Unchecked.
+        Trio time, not the time of the submission, whose paths may have taken long to check. Raises
+        RpcError for a rejected submission, after recording it, and Unchecked.
         """
-
-        def missing(rule: ApprovalRule) -> int:
-            return rule.missing(approved_by, self._principal)
-
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, missing)
             if isinstance(submit, LoopSubmit):
@@ -499,20 +498,19 @@ class Admission:
             self._rates.put_back(tokens, now)
         return task
 
-    def prepare(self, submit: TaskSubmit, verdicts: Verdicts, request: Request, now: float) -> list[StepRun]:
+    def prepare(self, submit: TaskSubmit, verdicts: Verdicts, now: float) -> list[StepRun]:
         """Return the steps of a plan that passes every check but that for its approval.
 
         It takes no tokens of a tool, and counts as a dry run. Raises RpcError, after recording it, and Unchecked.
         """
         try:
-            steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, lambda _rule: 0)
+            steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, lambda _rule, _acts: 0)
             self._rates.put_back(tokens, now)
             self._require_not_halted(submit, steps)
             self._require_dry_run_rate(now)
         except RpcError as error:
             self._record_rejection((step.tool for step in submit.steps[:16]), error)
             raise
-        self.name_ignored(request, submit)
         return steps
 
     def name_ignored(self, request: Request, submit: TaskSubmit) -> None:

@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import stat
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -25,7 +26,9 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from hearth._util.files import replace_file
+from hearth._util.formats import check_format
 from hearth._util.ids import new_id
+from hearth._util.threads import Helper
 from hearth.agentcard.build import (
     PERIOD_S,
     CardSensor,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from hearth._util.threads import Call
     from hearth.agentcard.build import CardEndpoint
     from hearth.config.listen import HttpConfig
     from hearth.config.model import CardConfig
@@ -104,6 +108,7 @@ class PublishedCard:
         self._card: Mapping[str, Any] | None = None
         self._measured: Measured | None = None
         self._key: str | None = None
+        self._helper = Helper("hearth-card")
 
     def open(self, now: float) -> list[str]:
         """Read the agent_id and the last card, or make a new agent_id; return notes for a person.
@@ -192,8 +197,10 @@ class PublishedCard:
     def _audit_key(self) -> str | None:
         if self._key is None and self._sources.audit_key is not None:
             # Not made yet, or not readable: the journal reports it when a checkpoint needs the key.
+            read = self._helper.call(keys.public_path(self._sources.audit_key).read_bytes)
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                self._key = keys.public_path(self._sources.audit_key).read_text("ascii")
+                # A disk that does not answer is asked again for the next card.
+                self._key = read.get().decode("ascii") if read.done else None
         return self._key
 
     # --- the file
@@ -203,8 +210,18 @@ class PublishedCard:
         if self.path is None:
             return True
         document = {"format": _FORMAT, "agent_id": self._memory.agent_id, "card": self._memory.card}
+        content = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+        replace = partial(replace_file, self.path, content, 0o644, sync=sync)
+        # At start, which syncs, the file is waited for (-1); later the event loop must not wait for a disk.
+        written = self._helper.call(replace, -1 if sync else None)
+        if written.done:
+            return self._is_written(written)
+        written.then(partial(self._is_written, written))
+        return True
+
+    def _is_written(self, written: Call[None]) -> bool:
         try:
-            replace_file(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2), 0o644, sync=sync)
+            written.get()
         except OSError as error:
             former, self.failure = self.failure, f"agent card {self.path}: cannot be kept: {error.strerror}"
             if former is None:
@@ -231,7 +248,7 @@ def _read(path: Path) -> tuple[_Memory | None, str | None]:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None, "not a regular file"
         with os.fdopen(os.dup(fd), "rb") as file:
-            return _parse(file.read(_MOST_BYTES)), None
+            return _parse(file.read(_MOST_BYTES), path), None
     except OSError as error:
         return None, str(error.strerror)
     except ValueError as error:
@@ -240,9 +257,12 @@ def _read(path: Path) -> tuple[_Memory | None, str | None]:
         os.close(fd)
 
 
-def _parse(content: bytes) -> _Memory:
-    """Parse the file's content. Raises ValueError."""
+def _parse(content: bytes, path: Path) -> _Memory:
+    """Parse the file's content. Raises ValueError, and ConfigError for a newer release's file."""
     document: Any = orjson.loads(content)
+    if isinstance(document, dict):
+        cure = "move it away: this agent then has a new agent_id"
+        check_format(f"agent card {path}", document.get("format"), _FORMAT, cure)
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise ValueError("not a file of an agent card that this release can read")
     agent_id, card = document.get("agent_id"), document.get("card")

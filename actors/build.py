@@ -21,7 +21,7 @@ from attrs import asdict, evolve
 from hearth._util.text import suggest
 from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
 from hearth.actors.attestation import Attestation
-from hearth.actors.bus.halt import Latch
+from hearth.actors.bus.latch import Latch
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
@@ -295,6 +295,15 @@ def unknown_accounts(entries: Iterable[PolicyEntry]) -> list[str]:
     ]
 
 
+def uids_of(entries: Iterable[PolicyEntry]) -> dict[str, int]:
+    """Return the uids of the users that conditions name. Blocking."""
+    uids = {}
+    for name in {match.user for entry in entries for match in entry.match if match.user is not None}:
+        with suppress(KeyError, ValueError):
+            uids[name] = pwd.getpwnam(name).pw_uid
+    return uids
+
+
 def _unknown(policy: str, key: str, name: str | None, number: str) -> str | None:
     if name is None or _exists(key, name):
         return None
@@ -355,12 +364,8 @@ def _own(
         yield "the configuration", config_file
     if profile is not None:
         yield "the board's profile", profile
-    for name, section in (("tls", config.tls), ("websocket", config.websocket), ("http", config.http)):
-        for key, path in (("key", section.key), ("cert", section.cert), ("client_ca", section.client_ca)):
-            if path is not None:
-                yield f"[{name}] {key}", path
+    yield from config.named_files()
     for path in config.hcp.capability_paths:
-        yield "capability files", path
         with suppress(OSError):  # the loader of the files reports a directory that cannot be listed
             yield from (("capability files", file) for file in path.glob("*") if file.is_symlink())
     yield "agent cards", real(audit.path).parent / CARDS

@@ -88,7 +88,7 @@ class ToolCatalogue:
         if known is None:
             names = usable(grant)
             cards = [definition for definition in CARD_DEFINITIONS if definition["name"] in names]
-            tools = [*ToolView(self._entries(grant)).definitions(), PLAN_DEFINITION, HALT_DEFINITION, *cards]
+            tools = [HALT_DEFINITION, *ToolView(self._entries(grant)).definitions(), PLAN_DEFINITION, *cards]
             known = self._mcp_tools[grant.policy] = (len(tools), orjson.dumps({"tools": tools}))
         return known
 

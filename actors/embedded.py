@@ -37,10 +37,10 @@ from hearth.hcp import why_not_served
 from hearth.policy.memory import SMALL
 from hearth.policy.principal import embedded
 from hearth.policy.rules import RIGHTS, Match, PolicyEntry
-from hearth.protocol.client import TaskOutcome, read_event
+from hearth.protocol.client import TaskOutcome, read_event, read_halt
 from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.known import read_params, with_ignored
-from hearth.protocol.methods import METHODS, SessionOpen
+from hearth.protocol.methods import METHODS, HaltNow, HaltQuery, SessionOpen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from hearth.actors.messages import EventSink, JobServer
     from hearth.actors.runtime import RuntimeParts
     from hearth.actors.session import Session
-    from hearth.api import TaskEvent
+    from hearth.api import HaltStatus, TaskEvent
     from hearth.client.job_stream import JobRouter
     from hearth.drivers.base import Style
     from hearth.loop import OnOverrun
@@ -155,13 +155,16 @@ class LocalLink(SessionLink):
     ) -> Mapping[str, Any]:
         if threading.get_ident() != self._thread:
             raise wrong_thread("session")
-        session = self._session(params["session_id"])
         # Encode and parse, as on a wire: later changes by the caller cannot reach the accepted request, and values
         # that are not JSON are refused with the same error.
         data = dumps(params)
         read, ignored = read_params(method, orjson.loads(data))
         request = LocalRequest(read, follower, ignored)
-        (session.ask if len(data) <= SMALL else session.post)(request)
+        if isinstance(read, (HaltNow, HaltQuery)):
+            self._runtime.halts(self._principal, request, params.get("session_id"))
+        else:
+            session = self._session(params["session_id"])
+            (session.ask if len(data) <= SMALL else session.post)(request)
         try:
             if request.slot.filled:
                 # Answered at once. A caller that is cancelled gets no answer all the same.
@@ -180,7 +183,7 @@ class LocalLink(SessionLink):
                     with suppress(RpcError):
                         abandoned(request.slot.get_nowait())
             raise
-        answer: Mapping[str, Any] = orjson.loads(orjson.dumps(value))
+        answer: Mapping[str, Any] = orjson.loads(value if type(value) is bytes else orjson.dumps(value))
         return answer
 
     async def subscribe(self, params: Mapping[str, Any], follower: EventSink) -> None:
@@ -282,6 +285,10 @@ class EmbeddedRuntime(JobsClient):
     def board(self) -> Board:
         """The board; on a simulated one, its drivers are the test bench: `runtime.board.drivers["gpio:sim"]`."""
         return self._runtime.parts.board
+
+    async def halt(self, reason: str = "") -> HaltStatus:
+        """Halt the runtime; needs no session. See `hearth.api.Session.halt`."""
+        return read_halt(await LocalLink(self._runtime, self._principal).call("halt", {"reason": reason}))
 
     def health(self) -> Mapping[str, Any]:
         """Return the state of every bus and of the audit log."""
@@ -432,17 +439,22 @@ def open_runtime(
 
 @asynccontextmanager
 async def _running(board: str | Board, config: Config | None, style: Style | None) -> AsyncIterator[EmbeddedRuntime]:
+    parts = embedded_parts(board, config, style)
+    async with serve_parts(parts, open_all(parts)) as runtime:
+        yield runtime
+
+
+def embedded_parts(board: str | Board, config: Config | None = None, style: Style | None = None) -> RuntimeParts:
+    """Return the parts that `open_runtime` runs, before anything of them is open. Raises ConfigError."""
     config = config or Config()
     if config.audit.path is None:
         directory = Path(tempfile.mkdtemp(prefix=f"hearth-{os.getpid()}-"))
         config = evolve(config, audit=evolve(config.audit, path=directory / "audit.log", reserve_bytes=0))
     if isinstance(board, str):
         config = evolve(config, board=evolve(config.board, profile=board))
-    parts = build_parts(
+    return build_parts(
         config, default_policy=EMBEDDED_POLICY, board=board if isinstance(board, Board) else None, style=style
     )
-    async with serve_parts(parts, open_all(parts)) as runtime:
-        yield runtime
 
 
 def open_all(parts: RuntimeParts) -> JobStorage | None:

@@ -9,11 +9,11 @@ means: nothing with an effect may begin on the strength of these records.
 Life of a post: `post` -> mailbox -> one commit -> receipt filled or failed, exactly once. `post` never waits and never
 raises.
 
-- Durability "os": the record is safe once the kernel has it, so `post` writes it in place and fills the receipt. Only
-  if posts wait in the mailbox, the log has failed, or a checkpoint needs a key, does the actor take over; `_queued`
-  keeps the order of the posts.
+- Durability "os": the record is safe once the kernel has it, so `post` has it written at once and fills the receipt.
+  Only if posts wait in the mailbox, the log has failed, the disk does not answer at once, or a checkpoint needs a key,
+  does the actor take over; `_queued` keeps the order of the posts.
 - Durability "fsync": *group commit*. One wake-up of the actor takes everything that is in the mailbox, seals and writes
-  it together, syncs once in a thread, and fills the receipts in order. What arrives during a sync forms the next
+  it together, syncs once, and fills the receipts in order. What arrives during a sync forms the next
   commit. The actor never waits for more records to come.
 - Durability "relaxed": the receipt is filled at once, and the actor writes the records in its next commit.
 
@@ -26,29 +26,32 @@ Failure. The log is in one of two states, which `failure` shows:
 - While it is failed, receipts fail and the records are kept in the backlog, as many as memory allows. They are written
   later, in their order, behind an `audit.resume` record and with `"late": true`. A receipt that failed stays failed,
   although its record is written later: it then reports an attempt that was refused.
+- A disk that has not answered for `SILENT_S` has failed too, until it answers: so nothing waits for it longer.
 - When the disk is full, the log's reserve is spent on the kept records that are not minor, behind an `audit.reserve`
   record, so that the ends of running tasks are on the disk. Their receipts fail too, so that nothing new begins. The
   log counts as writable again once the reserve has been restored. A journal that ends before that writes an `audit.gap`
   record with the number of records that were lost.
 - A disk that hangs during the last commits is left to its thread (`_hung`): the process must be able to end.
 
+The disk. Every call that reaches the disk is made in the thread of `_helper`, one at a time, so that the event loop
+never waits for a disk that hangs: `post` waits for its write for an instant (`PATIENCE_S`), and then the actor waits.
+
 Who may call what: any task in the Trio thread calls `post`, `write`, `answer` and `checkpoint`, from `open` until
-`aclose`. Only the actor (`run`), or `aclose` after it has ended, calls the commit methods. With "fsync" the log is used
-in the thread of one sync at a time; the actor waits for that thread before it uses the log again.
+`aclose`. Only the actor (`run`), or `aclose` after it has ended, calls the commit methods. The actor waits for the
+helper's call before it uses the log again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import trio
 
-from hearth._util.threads import Background
+from hearth._util.threads import Background, Helper
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.actors.metrics import Metrics
 from hearth.audit import AuditSettings, keys
@@ -61,6 +64,7 @@ from hearth.errors import AuditUnavailable, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hearth._util.threads import Call
     from hearth.audit.record import Head
     from hearth.audit.recovery import Recovery
     from hearth.audit.tree import Tree
@@ -70,6 +74,8 @@ RETRY_S: Final = 1.0
 """Seconds after which a log that cannot be written is tried again when nothing is posted."""
 FLUSH_LIMIT_S: Final = 5.0
 """Seconds that the last commits may take when the journal ends: a disk that hangs must not keep the process alive."""
+SILENT_S: Final = 5.0
+"""Seconds after which a disk that has not answered counts as one that cannot be written."""
 _ENDED: Final = "the journal ended before the record was safe"
 _PROBE: Final = 64
 """Kept records in the first chunk of a retry: on a full disk an attempt must not cost the sealing of all of them."""
@@ -93,12 +99,16 @@ class Receipt(Slot[None]):
 
 
 class _Post(NamedTuple):
-    """Records, the epoch seconds of their report, and `minor` as in `Journal.post`. No receipt: only a wake-up."""
+    """Records, the epoch seconds of their report, and `minor` as in `Journal.post`. No receipt: only a wake-up.
+
+    `written` is the call that writes them already.
+    """
 
     at: float
     records: tuple[Mapping[str, Any], ...]
     receipt: Receipt | None
     minor: bool = False
+    written: Call[None] | None = None
 
 
 class Journal:
@@ -116,7 +126,7 @@ class Journal:
         self._log = AuditLog(settings, disk=disk)
         self._sync = settings.durability == "fsync"
         self._relaxed = settings.durability == "relaxed"
-        self._limiter = trio.CapacityLimiter(1)
+        self._helper = Helper("hearth-journal")
         self._mailbox: Mailbox[_Post] = Mailbox()
         self._queued = 0
         """Posts in the mailbox: while there are any, later ones queue behind them."""
@@ -146,6 +156,8 @@ class Journal:
         # Set when the key that is being loaded is there, or cannot be.
         self._key_loading: trio.Event | None = None
         self._running: trio.Event | None = None
+        self._committing: list[_Post] | None = None
+        """The posts of the running commit, or None: while there is one, later posts queue behind it."""
         self._stopping = self._closed = self._hung = False
 
     # --- called by other actors
@@ -178,24 +190,31 @@ class Journal:
         # The time of the report. The record may be written much later.
         at = self._clock()
         # Behind queued posts, or while the log has failed, this one must wait too: records keep the order of the posts.
-        if self._in_place and not self._queued and self._failure is None:
+        if self._in_place and not self._queued and self._committing is None and self._failure is None:
             self._write_now(_Post(at, records, receipt, minor), receipt)
             return receipt
         # Only a log that can be written is relaxed: after a failure callers must wait for the truth.
         if self._relaxed and self._failure is None:
             receipt.fill(None)
-        self._queued += 1
-        self._underway += len(records)
-        self._mailbox.post(_Post(at, records, receipt, minor))
+        self._enqueue(_Post(at, records, receipt, minor))
         return receipt
 
-    def _write_now(self, post: _Post, receipt: Receipt) -> None:
-        """Write a post in place: with durability "os" a record is safe as soon as the kernel has it.
+    def _enqueue(self, post: _Post) -> None:
+        self._queued += 1
+        self._underway += len(post.records)
+        self._mailbox.post(post)
 
-        The actor handles a failure, and loads the key that a checkpoint needs.
+    def _write_now(self, post: _Post, receipt: Receipt) -> None:
+        """Have a post written at once: with durability "os" a record is safe as soon as the kernel has it.
+
+        The actor waits for a disk that does not answer, handles a failure, and loads the key that a checkpoint needs.
         """
+        written = self._helper.call(partial(self._log.append, [(post.at, record) for record in post.records], post.at))
+        if not written.done:
+            self._enqueue(post._replace(written=written))
+            return
         try:
-            self._log.append([(post.at, record) for record in post.records], post.at)
+            written.get()
         except LogFailed as failed:
             # The actor takes over: it spends the reserve, and tries again until the log can be written.
             self._fail([post], failed)
@@ -228,8 +247,7 @@ class Journal:
         if self._closed or self._hung:
             await trio.sleep_forever()
         receipt = Receipt()
-        self._queued += 1
-        self._mailbox.post(_Post(self._clock(), (), receipt))
+        self._enqueue(_Post(self._clock(), (), receipt))
         with contextlib.suppress(AuditUnavailable):
             await receipt.get()
 
@@ -244,7 +262,8 @@ class Journal:
     @property
     def at_once(self) -> bool:
         """True while the receipt of a post is answered within `post`: no task waits for one then."""
-        return self._failure is None and (self._relaxed or (self._in_place and not self._queued))
+        idle = not self._queued and self._committing is None
+        return self._failure is None and (self._relaxed or (self._in_place and idle))
 
     @property
     def settings(self) -> AuditSettings:
@@ -258,8 +277,10 @@ class Journal:
 
     @property
     def warning(self) -> str | None:
-        """A problem although records are written: no rotation, unsigned checkpoints, a log file that was removed."""
-        return self._log.warning or self._key_problem or self._log.reserve.problem or self._log.tree_file.problem
+        """A problem although records are written: no rotation, unsigned checkpoints, a log that was removed or cut."""
+        log, found = self._log, self.found
+        rollback = None if found is None else found.rollback
+        return log.warning or self._key_problem or log.reserve.problem or log.tree_file.problem or rollback
 
     @property
     def lag(self) -> int:
@@ -328,9 +349,7 @@ class Journal:
             if self._closed:
                 return
             if self._log.is_open and not self._hung:
-                # Without syncs a commit is a write in this thread, which no deadline can interrupt.
-                limit = trio.current_time() + FLUSH_LIMIT_S if self._sync else math.inf
-                with trio.CancelScope(deadline=limit):
+                with trio.move_on_after(FLUSH_LIMIT_S):
                     await self._finish()
             # From here on `post` refuses. What came during the last commits is refused below.
             self._closed = True
@@ -405,47 +424,85 @@ class Journal:
 
     async def _commit(self, posts: list[_Post]) -> None:
         """Write the records of `posts` and answer their receipts, whatever happens."""
+        begun = [post for post in posts if post.written is not None]
+        if begun and len(posts) > 1:
+            # There is one at most, and only wake-ups may be before it: later posts queue behind it.
+            await self._commit(begun)
+            posts = [post for post in posts if post.written is None]
         # Wake-ups have no receipt and were not counted.
         self._queued -= sum(post.receipt is not None for post in posts)
-        records = [(post.at, record) for post in posts for record in post.records]
+        underway = sum(len(post.records) for post in posts)
+        self._committing, own = posts, False
         try:
             # The backlog first: its records are older than those of these posts.
             if self._failure is not None:
                 await self._resume()
-            await self._append(records)
+            posts, own = self._committing, True
+            records = [(post.at, record) for post in posts for record in post.records]
+            await self._append(records, written=posts[0].written if posts else None, own=True)
         except LogFailed as failed:
-            self._fail(posts, failed)
+            # Posts that were kept while the disk did not answer this commit are younger than it.
+            self._fail(self._committing, failed, oldest=own)
+            self._committing = []
             await self._spend_reserve()
         except BaseException:
             # Cancelled by the guard, or a bug. It is not known if the records are safe, so their receipts fail.
             self._refuse(posts, f"audit log {self._log.path}: {_ENDED}")
             raise
         else:
-            self._failure = None
             if self._log.warning is not self._warned:
                 self._warn()
             for post in posts:
                 if post.receipt is not None and not post.receipt.filled:
                     post.receipt.fill(None)
         finally:
-            self._underway -= sum(len(post.records) for post in posts)
+            self._committing = None
+            self._underway -= underway
 
-    async def _append(self, records: list[Stamped], *, spend: bool = False) -> None:
-        """Append records to the log, in a thread if it syncs. Raises LogFailed."""
-        now = records[-1][0] if records else self._clock()
-        append = partial(self._log.append, records, now, spend=spend)
-        if not self._sync:
-            append()
-            return
+    async def _append(
+        self, records: list[Stamped], *, spend: bool = False, written: Call[None] | None = None, own: bool = False
+    ) -> None:
+        """Append records to the log, or wait for the call that does it. Raises LogFailed.
+
+        `own`: they are those of the posts that are being committed.
+        """
         if self._hung:
             raise LogFailed(f"audit log {self._log.path}: {_SILENT}")
+        if written is None:
+            now = records[-1][0] if records else self._clock()
+            # A sync always takes long.
+            written = self._helper.call(partial(self._log.append, records, now, spend=spend), 0 if self._sync else None)
         try:
-            # A limiter of its own: threads of other components that hang on a disk must not delay the audit log.
-            await trio.to_thread.run_sync(append, abandon_on_cancel=True, limiter=self._limiter)
+            with trio.move_on_after(SILENT_S):
+                await written.wait()
+            if not written.done:
+                await self._outlast(written, own=own)
         except trio.Cancelled:  # the last commits took too long: leave the log to the thread
             self._hung = True
             self._failure = f"audit log {self._log.path}: {_SILENT}"
             raise
+        written.get()
+
+    async def _outlast(self, written: Call[None], *, own: bool) -> None:
+        """Refuse what is posted until a call that the disk has not answered has ended.
+
+        The log has then failed, and the next commit resumes it. The records of the call itself may be written. Posts
+        that waited for it are kept first: they are older than what comes now.
+        """
+        silent = LogFailed(f"audit log {self._log.path}: {_SILENT}")
+        posts = self._committing or []
+        if own:
+            self._fail([], silent)
+            self._refuse(posts, silent.reason)
+        else:
+            self._committing = []
+            self._fail(posts, silent)
+        written.then(self._wake)
+        while not written.done:
+            posts = await self._mailbox.batch()
+            self._queued -= sum(post.receipt is not None for post in posts)
+            self._underway -= sum(len(post.records) for post in posts)
+            self._fail(posts, silent)
 
     async def _resume(self) -> None:
         """Write the backlog, behind an `audit.resume` record. Raises LogFailed."""
@@ -511,8 +568,11 @@ class Journal:
         with contextlib.suppress(LogFailed):
             await self._append([(self._clock(), record)], spend=True)
 
-    def _fail(self, posts: list[_Post], failed: LogFailed) -> None:
-        """Answer the posts that were written whole, refuse the others, and keep their records for later."""
+    def _fail(self, posts: list[_Post], failed: LogFailed, *, oldest: bool = False) -> None:
+        """Answer the posts that were written whole, refuse the others, and keep their records for later.
+
+        `oldest`: they are older than all that is kept already.
+        """
         if self._failure is None:
             self.failures += 1
             self._failed_at = self._clock()
@@ -520,7 +580,10 @@ class Journal:
         self._failure, self._full = failed.reason, failed.full
         # The log wrote the first `written` records; posts before that point are safe, and one may be written in part.
         written = failed.written
-        for at, group, receipt, minor in posts:
+        younger = self._backlog
+        if oldest:
+            self._backlog = Backlog()
+        for at, group, receipt, minor, _written in posts:
             missing = group[written:]
             written = max(0, written - len(group))
             for record in missing:
@@ -530,6 +593,8 @@ class Journal:
                     receipt.fail(_unavailable(failed.reason))
                 else:
                     receipt.fill(None)
+        if oldest:
+            self._backlog.extend(younger)
 
     def _warn(self) -> None:
         """Write the log's warning to the operator's log, once."""

@@ -3,7 +3,7 @@
 It owns the history of `observe.event` notifications, the sampling of what no record reports, and the state that a
 snapshot shows. It decides nothing and moves nothing: a line is read only where the daemon holds it already, and only
 where that disturbs no transaction. Nothing of a task's or a plan's payload is here: of arguments what their tool has
-declared (`Tool.logged`), of results numbers alone; a plan's content is `plan.list`'s, for those who may decide.
+declared (`Tool.logged`), of results numbers alone; a plan's content is `plan.get`'s, for those who may decide.
 
 Theory of operation. The stream has three sources:
 
@@ -170,7 +170,7 @@ class Observer:
     _halt: Halt
     _approvals: Callable[[], list[dict[str, Any]]]
     _clock: Callable[[], float]
-    _overview: Callable[[], tuple[list[dict[str, Any]], list[dict[str, Any]]]]
+    _overview: Callable[[], dict[str, Any]]
     _health: Callable[[], Mapping[str, Any]]
     _policy: Callable[[], Mapping[str, Any]]
     _owner: Callable[[str], str | None]
@@ -312,7 +312,6 @@ class Observer:
 
     def state(self) -> dict[str, Any]:
         """Return the state that a snapshot shows."""
-        sessions, tasks = self._overview()
         board = self._board
         return {
             "stream": self.log.stream,
@@ -324,8 +323,7 @@ class Observer:
             "signals": list(self._signals.values()),
             "buses": {bus_id: bus.health() for bus_id, bus in self._buses.items()},
             "readings": list(self._readings.values()),
-            "sessions": sessions,
-            "tasks": tasks,
+            **self._overview(),
             "approvals": self._approvals(),
             "halt": self._halt.status(),
             "health": self._told_health(),

@@ -22,17 +22,19 @@ from hearth._version import __version__
 from hearth.actors.admission import DRY_RUN_RATE, Checks
 from hearth.actors.approval import Approvals
 from hearth.actors.approval.plans import Plans
+from hearth.actors.approval.standing import StandingApprovals
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT, Bus
 from hearth.actors.bus.guard import guard_of
-from hearth.actors.bus.halt import Halt, Latch
+from hearth.actors.bus.halt import Halt
 from hearth.actors.bus.interlocks import Interlocks
+from hearth.actors.bus.latch import Latch
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
 from hearth.actors.messages import TIMER_FIRED, CloseSession, NewGrant, Request, StopTasks
 from hearth.actors.observe import Observer
 from hearth.actors.refusals import Refusals
-from hearth.actors.session import Session, SessionLimits, SessionServices
+from hearth.actors.session import Session, SessionLimits, SessionServices, halt_status
 from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
 from hearth.actors.task_registry import IdempotencyKeys, KeysFile
@@ -43,9 +45,24 @@ from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingD
 from hearth.hcp.capability import CapabilitySet
 from hearth.mcp.names import endpoints
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
+from hearth.policy.change import compare
 from hearth.policy.memory import MemoryBudget
-from hearth.policy.rules import Buckets, Grant, PolicyEntry, PolicyInForce, Rate, decide, in_force, too_often
+from hearth.policy.principal import owns_process
+from hearth.policy.rules import (
+    RIGHTS,
+    Buckets,
+    Grant,
+    PolicyEntry,
+    PolicyInForce,
+    Rate,
+    decide,
+    entry_of,
+    in_force,
+    strictest,
+    too_often,
+)
 from hearth.protocol.known import known_by
+from hearth.protocol.methods import HaltNow
 from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:
@@ -59,9 +76,10 @@ if TYPE_CHECKING:
     from hearth.audit.record import Head
     from hearth.drivers.boards import Board
     from hearth.drivers.programs import LauncherClient
+    from hearth.policy.change import PolicyChange
     from hearth.policy.paths import PathGuard
     from hearth.policy.principal import Principal
-    from hearth.policy.rules import Ranked
+    from hearth.policy.rules import ApprovalRule, Ranked
     from hearth.protocol.methods import SessionOpen
     from hearth.tools import ToolRegistry
 
@@ -74,6 +92,9 @@ that opens later begins with those, and serves from then on."""
 REOPEN_TIMEOUT = 1.0
 """Seconds that the end waits for a bus that is down and has safe states pending. A bus that has crashed is open again
 by then. For a device that is not there, the next start makes them safe."""
+
+MOST_OBSERVED = 1024
+"""Steps of live tasks that observers see at once."""
 
 
 def disown_outputs(outputs_file: OutputsFile, buses: Mapping[str, Bus], board: str, audit: Callable[..., None]) -> None:
@@ -211,7 +232,7 @@ class Runtime:
         self.listeners: list[str] = []
         """Addresses at which clients may connect, for health."""
         self._policed: Mapping[str, Ranked] = {**parts.registry, **CARD_TOOLS}
-        self.reload: Callable[[], Awaitable[dict[str, Any]]] = _not_reloaded
+        self.reload: Callable[[bool], Awaitable[dict[str, Any]]] = _not_reloaded
         """Reads the configuration again, for policy.reload; returns its answer. Raises RpcError."""
         self.job_server: JobServer | None = None
         """The receiver of jobs (HCP), while it serves."""
@@ -238,8 +259,9 @@ class Runtime:
             head=lambda: 0 if parts.audit_head is None else parts.audit_head()[0],
             memory=self.memory,
         )
-        self.approvals = Approvals()
-        self.plans = Plans(self.approvals, limits, parts.clock, self._timers.set, self._timers.forget)
+        self.approvals = Approvals(self._may, self.audit)
+        self.standing = StandingApprovals(self.approvals, halt_flag, parts.clock, self._rule_of)
+        self.plans = Plans(self.approvals, self.standing, limits, parts.clock, self._timers.set, self._timers.forget)
         self.buses = {
             bus_id: Bus(
                 bus_id,
@@ -253,8 +275,6 @@ class Runtime:
             for bus_id, driver in parts.drivers.items()
         }
         self.interlocks = Interlocks.of(parts.board, parts.outputs_file.found.outputs)
-        if self.interlocks is not None:
-            self.interlocks.plug(self.buses, self.audit)
         self.halt = Halt(
             parts.halt,
             parts.latch,
@@ -265,7 +285,10 @@ class Runtime:
             clock=parts.clock,
             stop_tasks=self._stop_tasks,
             healthy=lambda: bool(self.health()["ok"]),
+            open_interlocks=None if self.interlocks is None else self.interlocks.halting,
         )
+        if self.interlocks is not None:
+            self.interlocks.plug(self.buses, self.audit, self.halt.halt)
         self.observer = Observer(
             parts.board,
             parts.halt,
@@ -339,9 +362,7 @@ class Runtime:
             raise ShuttingDown
         grant = self._grant_of(principal, tools)
         if grant is None:
-            if self.refusals.admit("session.reject", principal.key, PermissionDenied.code):
-                self.audit("session.reject", principal=principal.key, reason="no policy entry matches")
-            raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
+            raise self._no_entry(principal)
         count = self._per_principal.get(principal.key, 0)
         most = self.parts.limits.max_sessions_per_principal
         if count >= most:
@@ -350,13 +371,59 @@ class Runtime:
         if wait:
             raise too_often("sessions", self._session_rate, wait)
         account = self.memory.for_principal(principal.key)
-        session = Session(principal.key, grant, opening, self._services, account)
+        session = Session(principal.key, grant, opening, self._services, account, who=principal)
         self._sessions[session.session_id] = session
         self._openers[session.session_id] = principal, tools
         self._per_principal[principal.key] = count + 1
         self._running += 1
         self._nursery.start_soon(self._run_session, session, request)
         return session
+
+    def stranger(self, principal: Principal) -> PermissionDenied | None:
+        """Return the error for a principal that no policy entry matches, or None for one that may connect.
+
+        Root and the daemon's own user may always: for a halt.
+        """
+        if owns_process(principal) or entry_of(self.parts.policy, principal) is not None:
+            return None
+        return self._no_entry(principal)
+
+    def _no_entry(self, principal: Principal) -> PermissionDenied:
+        """Record, within bounds, that no policy entry matches a principal; return the error for it."""
+        if self.refusals.admit("session.reject", principal.key, PermissionDenied.code):
+            self.audit("session.reject", principal=principal.key, reason="no policy entry matches")
+        return PermissionDenied(data={"reason": "no policy entry matches this principal"})
+
+    def halts(self, principal: Principal, request: Request, session_id: object) -> None:
+        """Execute halt or halt.status for a principal, at once, and answer it; a halt's answer waits for the latch.
+
+        No session is needed. A valid one of this principal is noted in the record; it counts as alive. Root and the
+        daemon's own user need no policy entry either. Raises PermissionDenied for other principals without one.
+        """
+        session = self._sessions.get(session_id) if isinstance(session_id, str) else None
+        if session is not None and session.principal == principal.key:
+            status, members = session.halt_status, {"session_id": session.session_id}
+        else:
+            grant = self._grant_of(principal, None)
+            if grant is None and (refusal := self.stranger(principal)) is not None:
+                raise refusal
+            status = partial(halt_status, self.halt, principal.key, RIGHTS if grant is None else grant.rights)
+            members = {}
+        if not isinstance(request.params, HaltNow):
+            request.result(status())
+            return
+        self.halt.halt(request.params.reason or "", principal.key, **members)
+        if self._nursery is None:
+            # Not serving yet, or no more: nothing here could wait for the latch.
+            request.result(status())
+        else:
+            self._nursery.start_soon(self._answer_halt, request, status)
+
+    async def _answer_halt(self, request: Request, status: Callable[[], dict[str, Any]]) -> None:
+        try:
+            await self.halt.latched()
+        finally:
+            request.result(status())
 
     def _grant_of(self, principal: Principal, tools: frozenset[str] | None) -> Grant | None:
         grant = decide(self.parts.policy, principal, self._policed)
@@ -365,7 +432,22 @@ class Runtime:
         # One grant for all sessions of a policy entry: it is the largest thing an idle session would hold.
         return self._grants.setdefault((grant.policy, tools), grant if tools is None else grant.narrowed(tools))
 
-    def replace_policy(self, entries: Sequence[PolicyEntry]) -> int:
+    def _may(self, who: Principal, right: str) -> bool:
+        """Return True if the policy in force gives a principal this right."""
+        entry = entry_of(self.parts.policy, who)
+        return entry is not None and right in entry.rights
+
+    def _rule_of(self, principal: str, risk: int) -> ApprovalRule | None:
+        """Return the rule for a risk of a principal that has a session; None if there is none, or none is known."""
+        who = next((who for who, _ in self._openers.values() if who.key == principal), None)
+        entry = None if who is None else entry_of(self.parts.policy, who)
+        return None if entry is None else strictest(entry.approval, risk)
+
+    def compared(self, entries: Sequence[PolicyEntry], uids: Mapping[str, int]) -> PolicyChange:
+        """Return what would change if these entries decided; `uids` has the uids of users that conditions name."""
+        return compare(self.parts.policy, entries, self._policed, uids)
+
+    def replace_policy(self, entries: Sequence[PolicyEntry], change: PolicyChange | None = None) -> int:
         """Let these entries decide from now on; return the number of sessions that are closed because of it.
 
         A session whose principal still has an entry goes on, with what that permits from its next request on; its tasks
@@ -383,11 +465,15 @@ class Runtime:
             grant = self._grant_of(*self._openers[session.session_id])
             closed += grant is None
             session.post(CloseSession("its policy entry was removed") if grant is None else NewGrant(grant))
-        self.audit("policy.reload", entries=[entry.name for entry in entries], closed=closed)
+        changed = {} if change is None else {"removed": change.removed, "allows": change.allows}
+        told = {name: list(lines) for name, lines in changed.items() if lines}
+        self.audit("policy.reload", entries=[entry.name for entry in entries], closed=closed, **told)
+        self.approvals.recheck()
+        self.standing.recheck()
         return closed
 
-    async def _reload(self) -> dict[str, Any]:
-        return await self.reload()
+    async def _reload(self, yes: bool) -> dict[str, Any]:
+        return await self.reload(yes)
 
     def refused(self, carrier: str, peer: str, reason: str) -> None:
         """Record that the peer at an address failed to authenticate, and the reason."""
@@ -446,10 +532,17 @@ class Runtime:
             "session.close", session_id=session.session_id, principal=session.principal, reason=reason, **details
         )
 
-    def _overview(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the open sessions, and their live tasks, as observers see them."""
+    def _overview(self) -> dict[str, Any]:
+        """Return the open sessions, and their live tasks, as observers see them: those of MOST_OBSERVED steps."""
         sessions = list(self._sessions.values())
-        return [session.overview() for session in sessions], [task for each in sessions for task in each.live_tasks()]
+        shown: dict[str, Any] = {"sessions": [session.overview() for session in sessions], "tasks": []}
+        room = MOST_OBSERVED
+        for task in (task for each in sessions for task in each.live_tasks()):
+            if room <= 0:
+                return {**shown, "more_tasks": True}
+            shown["tasks"].append(task)
+            room -= len(task["steps"])
+        return shown
 
     def _owner(self, session_id: str) -> str | None:
         session = self._sessions.get(session_id)
@@ -586,7 +679,7 @@ class Runtime:
                     await self.halt.end()
                     await settle_buses(self.buses)
                     # The last records, in this order: counted refusals, the stop, and the checkpoint that signs both.
-                    self.parts.outputs_file.flush()
+                    await self.parts.outputs_file.aclose()
                     self.refusals.flush()
                     self.audit("daemon.stop")
                     journal.checkpoint()
@@ -621,7 +714,7 @@ class Runtime:
             bus.abandon()
 
 
-async def _not_reloaded() -> dict[str, Any]:
+async def _not_reloaded(_yes: bool) -> dict[str, Any]:
     why = "this runtime was given its policy by a program, and not by a file that could be read again"
     raise PermissionDenied(f"Permission denied: {why}", data={"reason": why})
 

@@ -33,18 +33,19 @@ its subscription, because the followers are attached before the task runs.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import trio
 from attrs import define, evolve, field, frozen
 
 from hearth._util.ids import new_id
 from hearth.actors.admission import Admission, Unchecked, check_paths_blocking
 from hearth.actors.approval.plans import PlanRequests
+from hearth.actors.approval.standing import StandingRequests
 from hearth.actors.bus.actor import make_safe
 from hearth.actors.mailbox import Mailbox
 from hearth.actors.messages import (
@@ -60,6 +61,7 @@ from hearth.actors.messages import (
 )
 from hearth.actors.observe import ObserveRequests
 from hearth.actors.task_registry import TaskRegistry
+from hearth.actors.turns import turns_of
 from hearth.audit.record import timestamp
 from hearth.errors import (
     AuditUnavailable,
@@ -75,12 +77,11 @@ from hearth.policy.memory import FEED_BYTES, SESSION_BYTES, text_bytes
 from hearth.policy.rules import PrincipalRates, RateLimits
 from hearth.protocol.methods import (
     SUPPORTED,
+    ApprovalParams,
     AttestParams,
     AttestQuote,
     EventsSubscribe,
     EventsUnsubscribe,
-    HaltNow,
-    HaltQuery,
     HaltReset,
     McpInfo,
     McpTools,
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.admission import Checks
     from hearth.actors.approval.plans import Plans
+    from hearth.actors.approval.standing import Claim
     from hearth.actors.attestation import Attestation
     from hearth.actors.bus.halt import Halt
     from hearth.actors.catalogue import ToolCatalogue
@@ -108,14 +110,16 @@ if TYPE_CHECKING:
     from hearth.actors.step import StepRun, TaskServices
     from hearth.actors.task import TaskActor
     from hearth.actors.task_registry import IdempotencyEntry, IdempotencyKeys
+    from hearth.actors.turns import Turns
     from hearth.policy.memory import Account
+    from hearth.policy.principal import Principal
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen
 
 CLOSED = "closed by the client"
 """The reason, in the audit record, of a session that its client has closed in good order."""
-TURN = 0.002
-"""Seconds of work on one batch of messages after which other tasks run: 256 large requests may take seconds."""
+NOTICES = (CloseSession, Disconnected, NewGrant, StopTasks, TimerFired)
+"""Messages that are not requests: they do not wait for the principal's turn."""
 NO_VERDICTS: Verdicts = MappingProxyType({})
 
 
@@ -146,14 +150,20 @@ class SessionServices:
     """Removes the session from the directory, so that no request finds it. Idempotent."""
     cancel_any: Callable[[str, Session], dict[str, Any]]
     """Cancels a task of whatever session, for this one. Raises TaskNotFound."""
-    reload: Callable[[], Awaitable[dict[str, Any]]]
-    """Reads policy and certificates again; returns the answer to policy.reload. Raises RpcError."""
+    reload: Callable[[bool], Awaitable[dict[str, Any]]]
+    """Reads policy and certificates again (True: also if that widens the policy); returns the answer to policy.reload.
+    Raises RpcError."""
     attestation: Attestation | None = None
     """Answers attest.quote and attest.key, if the runtime attests itself."""
     tainted_by: str | None = None
     """What taints a conversation from its beginning: the names that the kernel has given to what the board has."""
     rates: PrincipalRates = field(factory=PrincipalRates)
     """The tokens that each principal has used, over all its sessions."""
+
+
+def halt_status(halt: Halt, principal: str, rights: Collection[str]) -> dict[str, Any]:
+    """Return the halt as a principal may see it: without these rights it does not learn of other principals."""
+    return halt.status(by="observe" in rights or "reset_halt" in rights or principal)
 
 
 @define(eq=False)
@@ -165,8 +175,11 @@ class Session:
     _opening: SessionOpen
     _services: SessionServices
     _account: Account
+    who: Principal = field(kw_only=True)
+    """The principal, of which `principal` is the key."""
     session_id: str = field(factory=new_id, init=False)
     _charged: int = field(init=False)
+    _turns: Turns = field(init=False)
     # Trio's, bound once: `trio.current_time` takes three frames.
     _clock: Callable[[], float] = field(init=False)
     _opener: EventSink | None = field(default=None, init=False)
@@ -206,6 +219,7 @@ class Session:
             self._grant = self._grant.for_conversation(services.tainted_by)
         principal, grant, account = self.principal, self._grant, self._account
         self._clock = trio.lowlevel.current_clock().current_time
+        self._turns = turns_of(account)
         self._charged = SESSION_BYTES + text_bytes(
             opening.client_name, opening.client_version, opening.protocol_version
         )
@@ -229,11 +243,10 @@ class Session:
         self._plan_requests = PlanRequests(
             self,
             self.session_id,
-            principal,
+            self.who,
             grant,
             services.plans,
             services.checks.registry,
-            services.tasks.journal,
             services.tasks.halt_flag,
             account,
         )
@@ -244,6 +257,9 @@ class Session:
         if type(getattr(message, "params", None)) is HaltReset:
             # The halts so far: a reset that is still in the mailbox when a halt comes must not end that one.
             self._resets.append(self._services.halt.flag.count)
+        if not isinstance(message, (*NOTICES, Resumed)):
+            # A sign of life when it comes: the session may have to wait for its principal's turn.
+            self._idle_timer.heard_at = self._clock()
         self._waiting = False
         self._inbox.post(message)
 
@@ -325,6 +341,9 @@ class Session:
                 # Wait only if the outcome is still to be recorded here; else the buses record it.
                 grace = 0.0 if self.end_recorded else self._services.limits.close_grace
                 self.made_safe = await self._make_safe(trio.current_time() + grace)
+            # They lead back here: its memory is free now, and not only when the garbage collector has been round.
+            self._nursery = None
+            del self._plan_requests
 
     def _opened(self) -> dict[str, Any]:
         return {
@@ -341,16 +360,16 @@ class Session:
                 messages = iter(await self._inbox.batch())
             finally:
                 self._waiting = False
-            until = trio.current_time() + TURN
             try:
                 if self._bug is not None:
                     raise self._bug
                 for message in messages:
+                    # 256 large requests may take seconds.
+                    if self._turns.left < 0 and not isinstance(message, NOTICES):
+                        await self._turn()
+                    began = self._clock()
                     self._take(message)
-                    if trio.current_time() > until:
-                        # Shielded: the requests of this batch must be answered.
-                        await trio.lowlevel.cancel_shielded_checkpoint()
-                        until = trio.current_time() + TURN
+                    self._turns.used(self._clock() - began)
             except BaseException:
                 # A bug, which the supervisor will contain once the tasks have yielded. Answer all requests before that.
                 self._services.forget(self)
@@ -363,21 +382,29 @@ class Session:
                     task.cancel("session crashed")
                 raise
 
+    async def _turn(self) -> None:
+        """Wait for the principal's turn; the deadman, which has a deadline, does not wait for it."""
+        while self.reason is None and trio.current_effective_deadline() > -math.inf:
+            # Shielded: the requests of this batch must be answered.
+            with trio.CancelScope(shield=True, deadline=self._idle_timer.until):
+                await self._turns.wait()
+                return
+            # The timer's notice, which asks for the next timer, is still in the mailbox.
+            self._check_idle(again=False)
+
     def _take(self, message: Message) -> None:
-        if isinstance(message, (CloseSession, Disconnected, NewGrant, StopTasks, TimerFired)):
+        if isinstance(message, NOTICES):
             self._notice(message)
         elif self.reason is not None:
             # An earlier message of the same batch has ended the session.
             refuse(message, SessionInvalid())
         elif isinstance(message, Resumed):
-            # Its request has counted as a sign of life when it came.
             self._handle(message.request, message.resume)
         elif isinstance(message.params, SessionClose):
             # Answered in `_wind_up`, when the end is on record and the outputs are safe.
             self.reason = CLOSED
             self._closers.append(message)
         else:
-            self._idle_timer.heard_at = trio.current_time()
             self._handle(message, None)
 
     def _notice(self, message: Notice) -> None:
@@ -441,10 +468,10 @@ class Session:
             self._subscribers.unsubscribe(request, params)
         elif isinstance(params, (ToolList, McpTools, McpInfo, McpUse)):
             self._offer(request, params)
-        elif isinstance(params, (HaltNow, HaltReset, HaltQuery)):
-            self._halt(request, params)
-        elif isinstance(params, PlanParams):
-            self._plan_requests.handle(request, params, verdicts)
+        elif isinstance(params, HaltReset):
+            self._reset_halt(request)
+        elif isinstance(params, PlanParams | ApprovalParams):
+            self._approve(request, params, verdicts)
         elif isinstance(params, ObserveParams):
             self._observe(request, params)
         elif isinstance(params, AttestParams):
@@ -452,15 +479,15 @@ class Session:
         elif isinstance(params, PolicyReload):
             assert self._nursery is not None
             self._grant.require("admin")
-            self._nursery.start_soon(self._answer, request, self._services.reload)
+            self._nursery.start_soon(self._answer, request, partial(self._services.reload, params.yes))
 
     def _offer(self, request: Request, params: ToolList | McpTools | McpInfo | McpUse) -> None:
         """Answer what the session may use. Raises RpcError."""
         manifests = self._services.manifests
         if isinstance(params, ToolList):
-            request.result(orjson.Fragment(manifests.tool_list(self._grant)))
+            request.result(manifests.tool_list(self._grant))
         elif isinstance(params, McpTools):
-            request.result(orjson.Fragment(manifests.mcp_tools(self._grant)))
+            request.result(manifests.mcp_tools(self._grant))
         elif isinstance(params, McpInfo):
             request.result(manifests.mcp_info(self._grant))
         else:
@@ -476,6 +503,16 @@ class Session:
         """See plans.Host."""
         assert self._nursery is not None
         self._nursery.start_soon(self._wait_beside, request, wait)
+
+    def recorded(self, request: Request, record: Mapping[str, Any], then: Callable[[], None]) -> None:
+        """See plans.Host."""
+        receipt = self._services.tasks.journal.post(record)
+
+        async def written() -> Callable[[], None]:
+            await receipt.get()
+            return then
+
+        self.wait_beside(request, written)
 
     async def _wait_beside(self, request: Request, wait: Callable[[], Awaitable[Callable[[], None]]]) -> None:
         answer: RpcError | None = SessionInvalid()
@@ -522,6 +559,15 @@ class Session:
         return partial(self._execute, request, verdicts)
 
     # --- observers ----------------------------------------------------------------------------------------------
+
+    def _approve(self, request: Request, params: PlanParams | ApprovalParams, verdicts: Verdicts) -> None:
+        """Execute a plan.* or approval.* method. Raises RpcError, Unchecked."""
+        if isinstance(params, PlanParams):
+            self._plan_requests.handle(request, params, verdicts)
+        else:
+            services = self._services
+            parts = (services.plans.standing, services.checks, self._account)
+            StandingRequests(self, self._grant, *parts).handle(request, params)
 
     def _observe(self, request: Request, params: ObserveParams) -> None:
         """Execute an observe.* method. Raises PermissionDenied, QueueFull."""
@@ -594,9 +640,9 @@ class Session:
             return
         self.start_task(submit, verdicts, request, at_once=True)
 
-    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[StepRun]:
+    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts) -> Sequence[StepRun]:
         """See plans.Host."""
-        return self._admission.prepare(submit, verdicts, request, trio.current_time())
+        return self._admission.prepare(submit, verdicts, trio.current_time())
 
     def start_task(
         self,
@@ -605,7 +651,7 @@ class Session:
         request: Request,
         *,
         on_end: Callable[[TaskActor], None] | None = None,
-        approved_by: Collection[str] = (),
+        claim: Claim | None = None,
         first: Mapping[str, Any] | None = None,
         at_once: bool = False,
     ) -> TaskActor:
@@ -620,7 +666,13 @@ class Session:
                 on_end(task)
 
         followers = len(self._subscribers)
-        task = self._admission.accept(submit, verdicts, request, self._clock(), ended, followers, approved_by)
+        if claim is None:
+            tainted = self._grant.tainted_by is not None
+            claim = self._services.plans.standing.claim(submit, self.principal, tainted=tainted)
+        task = self._admission.accept(submit, verdicts, request, self._clock(), ended, followers, claim.missing)
+        if uses := claim.spend():
+            by = {"session_id": self.session_id, "principal": self.principal}
+            first = {**(first or {"event": "approval.use", **by}), "uses": uses}
         if first is not None:
             task.record_first({**first, "task_id": task.task_id})
         if self._opening.conversation and self._grant.tainted_by is None:
@@ -665,33 +717,23 @@ class Session:
                 raise
         return {"ok": True}
 
-    def _halt(self, request: Request, params: HaltNow | HaltReset | HaltQuery) -> None:
-        """Execute halt, halt.reset or halt.status. Raises PermissionDenied."""
+    def _reset_halt(self, request: Request) -> None:
+        """Execute halt.reset. Raises PermissionDenied. The runtime executes halt and halt.status."""
         assert self._nursery is not None
-        halt = self._services.halt
-        if isinstance(params, HaltNow):
-            halt.halt(params.reason or "", self.principal, session_id=self.session_id)
-            self._nursery.start_soon(self._answer, request, self._latched)
-        elif isinstance(params, HaltReset):
-            asked = self._resets.popleft()
-            self._grant.require("reset_halt")
-            self._nursery.start_soon(self._answer, request, partial(self._reset, asked))
-        else:
-            request.result(self._halt_status())
+        params = request.params
+        assert isinstance(params, HaltReset)
+        asked = self._resets.popleft()
+        self._grant.require("reset_halt")
+        self._nursery.start_soon(self._answer, request, partial(self._reset, asked, params.holds))
 
-    def _halt_status(self) -> dict[str, Any]:
-        # A session does not learn of other principals, unless it has a right to.
-        halt, rights = self._services.halt, self._grant.rights
-        return halt.status(by=halt.by == self.principal or "observe" in rights or "reset_halt" in rights)
+    async def _reset(self, asked: int, holds: frozenset[int] | None) -> dict[str, Any]:
+        await self._services.halt.reset(self.principal, asked, holds=holds, session_id=self.session_id)
+        return self.halt_status()
 
-    async def _reset(self, asked: int) -> dict[str, Any]:
-        await self._services.halt.reset(self.principal, asked, session_id=self.session_id)
-        return self._halt_status()
-
-    async def _latched(self) -> dict[str, Any]:
-        # The halt itself does not wait for the latch file.
-        await self._services.halt.latched()
-        return self._halt_status()
+    def halt_status(self) -> dict[str, Any]:
+        """Return the halt as this session may see it, and count the request as a sign of life."""
+        self._idle_timer.heard_at = self._clock()
+        return halt_status(self._services.halt, self.principal, self._grant.rights)
 
     def _task_ended(self, task: TaskActor) -> None:
         if task.log.was_followed:
@@ -701,11 +743,11 @@ class Session:
         if self._winding_up:
             self.post(TIMER_FIRED)
 
-    def _check_idle(self) -> None:
+    def _check_idle(self, *, again: bool = True) -> None:
         """Close a session that has been silent for too long; otherwise ask for a timer at the next deadline."""
         followed = self._subscribers.listening or (self._observing is not None and self._observing.listening)
         self.reason = self._idle_timer.too_long(trio.current_time(), followed=followed)
-        if self.reason is None:
+        if self.reason is None and again:
             # One timer at a time: it is asked for again each time it has fired, and requests do not move it.
             self._services.wake_at(self.session_id, self._idle_timer.until)
 

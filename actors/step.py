@@ -250,10 +250,13 @@ class StepScope:
                 interlocks.leave(wanted)
 
     async def _run(self, ticket: Ticket) -> Any:
-        self._step.bus.request(ticket, no_wait=self._constraints.on_busy == "fail")
+        bus = self._step.bus
         try:
+            await bus.list_output(ticket)
+            bus.request(ticket, no_wait=self._constraints.on_busy == "fail")
             return await ticket.get()
         finally:
+            bus.unlist_output(ticket)
             self.clamped = ticket.clamped
             if ticket.held_by is not None:
                 # A step may drive an output several times: it goes back to the session that held it before the first.
@@ -289,7 +292,7 @@ async def run_tool(step: StepRun, scope: StepScope, args: Any) -> Mapping[str, A
 def run_transaction(step: StepRun, one: Transaction, requester: Requester) -> Mapping[str, Any]:
     """Run a step whose tool is this one transaction on a bus that runs it in place; return its result, as `run_tool`.
 
-    Raises RpcError.
+    Raises RpcError, and NotListedYet, with nothing done, if the step has to wait for the outputs file.
     """
     ticket = Ticket(one.op, requester, limit=step.tool.timeout_ms / 1000, risk=step.risk, drives=one.drives)
     step.bus.request(ticket)

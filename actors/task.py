@@ -57,6 +57,7 @@ import orjson
 import trio
 from attrs import define, field
 
+from hearth.actors.bus.outputs import NotListedYet
 from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.events import EventLog, to_keep
 from hearth.actors.step import StepScope, json_safe, look_for_effect, run_tool, run_transaction
@@ -161,6 +162,8 @@ class TaskActor:
     _finish_posted: bool = field(default=False, init=False)
     _stepped: bool = field(default=False, init=False)
     """True once `run_now` has run the step: only the end is left."""
+    _last: bytes | None = field(default=None, init=False)
+    """The last state, once the record of the end has been made."""
     _result_bytes: int = field(default=0, init=False)
     _patience: float = field(default=FINAL_COMMIT_LIMIT, init=False)
     # Records that are not posted yet, receipts of posted ones, and events that wait for those receipts.
@@ -240,13 +243,18 @@ class TaskActor:
         if one is None:
             return False
         contain_now(f"task {self.task_id}", partial(self._run_now, step, one), self._crashed)
+        if self._error is None and self._current is not None and self.steps[0].status == "RUNNING":
+            # The disk has not answered at once: `run` waits for it, and goes on from there.
+            return False
         self._stepped = True
         status = self.verdict = self._verdict()
         if not self._services.journal.at_once or (status != "SUCCESS" and self._constraints.rollback_on_failure):
             return False
-        snapshot = self._conclude(status)
+        self._last = self._conclude(status)
+        if not self._post_now():
+            return False
         self._commit_now()
-        self._close(status, snapshot)
+        self._close(status, self._last)
         return True
 
     def _ready(self, step: StepRun) -> Transaction | None:
@@ -280,6 +288,8 @@ class TaskActor:
     def _run_now(self, step: StepRun, one: Transaction) -> None:
         self._records.append(self._submit_record())
         self._begin_step(0)
+        if not self._post_now():
+            return
         try:
             unrecorded = self._commit_now()
         except _CannotStart as error:
@@ -288,13 +298,15 @@ class TaskActor:
         if unrecorded is not None and step.guarded:
             self._finish_step(0, error=unrecorded)
             return
-        step.args = b""
         try:
             value = run_transaction(step, one, self.requester)
+        except NotListedYet:
+            return
         except RpcError as error:
             self._finish_step(0, error=error)
         else:
             self._finish_step(0, value=value)
+        step.args = b""
 
     async def run(self) -> None:
         """Run the task to its terminal status, recorded and published, whatever its tools raise."""
@@ -327,7 +339,8 @@ class TaskActor:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(step.hash_args, limiter=_HASHING)
         # Not committed here in the usual case: the first step's start goes to the journal in the same post.
-        self._records.append(self._submit_record())
+        if self._current is None:
+            self._records.append(self._submit_record())
         if self._constraints.dry_run:
             await self._commit()
             self._dry_run()
@@ -356,7 +369,8 @@ class TaskActor:
         if index:
             # Other tasks run between two steps, and a cancellation that came during the last step is delivered here.
             await trio.lowlevel.checkpoint()
-        self._begin_step(index)
+        if self._current != index:
+            self._begin_step(index)
         unrecorded = await self._commit()
         if unrecorded is not None and step.guarded:
             self._finish_step(index, error=unrecorded)
@@ -531,12 +545,17 @@ class TaskActor:
         self._tell(unrecorded, unkept)
         return unrecorded
 
-    def _commit_now(self) -> AuditUnavailable | None:
-        """Do the same while the journal answers at once."""
+    def _post_now(self) -> bool:
+        """Post the pending records; return False if the answer is not there at once, and `_commit` has to wait."""
         records, self._records = self._records, []
+        self._posted.append(self._services.journal.post(*records, minor=self._minor))
+        return self._posted[-1].filled
+
+    def _commit_now(self) -> AuditUnavailable | None:
+        """Do the same as `_commit` after `_post_now`."""
         unrecorded = None
         try:
-            self._services.journal.post(*records, minor=self._minor).get_nowait()
+            self._posted.pop().get_nowait()
         except AuditUnavailable as error:
             unrecorded = error
         self._tell(unrecorded)
@@ -597,7 +616,7 @@ class TaskActor:
             # Shielded: the task may be ending because it was cancelled, and its effects must still be taken back.
             with trio.CancelScope(shield=True):
                 await self._roll_back()
-        snapshot = self._conclude(status)
+        snapshot = self._last or self._conclude(status)
         # `status` changes only after the commit: task.get must not show an end that is not on record.
         try:
             await self._commit_last()

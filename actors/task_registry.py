@@ -46,6 +46,7 @@ import trio
 from attrs import define, field
 
 from hearth._util.files import replace_file
+from hearth._util.formats import check_format
 from hearth.actors.events import EventLog
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.audit.record import timestamp
@@ -211,10 +212,10 @@ class TaskRegistry:
         return self
 
     def get(self, task_id: str) -> Any:
-        """Return the result of task.get. Raises TaskNotFound."""
+        """Return the result of task.get, or its JSON. Raises TaskNotFound."""
         home = self._home(task_id)
         finished = home._history.get(task_id)
-        return home.live(task_id).describe() if finished is None else orjson.Fragment(finished.snapshot)
+        return home.live(task_id).describe() if finished is None else finished.snapshot
 
     def cancel(self, task_id: str) -> dict[str, Any]:
         """Cancel a task; return the result of task.cancel, with the status of a task that has ended.
@@ -383,6 +384,9 @@ class KeysFile:
         self._size = len(content) - len(torn)
         lines = [line for line in map(_parsed, whole.split(b"\n")) if line is not None]
         self.lines = whole.count(b"\n") + 1
+        if lines:
+            cure = "move it away: the keys of earlier submissions are then not known any more"
+            check_format(f"idempotency keys {self.path}", lines[0].get("version"), VERSION, cure)
         if lines and lines[0].get("version") != VERSION:
             raise ConfigError(f"idempotency keys {self.path}: not a file of this release; move it away")
         lost = self.lines - len(lines) if whole else 0

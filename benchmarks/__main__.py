@@ -19,6 +19,7 @@ from benchmarks.can import CAN
 from benchmarks.client import CLIENT
 from benchmarks.embedded import EMBEDDED
 from benchmarks.evenness import EVENNESS
+from benchmarks.fairness import FAIRNESS
 from benchmarks.fanout import FANOUT
 from benchmarks.guard import GUARDING
 from benchmarks.halt import HALTS
@@ -62,7 +63,7 @@ QUICK = Effort(rounds=2, seconds=0.2, many=100, idle=200, starts=3)
 
 _ALL: list[Measure] = [
     *RATES, *CLIENT, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS,
-    *GUARDING, *EMBEDDED, *HALTS, *APPROVALS, *ATTESTED, *LOOPS, *CAN, *TURNS,
+    *GUARDING, *EMBEDDED, *HALTS, *APPROVALS, *ATTESTED, *LOOPS, *CAN, *TURNS, *FAIRNESS,
 ]  # fmt: skip
 PROFILED = [rate for rate in [*RATES, *CLIENT, *FANOUT] if isinstance(rate, Rate) and rate.floor is None]
 MEASURES = {measure.name: measure for measure in _ALL}

@@ -71,7 +71,7 @@ async def added_us(count: int, rounds: int) -> tuple[list[float], float]:
         bus.guard.opened()
         interlocks = Interlocks.of(board, {})
         if interlocks is not None:
-            interlocks.plug({BUS: bus}, lambda _event, **_fields: None)
+            interlocks.plug({BUS: bus}, lambda _event, **_fields: None, lambda _reason, _by, **_fields: None)
             nursery.start_soon(interlocks.run)
             await trio.lowlevel.checkpoint()
         for _ in range(rounds):

@@ -197,6 +197,8 @@ class BaseDriver:
     width = 1
     opens_in_thread = False
     shares: str | None = None
+    simulated = False
+    """True for a driver that reaches no hardware. One that does not say so reaches some."""
     halted = False
     """Set by the bus before `open`: while it is true, `open` drives no output."""
 

@@ -84,6 +84,7 @@ class ModbusLine(BaseDriver):
         self.port = port
         self.devices = {device.unit: device for device in devices}
         self.opens_in_thread = port.opens_in_thread
+        self.simulated = port.simulated
         self._tcp = port if isinstance(port, TcpPort) else None
         self._timeout_s, self._late_s, self._turnaround_s = timeout_s, late_s, turnaround_s
         self._framing: ModbusFraming = TcpFraming()

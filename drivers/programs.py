@@ -20,6 +20,7 @@ import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth._util.python import python_module
@@ -29,7 +30,6 @@ from hearth.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from hearth.config.exec import ExecTemplate
     from hearth.drivers.sandbox.cage import Cage
@@ -266,10 +266,28 @@ def _started(settings: Settings) -> subprocess.Popen[bytes]:
     except OSError as error:
         raise ConfigError(f"proc.exec: {command[0]} cannot be started: {error.strerror}") from None
     assert process.stdin is not None, "it is a pipe"
+    _put_apart(process.pid)
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(pickle.dumps(settings))
         process.stdin.close()
     return process
+
+
+def _put_apart(pid: int) -> None:
+    """Move a process that has no children yet to the cgroup `programs` below the daemon's, if that one is delegated.
+
+    systemd marks a delegated cgroup by an attribute (systemd.resource-control(5), Delegate=). Without the mark the tree
+    of cgroups is another's to change.
+    """
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text("utf-8").splitlines())
+    root = next((place for _, place, kind, *_ in mounts if kind == "cgroup2"), None)
+    mine = next((line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"), None)
+    # Not delegated, or not writable: the programs stay where the daemon is.
+    with contextlib.suppress(OSError):
+        if root is not None and mine is not None and os.getxattr(f"{root}{mine}", "user.delegate") == b"1":
+            programs = Path(f"{root}{mine}", "programs")
+            programs.mkdir(exist_ok=True)
+            (programs / "cgroup.procs").write_text(str(pid))
 
 
 class Run:

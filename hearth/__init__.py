@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         JobResult as JobResult,
         Plan as Plan,
         PlanStep as PlanStep,
+        PlanSummary as PlanSummary,
         Session as Session,
         Step as Step,
         StepResult as StepResult,
@@ -88,8 +89,8 @@ _HOME = {
     "hearth.actors.loop": "ControlLoop",
     "hearth.actors.bus.loop_thread": "LoopIO",
     "hearth.api": (
-        "Expect HaltStatus JobEvent JobHandle JobResult Plan PlanStep Session Step StepResult Task TaskEvent "
-        "TaskResult expect step"
+        "Expect HaltStatus JobEvent JobHandle JobResult Plan PlanStep PlanSummary Session Step StepResult "
+        "Task TaskEvent TaskResult expect step"
     ),
     "hearth.client.connection": "Client connect",
     "hearth.config.model": "Config load_config",

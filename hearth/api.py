@@ -222,35 +222,40 @@ class HaltStatus:
     """True while the stop sequence runs."""
     unsafe: Sequence[Mapping[str, Any]] = ()
     """The outputs that are not in their safe state yet, by bus."""
+    safe: Sequence[Mapping[str, Any]] = ()
+    """The outputs that the halt has brought to their safe state, by bus."""
     inputs: Mapping[str, str] = field(factory=dict)
     """Halt input to "clear", or why it is not: a reset needs all of them clear."""
+    holds: Sequence[Mapping[str, Any]] = ()
+    """What holds the daemon halted, one for each principal, oldest first; the halt ends with the last."""
 
 
 @frozen(kw_only=True)
 class PlanStep:
     """One step of a plan, with what it changes: as it was when the plan was prepared, and as it is after the step.
 
-    `before` and `after` are None for a step that does not say what it changes.
+    `before` and `after` are None for a step that does not say what it changes. `during` is there for a step that brings
+    back what it changes: `members` as they are for `for_ms`.
     """
 
     tool: str
     args: Mapping[str, Any]
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
+    during: Mapping[str, Any] | None = None
     expect: Mapping[str, Any] | None = None
     """The effect that the step must have, as submitted."""
 
 
 @frozen(kw_only=True)
-class Plan:
-    """A prepared task (plan.prepare). `hash` is over the RFC 8785 form of `intent`, `constraints` and `steps`."""
+class PlanSummary:
+    """A plan as plan.list shows it: without its contents, and with the beginning of its intent."""
 
     plan_id: str
     hash: str
     effective_risk: int
     intent: str
-    constraints: Mapping[str, Any]
-    steps: Sequence[PlanStep]
+    step_count: int
     expires_at: str
     """RFC 3339, in UTC."""
     needs: Mapping[str, Any] | None = None
@@ -268,6 +273,16 @@ class Plan:
     reason: str | None = None
     tainted_by: str | None = None
     """The tool through which foreign text had entered the conversation of a model that prepared it."""
+
+
+@frozen(kw_only=True)
+class Plan(PlanSummary):
+    """A prepared task (plan.prepare, plan.get). `hash`: over the RFC 8785 form of `intent`, `constraints`, `steps`."""
+
+    constraints: Mapping[str, Any]
+    steps: Sequence[PlanStep]
+    shown: Sequence[str] = ()
+    """The lines that a person reads before deciding: every value, quoted and escaped."""
 
 
 class Task(Protocol):
@@ -423,8 +438,12 @@ class Session(Protocol):
         """
         ...
 
-    async def plans(self) -> Sequence[Plan]:
+    async def plans(self) -> Sequence[PlanSummary]:
         """Return one's own plans, and with the right to approve also those of others that wait (plan.list)."""
+        ...
+
+    async def plan(self, plan_id: str) -> Plan:
+        """Return one of these plans with its contents (plan.get). Raises PlanStale if there is none with this id."""
         ...
 
     async def approve(self, plan: Plan, *, reason: str | None = None) -> int:
@@ -435,8 +454,38 @@ class Session(Protocol):
         """
         ...
 
-    async def reject(self, plan: Plan | str, *, reason: str | None = None) -> None:
-        """Reject a plan, or withdraw one's own. Raises as `approve`."""
+    async def reject(self, plan: Plan | str, *, reason: str | None = None) -> bool:
+        """Reject a plan, withdraw one's own, or take back one's approval of it, which counts until the plan runs.
+
+        Returns True if an approval was taken back: the plan waits for another one. Raises as `approve`.
+        """
+        ...
+
+    async def grant_approval(
+        self,
+        tool: str,
+        args: Mapping[str, Mapping[str, Any]],
+        *,
+        times: int,
+        within_s: int,
+        principal: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        """Approve calls of one tool in advance, each within these bounds, for a principal (approval.grant).
+
+        `args` has a bound for each arg: `{"equals": value}`, `{"min": number, "max": number}` or `{"any": True}`. An
+        arg without one may not be there. `principal` is one's own unless given. The answer says in `text` what it
+        permits; with `dry_run` that is all. Raises PermissionDenied as `approve`, and QueueFull.
+        """
+        ...
+
+    async def standing_approvals(self) -> Sequence[Mapping[str, Any]]:
+        """Return the standing approvals that one has given, may revoke, or may use (approval.list)."""
+        ...
+
+    async def revoke_approval(self, approval_id: str) -> None:
+        """End a standing approval at once (approval.revoke). Raises PermissionDenied if one may not."""
         ...
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
@@ -450,7 +499,7 @@ class Session(Protocol):
     async def halt(self, reason: str = "") -> HaltStatus:
         """Halt the daemon: no effect begins from now on, tasks with effects are cancelled, outputs go to safe states.
 
-        Any session may. Returns when the halt is on the disk, or cannot be written to it (`latched`).
+        Any session may. Returns when the halt is on the disk, cannot be written to it, or after a second (`latched`).
         """
         ...
 
@@ -458,11 +507,11 @@ class Session(Protocol):
         """Return the state of the halt."""
         ...
 
-    async def reset_halt(self) -> HaltStatus:
-        """End the halt; nothing that ran before it starts again.
+    async def reset_halt(self, holds: Sequence[int] | None = None) -> HaltStatus:
+        """Remove all holds of the halt, or those of these generations; nothing that ran before it starts again.
 
-        Raises PermissionDenied without the right `reset_halt`, and Halted if an input is not clear or a halt has come
-        since the call.
+        Raises PermissionDenied without the right `reset_halt`, and Halted if some remain: the others, that of an input
+        which is not clear, and one that has come or was renewed since the call.
         """
         ...
 

@@ -16,7 +16,17 @@ Effect = Literal["none", "done", "unknown"]
 
 
 class HearthError(Exception):
-    """The root of every error that hearth raises on purpose."""
+    """The root of every error that hearth raises on purpose. Each crosses a process (pickle) as it is."""
+
+    # Exception would call the class with the message alone, and most of these classes take more.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[HearthError], args: tuple[Any, ...], members: dict[str, Any]) -> HearthError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(members)
+    return error
 
 
 class ConfigError(HearthError):

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import trio
 from attrs import define, evolve, field, frozen
 
+from hearth._util import threads
 from hearth._util.exceptions import sole
 from hearth.actors.bridges.hcp.store.queries import JobStoreError
 from hearth.actors.build import build_parts
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 NEW_YEAR = 1_767_225_600.0
 """Epoch seconds at which each run begins: 2026-01-01T00:00:00Z."""
 _POLICY = (PolicyEntry(name="test", match=Match(any=True), max_risk=3, rights=["approve"]),)
+_PATIENCE_S = 30.0
+"""Real seconds that a disk may take: virtual time stands still for it."""
 _OUTSIDE = ("trio._threads", "to_thread_run_sync")
 """The function (module, name) that waits for a thread."""
 
@@ -118,8 +121,9 @@ def run_capability(
     """
     require("run_capability")
     run = _TestRun(function, dict(inputs or {}), _simulated(board, seed), config or Config(), answer, crash_at)
-    clock, state = _Clock(), random.getstate()
+    clock, state, patience = _Clock(), random.getstate(), threads.PATIENCE_S
     random.seed(seed)
+    threads.PATIENCE_S = _PATIENCE_S
     try:
         with tempfile.TemporaryDirectory(prefix="hearth-testing-") as directory:
             return trio.run(run.whole, Path(directory), prepare, clock=clock, instruments=[clock])
@@ -127,6 +131,7 @@ def run_capability(
         raise sole(group) from None
     finally:
         random.setstate(state)
+        threads.PATIENCE_S = patience
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
@@ -267,6 +272,7 @@ class _TestRun:
         parts = build_parts(
             config, default_policy=_POLICY, board=self._board, clock=lambda: NEW_YEAR + trio.current_time()
         )
+        _require_simulated(parts.board)  # a vendor's tools may have added drivers
         for driver in parts.drivers.values():
             if driver.style is Style.THREAD:
                 # Run the driver in the loop: the clock would have to wait for its thread, in real time.
@@ -388,12 +394,17 @@ def _declared(function: Callable[..., Any], tools: ToolRegistry) -> Capability:
     return declared.capability
 
 
+def _require_simulated(board: Board) -> None:
+    """Raise ValueError for a board with a driver that does not say that it is simulated."""
+    if real := ", ".join(board.real_buses()):
+        raise ValueError(
+            f'board {board.name!r} drives real hardware ({real}); name one whose buses have driver = "sim"'
+        )
+
+
 def _simulated(board: str | Board, seed: int) -> Board:
     opened = board if isinstance(board, Board) else open_board(load_profile(board), style=Style.ASYNC, seed=seed)
-    profile = opened.profile
-    buses: list[Any] = [*profile.chips, *profile.i2c, *profile.uarts, *profile.spi, *profile.modbus]
-    if profile.discover or any(bus.driver != "sim" for bus in buses):
-        raise ValueError(f'board {opened.name!r} drives real hardware; name one whose buses have driver = "sim"')
+    _require_simulated(opened)
     for bus, driver in opened.drivers.items():
         if driver.style is Style.THREAD:
             cure = "open the board with open_board(load_profile(…), style=Style.ASYNC)"

@@ -85,12 +85,15 @@ class Preview:
 
     `tool` and `args` are a step of effective risk 0 that reads what the step changes. Of its result, `members` are
     shown. `after` has the same members as they are after the step; None: as they were before it, such as for a pulse.
+    `during` has members as they are for `during_ms` milliseconds of a step that brings them back at its end.
     """
 
     tool: str
     args: Args
     members: tuple[str, ...]
     after: Mapping[str, Json] | None = None
+    during: Mapping[str, Json] | None = None
+    during_ms: float = 0
 
 
 @frozen

@@ -35,7 +35,9 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
     # A test asserts no times: it is as right on a busy machine.
     import hypothesis
+    from support.patience import be_patient
 
+    be_patient()
     hypothesis.settings.register_profile("untimed", hypothesis.settings(), deadline=None)
     hypothesis.settings.load_profile("untimed")
     # Where coverage is measured, confined daemons may write what they have measured beside what we have.

@@ -4,8 +4,14 @@ It owns the open questions, counts the approvals of each, and refuses a decision
 lives in the Trio thread and nothing in it waits but `changed` and `settled`. The questions are lost with the process:
 then nothing runs that has not been approved since.
 
-A question is open, then approved or rejected, once. It is approved when as many different principals have approved it
-as its rule asks for. Every change wakes those who wait for one, so an approval given in one client releases the other.
+    open <---> approved ----> used: its run has started
+      |           |
+      +-----------+---------> rejected or withdrawn
+
+A question is approved when as many different principals have approved it as its rule asks for. Until it is used, an
+approval can end: its principal takes it back, or the policy, read again, no longer lets that principal approve. The
+question is open again then. `holds` asks the policy in the turn in which the run starts. Every change wakes those who
+wait for one, so an approval given in one client releases the other.
 """
 
 from __future__ import annotations
@@ -20,18 +26,24 @@ from hearth.audit.record import timestamp
 from hearth.errors import InvalidParams, PermissionDenied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from hearth.policy.principal import Principal
     from hearth.policy.rules import ApprovalRule
 
 
 @frozen
 class Decision:
-    """A person's answer, and the person's principal (`by`)."""
+    """A person's answer, and that person's principal."""
 
     approved: bool
-    by: str
+    who: Principal
     reason: str | None = None
+
+    @property
+    def by(self) -> str:
+        """The principal's key."""
+        return self.who.key
 
 
 @define(eq=False)
@@ -44,8 +56,8 @@ class Question:
     about: Mapping[str, Any] = field(factory=dict)
     """JSON: what would be done."""
     question_id: str = field(factory=new_id)
-    approved_by: dict[str, str | None] = field(factory=dict)
-    """Principal -> reason, of the approvals so far."""
+    approved_by: dict[str, Principal] = field(factory=dict)
+    """The principals that have approved it so far, by key: the policy is asked about them again."""
     decision: Decision | None = None
     asked_at: float = 0.0
     """Epoch seconds, as `expires_at`."""
@@ -57,10 +69,16 @@ class Question:
 
 
 class Approvals:
-    """The open questions of one runtime."""
+    """The questions of one runtime that are open, or approved and not used.
 
-    def __init__(self) -> None:
+    `may` returns True if the policy in force gives a principal a right.
+    """
+
+    def __init__(self, may: Callable[[Principal, str], bool], audit: Callable[..., None]) -> None:
+        self.may = may
+        self._audit = audit
         self._open: dict[str, Question] = {}
+        self._approved: dict[str, Question] = {}
         self._closed = False
         self.seq = 0
         """The number of changes so far."""
@@ -100,6 +118,7 @@ class Approvals:
 
     def withdraw(self, question: Question) -> None:
         """Remove a question that no longer matters. Idempotent."""
+        self._approved.pop(question.question_id, None)
         if self._open.pop(question.question_id, None) is not None:
             question.settled.set()
             self.note_change()
@@ -109,7 +128,9 @@ class Approvals:
         self.open(question)
         try:
             with trio.move_on_after(timeout_s):
-                await question.settled.wait()
+                # Again if an approval ends before this task wakes: the question has another event then.
+                while question.question_id in self._open and not self._closed:
+                    await question.settled.wait()
         finally:
             self.withdraw(question)
         return question.decision
@@ -133,12 +154,51 @@ class Approvals:
         if question.settled.is_set():
             return
         if decision.approved:
-            question.approved_by[decision.by] = decision.reason
+            question.approved_by[decision.by] = decision.who
         if not decision.approved or not question.rule.missing(question.approved_by, question.principal):
             question.decision = decision
             self.withdraw(question)
+            if decision.approved:
+                self._approved[question.question_id] = question
         else:
             self.note_change()
+
+    def missing(self, question: Question | None, author: str, rule: ApprovalRule) -> int:
+        """Return how many approvals are missing by a rule, of principals that the policy in force lets approve."""
+        given = {} if question is None else question.approved_by
+        return rule.missing([by for by, who in given.items() if self.may(who, rule.right)], author)
+
+    def holds(self, question: Question) -> bool:
+        """Return True if a question is approved by the policy in force; approvals that it no longer permits end here.
+
+        Ask it in the turn in which the run starts.
+        """
+        right = question.rule.right
+        for by, who in [*question.approved_by.items()]:
+            if not self.may(who, right):
+                self.end_approval(question, by)
+                self.note_end(question.kind, question.question_id, by, right)
+        return question.decision is not None and question.decision.approved
+
+    def recheck(self) -> None:
+        """Ask the policy, which was read again, about every approval that has not been used."""
+        for question in (*self._open.values(), *self._approved.values()):
+            self.holds(question)
+
+    def end_approval(self, question: Question, by: str) -> None:
+        """End one principal's approval; the question is open again if it was approved and still matters."""
+        del question.approved_by[by]
+        question.decision = None
+        if self._approved.pop(question.question_id, None) is None:
+            self.note_change()
+        else:
+            question.settled = trio.Event()
+            self.open(question)
+
+    def note_end(self, kind: str, approval_id: str, by: str, right: str) -> None:
+        """Record that an approval has ended, because the policy in force does not give its principal the right."""
+        reason = f"the policy gives this principal no right {right!r}"
+        self._audit("approval.end", kind=kind, approval_id=approval_id, principal=by, reason=reason)
 
     def note_change(self) -> None:
         """Wake all who wait for a change."""

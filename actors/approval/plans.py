@@ -3,9 +3,10 @@
 Theory of operation. A plan is a task that has passed every check of task.submit and has touched nothing. Its `document`
 is the RFC 8785 form of `intent`, `constraints` and `steps`, each step with `tool`, `args`, `before` and `after`; its
 hash is over these bytes. What is shown of a plan, what is approved and what runs are all parsed from these bytes: what
-is shown is what runs.
+is shown is what runs. `hearth.shown` makes the lines that a person reads, once; args that a tool does not know are
+refused, since they would be approved and do nothing.
 
-    waiting ----> ready ----> executed        without a rule that asks for approvals it begins ready
+    waiting <---> ready ----> executed        without a rule that asks for approvals it begins ready
        |            |
        +------------+----> rejected, or gone: expired
 
@@ -13,11 +14,14 @@ is shown is what runs.
 the steps of an ordinary task of the same session: same policy, rates and records. If an earlier step of the plan
 changes the same thing, the later step's `before` is the earlier one's `after`, and nothing is read for it.
 
+*Reject.* The author's ends the plan. That of a principal which has approved it takes that approval back, at once, until
+the plan is executed. Any other needs the right that the plan needs, and ends a plan that waits.
+
 *Execute.* In this order: the plan is one's own, ready and not expired; the reads give what they gave before; then, in
-one turn of the session, the task passes the checks of task.submit once more, with the approvals counted again, the plan
-is marked executed, and the task starts. A refusal before that leaves the plan as it was. The record of the execution
-goes to the audit log in one write with that of the task. Another session may change a line between the second read and
-the first step.
+one turn of the session, the policy in force still lets its approvers approve it, the task passes the checks of
+task.submit once more, with the approvals counted again, the plan is marked executed, and the task starts. A refusal
+before that leaves the plan as it was, but for approvals that have ended. The record of the execution goes to the audit
+log in one write with that of the task. Another session may change a line between the second read and the first step.
 
 Who may call what. `Plans` belongs to the runtime, `PlanRequests` to one session; both live in the Trio thread. The
 methods of `PlanRequests` run in the session's turn and never wait; what waits runs beside it (`Host.wait_beside`).
@@ -50,32 +54,39 @@ from hearth.protocol.methods import (
     METHODS,
     PlanApprove,
     PlanExecute,
+    PlanGet,
     PlanList,
     PlanPrepare,
     PlanReject,
     StepSpec,
     TaskSubmit,
 )
+from hearth.shown import StepNotes, plan_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from hearth.actors.approval import Approvals
+    from hearth.actors.approval.standing import Claim, StandingApprovals
     from hearth.actors.bus.queue import HaltFlag
-    from hearth.actors.journal import Journal
     from hearth.actors.messages import EventSink, Request, Verdicts
     from hearth.actors.step import StepRun
     from hearth.actors.task import TaskActor
     from hearth.config.model import LimitsConfig
     from hearth.policy.memory import Account
+    from hearth.policy.principal import Principal
     from hearth.policy.rules import ApprovalRule, Grant
     from hearth.protocol.methods import Params, PlanParams
     from hearth.tools import Preview, Tool
 
-MOST_PLAN_BYTES: Final = 64 << 10
-"""Bytes of a plan's document: a person has to read it."""
+MOST_PLAN_BYTES: Final = 62 << 10
+"""Bytes of a plan's document with the lines that show it: a person has to read them, and an answer has 64 KiB."""
 MOST_PLANS: Final = 256
 """Plans of all principals that are kept at once."""
+MOST_LISTED_BYTES: Final = 60 << 10
+"""Bytes of the plans in one answer of plan.list; its `more` counts those that are left out."""
+MOST_LISTED_INTENT: Final = 120
+"""Characters of an intent in plan.list."""
 
 
 @define(eq=False)
@@ -84,6 +95,8 @@ class PreparedPlan:
 
     principal: str
     document: bytes
+    shown: bytes
+    """The lines that a person reads: a JSON array."""
     risk: int
     rule: ApprovalRule | None
     created_at: float
@@ -92,6 +105,9 @@ class PreparedPlan:
     halts: int
     """The number of halts when it was prepared: what was prepared before a halt does not run after it."""
     hash: str
+    intent: str
+    """Its beginning."""
+    step_count: int
     plan_id: str = field(factory=new_id)
     question: Question | None = None
     task_id: str | None = None
@@ -138,13 +154,28 @@ class PreparedPlan:
             and by not in self.approved_by
         )
 
+    def may_see(self, by: str, grant: Grant) -> bool:
+        """Return True if plan.list and plan.get show it: one's own, one to decide on, or one that one has approved."""
+        rule = self.rule
+        may_decide = rule is not None and self.state == "waiting" and rule.right in grant.rights
+        return self.principal == by or may_decide or self.may_take_back(by)
+
+    def may_take_back(self, by: str) -> bool:
+        """Return True if this principal has approved the plan of another one, and it has not run."""
+        return self.principal != by and by in self.approved_by and self.state in ("waiting", "ready")
+
     def to_wire(self, by: str, grant: Grant) -> dict[str, Any]:
         """Return it as the principal `by` sees it; its `hash` is over `intent`, `constraints` and `steps`."""
+        return {**self.summary(by, grant), **orjson.loads(self.document), "shown": orjson.Fragment(self.shown)}
+
+    def summary(self, by: str, grant: Grant) -> dict[str, Any]:
+        """Return it as plan.list shows it to the principal `by`: without its contents."""
         wire = {
             "plan_id": self.plan_id,
             "hash": self.hash,
             "effective_risk": self.risk,
-            **orjson.loads(self.document),
+            "intent": self.intent,
+            "step_count": self.step_count,
             "needs": None if self.rule is None else self.rule.to_wire(),
             "approved_by": list(self.approved_by),
             "state": self.state,
@@ -166,7 +197,7 @@ class PreparedPlan:
         return wire
 
 
-_SHOWN: Final = ("before", "after")
+_SHOWN: Final = ("before", "after", "during")
 
 
 @define(eq=False)
@@ -174,6 +205,7 @@ class Plans:
     """The plans of all principals, from their preparation to their expiry."""
 
     approvals: Approvals
+    standing: StandingApprovals
     _limits: LimitsConfig
     _clock: Callable[[], float]
     _wake_at: Callable[[str, float], None]
@@ -182,16 +214,30 @@ class Plans:
     _plans: dict[str, PreparedPlan] = field(factory=dict, init=False)
 
     def make(
-        self, principal: str, document: bytes, risk: int, rule: ApprovalRule | None, account: Account, halts: int
+        self,
+        principal: str,
+        contents: Mapping[str, Any],
+        notes: Sequence[StepNotes],
+        risk: int,
+        rule: ApprovalRule | None,
+        account: Account,
+        halts: int,
     ) -> PreparedPlan:
         """Return a plan that is not kept yet. Raises InvalidParams for one that is too long to be read."""
-        if len(document) > MOST_PLAN_BYTES:
-            reason = f"a plan has at most {MOST_PLAN_BYTES} bytes, and this one {len(document)}; prepare smaller ones"
+        document = canonical(contents)
+        # Not of a longer one: that takes time.
+        shown = orjson.dumps(plan_lines(contents, notes)) if len(document) <= MOST_PLAN_BYTES else b""
+        if (size := len(document) + len(shown)) > MOST_PLAN_BYTES:
+            reason = f"a plan has at most {MOST_PLAN_BYTES} bytes as it is shown, this one {size}; prepare smaller ones"
             raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task", "reason": reason})
         now = self._clock()
         plan_hash = "sha256:" + hashlib.sha256(document).hexdigest()
         ends = now + self._limits.plan_ttl_s
-        return PreparedPlan(principal, document, risk, rule, now, ends, account, halts, plan_hash)
+        intent = contents["intent"]
+        if len(intent) > MOST_LISTED_INTENT:
+            intent = intent[: MOST_LISTED_INTENT - 1] + "…"
+        count = len(contents["steps"])
+        return PreparedPlan(principal, document, shown, risk, rule, now, ends, account, halts, plan_hash, intent, count)
 
     def require_room(self, principal: str) -> None:
         """Raise QueueFull if this principal has prepared too many plans, after forgetting those that have ended."""
@@ -238,6 +284,11 @@ class Plans:
         plan = self._current(plan_id)
         return plan if plan is not None and plan.principal == principal and plan.state == "ready" else None
 
+    def approved(self, plan_id: str, principal: str) -> PreparedPlan | None:
+        """Return a plan of another principal that this one has approved and that has not run; None if there is none."""
+        plan = self._current(plan_id)
+        return plan if plan is not None and plan.may_take_back(principal) else None
+
     def withdraw(self, plan: PreparedPlan) -> None:
         """Forget a plan, unless it has run since."""
         if plan.task_id is None and plan.plan_id in self._plans:
@@ -268,26 +319,43 @@ class Plans:
         """
         plan, question = self._current(plan_id), self.approvals.find(plan_id, "plan")
         if plan is None or question is None:
-            grant.require("approve")
+            if not (plan is not None and plan.principal == principal):
+                grant.require("approve")
             raise stale("no such plan waits for approval: it was decided, has expired, or was never prepared")
         if approves or plan.principal != principal:
             grant.require(question.rule.right)
         if plan_hash is not None and plan.hash != plan_hash:
-            raise stale("the hash is that of other content; read plan.list again, and decide on what it shows")
+            raise stale("the hash is that of other content; read plan.get again, and decide on what it shows")
         return plan, question
 
-    def listed(self, principal: str, grant: Grant) -> list[dict[str, Any]]:
-        """Return one's own plans, and those of others that wait for a person with these rights; the oldest first."""
-        return [
-            plan.to_wire(principal, grant)
-            for plan in filter(None, map(self._current, list(self._plans)))
-            if plan.principal == principal
-            or (plan.state == "waiting" and plan.rule is not None and plan.rule.right in grant.rights)
-        ]
+    def listed(self, principal: str, grant: Grant) -> dict[str, Any]:
+        """Return summaries of the plans that this principal may see: its own, then those of others, the oldest first.
+
+        They are as many as fit into MOST_LISTED_BYTES; `more` counts the others, if there are any.
+        """
+        plans = [plan for plan in filter(None, map(self._current, list(self._plans))) if plan.may_see(principal, grant)]
+        plans.sort(key=lambda plan: plan.principal != principal)
+        shown: list[orjson.Fragment] = []
+        left = MOST_LISTED_BYTES
+        for plan in plans:
+            summary = orjson.dumps(plan.summary(principal, grant))
+            left -= len(summary)
+            if left < 0:
+                break
+            shown.append(orjson.Fragment(summary))
+        more = len(plans) - len(shown)
+        return {"plans": shown, **({"more": more} if more else {}), "seq": self.approvals.seq}
+
+    def get(self, plan_id: str, principal: str, grant: Grant) -> dict[str, Any]:
+        """Return one of these plans with its contents. Raises PlanStale."""
+        plan = self._current(plan_id)
+        if plan is None or not plan.may_see(principal, grant):
+            raise stale("there is no such plan: it has expired, or it is not this principal's to see")
+        return plan.to_wire(principal, grant)
 
 
 def _size(plan: PreparedPlan) -> int:
-    return PLAN_BYTES + len(plan.document)
+    return PLAN_BYTES + len(plan.document) + len(plan.shown)
 
 
 def stale(reason: str, **data: Any) -> PlanStale:
@@ -301,7 +369,7 @@ def stale(reason: str, **data: Any) -> PlanStale:
 class Host(Protocol):
     """The session, as its plans need it."""
 
-    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[StepRun]:
+    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts) -> Sequence[StepRun]:
         """Check a task in every way but for its approval. Raises RpcError, Unchecked."""
         ...
 
@@ -312,14 +380,20 @@ class Host(Protocol):
         request: Request,
         *,
         on_end: Callable[[TaskActor], None] | None = None,
-        approved_by: Collection[str] = (),
+        claim: Claim | None = None,
         first: Mapping[str, Any] | None = None,
     ) -> TaskActor:
-        """Admit a task and start it; `first` is a record to write before its own. Raises RpcError, Unchecked."""
+        """Admit a task, with the approvals of `claim`, and start it; `first` is a record to write before its own.
+
+        Raises RpcError, Unchecked.
+        """
         ...
 
     def wait_beside(self, request: Request, wait: Callable[[], Awaitable[Callable[[], None]]]) -> None:
         """Run `wait` beside the session, then, in its turn, what that returns; the session's end answers `request`."""
+
+    def recorded(self, request: Request, record: Mapping[str, Any], then: Callable[[], None]) -> None:
+        """Write a record, then go on; if it cannot be written, `request` is answered with that."""
 
     def resume(self, request: Request, then: Callable[[], None]) -> None:
         """Run `then` in the session's turn."""
@@ -331,13 +405,16 @@ class PlanRequests:
 
     _host: Host
     _session_id: str
-    _principal: str
+    _who: Principal
     _grant: Grant
     _plans: Plans
     _registry: Mapping[str, Tool]
-    _journal: Journal
     _halt_flag: HaltFlag
     _account: Account
+    _principal: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._principal = self._who.key
 
     def take_grant(self, grant: Grant) -> None:
         """Let another grant decide from now on."""
@@ -351,6 +428,8 @@ class PlanRequests:
             self._execute(request, params, verdicts, trio.current_time() + params.wait_ms / 1000)
         elif isinstance(params, PlanList):
             self._list(request, params)
+        elif isinstance(params, PlanGet):
+            request.result(self._plans.get(params.plan_id, self._principal, self._grant))
         else:
             self._decide(request, params)
 
@@ -358,15 +437,16 @@ class PlanRequests:
 
     def _prepare(self, request: Request, submit: TaskSubmit, verdicts: Verdicts) -> None:
         self._plans.require_room(self._principal)
-        steps = self._host.check_plan(submit, verdicts, request)
+        steps = self._host.check_plan(submit, verdicts)
         risk = max(step.risk for step in steps)
         halts = self._halt_flag.count
         previews = self._previews(submit)
 
         def prepared(readings: Mapping[bytes, Mapping[str, Any]]) -> None:
-            document = canonical(_document(submit, previews, readings))
+            contents = _document(submit, previews, readings)
+            notes = [_notes(*each, self._registry) for each in zip(steps, submit.steps, previews, strict=True)]
             rule = self._grant.approval_for(risk)
-            plan = self._plans.make(self._principal, document, risk, rule, self._account, halts)
+            plan = self._plans.make(self._principal, contents, notes, risk, rule, self._account, halts)
             plan.tainted_by = self._grant.tainted_by
             taint = {} if plan.tainted_by is None else {"tainted_by": plan.tainted_by}
             names = [step.tool.name for step in steps]
@@ -376,7 +456,7 @@ class PlanRequests:
                 self._plans.keep(plan)
                 request.result(plan.to_wire(self._principal, self._grant))
 
-            self._recorded(request, record, kept)
+            self._host.recorded(request, record, kept)
 
         self._read(request, previews, verdicts, prepared)
 
@@ -439,7 +519,7 @@ class PlanRequests:
 
     def _execute(self, request: Request, params: PlanExecute, verdicts: Verdicts, until: float) -> None:
         plan = self._usable(params)
-        if plan.state == "waiting":
+        if plan.state == "waiting" and self._claim(plan) is None:
             if trio.current_time() >= until or self._plans.approvals.closed:
                 raise self._not_approved(plan)
             self._host.wait_beside(request, partial(self._until_decided, request, params, verdicts, plan, until))
@@ -459,13 +539,29 @@ class PlanRequests:
                         before=shown["before"],
                         now=now["before"],
                     )
-            approved_by = list(plan.approved_by)
-            record = self._record("plan.execute", plan.plan_id, plan.hash, approved_by=approved_by)
-            task = self._host.start_task(submit, verdicts, request, approved_by=approved_by, first=record)
+            approvals, question = self._plans.approvals, plan.question
+            # In this turn the task starts: approvals that the policy no longer permits do not count for it.
+            claim = self._claim(plan)
+            if claim is None:
+                raise self._not_approved(plan)
+            record = self._record("plan.execute", plan.plan_id, plan.hash, approved_by=list(plan.approved_by))
+            task = self._host.start_task(submit, verdicts, request, claim=claim, first=record)
             plan.task_id = task.task_id
-            self._plans.approvals.note_change()
+            if question is not None:
+                approvals.withdraw(question)
+            approvals.note_change()
 
         self._read(request, previews, verdicts, checked)
+
+    def _claim(self, plan: PreparedPlan) -> Claim | None:
+        """Return the approvals that let a plan run now, or None."""
+        steps = enumerate(plan.submit().steps)
+        acts = [(at, one.tool, one.args) for at, one in steps if self._registry[one.tool].risk_of(one.args)]
+        tainted = plan.tainted_by is not None or self._grant.tainted_by is not None
+        claim = self._plans.standing.claim(plan.submit(), plan.principal, plan.question, tainted=tainted)
+        if plan.question is None or self._plans.approvals.holds(plan.question):
+            return claim
+        return None if claim.missing(plan.question.rule, acts) else claim
 
     def _usable(self, params: PlanExecute) -> PreparedPlan:
         """Return the plan to execute. Raises PlanStale, PermissionDenied."""
@@ -502,7 +598,7 @@ class PlanRequests:
         approvals = self._plans.approvals
 
         def answer() -> None:
-            request.result({"plans": self._plans.listed(self._principal, self._grant), "seq": approvals.seq})
+            request.result(self._plans.listed(self._principal, self._grant))
 
         async def until_changed() -> Callable[[], None]:
             with trio.move_on_after(params.wait_ms / 1000):
@@ -529,7 +625,7 @@ class PlanRequests:
         def decided() -> None:
             # Looked up again: it may have been decided, or have expired, while the record was written.
             _, waiting = question()
-            approvals.decide(waiting, Decision(approves, self._principal, params.reason))
+            approvals.decide(waiting, Decision(approves, self._who, params.reason))
             missing = waiting.rule.missing(waiting.approved_by, waiting.principal)
             request.result({"ok": True, "missing": missing} if approves else {"ok": True})
 
@@ -540,24 +636,25 @@ class PlanRequests:
                 self._plans.withdraw(ready)
                 request.result({"ok": True})
 
-            self._recorded(request, self._record("plan.reject", ready.plan_id, ready.hash), withdrawn)
+            self._host.recorded(request, self._record("plan.reject", ready.plan_id, ready.hash), withdrawn)
+            return
+        given = None if approves else self._plans.approved(params.plan_id, self._principal)
+        reason = {} if params.reason is None else {"reason": params.reason}
+        if given is not None:
+            assert given.question is not None
+            self._grant.require(given.question.rule.right)
+            # Before the record: what has been taken back must not run while a disk does not answer.
+            approvals.end_approval(given.question, self._principal)
+            missing = given.question.rule.missing(given.approved_by, given.principal)
+            answer = {"ok": True, "taken_back": True, "missing": missing}
+            record = self._record("plan.reject", given.plan_id, given.hash, taken_back=True, **reason)
+            self._host.recorded(request, record, partial(request.result, answer))
             return
         plan, _ = question()
         event = "plan.approve" if approves else "plan.reject"
-        reason = {} if params.reason is None else {"reason": params.reason}
-        self._recorded(request, self._record(event, plan.plan_id, plan.hash, **reason), decided)
+        self._host.recorded(request, self._record(event, plan.plan_id, plan.hash, **reason), decided)
 
     # --- records
-
-    def _recorded(self, request: Request, record: Mapping[str, Any], then: Callable[[], None]) -> None:
-        """Write a record, then go on; if it cannot be written, `request` is answered with that."""
-        receipt = self._journal.post(record)
-
-        async def written() -> Callable[[], None]:
-            await receipt.get()
-            return then
-
-        self._host.wait_beside(request, written)
 
     def _record(self, event: str, plan_id: str, plan_hash: str, **members: Any) -> dict[str, Any]:
         return {
@@ -587,9 +684,19 @@ def _document(
             before = levels[key]
             after = levels[key] = before if preview.after is None else preview.after
         shown = {"tool": spec.tool, "args": spec.args, "before": before, "after": after}
+        if preview is not None and preview.during is not None:
+            shown["during"] = {"for_ms": preview.during_ms, "members": preview.during}
         steps.append(shown if spec.expect is None else {**shown, "expect": spec.expect.to_wire()})
     constraints = {name: value for name, value in asdict(submit.constraints).items() if value is not None}
     return {"intent": submit.intent, "constraints": constraints, "steps": steps}
+
+
+def _notes(step: StepRun, spec: StepSpec, preview: Preview | None, registry: Mapping[str, Tool]) -> StepNotes:
+    """Return what the tools of a step say of it, for the lines that show it."""
+    reads = {} if preview is None else registry[preview.tool].result_schema
+    looks = None if spec.expect is None else registry[spec.expect.tool]
+    expect = () if looks is None else (looks.params_schema, looks.result_schema)
+    return StepNotes(step.risk, step.tool.supports_rollback, step.tool.params_schema, reads, *expect)
 
 
 class _Unanswered:

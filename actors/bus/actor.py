@@ -140,6 +140,22 @@ class Bus:
         self._pauses: set[trio.CancelScope] = set()
         self._given_up = False
 
+    # --- called by requesters: the outputs file
+
+    async def list_output(self, ticket: Ticket) -> None:
+        """Have the output that a ticket drives written down; call it before `request`, and `unlist_output` at the end.
+
+        So no queue waits for a disk: only the requester does, unless the ticket must run. Raises AuditUnavailable.
+        """
+        if ticket.drives is not None and not callable(ticket.drives) and not ticket.must_run:
+            ticket.listed = await self._driven.announce(ticket.drives)
+
+    def unlist_output(self, ticket: Ticket) -> None:
+        """End what `list_output` began: an output that nothing has driven leaves the file again."""
+        if ticket.listed:
+            ticket.listed = False
+            self._driven.retract(ticket.drives)
+
     # --- called by requesters, synchronous: admission, leases, safe states, health
 
     def request(self, ticket: Ticket, *, no_wait: bool = False) -> Ticket:

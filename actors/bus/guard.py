@@ -98,6 +98,8 @@ class BusGuard:
     _driver: Any
     safe: Mapping[Hashable, object] = field(factory=dict, kw_only=True)
     kept: Collection[Hashable] = field(default=(), kw_only=True)
+    names: Mapping[Hashable, str] = field(factory=dict, kw_only=True)
+    """By output, where the profile has one."""
     lines: LineLimits | None = field(default=None, kw_only=True)
     """The limits of a chip's lines; the bus keeps their longest time on."""
     registers: RegisterLimits | None = field(default=None, kw_only=True)
@@ -237,13 +239,16 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
         limited = any(line.limit is not None for line in specs)
         safe: dict[Hashable, object] = {line.offset: line.safe for line in specs}
         kept = [line.offset for line in specs if line.hold == "keep"]
-        return BusGuard(bus_id, driver, safe=safe, kept=kept, lines=LineLimits(name, specs) if limited else None)
+        lines = LineLimits(name, specs) if limited else None
+        names: dict[Hashable, str] = {line.offset: line.name for line in specs if line.name}
+        return BusGuard(bus_id, driver, safe=safe, kept=kept, names=names, lines=lines)
     for chip in board.profile.signal_chips if kind in ("pwm", "dac") else ():
         if chip.bus == bus_id:
             values: dict[Hashable, object] = {channel.number: channel.safe for channel in chip.channels}
             kept = [channel.number for channel in chip.channels if channel.hold == "keep"]
             signals = SignalLimits(bus_id, [channel.signal for channel in chip.channels])
-            return BusGuard(bus_id, driver, safe=values, kept=kept, signals=signals)
+            channels: dict[Hashable, str] = {channel.number: channel.name for channel in chip.channels}
+            return BusGuard(bus_id, driver, safe=values, kept=kept, names=channels, signals=signals)
     for line in board.profile.modbus if kind == "modbus" else ():
         if line.line == name:
             limits = ModbusLimits(line)

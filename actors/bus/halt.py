@@ -1,27 +1,33 @@
-"""The halt: stops all effects at once, latches in a file, and is reset by a person only.
+"""The halt: stops all effects at once, and lasts until every hold of it has been removed.
 
-It owns the latch (`<audit log>.halt`), the stop sequence, the halt inputs and the heartbeat output of the board's
-`[halt]`. It refuses nothing itself: buses and admission ask its `flag` (`bus.queue.HaltFlag`).
+It owns the holds, the stop sequence, the halt inputs and the heartbeat output of the board's `[halt]`. It refuses
+nothing itself: buses and admission ask its `flag` (`bus.queue.HaltFlag`). The latch (`bus.latch`) keeps the holds.
 
-Theory of operation. A halt comes from a request, from an input, or from an input that cannot be read:
+Theory of operation. A halt comes from a person (any client), from an input, also one that cannot be read, from an
+interlock that demands it, or from the fleet. Each principal has a hold of its own (`bus.latch.Hold`), so no reset ends
+the halt of another by accident:
 
     running --- halt ---> halted, stopping --- end of the sequence ---> halted
        ^                        |                                         |
-       +------------------------+---------------- reset ------------------+
+       +------------------------+--------- reset of the last hold --------+
 
 1. `halt` sets the flag within one turn of the loop: from that moment no transaction with an effect begins. In the same
    turn the tasks are told to stop, and each bus gets the transaction that makes its outputs safe.
-2. The latch file is written, synced and its directory synced, in a thread. Only then is the request answered. Making
-   outputs safe does not wait for the disk. A latch that cannot be written is tried again until it is, or until a reset.
+2. One task (`_keep_latch`) writes the holds to the latch, in a thread. The request is answered when that is done, and
+   after ANSWER_S in any case. Nothing else waits for the disk. A latch that cannot be written is tried again until it
+   is, or until a reset.
 3. With a `[[halt.sequence]]` its outputs stay as they are until their turn (stop category 1); all others are made safe
    at once (category 0). At the end of the sequence its outputs go to their safe states too.
 
-A reset removes the latch durably, and then clears the flag. It counts only if no halt has come since it was asked for:
-`flag.count` at the time of the request must still be the count when the latch has been removed. It starts nothing: no
-work that was accepted before the halt ever runs (`HaltFlag.refusal`).
+A halt while halted adds a hold, or renews the one of its principal: last time and reason, count and generation. A new
+hold is recorded and latched at once, renewed ones once in REPEAT_S, all together. Holds of more than MOST_HOLDS
+principals share one for each source.
 
-Order on the disk. One task (`_keep_latch`) makes all changes of the latch file, in the order in which they were asked
-for. A halt that comes while the file is being removed is written after that, and is acknowledged after that.
+A reset removes holds by their generation, of those that were there when it was asked for (`flag.count` at that time):
+first from the latch, then here. A hold that was renewed or added since stays, and so does that of an input that is not
+clear, or of an interlock that is open. The flag is cleared with the last hold. A reset that has been refused never acts
+later: one that the disk keeps waiting is withdrawn. A reset starts nothing: no work that was accepted before the halt
+ever runs (`HaltFlag.refusal`).
 
 An input is watched by edges, and its level is read when the watch begins and before a reset. Everything that can keep
 a reading from coming is a halt: a bus that is not there, a read that takes too long, a watch that ends, lost edges.
@@ -29,27 +35,22 @@ a reading from coming is a halt: a bus that is not there, a read that takes too 
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
-import stat
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 import trio
-from attrs import asdict, define, field, frozen
+from attrs import asdict, define, evolve, field
 
-from hearth._util.files import replace_file
+from hearth.actors.bus.latch import MOST_TEXT, Hold, Latch
 from hearth.actors.bus.outputs import HALT
 from hearth.actors.bus.queue import HaltFlag, Requester, Ticket
-from hearth.actors.mailbox import Mailbox, Slot
+from hearth.actors.mailbox import Slot
 from hearth.audit.record import timestamp
-from hearth.audit.writer import sync_directory
 from hearth.errors import AuditUnavailable, DeviceError, Halted, PermissionDenied, RpcError, ShuttingDown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 
     from hearth.actors.bus.actor import Bus
     from hearth.drivers.gpio import Edge, GpioDriver, HaltInput, HaltSpec, Heartbeat, Level, StopEntry, Watch
@@ -62,11 +63,17 @@ LONGEST_RETRY_S: Final = 60.0
 """The longest pause, in seconds, until an output that could not be made safe is tried again."""
 READ_LIMIT_S: Final = 1.0
 """Seconds that reading an input may take; one that takes longer halts, or refuses a reset."""
+ANSWER_S: Final = 1.0
+"""Seconds that the answer to a halt waits for the latch; the halt itself does not wait."""
 END_LIMIT_S: Final = 5.0
-"""Seconds that the end of the runtime waits for the latch to be written."""
-MOST_REASON: Final = 256
-MOST_BYTES: Final = 1 << 16
-"""Bytes of a latch file that are read."""
+"""Seconds that the end of the runtime, or a reset, waits for the latch."""
+REPEAT_S: Final = 1.0
+"""Seconds between two records, and two writes of the latch, of holds that are renewed."""
+MOST_HOLDS: Final = 64
+_OF_THE_BOARD: Final = ("input", "interlock")
+"""Sources whose number the board profile limits: none of them shares a hold."""
+OTHERS: Final = "others"
+"""Used in place of a principal for the hold that all principals share which come when there are MOST_HOLDS."""
 HEARTBEAT: Final = "the heartbeat"
 """Used in place of a session id for the heartbeat output."""
 _HALT: Final = Requester(HALT, "", "")
@@ -75,93 +82,38 @@ _UNKNOWN: Final = "unknown"
 """The state of an input that has not been read yet."""
 
 
-@frozen
-class HaltRecord:
-    """The content of the latch file: the time of the halt (UTC), its reason, and the principal or input behind it."""
-
-    since: str
-    reason: str
-    by: str
-
-
-class Latch:
-    """The latch file. Without a path nothing is kept beyond the process."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self.found: HaltRecord | None = None
-        """The halt that an earlier run has left."""
-        # A limiter of its own: threads of other components that hang on a disk must not delay the latch.
-        self._limiter = trio.CapacityLimiter(1)
-
-    def open(self, now: float) -> list[str]:
-        """Read the file of an earlier run into `found`; return notes for a person. Blocking; never raises.
-
-        A file that cannot be read is a halt too: only its absence says that there was none. `now` in epoch seconds.
-        """
-        if self.path is None:
-            return []
-        try:
-            self.found = _read(self.path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "its content is damaged"
-            self.found = HaltRecord(timestamp(now), f"the latch {self.path} cannot be read: {why}", "hearthd")
-        found = self.found
-        if found is None:
-            return []
-        cure = "`hearth halt --reset` ends it when the cause is gone"
-        return [f"starting halted, since {found.since} by {found.by}: {found.reason}; {cure}"]
-
-    async def save(self, record: HaltRecord) -> None:
-        """Write the file durably. Raises OSError."""
-        if self.path is not None:
-            await trio.to_thread.run_sync(_save, self.path, record, abandon_on_cancel=True, limiter=self._limiter)
-
-    async def remove(self) -> None:
-        """Remove the file durably. Raises OSError."""
-        if self.path is not None:
-            await trio.to_thread.run_sync(_remove, self.path, abandon_on_cancel=True, limiter=self._limiter)
+def _recorded(hold: Hold) -> dict[str, Any]:
+    """Return a hold as records and refusals show it."""
+    return {
+        "source": hold.source,
+        "principal": hold.by,
+        "reason": hold.last_reason,
+        "count": hold.count,
+        "generation": hold.generation,
+    }
 
 
-def _read(path: Path) -> HaltRecord | None:
-    """Return the content of a latch file, or None if there is none.
+def _holder(line: HaltInput) -> tuple[str, str]:
+    """Return source and principal of an input's hold."""
+    return "input", f"input {line.name}"
 
-    Raises OSError, also for what is no file, and ValueError, KeyError and TypeError for other content.
+
+@define(eq=False)
+class _Reset:
+    """A reset, for the task that keeps the latch: of holds of these `generations`.
+
+    It was asked for at `flag.count` = `asked`, and found the inputs not clear, and the interlocks open, that `blocked`
+    has, by source and principal.
     """
-    try:
-        path.lstat()  # a link that leads nowhere is no absence
-    except FileNotFoundError:
-        return None
-    # Without O_NONBLOCK a pipe would hold up the start for ever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
-        content: Any = orjson.loads(file.read(MOST_BYTES))
-    members = [content[name] for name in ("since", "reason", "by")]
-    if not all(isinstance(member, str) for member in members):
-        raise TypeError("a member is no text")
-    return HaltRecord(*(member[:MOST_REASON] for member in members))
 
-
-def _save(path: Path, record: HaltRecord) -> None:
-    replace_file(path, orjson.dumps({"version": 1, **asdict(record)}) + b"\n", 0o600, sync=True)
-    sync_directory(path.parent)
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    sync_directory(path.parent)
-
-
-@frozen(eq=False)
-class _Change:
-    """A change of the latch file: written, or, for a reset that was asked for at the count `reset`, removed."""
-
-    answer: Slot[None]
-    reset: int | None = None
-    members: Mapping[str, Any] = field(factory=dict)
-    """For a reset: the members of its audit record."""
+    generations: Collection[int]
+    asked: int
+    blocked: Mapping[tuple[str, str], str]
+    members: Mapping[str, Any]
+    """Of its audit record."""
+    answer: Slot[None] = field(factory=Slot[None], init=False)
+    withdrawn: bool = field(default=False, init=False)
+    """True once it has been refused because the disk did not answer."""
 
 
 @define(eq=False)
@@ -181,10 +133,30 @@ class Halt:
     _clock: Callable[[], float] = field(kw_only=True, alias="clock")
     _stop_tasks: Callable[[], None] = field(kw_only=True, alias="stop_tasks")
     _healthy: Callable[[], bool] = field(kw_only=True, alias="healthy")
-    _record: HaltRecord | None = field(default=None, init=False)
-    _latched: bool = field(default=False, init=False)
+    _open_interlocks: Callable[[], Awaitable[Mapping[tuple[str, str], str]]] | None = field(
+        default=None, kw_only=True, alias="open_interlocks"
+    )
+    """Returns the open interlocks that halt, by source and principal, each with its reading in words."""
+    _holds: dict[tuple[str, str], Hold] = field(factory=dict, init=False)
+    """By source and principal, oldest first."""
+    _kept: Mapping[tuple[str, str], Hold | None] = field(factory=dict, init=False)
+    """The holds that the latch has, with None where it does not tell which."""
     _problem: str | None = field(default=None, init=False)
-    """Why the latch could not be written, or None."""
+    """Why the latch does not have all of the holds, or None."""
+    _began: int = field(default=0, init=False)
+    """The number of the halt with which the present one began; 0 while not halted."""
+    _due: float = field(default=float("inf"), init=False)
+    """When the latch is written next."""
+    _written_at: float = field(default=float("-inf"), init=False)
+    _renewed: dict[tuple[str, str], None] = field(factory=dict, init=False)
+    """Holds that were renewed and are not recorded as such yet."""
+    _resets: deque[_Reset] = field(factory=deque, init=False)
+    _woken: trio.Event = field(factory=trio.Event, init=False)
+    """Set when `_keep_latch` has something to do."""
+    _tried: trio.Event = field(factory=trio.Event, init=False)
+    """Set, and replaced, when the latch has been written, or could not be."""
+    _stopped: dict[str, list[Hashable]] = field(factory=dict, init=False)
+    """By bus: the outputs that the present halt brings to their safe states."""
     _stopping: bool = field(default=False, init=False)
     _inputs: dict[HaltInput, str] = field(factory=dict, init=False)
     """By input: "clear", or why it is not."""
@@ -192,26 +164,33 @@ class Halt:
     """The reads that resets wait for, each set when it has ended."""
     _read_once: trio.Event = field(factory=trio.Event, init=False)
     """Set when every input that halts by its level has been read, or could not be."""
-    _changes: Mailbox[_Change] = field(factory=Mailbox, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
     changed: trio.Event = field(factory=trio.Event, init=False)
-    """Set, and replaced, when the halt begins and when it ends."""
+    """Set, and replaced, when a hold is added or removed, and by `tell`."""
 
     def __attrs_post_init__(self) -> None:
         self._inputs |= dict.fromkeys(self._spec.inputs, _UNKNOWN)
         if (line := self._spec.heartbeat) is not None:
             self._buses[line.bus].guard.halt = self._check_on_bus_of_heartbeat
-        if self._latch.found is not None:
-            self._set(self._latch.found)
-            self._latched = True
+        self._holds = {(one.source, one.by): one for one in self._latch.found}
+        self._kept = dict(self._holds)
+        # Numbers that were seen before a restart name no hold that came after it.
+        self.flag.count = max([int(self._clock()), *(one.generation for one in self._latch.found)])
+        self._describe()
 
-    def _set(self, record: HaltRecord) -> None:
-        self._record = record
-        self.flag.count += 1
-        self.flag.since, self.flag.reason = record.since, record.reason
-        self._tell()
+    def _describe(self) -> None:
+        """Take over in the flag what the holds are: halted by the oldest, or not halted."""
+        first = next(iter(self._holds.values()), None)
+        if first is None:
+            self.flag.since, self._began, self._problem = None, 0, None
+            self._stopped.clear()
+        else:
+            self.flag.since, self.flag.reason = first.since, first.reason
+            self._began = self._began or self.flag.count
+        self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Wake what waits for `changed`."""
         self.changed.set()
         self.changed = trio.Event()
 
@@ -225,83 +204,137 @@ class Halt:
 
     # --- called in the Trio thread ------------------------------------------------------------------------------------
 
-    def halt(self, reason: str, by: str, **members: Any) -> None:
-        """Halt; never waits, never raises. A repetition changes nothing, but no reset that was pending counts.
+    def halt(self, reason: str, by: str, *, source: str = "person", **members: Any) -> None:
+        """Halt for the principal `by`; never waits, never raises.
 
-        `members` are added to the audit record.
+        `source` is its kind: "person" (any client), "input", "interlock" or "fleet". `members` are added to the audit
+        record.
         """
-        if self.flag.halted:
-            self.flag.count += 1
+        began, now = not self.flag.halted, timestamp(self._clock())
+        self.flag.count += 1
+        reason = reason[:MOST_TEXT] or "no reason was given"
+        key = (source, by[:MOST_TEXT])
+        if key not in self._holds and len(self._holds) >= MOST_HOLDS and source not in _OF_THE_BOARD:
+            key, reason = (source, OTHERS), f"{by}: {reason}"[:MOST_TEXT]
+        count = self.flag.count
+        if (hold := self._holds.get(key)) is not None:
+            renewed = evolve(hold, last_reason=reason, last=now, count=hold.count + 1, generation=count)
+            self._holds[key], self._renewed[key] = renewed, None
+            self._write_at(self._written_at + REPEAT_S)
             return
-        self._set(HaltRecord(timestamp(self._clock()), reason[:MOST_REASON] or "no reason was given", by))
-        record = self._record
-        assert record is not None
-        apart: dict[str, set[Hashable]] = {}
-        for entry in self._spec.sequence:
-            apart.setdefault(entry.bus, set()).add(entry.output)
-        for bus_id, bus in self._buses.items():
-            bus.halt(frozenset(apart.get(bus_id, ())), self._initial.get(bus_id, ()))
-        self._stop_tasks()
-        self._latched, self._stopping = False, True
-        self._changes.post(_Change(Slot()))
-        self._audit("halt", reason=record.reason, principal=by, **members)
-        log.warning("halted by %s: %s", by, record.reason)
-        if self._nursery is not None:
-            self._nursery.start_soon(self._stop)
+        self._holds[key] = Hold(*key, reason, now, reason, now, 1, count)
+        self._describe()
+        if began:
+            apart: dict[str, set[Hashable]] = {}
+            for entry in self._spec.sequence:
+                apart.setdefault(entry.bus, set()).add(entry.output)
+            for bus_id, bus in self._buses.items():
+                bus.halt(frozenset(apart.get(bus_id, ())), self._initial.get(bus_id, ()))
+                self._stopped[bus_id] = list(dict.fromkeys([*bus.unsafe, *apart.get(bus_id, ())]))
+            self._stop_tasks()
+            self._stopping = True
+            if self._nursery is not None:
+                self._nursery.start_soon(self._stop)
+        self._write_at(float("-inf"))
+        self._audit("halt", reason=reason, principal=by, source=source, generation=count, **members)
+        log.warning("halted by %s: %s", by, reason)
+
+    def _write_at(self, when: float) -> None:
+        self._due = min(self._due, when)
+        self._woken.set()
 
     @property
-    def by(self) -> str | None:
-        """The principal or input that halted, or None."""
-        return None if self._record is None else self._record.by
+    def _latched(self) -> bool:
+        """True if the latch has a hold of each principal that holds."""
+        return self._holds.keys() <= self._kept.keys()
 
-    async def latched(self) -> None:
-        """Wait until the latch is on the disk, or could not be written; see `status`."""
-        change = _Change(Slot())
-        self._changes.post(change)
-        await change.answer.get()
+    async def latched(self) -> bool:
+        """Return True when the latch is on the disk, False if it cannot be written, or ANSWER_S have passed."""
+        with trio.move_on_after(ANSWER_S) as patience:
+            while not self._latched:
+                await self._tried.wait()
+                if self._problem is not None:
+                    break
+        if patience.cancelled_caught and self._problem is None:
+            self._problem = f"the latch {self._latch.path} is not written yet: the disk does not answer"
+        return self._latched
 
-    async def reset(self, by: str, asked: int, **members: Any) -> None:
-        """End the halt that was there when the reset was asked for, at `flag.count` = `asked`; nothing starts again.
+    async def reset(
+        self, by: str, asked: int, *, holds: Collection[int] | None = None, source: str | None = None, **members: Any
+    ) -> None:
+        """Remove holds of those that were there when this was asked for, at `flag.count` = `asked`; start nothing.
 
-        Raises Halted if an input is not clear or a halt has come since, and AuditUnavailable if the latch cannot be
-        removed.
+        With `holds` only those of these generations, with `source` only those of this kind. Raises Halted if some
+        remain, which says why, or if none could be removed; AuditUnavailable if the latch cannot be written.
         """
         if not self.flag.halted:
             return
         if self._nursery is None:
             # Not started yet, or ended already: no input can be read, and so none is known to be clear.
             raise ShuttingDown
+        meant = [one for one in self._holds.values() if source in (None, one.source) and one.generation <= asked]
+        meant = [one for one in meant if holds is None or one.generation in holds]
         await self._read_all()
-        blocking = {line.name: state for line, state in self._inputs.items() if state != "clear"}
-        if blocking:
-            why = ", ".join(f"{name}: {state}" for name, state in blocking.items())
-            raise self._refused(f"halt inputs are not clear ({why})", inputs=blocking)
-        if self._stopping:
-            raise self._refused("the stop sequence has not ended")
-        if unsafe := self._unsafe_buses():
-            outputs = [{"bus": bus.bus_id, "outputs": bus.unsafe} for bus in unsafe]
-            raise self._refused(f"outputs are not in their safe states: {outputs}", unsafe=outputs)
-        change = _Change(Slot(), asked, {"principal": by, **members})
-        self._changes.post(change)
-        await change.answer.get()
+        blocked = {_holder(line): state for line, state in self._inputs.items() if state != "clear"}
+        for line in self._spec.inputs:
+            if _holder(line) in blocked.keys() - self._holds.keys():
+                self._demand(line)
+        if self._open_interlocks is not None and any(one.source == "interlock" for one in meant):
+            blocked |= await self._open_interlocks()
+        unsafe = [{"bus": bus.bus_id, "outputs": bus.unsafe} for bus in self._unsafe_buses()]
+        if self._stopping or unsafe:
+            why = (
+                "the stop sequence has not ended"
+                if self._stopping
+                else f"outputs are not in their safe states: {unsafe}"
+            )
+            raise self._refused([why], blocked, **({"unsafe": unsafe} if unsafe else {}))
+        generations = {one.generation for one in meant if (one.source, one.by) not in blocked}
+        reset = _Reset(generations, asked, blocked, {"principal": by, **members})
+        self._resets.append(reset)
+        self._woken.set()
+        with trio.move_on_after(END_LIMIT_S) as patience:
+            await reset.answer.get()
+        if patience.cancelled_caught:
+            reset.withdrawn = True
+            raise self._unremoved("the disk does not answer")
 
-    def _refused(self, why: str, **members: Any) -> Halted:
+    def _unremoved(self, why: str) -> AuditUnavailable:
+        why = f"the latch {self._latch.path} cannot be changed: {why}"
+        return AuditUnavailable(f"still halted: {why}", data={"reason": why, "effect": "none"})
+
+    def _refused(self, why: Iterable[str], blocked: Mapping[tuple[str, str], str], **members: Any) -> Halted:
         data = {"since": self.flag.since, "reason": self.flag.reason, "effect": "none", **members}
-        return Halted(f"still halted: {why}", data=data)
+        for source, words in (("interlock", "interlocks are open"), ("input", "halt inputs are not clear")):
+            states = {by.removeprefix(f"{source} "): state for (kind, by), state in blocked.items() if kind == source}
+            if states:
+                data[f"{source}s"] = states
+                why = [f"{words} ({', '.join(f'{name}: {state}' for name, state in states.items())})", *why]
+        return Halted(f"still halted: {'; '.join(why)}", data=data)
 
-    def status(self, *, by: bool = True) -> dict[str, Any]:
-        """Return the halt for `halt.status` and health, as JSON; with `by` also who asked for it."""
+    def status(self, *, by: bool | str = True) -> dict[str, Any]:
+        """Return the halt for `halt.status` and health, as JSON; with `by` also its principal, or only that one."""
         status: dict[str, Any] = {"halted": self.flag.halted}
-        if (record := self._record) is not None and self.flag.halted:
-            status |= {"since": record.since, "reason": record.reason}
-            if by:
-                status["by"] = record.by
+        if self.flag.halted:
+            holds = [asdict(one) for one in self._holds.values()]
+            for one in holds:
+                if by is not True and one["by"] == OTHERS:
+                    # Its reasons begin with the principals that share it.
+                    one["reason"] = one["last_reason"] = "not shown"
+                if by is not True and by != one["by"]:
+                    del one["by"]
+            status |= {name: holds[0][name] for name in ("since", "reason", "by") if name in holds[0]}
+            status["holds"] = holds
             status |= {"latched": self._latched, "stopping": self._stopping}
             if self._problem is not None:
                 status["problem"] = self._problem
-            unsafe = [{"bus": bus_id, "outputs": bus.unsafe} for bus_id, bus in self._buses.items() if bus.unsafe]
-            if unsafe:
-                status["unsafe"] = unsafe
+            for bus_id, bus in self._buses.items():
+                unsafe = bus.unsafe
+                safe = [output for output in self._stopped.get(bus_id, ()) if output not in unsafe]
+                for name, outputs in (("unsafe", unsafe), ("safe", safe)):
+                    if outputs:
+                        names = [bus.guard.names.get(output, str(output)) for output in outputs]
+                        status.setdefault(name, []).append({"bus": bus_id, "outputs": outputs, "names": names})
         if self._inputs:
             status["inputs"] = {line.name: state for line, state in self._inputs.items()}
         return status
@@ -320,8 +353,11 @@ class Halt:
                 nursery.start_soon(self._watch, line)
             if self._spec.heartbeat is not None:
                 nursery.start_soon(self._beat, self._spec.heartbeat)
-            if self.flag.halted:
-                nursery.start_soon(self._insist, self._record)
+            if self._stopping:
+                # A halt that came before this.
+                nursery.start_soon(self._stop)
+            elif self.flag.halted:
+                nursery.start_soon(self._insist, self._began)
             while _UNKNOWN in self._inputs.values():
                 await self._read_once.wait()
             task_status.started()
@@ -329,8 +365,8 @@ class Halt:
     async def end(self) -> None:
         """Wait, within a bound, until a halt is on the disk; then end `run`. The heartbeat goes to its safe state."""
         with trio.move_on_after(END_LIMIT_S):
-            if self.flag.halted and not self._latched:
-                await self.latched()
+            while not self._latched:
+                await self._tried.wait()
         nursery, self._nursery = self._nursery, None
         if nursery is not None:
             nursery.cancel_scope.cancel()
@@ -338,66 +374,93 @@ class Halt:
             self._buses[self._spec.heartbeat.bus].make_safe(HEARTBEAT, unattended=True)
 
     async def _keep_latch(self) -> None:
-        """Change the latch file as asked, one change after the other; try again what could not be written."""
+        """Write the holds to the latch when that is due, and do resets, one after the other."""
         while True:
-            changes: list[_Change] = []
-            unlatched = self.flag.halted and not self._latched
-            with trio.move_on_after(RETRY_S if unlatched else float("inf")):
-                changes = await self._changes.batch()
-            if not changes:
+            self._woken = trio.Event()
+            if self._resets:
+                await self._remove(self._resets.popleft())
+            elif self._due <= trio.current_time():
                 await self._save()
-            for change in changes:
-                if change.reset is None:
-                    await self._save()
-                    change.answer.fill(None)
-                    continue
-                try:
-                    await self._remove(change.reset, change.members)
-                except RpcError as error:
-                    change.answer.fail(error)
-                else:
-                    change.answer.fill(None)
+            else:
+                with trio.move_on_at(self._due):
+                    await self._woken.wait()
 
     async def _save(self) -> None:
-        if self._latched or not self.flag.halted or self._record is None:
-            return
-        try:
-            await self._latch.save(self._record)
-        except OSError as error:
-            problem = f"the latch {self._latch.path} cannot be written: {error.strerror}"
-            if self._problem is None:
-                log.error("%s; a restart would not come back halted", problem)
-            self._problem = problem
-        else:
-            self._latched, self._problem = True, None
+        """Write the latch if it is not as the holds are, and record the holds that were renewed."""
+        self._due = float("inf")
+        if renewed := [self._holds[key] for key in self._renewed if key in self._holds]:
+            self._audit("halt.again", holds=[_recorded(one) for one in renewed])
+        self._renewed.clear()
+        if self._holds != self._kept:
+            try:
+                await self._write(dict(self._holds))
+            except OSError as error:
+                self._cannot(f"cannot be written: {error.strerror}")
+        self._written_at = trio.current_time()
+        self._tried.set()
+        self._tried = trio.Event()
 
-    async def _remove(self, asked: int, members: Mapping[str, Any]) -> None:
-        """Remove the latch and clear the flag, for a reset asked for at that count. Raises Halted, AuditUnavailable."""
-        if not self.flag.halted:
-            return
-        again = "a halt has come since the reset was asked for; ask again"
-        if self.flag.count != asked:
-            raise self._refused(again)
-        # Before the wait: from here on the file no longer says that this halt was latched.
-        self._latched = False
-        try:
+    async def _write(self, holds: Mapping[tuple[str, str], Hold]) -> None:
+        """Bring the latch to these holds. Raises OSError."""
+        # Before the wait: from here on the file may no longer have the others.
+        self._kept = {key: hold for key, hold in self._kept.items() if key in holds}
+        if not holds:
             await self._latch.remove()
-        except OSError as error:
-            why = f"the latch {self._latch.path} cannot be removed: {error.strerror}"
-            raise AuditUnavailable(f"still halted: {why}", data={"reason": why, "effect": "none"}) from None
-        if self.flag.count != asked:
-            await self._save()
-            raise self._refused(again)
-        self.flag.since, self._record, self._problem = None, None, None
-        self._tell()
-        self._audit("halt.reset", **members)
-        log.warning("the halt was reset by %s", members["principal"])
+        elif await self._latch.save(tuple(holds.values())):
+            self._kept, self._problem = holds, None
+        else:
+            self._kept = dict.fromkeys(holds)
+            self._cannot("is empty: the disk has no room for who holds the halt, and why")
+
+    def _cannot(self, why: str) -> None:
+        problem = f"the latch {self._latch.path} {why}"
+        if self._problem != problem:
+            log.error("%s; it is tried again every second", problem)
+        self._problem = problem
+        self._write_at(trio.current_time() + RETRY_S)
+
+    async def _remove(self, reset: _Reset) -> None:
+        """Remove the holds that a reset may remove, from the latch first, and answer it."""
+        going = {key: one for key, one in self._holds.items() if one.generation in reset.generations}
+        if going and not reset.withdrawn:
+            try:
+                await self._write({key: one for key, one in self._holds.items() if key not in going})
+            except OSError as error:
+                self._write_at(trio.current_time() + RETRY_S)
+                reset.answer.fail(self._unremoved(str(error.strerror)))
+                return
+        # What was renewed in the meantime stays, and so does everything if the reset has been refused by now.
+        gone = [one for key, one in going.items() if self._holds[key] is one and not reset.withdrawn]
+        for one in gone:
+            del self._holds[one.source, one.by]
+        if self._holds != self._kept:
+            self._write_at(float("-inf"))
+        if gone:
+            self._describe()
+            self._audit("halt.reset", **reset.members, holds=[_recorded(one) for one in gone], halted=self.flag.halted)
+            removed = "; ".join(f"{one.by}: {one.reason}" for one in gone)
+            log.warning("%s has removed from the halt: %s", reset.members["principal"], removed)
+        if self._holds:
+            reset.answer.fail(self._remaining(reset))
+        else:
+            reset.answer.fill(None)
+
+    def _remaining(self, reset: _Reset) -> Halted:
+        """Return the refusal of a reset after which holds remain, with the reason of each."""
+        why = []
+        others = [one for key, one in self._holds.items() if key not in reset.blocked]
+        if any(one.generation > reset.asked for one in others):
+            why.append("a halt has come since the reset was asked for; ask again")
+        if older := [f"{one.by}: {one.last_reason}" for one in others if one.generation <= reset.asked]:
+            why.append(f"this reset does not end the hold of {', '.join(older)}")
+        holds = [_recorded(one) for one in self._holds.values()]
+        return self._refused(why, reset.blocked, holds=holds)
 
     # --- the stop sequence --------------------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
         """Run the stop sequence, by the clock: an entry whose bus is not ready does not hold up the next one."""
-        record = self._record
+        began = self._began
         for entry in self._spec.sequence:
             await trio.sleep(entry.after_ms / 1000)
             bus = self._buses[entry.bus]
@@ -407,15 +470,15 @@ class Halt:
             for bus in self._buses.values():
                 bus.halt()
         self._stopping = False
-        await self._insist(record)
+        await self._insist(began)
 
-    async def _insist(self, record: HaltRecord | None) -> None:
+    async def _insist(self, began: int) -> None:
         """Try again, as long as this halt lasts, to bring outputs to their safe states; the pauses grow."""
         pause = RETRY_S
-        while self._record is record and any(bus.unsafe for bus in self._buses.values()):
+        while self._began == began and any(bus.unsafe for bus in self._buses.values()):
             await trio.sleep(pause)
             pause = min(2 * pause, LONGEST_RETRY_S)
-            for bus in self._unsafe_buses() if self._record is record else ():
+            for bus in self._unsafe_buses() if self._began == began else ():
                 bus.halt()
             # Their transactions have run by then, on a bus that serves: if all is safe, this ends before a long pause.
             await trio.sleep(RETRY_S)
@@ -437,12 +500,16 @@ class Halt:
     # --- inputs -------------------------------------------------------------------------------------------------------
 
     def _see(self, line: HaltInput, state: str) -> None:
-        """Note the state of an input, and halt unless it is clear."""
-        self._inputs[line] = state
+        """Note the state of an input, and halt if it is another one than before and not clear."""
+        before, self._inputs[line] = self._inputs[line], state
         self._read_once.set()
         self._read_once = trio.Event()
-        if state != "clear":
-            self.halt(f"input {line.name} {state}", f"input {line.name}")
+        if state not in ("clear", before):
+            self._demand(line)
+
+    def _demand(self, line: HaltInput) -> None:
+        source, by = _holder(line)
+        self.halt(f"{by} {self._inputs[line]}", by, source=source)
 
     async def _watch(self, line: HaltInput) -> None:
         """Watch one input for ever: its edges, and with a timeout their absence."""

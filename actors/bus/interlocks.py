@@ -17,6 +17,7 @@ value) leaves the interlock open.
 - *While the output is at a guarded level* (`_watch`): all readings are taken every `check_ms`, and the conditions
   evaluated in a transaction of the output's bus. If one is not met, that transaction makes the output safe. The first
   time is at once if a condition is on another bus, and else after `check_ms`: the guard has just read the lines.
+  An interlock with `halt` halts the daemon too; its hold is removed only while its conditions are met (`halting`).
   `BusInterlocks.note` tells the level after every operation of the driver, by a task, a pulse, a rollback or a safe
   state. An output that an earlier run left driven, or whose driving failed half-way, counts as at the level.
 
@@ -248,6 +249,7 @@ class Interlocks:
         self._bus_of = {source: bus for (bus, _name), source in sources.items()}
         self._buses: Mapping[str, Bus] = {}
         self._audit: Callable[..., None] = lambda _event, **_fields: None
+        self._halt: Callable[..., None] = lambda _reason, _by, **_fields: None
         self._nursery: trio.Nursery | None = None
         self._clock: trio.abc.Clock | None = None
         self._by_output: dict[tuple[str, Hashable], list[Interlock]] = {}
@@ -271,10 +273,10 @@ class Interlocks:
             locks.append(Interlock(spec, mine, driven=spec.output in found.get(spec.bus, ())))
         return cls(locks, sources) if locks else None
 
-    def plug(self, buses: Mapping[str, Bus], audit: Callable[..., None]) -> None:
-        """Put the interlocks into the guards of the buses; `audit(event, **fields)` records failures."""
+    def plug(self, buses: Mapping[str, Bus], audit: Callable[..., None], halt: Callable[..., None]) -> None:
+        """Put the interlocks into the guards of the buses; `audit(event, **fields)` records failures, `halt` halts."""
         self._buses = buses
-        self._audit = audit
+        self._audit, self._halt = audit, halt
         asked: dict[str, BusInterlocks] = {}
 
         def at(bus: str) -> BusInterlocks:
@@ -350,6 +352,12 @@ class Interlocks:
         await self._take({source for lock in self._locks for _, source in lock.conditions}, PATIENCE)
         now = self.now()
         return [lock.to_json(now) for lock in self._locks]
+
+    async def halting(self) -> dict[tuple[str, str], str]:
+        """Return the open interlocks that halt, by source and principal of their holds, each with what was read."""
+        verdicts = await self.verdicts([lock for lock in self._locks if lock.spec.halt])
+        now = self.now()
+        return {_holder(lock): _said(lock.unmet(now)) for lock, refusal in verdicts.items() if refusal is not None}
 
     async def _freshen(self, locks: Collection[Interlock]) -> None:
         # The second time for a read that was under way already, and had begun too long ago.
@@ -449,11 +457,23 @@ class Interlocks:
                 lock.failure = error.message
                 log.error("interlock: %s of %s is not safe: %s", spec.what, spec.bus, error.message)
                 self._audit("interlock.open", bus=spec.bus, **spec.place, error=error.message)
+                self._demand(lock, f"is not safe: {error.message}")
             return
         lock.failure = None
         if unmet:
             what = "interlock: %s of %s was brought to its safe state: %s"
             log.warning(what, spec.what, spec.bus, _said(unmet))
+            self._demand(lock, _said(unmet))
+
+    def _demand(self, lock: Interlock, why: str) -> None:
+        if lock.spec.halt:
+            source, by = _holder(lock)
+            self._halt(f"{by}: {why}", by, source=source)
+
+
+def _holder(lock: Interlock) -> tuple[str, str]:
+    """Return source and principal of an interlock's hold of the halt."""
+    return "interlock", f"interlock {lock.spec.bus} {lock.spec.name}"
 
 
 def _key(condition: Condition) -> tuple[str, str]:

@@ -10,6 +10,12 @@ file does not say which session drove them or which level is safe. It is replace
 outlive the process, and a power cut resets the pins anyway. It is written when the set of driven outputs changes, and
 not while the same outputs are driven again. The process that holds the audit log's lock owns it.
 
+The file is written in the thread of a helper, one write at a time; changes that come during a write share the next one,
+which has the newest list. Nothing but the requester of a *set* waits for it: before its ticket is queued it has the
+output listed (`announce`), and waits until the write that has it has ended, for at most `LIST_LIMIT_S`. Safe states, a
+halt and what takes an effect back are never held up: their outputs are listed when the disk answers. An output that is
+not known before the transaction begins must be written at once, or the transaction is refused.
+
 Theory of operation. Each driven output has a list of holders: the live sessions that set it, in the order of their last
 set. The last one set the level that is there now.
 
@@ -31,12 +37,16 @@ import logging
 import os
 import stat
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from attrs import field, frozen
+import trio
+from attrs import define, field, frozen
 
 from hearth._util.files import replace_file
+from hearth._util.formats import check_format
+from hearth._util.threads import Helper
 from hearth.actors.bus.queue import GiveBack, Requester
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, ResourceBusy
@@ -45,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
     from pathlib import Path
 
+    from hearth._util.threads import Call
     from hearth.errors import RpcError
 
 log = logging.getLogger("hearth.outputs")
@@ -53,6 +64,15 @@ EARLIER_RUN: Final = "an earlier run"
 """Used in place of a session id for outputs that an earlier run drove; the audit log names the sessions."""
 HALT: Final = "a halt"
 """Used in place of a session id for outputs that a halt brings to their safe state."""
+
+LIST_LIMIT_S: Final = 2.0
+"""Seconds that a set of an output waits until the outputs file lists it."""
+END_LIMIT_S: Final = 1.0
+"""Seconds that the end of the runtime waits for the last write of the outputs file."""
+
+
+class NotListedYet(AuditUnavailable):
+    """An output is not in the file yet: nothing was driven. A requester that can wait does so (`Bus.list_output`)."""
 
 
 class DrivenOutputs:
@@ -110,6 +130,20 @@ class DrivenOutputs:
                     kept.append(holder)
             self._holders[output] = [*kept, requester]
         return former
+
+    async def announce(self, output: Hashable) -> bool:
+        """Have an output in the file, and keep it there until `retract`; return False if it is held, and so is there.
+
+        Raises AuditUnavailable, with effect "none", if it is not written within LIST_LIMIT_S.
+        """
+        if output in self._holders:
+            return False
+        await self._outputs_file.announce(self._bus, output)
+        return True
+
+    def retract(self, output: Hashable) -> None:
+        """End what `announce` began."""
+        self._outputs_file.retract(self._bus, output)
 
     def holders(self, output: Hashable) -> tuple[Requester, ...]:
         """Return the holders of an output, for `unclaim`."""
@@ -326,24 +360,44 @@ class FoundOutputs:
         ]
 
 
+@define(eq=False)
+class _Entry:
+    """One output of the list."""
+
+    since: int
+    """The number of the first write that has it."""
+    driven: bool = True
+    announced: int = 0
+    """The requesters that are about to drive it."""
+
+
 class OutputsFile:
-    """The file of driven outputs. Without a path it keeps nothing beyond the process."""
+    """The file of driven outputs. Without a path it keeps nothing beyond the process. Used in the Trio thread."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.found = FoundOutputs()
         self.failure: str | None = None
         """The reason why the file is out of date, or None."""
-        self._driven: dict[str, dict[Hashable, None]] = {}
+        self._listed: dict[tuple[str, Hashable], _Entry] = {}
+        self._helper = Helper("hearth-outputs")
+        self._begun = self._ended = self._written = 0
+        """The numbers of the last write that has begun, that has ended, and that has succeeded."""
+        self._writing: Call[None] | None = None
+        self._stale = False
+        """True if the list has changed since the write under way began."""
+        self._wrote = trio.Event()
+        """Set, and replaced, when a write has ended."""
 
     def open(self, now: float) -> list[str]:
         """Read the file of an earlier run into `found`; return notes for a person. The audit log must be locked.
 
-        Blocking. Never raises: a file that cannot be read is moved aside, and a note says so. `now` in epoch seconds.
+        Blocking. A file that cannot be read is moved aside, and a note says so. `now` in epoch seconds. Raises
+        ConfigError for the file of a newer release.
         """
         if self.path is not None:
             self.found = self._read(self.path, now)
-            self._driven = {bus: dict.fromkeys(outputs) for bus, outputs in self.found.outputs.items()}
+            self._listed = {(bus, output): _Entry(0) for bus, found in self.found.outputs.items() for output in found}
         return self.found.notes()
 
     def _read(self, path: Path, now: float) -> FoundOutputs:
@@ -358,7 +412,7 @@ class OutputsFile:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return self._moved_aside(path, "not a regular file", now)
             # One read is enough: a file that is longer than that is cut, is no JSON, and so is moved aside.
-            return FoundOutputs(_parse(os.read(fd, _MOST_BYTES)))
+            return FoundOutputs(_parse(os.read(fd, _MOST_BYTES), path))
         except (OSError, ValueError) as error:
             return self._moved_aside(path, str(error), now)
         finally:
@@ -375,49 +429,113 @@ class OutputsFile:
             return FoundOutputs(problem=self.failure)
         return FoundOutputs(problem=problem, aside=aside)
 
-    def add(self, bus: str, output: Hashable, *, insist: bool) -> None:
-        """Write down that an output is about to be driven.
+    async def announce(self, bus: str, output: Hashable) -> None:
+        """Write down an output that a requester is about to drive; it stays in the list until `retract`.
 
-        Raises AuditUnavailable, with effect "none", if it cannot be written. With `insist` it does not: the output is
-        driven in any case, because that takes back an earlier effect.
+        Raises AuditUnavailable, with effect "none", if that takes longer than LIST_LIMIT_S, or fails.
         """
-        outputs = self._driven.setdefault(bus, {})
-        if output in outputs:
+        entry = self._enter(bus, output, driven=False)
+        entry.announced += 1
+        try:
+            with trio.move_on_after(LIST_LIMIT_S):
+                while self._ended < entry.since:
+                    await self._wrote.wait()
+            if self._written < entry.since:
+                raise self._unwritten(AuditUnavailable)
+        except BaseException:
+            self.retract(bus, output)
+            raise
+
+    def retract(self, bus: str, output: Hashable) -> None:
+        """End what `announce` began."""
+        entry = self._listed[bus, output]
+        entry.announced -= 1
+        self._drop([(bus, output)])
+
+    def add(self, bus: str, output: Hashable, *, insist: bool) -> None:
+        """Write down that an output is driven from now on.
+
+        Raises AuditUnavailable, with effect "none", if it cannot be written at once, unless it is announced. With
+        `insist` it does not: the output is driven in any case, because that takes back an earlier effect. Raises
+        NotListedYet if the disk has not answered at once.
+        """
+        entry = self._enter(bus, output, driven=True)
+        if insist or self._written >= entry.since:
             return
-        # Entered first, because `_write` writes the whole list; taken out again if that fails and nothing is driven.
-        outputs[output] = None
-        if self._write() or insist:
-            return
-        del outputs[output]
-        raise AuditUnavailable(
-            f"the record of driven outputs cannot be written: {self.failure}",
-            data={"reason": self.failure, "effect": "none"},
-        )
+        entry.driven = False
+        error = self._unwritten(AuditUnavailable if self._ended >= entry.since else NotListedYet)
+        self._drop([(bus, output)])
+        raise error
 
     def strike(self, bus: str, outputs: Iterable[Hashable]) -> None:
-        """Remove outputs that are safe, or that the profile keeps as they are. Never raises."""
-        driven = self._driven.get(bus, {})
-        known = [output for output in outputs if output in driven]
-        for output in known:
-            del driven[output]
-        if known:
-            self._write()
+        """Remove outputs that are safe, or that the profile keeps as they are. Never waits, never raises."""
+        struck = [(bus, output) for output in outputs if (bus, output) in self._listed]
+        for key in struck:
+            self._listed[key].driven = False
+        self._drop(struck)
 
     def flush(self) -> None:
-        """Write the file once more if the last write failed; for the end of the runtime."""
+        """Write the file once more if the last write failed. Never waits, never raises."""
         if self.failure is not None:
             self._write()
 
-    def _write(self) -> bool:
-        """Replace the file by the present list; return False, with `failure` set, if that fails.
+    async def aclose(self) -> None:
+        """Wait, within END_LIMIT_S, for the last write, and try it once more if it fails."""
+        self.flush()
+        with trio.move_on_after(END_LIMIT_S, shield=True):
+            while self._writing is not None:
+                await self._wrote.wait()
 
-        A few hundred bytes to the page cache take microseconds. It runs in the event loop, because the output must not
-        be driven before it is written down.
-        """
+    def _enter(self, bus: str, output: Hashable, *, driven: bool) -> _Entry:
+        entry = self._listed.get((bus, output))
+        if entry is None:
+            # The next write to begin has it.
+            entry = self._listed[bus, output] = _Entry(self._begun + 1, driven=driven)
+            self._write()
+        entry.driven |= driven
+        return entry
+
+    def _drop(self, keys: Iterable[tuple[str, Hashable]]) -> None:
+        """Remove those outputs that are neither driven nor announced, and write the file if there are any."""
+        gone = [key for key in keys if not (self._listed[key].driven or self._listed[key].announced)]
+        for key in gone:
+            del self._listed[key]
+        if gone:
+            self._write()
+
+    def _unwritten(self, error: type[AuditUnavailable]) -> AuditUnavailable:
+        why = self.failure or f"driven outputs {self.path}: the disk does not answer"
+        return error(f"the record of driven outputs cannot be written: {why}", data={"reason": why, "effect": "none"})
+
+    def _write(self) -> None:
+        """Have the file replaced by the present list, after the write that is under way."""
         if self.path is None:
-            return True
+            self._begun = self._ended = self._written = self._begun + 1
+            return
+        self._stale = True
+        if self._writing is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        assert self.path is not None
+        self._stale = False
+        self._begun += 1
+        outputs: dict[str, list[Hashable]] = {}
+        for bus, output in self._listed:
+            outputs.setdefault(bus, []).append(output)
+        self._writing = self._helper.call(partial(_replace, self.path, outputs))
+        if self._writing.done:
+            self._end()
+        else:
+            self._writing.then(self._end)
+
+    def _end(self) -> None:
+        """Note the outcome of the write that was under way; begin the next one if the list has changed since."""
+        assert self._writing is not None
+        writing, self._writing = self._writing, None
+        self._ended = self._begun
         try:
-            _replace(self.path, {bus: list(outputs) for bus, outputs in self._driven.items() if outputs})
+            writing.get()
         # TypeError: a vendor's driver has an output that JSON cannot hold.
         except (OSError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
@@ -425,11 +543,15 @@ class OutputsFile:
             # One line in the operator's log for each failure, not one for each output.
             if former is None:
                 log.error("%s; until it can be written no further output is driven", self.failure)
-            return False
-        if self.failure is not None:
-            log.warning("driven outputs %s: is written again", self.path)
-            self.failure = None
-        return True
+        else:
+            self._written = self._begun
+            if self.failure is not None:
+                log.warning("driven outputs %s: is written again", self.path)
+                self.failure = None
+        self._wrote.set()
+        self._wrote = trio.Event()
+        if self._stale:
+            self._begin()
 
 
 def _replace(path: Path, outputs: Mapping[str, list[Hashable]]) -> None:
@@ -440,9 +562,12 @@ def _replace(path: Path, outputs: Mapping[str, list[Hashable]]) -> None:
         replace_file(path, orjson.dumps({"version": _VERSION, "outputs": outputs}), 0o600, sync=False)
 
 
-def _parse(content: bytes) -> dict[str, tuple[Hashable, ...]]:
-    """Parse a file's content into outputs by bus id. Raises ValueError."""
+def _parse(content: bytes, path: Path) -> dict[str, tuple[Hashable, ...]]:
+    """Parse a file's content into outputs by bus id. Raises ValueError, and ConfigError for a newer release's file."""
     document: Any = orjson.loads(content)
+    if isinstance(document, dict):
+        cure = "bring its outputs to their safe states by hand and move it away"
+        check_format(f"driven outputs {path}", document.get("version"), _VERSION, cure)
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         raise ValueError("not a list of driven outputs that this release can read")
     outputs = document.get("outputs")

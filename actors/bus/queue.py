@@ -79,7 +79,7 @@ class Requester:
 
 
 class HaltFlag:
-    """The halt, as buses and admission see it. Only `safety.halt` sets it, in the Trio thread; any thread may read it.
+    """The halt, as buses and admission see it. Only `halt` sets it, in the Trio thread; any thread may read it.
 
     Work belongs to the halt in whose time it was accepted (`Requester.halts`). What was accepted before a halt drives
     nothing after it, even if the halt has been reset by then.
@@ -89,7 +89,7 @@ class HaltFlag:
 
     def __init__(self) -> None:
         self.count = 0
-        """The number of halts so far, repeated ones included."""
+        """The number of the last halt. It begins at the seconds since 1970: numbers grow over restarts too."""
         self.since: str | None = None
         """The time of the halt; None while the daemon is not halted."""
         self.reason = ""
@@ -105,7 +105,7 @@ class HaltFlag:
         if self.since is None:
             text = f"this was accepted before the daemon was halted ({self.reason}), and was not run: submit it again"
             return Halted(f"Halted: {text}", data=data)
-        cure = "reads go on; a person resets the halt when the cause is gone (`hearth halt --reset`)"
+        cure = "reads go on; a person resets the halt when the cause is gone (`hearth halt reset`)"
         return Halted(f"Halted since {self.since}: {self.reason}; nothing was done; {cure}", data=data)
 
     def ended(self) -> Halted:
@@ -180,6 +180,8 @@ class Ticket(Slot[Any]):
     """The session to which the output that this drives goes back, if its effect is taken back."""
     former_holders: Sequence[Requester] | None = field(default=None, init=False)
     """The holders of the output that this drives, before; None until it has begun."""
+    listed: bool = field(default=False, init=False)
+    """True while its requester keeps the output that this drives in the outputs file; see `Bus.list_output`."""
     clamped: Sequence[Mapping[str, Any]] = field(default=(), init=False)
     """What was written in place of values beyond a limit."""
     state: State = field(default=State.QUEUED, init=False)

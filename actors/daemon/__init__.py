@@ -23,6 +23,7 @@ import os
 import resource
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -32,30 +33,41 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import define, evolve, field, fields_dict
 
+from hearth._util.files import read_file
 from hearth._version import __version__
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
-from hearth.actors.build import build_parts, policy_entries
+from hearth.actors.build import build_parts, policy_entries, uids_of
 from hearth.actors.connection import Connection
 from hearth.actors.daemon.process import (
     RELOAD,
     NonBlockingLogHandler,
     Notifier,
     Signals,
-    activated_socket,
+    activated_sockets,
     keep_standard_descriptors,
     watched,
 )
 from hearth.actors.daemon.sandbox import confine_daemon, missing_features, own_uid, places_of, plan_of
 from hearth.actors.embedded import job_sessions
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import RESERVED, ConnectionLimiter
+from hearth.actors.listeners.accept import MOST_HALTING, RESERVED, ConnectionLimiter
 from hearth.actors.runtime import Runtime
 from hearth.actors.supervisor import contain
-from hearth.config.model import Config, default_socket, load_config
+from hearth.audit.files import directory_fault
+from hearth.config.model import Config, default_socket, halt_socket, load_config
 from hearth.drivers.sandbox.cage import cannot_hold
 from hearth.errors import ConfigError, InvalidParams, RpcError
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
-from hearth.policy.rules import default_policy, idle_conditions, idle_job_rules, in_force, unused_patterns
+from hearth.policy.change import resets_halt
+from hearth.policy.principal import from_uid, remember
+from hearth.policy.rules import (
+    default_policy,
+    idle_conditions,
+    idle_job_rules,
+    in_force,
+    owner_without_entry,
+    unused_patterns,
+)
 from hearth.schema import check_schema
 
 if TYPE_CHECKING:
@@ -75,17 +87,38 @@ if TYPE_CHECKING:
     from hearth.actors.transport import Carrier
     from hearth.config.listen import Endpoint
     from hearth.drivers.sandbox.enforce import SandboxReport
+    from hearth.errors import QueueFull
+    from hearth.policy.change import PolicyChange
     from hearth.policy.principal import Principal, Tokens
     from hearth.policy.rules import PolicyEntry
 
 
 log = logging.getLogger("hearth.daemon")
 
+LATER = {"": ("difflib", "hearth.agentcard.signature"), "http": ("anyio._backends._trio",)}
+"""Modules whose import waits for their first use, by the section of the configuration with which they are used."""
+
 OWN_DESCRIPTORS = 64
 """Descriptors that the daemon itself may need: devices, roots of the path guard, the audit log, Trio's."""
 DAY = 86_400.0
+NO_RESET = 'no [[policy]] entry has "reset_halt" in its rights: nobody could end a halt'
 FLUSH_TIMEOUT = 1.0
 """Seconds that connections have, after all sessions have ended, to send what is due."""
+
+
+def load_ahead(config: Config, parts: RuntimeParts) -> None:
+    """Import what would be imported with the first use, and look up who must get in, while waiting for a disk is fine.
+
+    From here on the event loop makes no call that a disk can hold up.
+    """
+    for section, modules in LATER.items():
+        if not section or getattr(config, section).listen:
+            for name in modules:
+                import_module(name)
+    if config.http.listen:
+        # The agent card and MCP list what jobs may use.
+        parts.capabilities.loaded()
+    remember(0, os.geteuid())
 
 
 @define(eq=False)
@@ -97,11 +130,13 @@ class Daemon:
     _file: Path | None = field(default=None, kw_only=True, alias="file")
     """The configuration's file, for a reload."""
     _default_policy: Sequence[PolicyEntry] = field(default=(), kw_only=True, alias="default_policy")
+    _max_connections: int = field(kw_only=True, alias="max_connections")
     _listeners: Sequence[Listener] = field(default=(), init=False)
     signals: Signals = field(kw_only=True)
     log_handler: NonBlockingLogHandler = field(kw_only=True)
     notifier: Notifier = field(kw_only=True)
     _runtime: Runtime | None = field(default=None, init=False)
+    _reloading: trio.Lock = field(factory=trio.Lock, init=False)
     _connections: set[Connection] = field(factory=set, init=False)
 
     def refused(self, carrier: str, peer: str, reason: str) -> None:
@@ -118,11 +153,13 @@ class Daemon:
         assert self._runtime is not None
         return self._runtime
 
-    async def run(self, listeners: Sequence[Listener], path: Path, storage: JobStorage | None) -> None:
+    async def run(
+        self, listeners: Sequence[Listener], halting: unix.HaltListener | None, path: Path, storage: JobStorage | None
+    ) -> None:
         """Serve until a signal asks to end; serve jobs too, if `storage` is given."""
-        limiter = ConnectionLimiter(self._config.limits.max_connections)
         # Only now: it reads the driven outputs of the last run, whose file must be open.
         self._runtime = Runtime(self._parts)
+        limiter = ConnectionLimiter(self._max_connections, self._runtime.stranger)
         self._runtime.listeners = [listener.address for listener in listeners]
         self._runtime.serves_mcp = serves_mcp(self._config)
         self._runtime.reload = self._reload
@@ -140,6 +177,9 @@ class Daemon:
                     # Over HTTP only what has become a WebSocket is served by this handler.
                     handler = partial(self._serve_connection, runtime, scheme.replace("http", "ws"))
                     accepting.start_soon(listener.accept_all, connections, limiter, handler)
+                if halting is not None:
+                    handler = partial(self._serve_connection, runtime, "unix", halts_only=str(path))
+                    accepting.start_soon(halting.accept_all, connections, runtime.stranger, handler)
                 self._announce(path, runtime.listeners[1:])
                 accepting.start_soon(self._warm_up)
                 if self._parts.attestation is not None:
@@ -151,6 +191,8 @@ class Daemon:
                 accepting.cancel_scope.cancel()
             for listener in listeners:
                 listener.close()
+            if halting is not None:
+                halting.close()
             if uplink is not None:
                 uplink.stop()
             self.notifier.notify("STOPPING=1")
@@ -180,7 +222,15 @@ class Daemon:
         nursery.start_soon(uplink.keep)
         return uplink
 
-    async def _serve_connection(self, runtime: Runtime, scheme: str, carrier: Carrier, principal: Principal) -> None:
+    async def _serve_connection(
+        self,
+        runtime: Runtime,
+        scheme: str,
+        carrier: Carrier,
+        principal: Principal,
+        *,
+        halts_only: str | QueueFull | None = None,
+    ) -> None:
         limits = self._config.limits
         metrics = runtime.parts.journal.metrics
         connection = Connection(
@@ -193,6 +243,7 @@ class Daemon:
             max_values=limits.max_values,
             metrics=metrics,
             account=runtime.memory.for_principal(principal.key),
+            halts_only=halts_only,
         )
         self._connections.add(connection)
         try:
@@ -207,19 +258,26 @@ class Daemon:
         except RpcError as error:
             log.error("SIGHUP: %s", error.message)
 
-    async def _reload(self) -> dict[str, Any]:
+    async def _reload(self, yes: bool = False) -> dict[str, Any]:
         """Read policy, tokens and certificates again; return the answer to policy.reload.
 
-        Raises InvalidParams for a configuration that cannot be used: then the policy stays as it is. A listener whose
-        files cannot be read keeps its certificates.
+        Raises InvalidParams for a configuration that cannot be used, and, without `yes`, for a policy that has
+        something no longer and by which a principal may do more: then the policy stays as it is. A listener whose files
+        cannot be read keeps its certificates.
         """
+        async with self._reloading:
+            return await self._reload_alone(yes)
+
+    async def _reload_alone(self, yes: bool) -> dict[str, Any]:
         self.notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
             try:
-                config, entries = await trio.to_thread.run_sync(self._read_again)
+                config, entries, change = await trio.to_thread.run_sync(self._read_again)
             except ConfigError as error:
                 reason = f"nothing has changed: {'; '.join(str(error).splitlines())}"
                 raise InvalidParams(f"the configuration cannot be used, {reason}", data={"reason": reason}) from None
+            if change.widens_silently and not yes:
+                raise _widens(change)
             kept: list[str] = []
             for listener in self._listeners:
                 try:
@@ -228,23 +286,40 @@ class Daemon:
                     kept.append(listener.address)
                     log.error("%s keeps the certificates it had: %s", listener.address, error)
             runtime = self.runtime()
-            closed = runtime.replace_policy(entries)
+            closed = runtime.replace_policy(entries, change)
             sections = [name for name in fields_dict(Config) if _differs(self._config, config, name)]
             if not kept:
                 log.info("certificates have been read again")
             log.info("the policy has been read again: %d entries; %d sessions are closed", len(entries), closed)
             if sections:
                 log.warning("changes in %s take a restart", ", ".join(f"[{name}]" for name in sections))
+            for line in change.allows:
+                log.info("newly allowed: %s", line)
+            warnings = owner_warning(entries, os.geteuid(), self._file)
+            warnings += [] if resets_halt(entries) else [NO_RESET]
+            for warning in warnings:
+                log.warning("%s", warning)
             _warn(self._listeners)
             answer = {"ok": True, "entries": [entry.name for entry in entries], "closed": closed, "restart": sections}
-            return {**answer, "certificates_kept": kept} if kept else answer
+            told = {"certificates_kept": kept, "allows": list(change.allows), "warnings": warnings}
+            return {**answer, **{name: lines for name, lines in told.items() if lines}}
         finally:
             self.notifier.notify("READY=1")
 
-    def _read_again(self) -> tuple[Config, Sequence[PolicyEntry]]:
-        """Return configuration and policy entries as they are in the file now. Blocking. Raises ConfigError."""
-        config = load_config(self._file)
-        return config, policy_entries(config) or self._default_policy
+    def _read_again(self) -> tuple[Config, Sequence[PolicyEntry], PolicyChange]:
+        """Return configuration and policy as they are in the file now, and what changes. Blocking. Raises ConfigError.
+
+        In a thread: comparing two long policies takes a while. `_reloading` keeps the policy in force as it is.
+        """
+        config = load_config(self._file, settled=True)
+        settings = self._parts.journal.settings
+        check_directories(settings.path, settings.key, os.geteuid())
+        entries, former = policy_entries(config) or self._default_policy, tuple(self._parts.policy)
+        change = self.runtime().compared(entries, uids_of((*former, *entries)))
+        if not config.policy and former != tuple(entries):
+            # Even where they allow nobody more: an empty file is too likely one that was cut.
+            change = evolve(change, allows=change.allows or ("the built-in entries are in force again",))
+        return config, entries, change
 
     async def _remind(self, listeners: Sequence[Listener]) -> None:
         """Log once a day the certificates that are about to expire."""
@@ -272,8 +347,18 @@ class Daemon:
         gc.set_threshold(20_000, 5, 5)
         for address in elsewhere:
             self.log_handler.write_line(f"hearthd: listening on {address}")
+        load_ahead(self._config, self._parts)
         self.log_handler.write_line(f"hearthd: ready on {path}")
         self.notifier.notify(f"READY=1\nSTATUS=ready on {path}")
+
+
+def _widens(change: PolicyChange) -> InvalidParams:
+    """Return the refusal of a policy that widens silently."""
+    gone, more = (", ".join(change.removed), "; ".join(change.allows))
+    reason = f"{gone} removed or changed, and by that principals may do more: {more}"
+    cure = "nothing has changed; if it is meant: `hearth reload --yes`"
+    details = {"reason": reason, "removed": list(change.removed), "allows": list(change.allows)}
+    return InvalidParams(f"the policy is not taken: {reason}; {cure}", data=details)
 
 
 def _differs(running: Config, read: Config, section: str) -> bool:
@@ -349,6 +434,9 @@ def _check(config: Config, file: Path | None) -> None:
     socket = config.server.socket or default_socket(os.environ, os.geteuid())
     policy = default_policy(os.geteuid(), unix.group_id(config.server.socket_group))
     parts = build_parts(config, default_policy=policy, config_file=file, socket=socket)
+    settings = parts.journal.settings
+    check_directories(settings.path, settings.key, _user_of(config, settings.path))
+    check_credentials(config)
     for tool in parts.registry.values():
         check_schema(tool.params_schema, f"tool {tool.name}: params_schema", by_authority=True)
         check_schema(tool.result_schema, f"tool {tool.name}: result_schema", by_authority=True)
@@ -364,7 +452,8 @@ def _check(config: Config, file: Path | None) -> None:
     broker = dials_broker(config)
     idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections), broker=broker)
     jobs = idle_job_rules(parts.policy, parts.capabilities) if parts.hcp.serve else []
-    for warning in [*unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
+    owner = owner_warning(parts.policy, own_uid(config), file)
+    for warning in [*owner, *unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     plan_of(config, parts, places_of(parts, None, file), 0 if config.sandbox.user else os.geteuid())
     if (reason := cannot_hold(config)) is not None:
@@ -379,44 +468,113 @@ def _check(config: Config, file: Path | None) -> None:
     )
 
 
-def _allow_descriptors(connections: int) -> None:
-    """Raise the limit of descriptors to the number that the connections need: a shell or systemd grants 1,024."""
-    wanted = connections + RESERVED + OWN_DESCRIPTORS
+def _user_of(config: Config, log: Path) -> int:
+    """Return the uid to check for: root checks for the user to whom the package has given /var/lib/hearth."""
+    uid = own_uid(config)
+    if uid == 0 and config.audit.path is None:
+        with suppress(OSError):
+            return log.parent.stat().st_uid
+    return uid
+
+
+def owner_warning(entries: Sequence[PolicyEntry], uid: int, file: Path | None) -> list[str]:
+    """Return a warning if no entry matches the daemon's own user or root."""
+    return owner_without_entry(entries, (from_uid(uid), from_uid(0)), str(file or "hearth.toml"))
+
+
+def check_directories(log: Path, key: Path, uid: int) -> None:
+    """Raise ConfigError if users other than root, ours and `uid` could replace the log, the halt's latch or the key."""
+    if (fault := directory_fault(log, key, {os.geteuid(), uid})) is not None:
+        raise ConfigError(f"[audit] path: others could remove the log and the latch of a halt: {fault}")
+
+
+def check_credentials(config: Config) -> None:
+    """Raise ConfigError if other users could change a credential with which the daemon connects elsewhere."""
+    files = {"[ask] api_key_file": config.ask.api_key_file}
+    if config.amqp.url is not None:
+        address = config.amqp.broker()
+        names = ("ca", "cert", "key", "password_file")
+        files |= {f"[amqp] {name}": getattr(address, name) for name in names}
+    for name, path in files.items():
+        try:
+            # One that cannot be read is reported where it is used: it may come later.
+            with suppress(OSError):
+                if path is not None:
+                    read_file(path.expanduser(), trusted={os.geteuid()})
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+
+
+def _allow_descriptors(connections: int) -> int:
+    """Raise the limit of descriptors to the number that the connections need: a shell or systemd grants 1,024.
+
+    Return the number of connections that it allows, which may be lower.
+    """
+    others = RESERVED + OWN_DESCRIPTORS + MOST_HALTING
+    wanted = connections + others
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        if allowed < wanted:
-            log.warning(
-                "only %d descriptors are allowed, too few for [limits] max_connections = %d: raise LimitNOFILE= to %d",
-                allowed, connections, wanted,
-            )  # fmt: skip
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    most = max(1, allowed - others)
+    if most < connections:
+        log.warning(
+            "only %d descriptors are allowed: max_connections is %d, not %d as in [limits]; raise LimitNOFILE= to %d",
+            allowed, most, connections, wanted,
+        )  # fmt: skip
+    return min(most, connections)
+
+
+LONGEST_PATH = 107
+"""Bytes of the path of a Unix socket (unix(7))."""
+
+
+def _bind_halt_socket(config: Config, path: Path, uid: int, *, activated: bool) -> socket.socket | None:
+    """Return the halt socket beside the one at `path`; None, with a warning, where it cannot be. Raises ConfigError."""
+    place = halt_socket(path)
+    if activated:
+        cure = f"add ListenStream={place} to the .socket unit"
+    elif len(os.fsencode(place)) > LONGEST_PATH:
+        cure = f"{place} is longer than {LONGEST_PATH} bytes; choose a shorter [server] socket"
+    else:
+        return unix.bind(place, config.server.socket_mode, config.server.socket_group, uid)
+    log.warning("there is no halt socket, which takes a halt when all connections are in use: %s", cure)
+    return None
 
 
 def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler, *, no_sandbox: bool) -> None:
     signals = Signals()
     dials_broker(config)
-    _allow_descriptors(config.limits.max_connections)
+    max_connections = _allow_descriptors(config.limits.max_connections)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
     uid = own_uid(config)
-    listening = activated_socket(os.environ)
-    bound, parts = None, None
+    listening, halting = activated_sockets(os.environ)
+    bound: dict[Path, os.stat_result] = {}
+    parts = None
     notifier = Notifier(os.environ)
     made = [] if listening is not None or path.parent.is_dir() else [path.parent]
     if listening is None:
         listening = unix.bind(path, config.server.socket_mode, config.server.socket_group, uid)
-        bound = path.lstat()
+        bound[path] = path.lstat()
     else:
         path = Path(listening.getsockname())
         unix.check_directory(path.parent, uid)
     try:
+        if halting is None:
+            halting = _bind_halt_socket(config, path, uid, activated=not bound)
+            if halting is not None:
+                bound[halt_socket(path)] = halt_socket(path).lstat()
         policy = default_policy(uid, unix.socket_gid(path))
         parts = build_parts(config, default_policy=policy, config_file=file, socket=path)
+        check_directories(parts.journal.settings.path, parts.journal.settings.key, uid)
+        check_credentials(config)
         daemon = Daemon(
             config,
             parts,
             file=file,
             default_policy=policy,
+            max_connections=max_connections,
             signals=signals,
             log_handler=log_handler,
             notifier=notifier,
@@ -425,29 +583,32 @@ def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler
         if parts.attestation is not None:
             parts.attestation.open()
         # Addresses are bound and devices known: from here on nothing is opened that the plan does not name.
-        own = places_of(parts, path if bound is not None else None, file)
+        own = places_of(parts, path if path in bound else None, file)
         daemon.confined(confine_daemon(config, parts, own, made, no_sandbox=no_sandbox, notifier=notifier.fileno()))
         log_handler.start()
         if config.hcp.capabilities:
             # These are loaded by now; shipped capabilities are loaded with the first job.
             for note in parts.capabilities.notes:
                 log.info("%s", note)
-        notes = parts.open_records()
+        notes = [*owner_warning(parts.policy, uid, file), *parts.open_records()]
         storage = open_job_storage(parts)
         for note in notes if storage is None else (*notes, *storage.notes):
             log.warning("%s", note)
         signals.started()
-        trio.run(daemon.run, listeners, path, storage)
+        halts = None if halting is None else unix.HaltListener(halting, send_timeout=config.limits.send_timeout_s)
+        trio.run(daemon.run, listeners, halts, path, storage)
     finally:
         signals.over()
         listening.close()
+        if halting is not None:
+            halting.close()
         if parts is not None and parts.launcher is not None:
             parts.launcher.close()
         if parts is not None and parts.attestation is not None:
             parts.attestation.close()
         notifier.close()
-        if bound is not None:
-            unix.remove(path, bound)
+        for place, status in bound.items():
+            unix.remove(place, status)
 
 
 # --- listeners --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ import threading
 import time
 from collections import deque
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -31,6 +32,7 @@ import orjson
 import trio
 
 from hearth.audit.record import timestamp
+from hearth.config.model import halt_socket
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -370,25 +372,34 @@ class Notifier:
             self._socket = None
 
 
-def activated_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
-    """Return the listening Unix socket that the service manager passed, or None; remove the variables from `environ`.
+def activated_sockets(environ: MutableMapping[str, str]) -> tuple[socket.socket | None, socket.socket | None]:
+    """Return the socket and the halt socket that the service manager passed, or None; remove the variables.
 
-    Raises ConfigError unless exactly one listening Unix stream socket was passed.
+    Raises ConfigError unless one or both were passed, listening Unix stream sockets, the halt socket beside the other.
     """
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
     if pid != str(os.getpid()) or not count.isdecimal() or count == "0":
-        return None
-    if count != "1":
-        raise ConfigError(f"LISTEN_FDS={count}: hearthd takes one socket; keep one ListenStream= in the .socket unit")
+        return None, None
+    passed = [_activated(FIRST_FD + number) for number in range(min(int(count), 2))]
+    passed.sort(key=lambda one: len(one.getsockname()))
+    names = [Path(one.getsockname()) for one in passed]
+    if int(count) > 2 or (len(names) == 2 and names[1] != halt_socket(names[0])):
+        beside = f"one ListenStream= in the .socket unit, and one for {halt_socket(names[0])}"
+        raise ConfigError(f"LISTEN_FDS={count}: hearthd takes a socket and its halt socket; keep {beside}")
+    return passed[0], passed[1] if len(passed) == 2 else None
+
+
+def _activated(descriptor: int) -> socket.socket:
     try:
-        os.set_inheritable(FIRST_FD, False)
-        passed = socket.socket(fileno=FIRST_FD)
+        os.set_inheritable(descriptor, False)
+        passed = socket.socket(fileno=descriptor)
         listening = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
-        raise ConfigError(f"LISTEN_FDS: descriptor 3 is not a socket: {error.strerror}") from None
+        raise ConfigError(f"LISTEN_FDS: descriptor {descriptor} is not a socket: {error.strerror}") from None
     if not listening or passed.family != socket.AF_UNIX or passed.type != socket.SOCK_STREAM:
-        raise ConfigError("LISTEN_FDS: descriptor 3 is not a listening Unix stream socket; use ListenStream=/path")
+        reason = f"descriptor {descriptor} is not a listening Unix stream socket"
+        raise ConfigError(f"LISTEN_FDS: {reason}; use ListenStream=/path")
     name = passed.getsockname()
     if not isinstance(name, str) or not name.startswith("/"):
         # An abstract name has no file, so no mode and no group: every user of the machine could connect.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from attrs import evolve
@@ -16,7 +17,7 @@ from attrs import evolve
 from hearth.actors.build import programs_file
 from hearth.audit.files import real
 from hearth.audit.writer import sync_names
-from hearth.config.model import default_socket, default_state_dir
+from hearth.config.model import default_socket, default_state_dir, halt_socket
 from hearth.drivers.launcher import end_survivors, open_record
 from hearth.drivers.sandbox.cage import cannot_hold, find_program_user, program_notes
 from hearth.drivers.sandbox.enforce import available, by_cause, confine
@@ -163,4 +164,6 @@ def _give_files(user: ProcessIdentity, places: Places, ours: Collection[Path]) -
             os.chown(directory, user.uid, user.gid)
     make_over(places.own, user)
     if places.socket is not None:
-        os.chown(places.socket, user.uid, -1)
+        for socket in (places.socket, halt_socket(places.socket)):
+            with suppress(FileNotFoundError):
+                os.chown(socket, user.uid, -1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import trio
 
-    from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter, Handshake
+    from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter, Handshake, Places, SessionHandler
     from hearth.actors.listeners.tls import Certificates
     from hearth.actors.transport import Carrier
     from hearth.config.listen import Endpoint
@@ -62,23 +62,22 @@ async def each_unknown_peer(
     limiter: ConnectionLimiter,
     send_timeout: float,
     begin: Callable[[socket.socket, str, Callable[[], None]], None],
+    last: Places | None = None,
 ) -> None:
-    """Pass accepted connections to `begin`, until cancelled; close those that exceed a limit.
+    """Pass accepted connections to `begin`, until cancelled; where a limit is reached, an older one ends.
 
     `begin` gets the socket, which it must close, the peer's address, and a function that it must call when the peer has
-    authenticated or gone.
+    authenticated or gone. `last` has the places for connections that come when few descriptors are left; without it
+    they are closed.
     """
 
     def arrived(connected: socket.socket) -> None:
         peer = _prepared(connected, send_timeout)
-        if peer is None or limiter.scarce(connected):
+        places = last if limiter.scarce(connected) else limiter.unknown_peers
+        if peer is None or places is None or limiter.scarce(connected, halting=True):
             connected.close()
             return
-        origin = _origin(peer, connected)
-        if limiter.at_limit(origin):
-            connected.close()
-            return
-        begin(connected, peer, limiter.arrived(origin))
+        begin(connected, peer, places.take(connected, _origin(peer, connected)))
 
     await each_accepted(listening, arrived)
 
@@ -122,7 +121,7 @@ class TcpListener(Listening):
         self._send_timeout = send_timeout
         self._report = report
 
-    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: SessionHandler) -> None:
         """See Listener."""
 
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:

@@ -12,7 +12,6 @@ import datetime as dt
 import os
 import re
 import ssl
-import stat
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import trio
 from attrs import define, field
 
+from hearth._util.files import read_file
 from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.transport import PeerGone, StreamCarrier, reason_of
 from hearth.errors import ConfigError, PermissionDenied
@@ -145,38 +145,15 @@ class Certificates:
 
     def _read_file(self, key: str, path: Path, *, private: bool = False) -> bytes:
         try:
-            # O_NONBLOCK: a FIFO in place of the file must not block the daemon.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            # A user who can write into client_ca can become any principal.
+            return read_file(path, trusted={os.geteuid()}, most=LARGEST, private=private)[0]
+        except ConfigError as error:
+            raise self._error(key, str(error)) from None
         except OSError as error:
             cure = "create it (`hearth tls init` makes a set for a test bench)"
             if isinstance(error, PermissionError):
                 cure = f"let uid {os.geteuid()} read it"
             raise self._error(key, f"cannot read {path}: {error.strerror}; {cure}") from None
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise self._error(key, f"{path} is not a regular file; name a PEM file")
-            if status.st_size > LARGEST:
-                raise self._error(key, f"{path} has {status.st_size} bytes; name a PEM file")
-            if private:
-                self._check_private(key, path, status)
-            elif status.st_mode & stat.S_IWOTH:
-                # A user who can write into client_ca can become any principal.
-                raise self._error(key, f"{path} is writable by every user; chmod o-w {path}")
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read(LARGEST)
-        finally:
-            os.close(descriptor)
-
-    def _check_private(self, key: str, path: Path, status: os.stat_result) -> None:
-        mode = stat.S_IMODE(status.st_mode)
-        if status.st_uid not in (0, os.geteuid()):
-            raise self._error(key, f"{path} belongs to uid {status.st_uid}; chown it to uid {os.geteuid()}")
-        if status.st_uid == 0:
-            if mode & 0o037:
-                raise self._error(key, f"{path} lets others use the key (mode {mode:04o}); chmod 640 {path} or less")
-        elif mode & 0o077:
-            raise self._error(key, f"{path} lets others use the key (mode {mode:04o}); chmod 600 {path}")
 
     def _error(self, key: str, text: str) -> ConfigError:
         return ConfigError(f"[{self._section}] {key}: {text}")

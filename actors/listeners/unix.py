@@ -16,19 +16,27 @@ import stat
 from typing import TYPE_CHECKING
 
 from hearth._util.files import ownership_fault
-from hearth.actors.listeners.accept import BACKLOG, each_accepted
+from hearth.actors.listeners.accept import (
+    BACKLOG,
+    MOST_HALTING,
+    MOST_HALTING_EACH,
+    Places,
+    Spares,
+    each_accepted,
+)
 from hearth.actors.transport import SocketCarrier
-from hearth.errors import ConfigError
+from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.principal import from_peercred
 from hearth.protocol.jsonrpc import dump_error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import trio
 
-    from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter
-    from hearth.errors import QueueFull
+    from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter, SessionHandler, Strangers
+    from hearth.errors import RpcError
     from hearth.policy.principal import Principal
 
 
@@ -161,7 +169,7 @@ class UnixListener:
         self._send_timeout = send_timeout
         self.address = f"unix:{path}"
 
-    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: SessionHandler) -> None:
         """See Listener."""
 
         async def serve(connected: socket.socket, principal: Principal) -> None:
@@ -171,10 +179,8 @@ class UnixListener:
                 limiter.leave(principal)
 
         def arrived(connected: socket.socket) -> None:
-            principal = from_peercred(connected)
-            refusal = limiter.refusal(connected, principal)
-            if refusal is not None:
-                _turn_away(connected, refusal)
+            principal = _peer(connected, lambda principal: limiter.refusal(connected, principal))
+            if principal is None:
                 return
             limiter.enter(principal)
             nursery.start_soon(serve, connected, principal)
@@ -196,7 +202,53 @@ class UnixListener:
         """Do nothing: the daemon ends these connections. See Listener."""
 
 
-def _turn_away(connected: socket.socket, refusal: QueueFull) -> None:
+class HaltListener:
+    """The halt socket: few places of its own, and descriptors that are kept for them."""
+
+    def __init__(self, listening: socket.socket, *, send_timeout: float) -> None:
+        self._listening = listening
+        self._send_timeout = send_timeout
+        self._places = Places(MOST_HALTING, MOST_HALTING_EACH)
+        self._spares = Spares(MOST_HALTING, listening)
+
+    async def accept_all(self, nursery: trio.Nursery, stranger: Strangers, handler: ConnectionHandler) -> None:
+        """Accept until cancelled; each connection is served in a task of `nursery`."""
+
+        async def serve(connected: socket.socket, principal: Principal, leave: Callable[[], None]) -> None:
+            try:
+                await handler(SocketCarrier(connected, send_timeout=self._send_timeout), principal)
+            finally:
+                leave()
+                self._spares.refill()
+
+        def arrived(connected: socket.socket) -> None:
+            principal = _peer(connected, stranger)
+            if principal is None:
+                return
+            nursery.start_soon(serve, connected, principal, self._places.take(connected, principal.key))
+
+        await each_accepted(self._listening, arrived, self._spares)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listening.close()
+        self._spares.close()
+
+
+def _peer(connected: socket.socket, refused: Callable[[Principal], RpcError | None]) -> Principal | None:
+    """Return the principal of a new connection; None if it is refused or not known, after telling it why."""
+    try:
+        principal = from_peercred(connected)
+    except PermissionDenied as error:
+        _turn_away(connected, error)
+        return None
+    if (refusal := refused(principal)) is not None:
+        _turn_away(connected, refusal)
+        return None
+    return principal
+
+
+def _turn_away(connected: socket.socket, refusal: RpcError) -> None:
     with connected:
         try:
             connected.send(dump_error(None, refusal))

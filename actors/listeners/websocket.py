@@ -19,7 +19,14 @@ from attrs import define, field
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
 from hearth.actors.listeners import accept
-from hearth.actors.listeners.accept import AuthenticationFailed, Refused, no_certificate, values
+from hearth.actors.listeners.accept import (
+    AuthenticationFailed,
+    Refused,
+    has_body,
+    is_cross_site,
+    no_certificate,
+    values,
+)
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.listeners.websocket_stream import SLACK, TOO_BIG, KeepAliveTimer, RateMeter, Wire
 from hearth.actors.transport import PeerClosed, PeerGone, Unreadable
@@ -277,7 +284,7 @@ _SHOWN = 100
 
 
 def examine(request: WebSocketRequest, origins: AbstractSet[str] | None, path: str = "/") -> str | None:
-    """Return the subprotocol to answer with, or None. Raises Refused; checks path, Origin, subprotocol, in this order.
+    """Return the subprotocol to answer with, or None. Raises Refused; checks path, Origin, body, subprotocol, in order.
 
     The Host header is not checked. It could reveal a page of another site whose name points at this machine (DNS
     rebinding). But a browser sends the Origin of that page with every WebSocket; a script cannot change it, and it is
@@ -290,6 +297,10 @@ def examine(request: WebSocketRequest, origins: AbstractSet[str] | None, path: s
     if origins is not None and given and (len(given) > 1 or given[0] not in origins):
         shown = ", ".join(given)[:_SHOWN]
         raise Refused(403, f"origin {shown!r} is not in [websocket] origins")
+    if origins is not None and is_cross_site(request.headers):
+        raise Refused(403, "it comes from a page of another site (Sec-Fetch-Site) and has no Origin")
+    if has_body(request.headers):
+        raise Refused(400, "its request has a body")
     offered = request.proposed_subprotocols
     if offered and SUBPROTOCOL not in offered:
         raise Refused(400, f"it offers subprotocols, and {SUBPROTOCOL} is not among them")

@@ -15,6 +15,8 @@ import h11
 import trio
 from attrs import define, field
 
+from hearth.actors.listeners.accept import FOLDED
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -86,7 +88,7 @@ class Wire(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """See trio.abc.ReceiveStream. Raises BrokenResourceError also for a peer that is cut off.
 
-        Raises h11.RemoteProtocolError for a request whose line and headers are too long.
+        Raises h11.RemoteProtocolError for a request whose line and headers are too long, or that has a folded header.
         """
         if self._closing:
             raise trio.ClosedResourceError("this WebSocket is closed")
@@ -114,16 +116,25 @@ class Wire(trio.abc.Stream):
             return data
         self._received += 1
         if self._head is not None:
-            searched = max(0, len(self._head) - 2)
-            self._head += data
-            if any(self._head.find(end, searched) >= 0 for end in (b"\n\r\n", b"\n\n")):
-                self._head = None
+            self._head = self._continued(self._head, data)
         if self.meter.count(data):
             self.cut = self.meter.too_much(trio.current_time())
             if self.cut is not None:
                 self._ended()
                 raise trio.BrokenResourceError(self.cut)
         return data
+
+    def _continued(self, head: bytearray, data: bytes | bytearray) -> bytearray | None:
+        """Return the head with data after it, or None once it is complete. Raises RemoteProtocolError for a fold."""
+        searched = max(0, len(head) - 2)
+        head += data
+        ends = [at for end in (b"\n\r\n", b"\n\n") if (at := head.find(end, searched)) >= 0]
+        if not ends:
+            return head
+        if FOLDED.search(head, 0, min(ends)):
+            self._ended()
+            raise h11.RemoteProtocolError("a header is continued on a second line")
+        return None
 
     def _ended(self) -> None:
         if self.on_end is not None:

@@ -35,6 +35,7 @@ _TYPES: Final[dict[str, dict[str, Any]]] = {
     "object": {"type": "object"},
     "object or `null`": {"type": ["object", "null"]},
     "array of strings": {"type": "array", "items": {"type": "string"}},
+    "array of integers": {"type": "array", "items": {"type": "integer"}},
     "array of objects": {"type": "array", "items": {"type": "object"}},
 }
 _BOUNDED: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (

@@ -47,6 +47,8 @@ _HEADER_PIN = re.compile(r"PIN\d+")
 class BoardDriver(BaseDriver):
     """A driver whose operations are the answers of hw.board and the hw.*.list tools."""
 
+    simulated = True
+
     style = Style.INLINE
 
     def __init__(
@@ -269,6 +271,10 @@ class Board:
     def description(self) -> str:
         """Return the profile's description."""
         return self.profile.description
+
+    def real_buses(self) -> list[str]:
+        """Return the buses that reach hardware: those whose driver does not say that it is simulated."""
+        return [bus for bus, driver in self.drivers.items() if getattr(driver, "simulated", False) is not True]
 
     def has(self, kind: str) -> bool:
         """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "dac", "can", "modbus", "iio", …)."""

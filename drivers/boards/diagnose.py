@@ -439,7 +439,7 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
 
     Raises ConfigError for a profile that cannot be read.
     """
-    profile = None if board is None else load_profile(board)
+    profile = None if board is None else load_profile(board, any_owner=True)
     found = find(machine=machine)
     holders = find_holders(machine.proc, machine.dev)
     result: dict[str, Any] = {
@@ -617,7 +617,7 @@ def _planned(config: Config) -> dict[str, Any]:
     # Shipped tools need no more than this, unless they are enabled by name.
     tools = ({"sys.network"} | set(config.tools.enable)) - set(config.tools.disable)
     try:
-        profile = load_profile(config.board.profile)
+        profile = load_profile(config.board.profile, any_owner=True)
         plan = make_plan(config, profile, places, tools=tools, environ=os.environ, uid=os.geteuid())
     except ConfigError as error:
         return {"error": str(error)}

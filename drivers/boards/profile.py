@@ -7,6 +7,7 @@ does not list does not exist for clients of hearth.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from itertools import chain
 from math import inf
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get
 
 from attrs import evolve, field, frozen
 
+from hearth._util.files import read_file
 from hearth._util.toml import parse_toml, show
 from hearth.drivers.boards.can import CanSpec, parse_can
 from hearth.drivers.boards.dac import DacSpec, parse_dac
@@ -137,10 +139,11 @@ def profile_file(name_or_path: str) -> Path | None:
     return Path(name_or_path) if "/" in name_or_path or name_or_path.endswith(".toml") else None
 
 
-def load_profile(name_or_path: str) -> Profile:
+def load_profile(name_or_path: str, *, any_owner: bool = False) -> Profile:
     """Read a profile: a shipped one by name, or a TOML file by path (with a "/" in it, or ending in .toml).
 
-    Raises ConfigError with one line for each fault: the file, the key path, and what is expected there.
+    Raises ConfigError with one line for each fault: the file, the key path, and what is expected there; also if users
+    other than root and our own could change the file, unless it may be of `any_owner`.
     """
     path = profile_file(name_or_path)
     if path is None:
@@ -151,10 +154,13 @@ def load_profile(name_or_path: str) -> Profile:
                 "or give the path of a TOML file"
             )
     source = f"board profile {path.name if path.parent == _SHIPPED else path}"
+    trusted = None if any_owner or path.parent == _SHIPPED else {os.geteuid()}
     try:
-        data = path.read_bytes()
+        data, _ = read_file(path, trusted=trusted)
     except OSError as error:
         raise ConfigError(f"{source}: cannot be read: {error.strerror}") from error
+    except ConfigError as error:
+        raise ConfigError(f"board profile {error}") from None
     profile = parse_profile(parse_toml(data, source), source)
     return evolve(profile, cans=tuple(spec.beside(path.parent) for spec in profile.cans))
 
@@ -317,7 +323,8 @@ class InterlockSpec:
 
     `name` is the output as the profile names it here, `output` its number on the chip of `bus`. Of a line the guarded
     level is `value`; of an output that takes a number, everything `above` and `below`. A reading counts for
-    `max_age_ms`; while the output is at a guarded level, the conditions are evaluated every `check_ms`.
+    `max_age_ms`; while the output is at a guarded level, the conditions are evaluated every `check_ms`, and with `halt`
+    the daemon is halted when they do not hold.
     """
 
     name: str
@@ -329,6 +336,7 @@ class InterlockSpec:
     below: Annotated[float, ANY_NUMBER] | None = None
     max_age_ms: Annotated[int, Integer(1, 60_000)] = MAX_AGE_MS
     check_ms: Annotated[int, Integer(10, 10_000)] = CHECK_MS
+    halt: bool = False
 
     def guards(self, level: object) -> bool:
         """Return True if the conditions must hold for this level of the output."""

@@ -81,6 +81,8 @@ class SimCan(CanBase):
     frames that hearth has sent.
     """
 
+    simulated = True
+
     def __init__(
         self,
         bus: str,

@@ -34,6 +34,8 @@ class DacWrite(NamedTuple):
 class SimDac(DacChip):
     """A `DacDriver` without hardware; `level`, `log`, `attach` and `fail` are its outside."""
 
+    simulated = True
+
     def __init__(self, label: str, channels: Iterable[DacChannelSpec], *, style: Style = Style.INLINE) -> None:
         super().__init__(label, channels)
         self.style = style

@@ -92,6 +92,8 @@ class SimGpio(BaseDriver):
     for it. Outputs keep their level while the chip is closed, as real ones do.
     """
 
+    simulated = True
+
     def __init__(
         self,
         label: str,

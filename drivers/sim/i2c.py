@@ -412,6 +412,8 @@ class SimI2c(BaseDriver):
     everything: any list of messages, and 10-bit addresses, which devices beyond 0x7f have.
     """
 
+    simulated = True
+
     def __init__(
         self,
         bus: int,

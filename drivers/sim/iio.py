@@ -24,6 +24,8 @@ FASTEST_HZ: Final = 100_000
 class SimIio(BaseDriver):
     """The simulator of an `[[iio]]` with driver = "sim"; ASYNC in virtual time, else THREAD."""
 
+    simulated = True
+
     width = 2
 
     def __init__(

@@ -31,6 +31,8 @@ class PwmWrite(NamedTuple):
 class SimPwm(PwmChip):
     """A `PwmDriver` without hardware; `pulses`, `log`, `attach` and `fail` are its outside."""
 
+    simulated = True
+
     def __init__(self, label: str, channels: Iterable[ChannelSpec], *, style: Style = Style.INLINE) -> None:
         super().__init__(label, channels)
         self.style = style

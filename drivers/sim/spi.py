@@ -112,6 +112,8 @@ class SimSpi(BaseDriver):
     THREAD blocks as a kernel does, ASYNC sleeps in Trio's time, INLINE takes no time.
     """
 
+    simulated = True
+
     def __init__(
         self, device: str, chip: SpiChip, settings: SpiSettings | None = None, *, style: Style = Style.THREAD
     ) -> None:

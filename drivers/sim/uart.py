@@ -98,6 +98,8 @@ class SimUart(FdUart):
     receiver; tests can read them.
     """
 
+    simulated = True
+
     def __init__(
         self, port: str, settings: UartSettings | None = None, *, peer: PeerKind = "echo", terminal: bool = True
     ) -> None:

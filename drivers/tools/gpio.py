@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import trio
+from attrs import evolve
 
 from hearth.drivers.tools import schemas
 from hearth.errors import LimitViolated
@@ -92,16 +93,16 @@ class _Gpio:
 
     def preview_set(self, args: Args) -> Preview:
         """Show the level of the line before a gpio.set, and after it."""
-        return self._preview(args, {"value": 1 if args["value"] else 0})
-
-    def preview_pulse(self, args: Args) -> Preview:
-        """Show the level of the line before a gpio.pulse; it is the same after it."""
-        return self._preview(args, None)
-
-    def _preview(self, args: Args, after: Mapping[str, Any] | None) -> Preview:
         # By chip and offset, so that two steps that name one line in two ways are about the same thing.
         chip, offset = self._find(args, drive=True)
-        return Preview("gpio.get", {"chip": chip.label, "line": offset}, ("value",), after)
+        return Preview(
+            "gpio.get", {"chip": chip.label, "line": offset}, ("value",), {"value": 1 if args["value"] else 0}
+        )
+
+    def preview_pulse(self, args: Args) -> Preview:
+        """Show the level of the line before a gpio.pulse and during it; after it, it is as it was before."""
+        shown = self.preview_set(args)
+        return evolve(shown, after=None, during=shown.after, during_ms=args["duration_ms"])
 
     async def pulse(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """gpio.pulse."""

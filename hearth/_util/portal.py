@@ -11,6 +11,10 @@ one context manager, the root: a connection to a daemon or an embedded runtime. 
   an answer is lost, so there is no race.
 - The sessions of a connection are `Held`: Trio context managers that another thread enters and leaves. They are left
   before the root is, also if the other thread forgets it.
+- An object that a caller forgot (`OwningFace`) is closed by its finalizer, with a ResourceWarning. Each face keeps the
+  one that it was made from, so a session is open as long as a namespace, task or iterator of it is in use.
+- At the end of the program the calls that were under way get no answer. A later one, in a function of `atexit`, must
+  not wait for them: `ended` says that no outcome will come any more.
 
 The thread is no daemon, because it must bring outputs to their safe state before the process ends. The end of the
 program stops every portal that is still open: after the main thread and all other threads that are no daemons have
@@ -25,6 +29,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 import weakref
 from collections import deque
 from concurrent.futures import Future
@@ -101,6 +106,16 @@ class Portal:
         """True in a process that was forked from the portal's: its thread is not here."""
         return os.getpid() != self._pid
 
+    @property
+    def ended(self) -> bool:
+        """True if the thread has ended Trio, or is in another process: an outcome that is not there never comes."""
+        return self.forked or self._ended.done()
+
+    @property
+    def in_use(self) -> bool:
+        """True until it has ended, or was asked to."""
+        return not (self.ended or self._stopping)
+
     # --- opening and closing ------------------------------------------------------------------------------------
 
     def open(self, root: Callable[[], AbstractAsyncContextManager[T]]) -> Wait[T]:
@@ -119,6 +134,12 @@ class Portal:
             self._stopping = True
             self._at_exit = self._at_exit or at_exit
         self.post(self._stop)
+
+    def forget(self) -> bool:
+        """Stop, in a finalizer, so without the lock; return False if that was asked for before."""
+        in_use = self.in_use
+        self.post(self._stop)
+        return in_use
 
     def close(self) -> Wait[None]:
         """Stop; the outcome comes when the thread ends, and is the error if the root ended with one."""
@@ -295,18 +316,28 @@ class Held(Generic[T]):
 
     def leave(self) -> Wait[None]:
         """Leave the manager; the outcome comes when it is left. A waiter that is interrupted waits on."""
-        if self._portal.forked:
+        if self._portal.ended and not self._left.done():
             return _over()
         self._portal.post(self._leave.set)
         return Wait(self._left, _nothing, self._left)
+
+    def forget(self) -> bool:
+        """Leave the manager, in a finalizer; return False if it was left before, or its portal was stopped."""
+        in_use = self._portal.in_use and not self._left.done()
+        self._portal.post(self._leave.set)
+        return in_use
 
 
 class Face(Generic[T]):
     """A Trio object behind a portal, for callers elsewhere."""
 
-    def __init__(self, portal: Portal, inner: T, held: Held[T] | None = None) -> None:
-        """`held` is the context manager that the object came from, if leaving it ends the object."""
-        self._portal = portal
+    def __init__(self, origin: Portal | Face[Any], inner: T, held: Held[T] | None = None) -> None:
+        """`origin` is the face that it was made by, or the portal whose root it is.
+
+        `held` is the context manager that the object came from, if leaving it ends the object.
+        """
+        self._origin = origin
+        self._portal: Portal = origin._portal if isinstance(origin, Face) else origin
         self._inner = inner
         self._held = held
 
@@ -332,18 +363,30 @@ class Face(Generic[T]):
         return _over() if self._held is None else self._held.leave()
 
 
+class OwningFace(Face[T]):
+    """A face that closes its object when the caller forgets it."""
+
+    def __del__(self) -> None:
+        owned = self._held or self._origin
+        if not isinstance(owned, Face) and owned.forget():
+            name = f"{type(self).__module__}.{type(self).__name__}"
+            text = f"{name} was not closed; it is closed now: use `with`, or call close"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
+
 class EventsFace(Generic[T]):
     """The events of a Trio iterator, for one reader elsewhere. The end of this object ends the subscription."""
 
-    def __init__(self, portal: Portal, make: Callable[[], AsyncIterator[T]]) -> None:
+    def __init__(self, origin: Face[Any], make: Callable[[], AsyncIterator[T]]) -> None:
         """`make` is called in the Trio thread when the first event is asked for."""
-        self._portal = portal
+        self._origin = origin
+        self._portal = origin._portal
         self._source = _EventSource(make)
         self._coming: Wait[deque[T]] | None = None
 
     def _next(self) -> Wait[deque[T]]:
         """Return the wait for the next events, none after the last. Who stops waiting finds the same wait again."""
-        if self._coming is None:
+        if self._coming is None or (self._portal.ended and not self._coming.outcome.done()):
             self._coming = self._portal.call(self._source.next)
         return self._coming
 

@@ -1,4 +1,4 @@
-"""Suggestions of the nearest known names, for messages about an unknown name.
+"""Text for people: escapes for what a terminal or a page would act upon or hide, and the nearest known names.
 
 A caller chooses the unknown name and the event loop compares it, so the work is bounded: a long name has no near ones,
 and of many known names only those with nearly the same letters are compared. That takes less than 1 ms for the names of
@@ -8,10 +8,47 @@ a board, and about 10 ms at the worst: a thousand names of the greatest length w
 from __future__ import annotations
 
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from unicodedata import category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+BLANK_LETTERS: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Characters that are letters or symbols, and look like a space or like nothing."""
+
+
+def escape(text: str, keeps: Callable[[str], bool]) -> str:
+    """Return `text` with an escape for each character but those of printable ASCII, and those that `keeps` permits."""
+    return text if text.isascii() and text.isprintable() else text.translate(_Escapes(keeps))
+
+
+class _Escapes(dict[int, str]):
+    """The table of one translation, made as the characters come: a text has few different ones."""
+
+    def __init__(self, keeps: Callable[[str], bool]) -> None:
+        self._keeps = keeps
+
+    def __missing__(self, code: int) -> str:
+        one = chr(code)
+        shown = " " <= one <= "~" or self._keeps(one)
+        self[code] = one = one if shown else one.encode("unicode_escape").decode("ascii")
+        return one
+
+
+def clean(text: str) -> str:
+    """Return `text` with an escape for what a terminal acts upon or does not show, but for tabs and line ends.
+
+    Such are controls (C0 and C1), format characters (Cf: zero-width ones, those of bidirectional text, tags), the
+    separators of lines and paragraphs, lone surrogates, and characters that Unicode does not assign.
+    """
+    return escape(text, _is_shown)
+
+
+def _is_shown(one: str) -> bool:
+    kind = category(one)
+    return one in "\n\t" or ((kind[0] != "C" and kind not in ("Zl", "Zp")) and one not in BLANK_LETTERS)
+
 
 LONGEST_COMPARED = 48
 """Characters of a name up to which it is compared."""

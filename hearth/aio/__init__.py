@@ -16,7 +16,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from hearth import api
-from hearth._util.portal import EventsFace, Face, Portal
+from hearth._util.portal import EventsFace, Face, OwningFace, Portal
 from hearth.client.connection import Client as TrioClient, connect as trio_connect
 from hearth.client.jobs import JobsClient
 from hearth.client.session import ClientSession, WithNamespaces
@@ -101,14 +101,14 @@ def _awaited(
 
 
 def _making(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], kind: Callable[[Portal, T], W]
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], kind: Callable[[Face[Any], T], W]
 ) -> Callable[Concatenate[Any, P], CoroutineType[Any, Any, W]]:
     """Return a coroutine function as `_awaited`, whose result gets a face of its own."""
     call = _awaited(method)
 
     @functools.wraps(method)
     async def making(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> W:
-        return kind(self._portal, await call(self, *args, **kwargs))
+        return kind(self, await call(self, *args, **kwargs))
 
     return cast("Callable[Concatenate[Any, P], CoroutineType[Any, Any, W]]", making)
 
@@ -142,14 +142,14 @@ class Task(Face[api.Task]):
 
     def events(self, *, from_seq: int = 1) -> Events[api.TaskEvent]:
         """See hearth.Task."""
-        return Events(self._portal, partial(self._inner.events, from_seq=from_seq))
+        return Events(self, partial(self._inner.events, from_seq=from_seq))
 
     wait = _awaited(api.Task.wait)
     get = _awaited(api.Task.get)
     cancel = _awaited(api.Task.cancel)
 
 
-class Session(WithNamespaces, Face[ClientSession]):
+class Session(WithNamespaces, OwningFace[ClientSession]):
     """An open session. Implements `hearth.Session`; `close`, or the end of its `async with` block, closes it."""
 
     @property
@@ -176,12 +176,16 @@ class Session(WithNamespaces, Face[ClientSession]):
     prepare = _awaited(api.Session.prepare)
     execute = _making(api.Session.execute, Task)
     plans = _awaited(api.Session.plans)
+    plan = _awaited(api.Session.plan)
     approve = _awaited(api.Session.approve)
     reject = _awaited(api.Session.reject)
+    grant_approval = _awaited(api.Session.grant_approval)
+    standing_approvals = _awaited(api.Session.standing_approvals)
+    revoke_approval = _awaited(api.Session.revoke_approval)
 
     def observe(self, *, stream: str | None = None, from_seq: int | None = None) -> Events[Mapping[str, Any]]:
         """See hearth.Session."""
-        return Events(self._portal, partial(self._inner.observe, stream=stream, from_seq=from_seq))
+        return Events(self, partial(self._inner.observe, stream=stream, from_seq=from_seq))
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.Session."""
@@ -219,7 +223,7 @@ class Loop(Face["ControlLoop"]):
 
     def telemetry(self) -> Events[Sample]:
         """Return an iterator over the values that the function emits; see `hearth.ControlLoop`."""
-        return Events(self._portal, self._inner.telemetry)
+        return Events(self, self._inner.telemetry)
 
     async def wait(self) -> LoopStats:
         """Wait until the loop has ended and its outputs are safe; return its last counts."""
@@ -261,7 +265,7 @@ class Job(Face[api.JobHandle]):
 
     def events(self, *, from_sequence: int | None = None) -> Events[api.JobEvent]:
         """See hearth.JobHandle."""
-        return Events(self._portal, partial(self._inner.events, from_sequence=from_sequence))
+        return Events(self, partial(self._inner.events, from_sequence=from_sequence))
 
     wait = _awaited(api.JobHandle.wait)
     abort = _awaited(api.JobHandle.abort)
@@ -293,17 +297,18 @@ class Opening(Generic[C]):
         await self._opened._aclose()
 
 
-class _Opened(Face[T]):
+class _Opened(OwningFace[T]):
     """A connection or a runtime: what a portal runs around."""
 
     async def _session(self, manager: Callable[[], AbstractAsyncContextManager[ClientSession]]) -> Session:
         held = self._portal.enter(manager)
-        return Session(self._portal, await _wait(held.entering()), held)
+        return Session(self, await _wait(held.entering()), held)
 
     async def attach(self, session_id: str) -> Session:
         """Return a session of the same principal that was opened elsewhere, and is closed there."""
-        return Session(self._portal, await _wait(self._look(methodcaller("attach", session_id))))
+        return Session(self, await _wait(self._look(methodcaller("attach", session_id))))
 
+    halt = _awaited(TrioClient.halt)
     delegate = _making(JobsClient.delegate, Job)
     hand_over = _making(JobsClient.hand_over, Job)
     attach_job = _making(JobsClient.attach_job, Job)
@@ -401,7 +406,7 @@ class Runtime(_Opened[Any]):
 
     async def _loop(self, manager: Callable[[], AbstractAsyncContextManager[ControlLoop]]) -> Loop:
         held = self._portal.enter(manager)
-        return Loop(self._portal, await _wait(held.entering()), held)
+        return Loop(self, await _wait(held.entering()), held)
 
 
 def connect(address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None) -> Opening[Client]:

@@ -76,9 +76,6 @@ class BrokerRefusal(AmqpError):
         end = f"; {self.cure}" if self.cure else ""
         super().__init__(f"{place} refused with {code} {self.name}: {said}{end}")
 
-    def __reduce__(self) -> tuple[type[BrokerRefusal], tuple[int, str, str]]:
-        return type(self), (self.code, self.text, self._place)
-
 
 class NoRoute(BrokerRefusal):
     """312: no queue is bound for a mandatory message; the broker has dropped it."""

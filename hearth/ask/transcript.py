@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from attrs import define, field
 
+from hearth._util.formats import check_format
 from hearth.ask import ModelError
 from hearth.ask.backends import ToolCall, Turn
 from hearth.errors import ConfigError
@@ -79,6 +80,8 @@ def read_transcript(content: bytes, path: str) -> list[dict[str, Any]]:
         if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
             raise ConfigError(f"{path}: line {number} is no line of a transcript: it has no kind")
         records.append(record)
+    if records and records[0]["kind"] == "start":
+        check_format(f"transcript {path}", records[0].get("format"), FORMAT, "record it again")
     if not records or records[0]["kind"] != "start" or records[0].get("format") != FORMAT:
         raise ConfigError(f"{path}: not a transcript of `hearth ask`: its first line is no start of format {FORMAT}")
     return records

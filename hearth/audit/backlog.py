@@ -97,6 +97,14 @@ class Backlog:
         self._number += 1
         (self._minor if minor else self._major).keep(self._number, (at, {**record, "late": True}))
 
+    def extend(self, younger: Backlog) -> None:
+        """Add the records of another backlog, which are younger than all of these, and its counts."""
+        for mine, other in ((self._major, younger._major), (self._minor, younger._minor)):
+            mine.dropped += other.dropped
+            for number, stamped in other.kept:
+                mine.keep(self._number + number, stamped)
+        self._number += younger._number
+
     def oldest(self, most: int, *, major: bool = False) -> list[Stamped]:
         """Return up to `most` records, oldest first, and keep them. With `major` only those that are not minor."""
         in_order: Iterable[tuple[int, Stamped]] = self._major.kept

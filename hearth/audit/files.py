@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from hearth._util.files import ownership_fault
 from hearth.audit.record import Record, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from contextlib import ExitStack
     from typing import IO
 
     from hearth.audit.record import Head
 
 CHUNK = 256 * 1024
+FORMAT = 1
+"""The format of a log: the first record of each of its files names it, and a file without one has format 1."""
 
 _ROTATED = re.compile(r"\.([0-9]{12,})\Z")
 _ASIDE = re.compile(r"\.(?:(?:torn|found)-[^/]+|next|reserve|key|key\.[0-9]+\.new|pub|outputs|hcp|tree|attest)\Z")
@@ -34,6 +37,20 @@ _FIRST_SEQ = re.compile(rb'\{"seq":([0-9]{1,18}),')
 def real(path: str | os.PathLike[str]) -> Path:
     """Return the file that `path` names, links followed: a log is rotated in its real directory."""
     return Path(os.path.realpath(path))
+
+
+def directory_fault(log: Path, key: Path, trusted: Collection[int]) -> str | None:
+    """Return why users that are not `trusted` could replace the log, the halt's latch beside it or the key, or None.
+
+    The directories may be missing: the daemon makes them. See `hearth._util.files`.
+    """
+    try:
+        for directory in dict.fromkeys((log.parent, real(log).parent, key.parent)):
+            if (fault := ownership_fault(directory, trusted, may_be_missing=True)) is not None:
+                return fault
+    except OSError as error:
+        return f"{error.filename} cannot be examined: {error.strerror}; see [audit] path and key"
+    return None
 
 
 def rotated_name(path: Path, first_seq: int) -> Path:
@@ -70,6 +87,12 @@ def first_seq(fd: int, offset: int = 0) -> int | None:
     """Return the seq of the record at an offset of a file, or None if no record begins there."""
     match = _FIRST_SEQ.match(os.pread(fd, 64, offset))
     return int(match[1]) if match else None
+
+
+def format_of(fd: int) -> object:
+    """Return the format that the first record of a file names; 1 if it names none."""
+    line, _, _ = os.pread(fd, CHUNK, 0).partition(b"\n")
+    return (parse(line + b"\n") or {}).get("format", 1)
 
 
 def read_exactly(fd: int, size: int, offset: int) -> bytes:

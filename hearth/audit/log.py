@@ -15,14 +15,15 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from attrs import Attribute, define, field, frozen
+from attrs import Attribute, define, evolve, field, frozen
 
+from hearth._util.formats import check_format
 from hearth.audit import keys
-from hearth.audit.files import real, rotated_files, rotated_name
+from hearth.audit.files import FORMAT, format_of, real, rotated_files, rotated_name
 from hearth.audit.notes import Checkpoint
 from hearth.audit.record import GENESIS, Head, Record, timestamp
 from hearth.audit.recovery import Recovery, recover
-from hearth.audit.tree import Tree, TreeFile
+from hearth.audit.tree import Tree, TreeFile, known
 from hearth.audit.writer import Disk, LogFailed, Writer, sync_directory, sync_names
 from hearth.errors import ConfigError
 
@@ -132,15 +133,20 @@ class AuditLog:
         except OSError as error:
             raise self._unusable(error) from error
         try:
+            self._check_format(fd)
             found = recover(self.path, fd, now)
             if self._sync:
                 self._settle(fd, existed)
+            found = evolve(found, known=known(self.path))
             self._writer.tree = self.tree_file.open(found.head[0])
         except BaseException:
             os.close(fd)
             raise
         self._writer.adopt(fd, found.size, found.head, found.first_seq)
         self.head = found.head
+        # A number that shows a rollback stays until that is on record.
+        if self._sync and found.head[0] and found.rollback is None:
+            self.tree_file.settle(self._writer.tree, found.head[0])
         with suppress(OSError):  # it says so itself; a log without a reserve is still a log
             self.reserve.make()
         self._watched_at = now
@@ -154,9 +160,20 @@ class AuditLog:
             return
         try:
             self._writer.sync()
+            if self._writer.size:
+                self.tree_file.settle(self._writer.tree, self._writer.chain.seq)
         finally:
             os.close(self._writer.fd)
             self._writer.fd = -1
+
+    def _check_format(self, fd: int) -> None:
+        """Raise ConfigError if a newer release wrote the log: its newest file with a record names the format."""
+        found, older = format_of(fd), rotated_files(self.path)
+        if older and not os.fstat(fd).st_size:
+            # A file that cannot be read is for recovery to name.
+            with suppress(OSError), older[-1].open("rb") as newest:
+                found = format_of(newest.fileno())
+        check_format(f"audit log {self.path}", found, FORMAT, "name another file in [audit] path")
 
     def _settle(self, fd: int, existed: Path) -> None:
         """Sync the records that an earlier process may have left in the kernel: later ones must not outlast them."""
@@ -228,6 +245,8 @@ class AuditLog:
             if spend or self.reserve.spent:
                 self._settle_reserve(spend=spend)
             self._prepare(at)
+            if rest and not writer.size:
+                rest = [(rest[0][0], {**rest[0][1], "format": FORMAT}), *rest[1:]]
             while rest:
                 if writer.size >= self._rotate_at:
                     self._rotate(rest[0][0])
@@ -245,6 +264,7 @@ class AuditLog:
                 self._checkpoint(at)
             if self._sync:
                 writer.sync()
+                self.tree_file.synced = chain.seq
         except LogFailed as failed:
             if self._signed_at > chain.seq:
                 self.checkpoint_due = True  # the checkpoint was taken back
@@ -384,6 +404,7 @@ class AuditLog:
         """Begin the current file, which is empty, with an audit.rotate record; a checkpoint follows it."""
         self._opening = {
             "event": "audit.rotate",
+            "format": FORMAT,
             "reason": reason,
             "previous": previous,
             "previous_first_seq": first,

@@ -19,6 +19,7 @@ import orjson
 from attrs import define, frozen
 
 from hearth._util.files import replace_file
+from hearth._util.formats import check_format
 from hearth.audit.tree import NotProven, check_consistency, check_inclusion, leaf_hash
 from hearth.errors import ConfigError, HearthError
 
@@ -34,6 +35,8 @@ MOST_BYTES: Final = 65_536
 """Size of a note, or of a request to a witness, that is read."""
 _SIGNATURE: Final = re.compile(r"\u2014 ([^\s+]+) ([A-Za-z0-9+/]+={0,2})")
 _SIZE: Final = re.compile(r"0|[1-9][0-9]{0,15}")
+_FORMAT: Final = 1
+"""The format of a witness's memory."""
 _HASH: Final = 32
 _PROOF: Final = "c2sp.org/tlog-proof@v1"
 _PROOF_HEAD: Final = re.compile(rf"{re.escape(_PROOF)}\n(?:extra .*\n)?index ({_SIZE.pattern})((?:\n.*)*)")
@@ -224,7 +227,8 @@ class Witness:
             continues(last, checkpoint, proof)
         elif old or proof:
             raise NotAccepted("other-size", f"the proof begins at {old} records; no checkpoint of this log is known")
-        replace_file(self.path, orjson.dumps({**self._read(), checkpoint.origin: note}), 0o600, sync=True)
+        memory = {"format": _FORMAT, **self._read(), checkpoint.origin: note}
+        replace_file(self.path, orjson.dumps(memory), 0o600, sync=True)
         return note + checkpoint.cosigned(self.signer, self.name, now)
 
     def _read(self) -> dict[str, str]:
@@ -234,6 +238,8 @@ class Witness:
             return {}
         except (OSError, orjson.JSONDecodeError) as error:
             raise ConfigError(f"{self.path}: cannot be read: {error}; restore it from a copy") from None
+        if isinstance(content, dict):
+            check_format(f"memory of a witness {self.path}", content.pop("format", 1), _FORMAT, "name another file")
         if not isinstance(content, dict) or not all(isinstance(note, str) for note in content.values()):
             raise ConfigError(f"{self.path}: is no memory of a witness; name another file")
         return content

@@ -59,16 +59,30 @@ class Recovery:
     """The terminal status of each task that ended in the last run, by task id."""
     began: int = 0
     """The number of the record with which the last run began."""
+    known: tuple[int, int] = (0, 0)
+    """The last record that was on the disk, and the last one there was, as the tree's file has it; 0: none."""
+
+    @property
+    def rollback(self) -> str | None:
+        """For a person: the log lacks records that were on the disk. No power cut does that. None: it lacks none."""
+        return cut_short(self.head[0], self.known[0])
 
     def record(self) -> Record | None:
         """The `daemon.recover` record, or None if the last run ended as it should."""
-        if self.torn is None and not self.in_flight and not self.unclean:
+        missing = self.known[1] > self.head[0]
+        if self.torn is None and not self.in_flight and not self.unclean and not missing:
             return None
         record: dict[str, Any] = {"event": "daemon.recover"}
         if self.torn is not None:
             record["torn"] = {"file": self.torn.name, "bytes": self.torn_bytes}
             if self.torn_records:
                 record["torn"]["records"] = self.torn_records
+        if missing:
+            record["missing"] = {
+                "first_seq": self.head[0] + 1,
+                "last_seq": self.known[1],
+                "synced": self.rollback is not None,
+            }
         record["in_flight"] = list(self.in_flight[-MOST_NAMED:])
         if len(self.in_flight) > MOST_NAMED:
             record["more_in_flight"] = len(self.in_flight) - MOST_NAMED
@@ -83,6 +97,13 @@ class Recovery:
             notes.append(
                 f"the audit log ended in {self.torn_bytes} bytes that are no record{behind}; moved to {self.torn}"
             )
+        if self.rollback is not None:
+            notes.append(self.rollback)
+        elif self.known[1] > self.head[0]:
+            notes.append(
+                f"the audit log ends at record {self.head[0]}, but its tree file has hashes up to record "
+                f"{self.known[1]}: a power cut took records that were not synced, or the log was cut or replaced"
+            )
         if self.in_flight:
             names = ", ".join(_named(task["task_id"]) for task in self.in_flight[:5])
             more = f" and {len(self.in_flight) - 5} more" if len(self.in_flight) > 5 else ""
@@ -92,6 +113,16 @@ class Recovery:
         if not self.complete:
             notes.append(f"only the last {WINDOW >> 20} MiB of the audit log were searched for tasks in flight")
         return notes
+
+
+def cut_short(last: int, synced: int) -> str | None:
+    """Return the reason why a log whose last record is `last` lacks some of those that were on the disk, or None."""
+    if synced <= last:
+        return None
+    return (
+        f"the audit log ends at record {last}, but its tree file says that record {synced} was on the disk: the log "
+        "was cut or replaced by an older copy, or the disk lost what it had synced; compare it with a backup"
+    )
 
 
 def _named(task_id: str) -> str:

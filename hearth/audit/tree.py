@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
+from hearth._util.formats import check_format
 from hearth.audit.files import newest_records, open_files, real, records_from
 from hearth.errors import HearthError
 
@@ -33,9 +34,12 @@ HEIGHT: Final = 8
 TILE: Final = 1 << HEIGHT
 """Records of the smallest subtree whose hash is in the file."""
 _HASH: Final = 32
-_MAGIC: Final = b"hearth tree 1\n\0\0"
+_FORMAT: Final = 1
+_NAME: Final = b"hearth tree "
+_MAGIC: Final = b"%s%d\n\0\0" % (_NAME, _FORMAT)
 _HEADER: Final = 64
-"""Bytes before the first hash: the magic, the first record's number in 8 bytes, 8 zeros, the hash of its line."""
+"""Bytes before the first hash: the magic, the first record's number in 8 bytes, the last one known to be on the disk in
+8 bytes (0: not known), the hash of the first one's line."""
 
 
 class NotProven(HearthError):
@@ -123,6 +127,23 @@ def tree_path(log: Path) -> Path:
     return log.with_name(f"{log.name}.tree")
 
 
+def known(log: Path) -> tuple[int, int]:
+    """Return the last record that was on the disk, and the last one there was, as the tree's file has it; 0: none.
+
+    The first is written after the log's sync, so a log that ends before it was changed. The hashes are written after
+    the log's records, but no sync is between them: a power cut may leave hashes of records that it took.
+    """
+    try:
+        content = tree_path(log).read_bytes()
+    except OSError:
+        return 0, 0
+    if len(content) < _HEADER or not content.startswith(_MAGIC):
+        return 0, 0
+    synced = int.from_bytes(content[24:32], "big")
+    tiles = (len(content) - _HEADER) // _HASH
+    return synced, max(synced, int.from_bytes(content[16:24], "big") + tiles * TILE - 1)
+
+
 @define
 class TreeFile:
     """The file of the tree of the log at `log`, as the log's writer keeps it."""
@@ -130,6 +151,8 @@ class TreeFile:
     log: Path
     problem: str | None = field(default=None, init=False)
     """The reason why the file is out of date. The next start makes it from the records."""
+    synced: int = field(default=0, init=False)
+    """The last record known to be on the disk: it goes into the file with the next hashes."""
     _has_header: bool = field(default=False, init=False)
 
     @property
@@ -140,8 +163,9 @@ class TreeFile:
     def open(self, head: int) -> Tree:
         """Return the tree of the log, whose last record is number `head`, from the file and the newest records.
 
-        Blocking. If the file is missing or does not fit, the tree is made from all records that are there. Never
-        raises: if some of those are missing or cannot be read, a new tree begins after `head`.
+        Blocking. If the file is missing or does not fit, the tree is made from all records that are there. If some
+        of those are missing or cannot be read, a new tree begins after `head`. Raises ConfigError only for the file of
+        a newer release.
         """
         try:
             tree = self._found(head)
@@ -191,7 +215,8 @@ class TreeFile:
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
             try:
-                os.pwrite(fd, _MAGIC + tree.first.to_bytes(8, "big") + bytes(8) + tree.first_hash, 0)
+                numbers = tree.first.to_bytes(8, "big") + self.synced.to_bytes(8, "big")
+                os.pwrite(fd, _MAGIC + numbers + tree.first_hash, 0)
                 os.pwrite(fd, b"".join(tree.tiles), _HEADER + start * _HASH)
             finally:
                 os.close(fd)
@@ -201,9 +226,14 @@ class TreeFile:
         self.problem, self._has_header = None, True
         tree.tiles.clear()
 
+    def settle(self, tree: Tree, seq: int) -> None:
+        """Write that the log was synced up to record `seq`. Never raises."""
+        self.synced, self._has_header = seq, False
+        self.flush(tree)
+
     def truncate(self, size: int) -> None:
         """Remove hashes of records beyond a tree of `size` leaves: those records were taken back. Never raises."""
-        length = _HEADER + size // TILE * _HASH if size else 0
+        length = _HEADER + size // TILE * _HASH
         self._has_header = self._has_header and size > 0
         try:
             if self.path.exists() and self.path.stat().st_size > length:
@@ -213,11 +243,18 @@ class TreeFile:
 
 
 def _read(path: Path) -> tuple[int, bytes, list[bytes]] | None:
-    """Return the first record's number, the hash of its line, and the hashes; None if it is no such file."""
+    """Return the first record's number, the hash of its line, and the hashes; None if it is no such file.
+
+    Raises ConfigError for the file of a newer release.
+    """
     try:
         content = path.read_bytes()
     except OSError:
         return None
+    number = content[len(_NAME) : _HEADER].partition(b"\n")[0]
+    if content.startswith(_NAME) and number.isdigit():
+        # Made again from the records, it would forget those whose files were removed.
+        check_format(f"audit tree {path}", int(number), _FORMAT, "move it away")
     if len(content) < _HEADER or not content.startswith(_MAGIC):
         return None
     tiles = [content[at : at + _HASH] for at in range(_HEADER, len(content) - _HASH + 1, _HASH)]

@@ -18,8 +18,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import orjson
 from attrs import define, field, frozen
 
+from hearth._util.formats import check_format
 from hearth.audit import keys
 from hearth.audit.files import (
+    FORMAT,
     first_seq,
     head_of,
     is_aside,
@@ -32,7 +34,9 @@ from hearth.audit.files import (
 )
 from hearth.audit.notes import Checkpoint, NotAccepted
 from hearth.audit.record import GENESIS, Head
-from hearth.audit.tree import Tree
+from hearth.audit.recovery import cut_short
+from hearth.audit.tree import Tree, known as recorded
+from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -93,7 +97,10 @@ def verify(
     """
     if public_key is not None and not isinstance(public_key, keys.PublicKeys):
         public_key = keys.load_public(Path(public_key))
-    return _ChainCheck(public_key, known).run(_inputs(paths))
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    # Before the log, which may grow while it is read.
+    synced = max((recorded(real(path))[0] for path in given), default=0)
+    return _ChainCheck(public_key, known, synced).run(_inputs(given))
 
 
 def head(path: PathLike) -> Head | None:
@@ -145,9 +152,8 @@ def page(path: PathLike, first: int | None, count: int) -> dict[str, Any]:
     }
 
 
-def _inputs(paths: PathLike | Iterable[PathLike]) -> Iterator[tuple[Path, Iterable[bytes] | OSError]]:
+def _inputs(given: Iterable[PathLike]) -> Iterator[tuple[Path, Iterable[bytes] | OSError]]:
     """Yield every file of the logs named, oldest first and once, with its lines."""
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     seen: set[tuple[int, int]] = set()
     for path in given:
         base = real(path)
@@ -218,6 +224,8 @@ class _ChainCheck:
 
     public_keys: keys.PublicKeys | None
     known: Head | None
+    synced: int = 0
+    """The last record that was on the disk, by the tree's file."""
     seq: int | None = None
     prev: str = GENESIS
     first_seq: int | None = None
@@ -262,6 +270,11 @@ class _ChainCheck:
             return f"not JSON: {error}"
         if not isinstance(record, dict):
             return "not a JSON object"
+        try:
+            if self.line == 1:
+                check_format("the file", record.get("format"), FORMAT, "verify the files before it alone")
+        except ConfigError as newer:
+            return str(newer)
         seq, prev = record.get("seq"), record.get("prev")
         reason = self._link(seq, prev)
         event = record.get("event")
@@ -348,7 +361,8 @@ class _ChainCheck:
         if not self.files:
             return Bad(Path(), 0, "no audit log was named")
         if self.known is None or (self.first_seq or 1) <= self.known[0] <= (self.seq or 0):
-            return None
+            reason = cut_short(self.seq or 0, self.synced)
+            return None if reason is None else Bad(self.files[-1], self.line, reason)
         place = Bad(self.files[-1], self.line, "")
         if self.known[0] > (self.seq or 0):
             return place._replace(reason=f"the log ends at record {self.seq or 0}, but had record {self.known[0]}")

@@ -112,7 +112,7 @@ def _ask_config(given: Mapping[str, Any]) -> AskConfig:
         places = [Path(base) / "hearth" / "hearth.toml", Path("/etc/hearth/hearth.toml")]
         path = next((place for place in places if os.access(place, os.R_OK)), None)
     over = {name: given[name] for name in ("model", "base_url") if given[name] is not None}
-    return evolve(load_config(None if path is None else Path(path)).ask, **over)
+    return evolve(load_config(None if path is None else Path(path), any_owner=True).ask, **over)
 
 
 def _say_what_is_sent(options: Options, model: Model) -> None:
@@ -152,13 +152,18 @@ async def _replay(options: Options, path: Path, board: str, into: Path | None) -
 
 async def replayed(options: Options, records: Sequence[Mapping[str, Any]], board: Any, into: Path | None) -> Transcript:
     """Return the transcript of a replay: the recorded words, turns and decisions on a simulated board."""
-    from hearth.actors.embedded import open_runtime
+    from hearth.actors.embedded import embedded_parts, open_all, serve_parts
 
     transcript = Transcript(into, recorded=records)
     verdicts = [one for one in records if one["kind"] == "decision"]
     quiet = evolve(options, json=True)
-    async with open_runtime(board=board) as runtime:
-        _require_simulated(runtime.board)
+    # Before a driver is opened; the tools of a vendor may have added drivers to the board.
+    parts = embedded_parts(board)
+    if real := ", ".join(parts.board.real_buses()):
+        raise ConfigError(
+            f"--board {parts.board.name}: it drives hardware ({real}), and a replay runs on a simulated board alone"
+        )
+    async with serve_parts(parts, open_all(parts)) as runtime:
         model = RecordedModel.of(records)
         asking = Asking(quiet, runtime.open_session, model, transcript, verdicts=list(verdicts))
         start = records[0]
@@ -170,10 +175,3 @@ async def replayed(options: Options, records: Sequence[Mapping[str, Any]], board
                 except ModelError:
                     continue
     return transcript
-
-
-def _require_simulated(board: Any) -> None:
-    profile = board.profile
-    buses: list[Any] = [*profile.chips, *profile.i2c, *profile.uarts, *profile.spi, *profile.modbus]
-    if profile.discover or any(bus.driver != "sim" for bus in buses):
-        raise ConfigError(f"--board {board.name}: it drives hardware, and a replay runs on a simulated board alone")

@@ -18,6 +18,7 @@ from hearth._util.text import suggest
 from hearth.ask import ModelError
 from hearth.cli import common
 from hearth.cli.common import DONE
+from hearth.cli.halt import halt_lines, meaning, outcome_lines, unclear, until_safe
 from hearth.cli.plan import plan_lines
 from hearth.errors import CarrierError, HearthError, SessionInvalid
 
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
+    from hearth.api import Session
     from hearth.cli.asking import Asking
 
 MENU: Final = {
     "/plan": "show the last plan",
-    "/halt": "stop all effects at once, of every client; a reason may follow",
+    "/halt": "stop all effects at once, of every client; a reason may follow, or status or reset alone",
     "/undo": "propose to set back what the last plan has set",
     "/tools": "list the tools and their risks",
     "/cost": "show the tokens so far, and where the transcript is",
@@ -70,8 +72,7 @@ async def _handle(asking: Asking, words: str) -> None:
 
 async def _command(asking: Asking, command: str, rest: str) -> None:
     if command == "/halt":
-        halt = await asking.person.halt(rest or "hearth ask")
-        click.echo("halted" if halt.latched else "halted; the latch could not be written")
+        await _halt(asking.person, rest)
     elif command == "/undo":
         await _interruptible_wait(asking.undo)
     elif command == "/plan":
@@ -87,6 +88,20 @@ async def _command(asking: Asking, command: str, rest: str) -> None:
         click.echo("\n".join(f"{name:8}{text}" for name, text in MENU.items()))
     else:
         raise HearthError(f"there is no {command}; {suggest(command, MENU) or '/help lists what there is'}")
+
+
+async def _halt(person: Session, words: str) -> None:
+    means = meaning(words)
+    if means == "unclear":
+        raise HearthError(unclear(words, "/halt"))
+    if means == "status":
+        click.echo("\n".join(halt_lines(await person.halt_status())))
+    elif means == "reset":
+        click.echo("\n".join(halt_lines(await person.reset_halt())))
+    else:
+        halt = await person.halt(words or "hearth ask")
+        click.echo("halted" if halt.latched else f"halted; {halt.problem}")
+        click.echo("\n".join(map(common.clean, outcome_lines(await until_safe(person.halt_status, halt)))))
 
 
 async def _interruptible_wait(work: Callable[[], Awaitable[object]]) -> bool:

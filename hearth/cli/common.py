@@ -30,6 +30,7 @@ import trio
 from attrs import frozen
 
 from hearth._util.exceptions import unwrapped
+from hearth._util.text import clean as clean
 from hearth._version import __version__
 from hearth.client.connection import Client, connect
 from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, RpcError, ToolNotFound
@@ -42,17 +43,11 @@ if TYPE_CHECKING:
     from hearth.client.session import ClientSession
     from hearth.transport.address import Address, NamedBy
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 TOO_DEEP = "nested too deeply to be shown"
 _SHOWN_BYTES = 64
 _REGISTER = 2
 """Number of bytes up to which a value is more likely a number than letters."""
 STATUS_COLOURS = {"SUCCESS": "green", "FAILED": "red", "CANCELLED": "yellow", "RUNNING": "cyan", "CANCELLING": "yellow"}
-
-
-def clean(text: str) -> str:
-    """Return `text` with control and direction characters as escapes, so that a terminal does not act on them."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def compact(value: Any) -> str:

@@ -28,6 +28,7 @@ from hearth.cli.common import DONE, Options, standard
 from hearth.errors import ConfigError
 from hearth.fields import FieldErrors, Text
 from hearth.policy.principal import MAX_TOKEN, PREFIX, from_token, new_token
+from hearth.policy.rules import owner_entry
 from hearth.transport import certificates
 from hearth.transport.address import TLS_PORT, TlsAddress
 from hearth.transport.tls import checked, readable
@@ -292,7 +293,7 @@ def _init_lines(folder: Path, hosts: Sequence[str], told: Mapping[str, Any]) -> 
         *(f"  {key} = {dump_string(value)}" for key, value in told["tls"].items()),
         "",
         "  # Adding any [[policy]] entry removes the built-in one for local users; keep this one.",
-        *_policy_lines("me", {"uid": os.getuid()}),
+        *(f"  {line}" for line in owner_entry(os.getuid())),
         "",
         *_client_lines(told),
         "",
@@ -359,6 +360,13 @@ def _as_json(each: certificates.Description) -> dict[str, Any]:
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
+_USES = {
+    "dashboard": (
+        "max_risk = 2",
+        'rights = ["observe", "approve", "reset_halt"]  # "admin" would cancel tasks of others, and reload',
+    ),
+    "agent": ("max_risk = 2", "approval = [{ from_risk = 2 }]  # a person approves what drives outputs"),
+}
 _GUESSABLE = 22
 """Length in characters below which base64 has fewer than 128 bits."""
 
@@ -374,15 +382,18 @@ def token() -> None:
 @token.command()
 @click.option("--name", metavar="NAME", help="What the policy entry, log and refusals call its bearer.")
 @click.option("--file", "path", metavar="FILE", help="Write the token there, for you alone, and do not show it.")
+@click.option("--for", "use", type=click.Choice(tuple(_USES)), help="Print an entry with the rights that this takes.")
 @standard
-def new(options: Options, name: str | None, path: str | None) -> int:
+def new(options: Options, name: str | None, path: str | None, use: str | None) -> int:
     """Make a token and print the [[policy]] entry for it. Nothing keeps the token but what you keep it in.
+
+    Without --for its bearer may only read. An entry with a `match` for yourself belongs beside it.
 
     With --file what is printed holds no secret, and is TOML: `hearth token new --file FILE >> hearth.toml` will do.
     """
     made = new_token()
     digest = _digest(made)
-    entry = _entry(_name(name, digest), digest)
+    entry = _entry(_name(name, digest), digest, use)
     kept = None if path is None else Path(path).absolute()
     if kept is not None and "\n" in str(kept):
         raise ConfigError("--file: no address can name a file with a line end in its path; name another one")
@@ -425,13 +436,15 @@ def _name(given: str | None, digest: str) -> str:
         raise ConfigError(f"--name: {mismatch}") from None
 
 
-def _entry(name: str, digest: str) -> list[str]:
+def _entry(name: str, digest: str, use: str | None) -> list[str]:
     return [
         "# The first entry replaces the built-in one for the daemon's user and the socket's group.",
+        "# Keep one for yourself:",
+        *(f"#   {line}" for line in owner_entry(os.getuid())),
         "[[policy]]",
         f"name = {dump_string(name)}",
         f'match = {{ token_sha256 = "{digest}" }}',
-        "max_risk = 0  # it may only read; with 2 it may also drive outputs",
+        *_USES.get(use or "", ("max_risk = 0  # it may only read; with 2 it may also drive outputs",)),
     ]
 
 

@@ -29,12 +29,14 @@ from attrs import asdict, evolve, frozen
 
 from hearth._util.files import ownership_fault
 from hearth._version import __version__
-from hearth.audit.files import backward, parse
+from hearth.audit.files import backward, directory_fault, parse
 from hearth.audit.record import Record, digest
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible, session, standard
 from hearth.config.model import Config, default_socket, default_state_dir, load_config
-from hearth.errors import CarrierError, RpcError
+from hearth.errors import CarrierError, ConfigError, RpcError
+from hearth.policy.principal import from_uid
+from hearth.policy.rules import owner_without_entry
 from hearth.transport.address import UnixAddress, WebSocketAddress
 
 if TYPE_CHECKING:
@@ -76,8 +78,8 @@ class Examination:
     """All checks for one daemon, its configuration and this machine. Raises ConfigError for a bad file or profile."""
 
     def __init__(self, options: Options, config: str | None, board: str | None) -> None:
-        self.config = Config() if config is None else load_config(Path(config))
-        self._expects_log = config is not None
+        self.config = Config() if config is None else load_config(Path(config), any_owner=True)
+        self._file = None if config is None else Path(config)
         if config is not None and options.named_by == "default":
             socket = self.config.server.socket or default_socket(os.environ, os.geteuid())
             options = evolve(options, where=str(socket), named_by="--config")
@@ -93,9 +95,49 @@ class Examination:
         checks = [Check("OK", "hearth", f"version {__version__}")]
         checks += check_address(self.address, self.options.named_by)
         checks += await _ask_daemon(self.options)
-        checks += [check_state(self.log.parent), check_log(self.log, expected=self._expects_log)]
+        checks += [
+            check_state(self.log.parent),
+            check_log(self.log, expected=self._file is not None),
+            *self._trust(),
+            *self._owner(),
+        ]
         checks += check_tpm(self.config.attest.tpm)
         return [*checks, *hardware_checks(self.hardware), *machine_checks(self.confinement)]
+
+    def _trust(self) -> Iterator[Check]:
+        """Yield a finding for each place where users other than root and the daemon's could change what it does."""
+        trusted = {os.geteuid()}
+        state: Literal["WARN", "FAIL"] = "WARN"  # without a daemon: it may be for another user
+        with contextlib.suppress(OSError):
+            if isinstance(self.address, UnixAddress):
+                trusted.add(self.address.path.stat().st_uid)
+                state = "FAIL"
+        key = self.config.audit.key or Path(f"{self.log}.key")
+        faults = [directory_fault(self.log, key, trusted)]
+        profile = import_module("hearth.drivers.boards").profile_file(self.config.board.profile)
+        for path in (self._file, profile, *(path for _, path in self.config.named_files())):
+            if path is None:
+                continue
+            with contextlib.suppress(OSError):  # one that is missing is the finding of another check
+                faults.append(ownership_fault(path, trusted))
+        for finding, _, cure in (fault.partition("; ") for fault in dict.fromkeys(faults) if fault is not None):
+            yield Check(state, "trust", f"{finding}: hearthd refuses to start", cure)
+
+    def _owner(self) -> Iterator[Check]:
+        """Yield a finding if no policy entry of the configuration matches the daemon's own user or root."""
+        if self._file is None or not self.config.policy:
+            return
+        uid = os.geteuid()
+        with contextlib.suppress(OSError):
+            if isinstance(self.address, UnixAddress):
+                uid = self.address.path.stat().st_uid
+        try:
+            entries = import_module("hearth.actors.build").policy_entries(self.config)
+        except ConfigError:
+            return  # `hearthd --check` names the fault
+        for warning in owner_without_entry(entries, (from_uid(uid), from_uid(0)), str(self._file)):
+            finding, _, cure = warning.partition("; ")
+            yield Check("WARN", "policy", finding, cure)
 
     def to_json(self, checks: list[Check]) -> dict[str, Any]:
         """Return the findings and all that they are about, for a program."""
@@ -167,7 +209,7 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
             yield Check("FAIL", "bus", f"{told}: {bus.get('reason') or 'no reason given'}", bus_cure(bus.get("state")))
     halt = health.get("halt") or {}
     if halt.get("halted"):
-        cure = "when the cause is gone, a person with the right reset_halt ends it: `hearth halt --reset`"
+        cure = "when the cause is gone, a person with the right reset_halt ends it: `hearth halt reset`"
         yield Check("WARN", "halt", f"halted since {halt.get('since')}: {halt.get('reason')}", cure)
         if problem := halt.get("problem"):
             yield Check("FAIL", "halt", problem, "until it can be written, a restart does not come back halted")

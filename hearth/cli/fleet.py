@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hearth.fleet.client import FleetClient
     from hearth.fleet.enrolment import Part
     from hearth.fleet.order_store import FleetOrder
+    from hearth.fleet.selectors import FleetDevice
 
 CONNECT_S: Final = 15.0
 """Seconds that a command waits for the broker."""
@@ -148,14 +149,29 @@ async def list_(options: Options, where: FleetOptions, selectors: Sequence[str])
             devices = select(devices, selectors)
     if options.json:
         told = [
-            {"id": one.device, "labels": dict(one.labels), "halted": one.halted, "announced_at": one.announced_at}
+            {
+                "id": one.device,
+                "labels": dict(one.labels),
+                "halted": one.halted,
+                "halted_by": list(one.halted_by),
+                "reset_refused": one.reset_refused,
+                "announced_at": one.announced_at,
+            }
             for one in devices
         ]
         click.echo(common.compact(told))
         return DONE
-    rows = [[one.device, "HALTED" if one.halted else "-", one.announced_at, _labels(one.labels)] for one in devices]
+    rows = [[one.device, halt_words(one), one.announced_at, _labels(one.labels)] for one in devices]
     click.echo("\n".join(common.table(["device", "halt", "announced", "labels"], rows)))
     return DONE
+
+
+def halt_words(one: FleetDevice) -> str:
+    """Return what halts a device, and why it refused the last reset."""
+    if not one.halted:
+        return "-"
+    by = f" by {', '.join(one.halted_by)}" if one.halted_by else ""
+    return f"HALTED{by}" + (f"; reset refused: {one.reset_refused}" if one.reset_refused else "")
 
 
 def _labels(labels: Any) -> str:
@@ -336,7 +352,7 @@ def enroll(
     Which caller may order what is the policy of each device.
     """
     from hearth.cli.credentials import authority_in, write_all
-    from hearth.fleet.enrolment import definitions
+    from hearth.fleet.enrolment import definitions, policy_lines
     from hearth.transport import certificates
 
     made = definitions(dict.fromkeys(names, part), vhost, history=history)
@@ -347,11 +363,17 @@ def enroll(
     file.write_bytes(orjson.dumps(made, option=orjson.OPT_INDENT_2))
     if not no_import:
         _run(rabbitmqctl, "import_definitions", str(file))
+    policy = "\n".join(line for name in names for line in (*policy_lines(name, part), ""))
+    told = {} if part == "device" else {"policy": policy}
     if options.json:
-        click.echo(common.compact({"ids": list(names), "definitions": str(file), "imported": not no_import}))
+        click.echo(common.compact({"ids": list(names), "definitions": str(file), "imported": not no_import, **told}))
         return DONE
     done = "are enrolled" if not no_import else f"are prepared; run `rabbitmqctl import_definitions {file}`"
     click.echo(f"{', '.join(names)} {done}. Certificates: {folder}/ID.pem and ID.key, with {folder}/ca.pem")
+    if told:
+        click.echo(
+            f"In the hearth.toml of each device that takes these orders, beside an entry for its own user:\n\n{policy}"
+        )
     return DONE
 
 

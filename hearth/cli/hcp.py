@@ -490,10 +490,8 @@ async def pending(options: Options) -> None:
     else:
         click.echo("\n".join(common.table(hcp_view.APPROVALS, hcp_view.approval_rows(found))))
         for each in found:
-            shown = {"inputs": each.get("inputs"), "hazards": each.get("hazard_categories")}
-            facts = {name: value for name, value in shown.items() if value}
             name = click.style(common.clean(str(each.get("approval_id"))), bold=True)
-            click.echo("\n".join(["", name, *common.fields(facts, indent="  ")]))
+            click.echo("\n".join(["", name, *(f"  {common.clean(str(line))}" for line in each.get("shown", ()))]))
 
 
 @hcp.command()

@@ -40,8 +40,9 @@ COMMANDS = {
     "watch": ("hearth.cli.tasks:watch", "Follow a task to its end."),
     "plan": ("hearth.cli.plan:plan", "Prepare, show, approve and execute exactly what runs."),
     "approve": ("hearth.cli.plan:approve_waiting", "Show what waits for an approval; approve or reject one."),
+    "approvals": ("hearth.cli.approvals:approvals", "Approve calls in advance, within bounds; list and revoke that."),
     "reload": ("hearth.cli.tasks:reload", "Have the daemon read its policy, tokens and certificates again."),
-    "halt": ("hearth.cli.tasks:halt", "Stop all effects at once; show or reset the halt."),
+    "halt": ("hearth.cli.halt:halt", "Stop all effects at once; show or reset the halt."),
     "hcp": ("hearth.cli.hcp:hcp", "Submit jobs, follow them, and show their outcomes (HCP)."),
     "fleet": (
         "hearth.cli.fleet:fleet",

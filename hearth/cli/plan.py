@@ -7,6 +7,7 @@ it has shown: the client computes the hash from that.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,30 +16,25 @@ from attrs import asdict
 
 from hearth.cli import common
 from hearth.cli.common import Options, interruptible, session, standard
-from hearth.cli.tasks import Reference, brief, exit_code, hold, read_plan, task_lines
+from hearth.cli.tasks import Reference, exit_code, hold, read_plan, task_lines
 from hearth.errors import ApprovalRequired, MethodNotFound, PermissionDenied, PlanStale
 from hearth.hcp import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.api import Plan
+    from hearth.api import Plan, PlanSummary
     from hearth.client.connection import Client
     from hearth.client.session import ClientSession
 
-STEPS = ("#", "tool", "args", "before", "after")
 PLANS = ("plan", "state", "risk", "by", "expires", "intent")
 STATES = {"waiting": "yellow", "ready": "green", "rejected": "red"}
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """Return a plan as text: its facts, its steps with what they change, and what it waits for."""
-    defaults = {"abort_on_step_failure": True, "on_busy": "wait", "priority": "normal"}
-    constraints = {name: value for name, value in plan.constraints.items() if value != defaults.get(name, False)}
+    """Return a plan as text: its facts, what it waits for, and the lines with which the daemon shows its contents."""
     state = click.style(common.clean(plan.state), fg=STATES.get(plan.state), bold=True)
-    facts: dict[str, Any] = {"intent": plan.intent, "risk": plan.effective_risk, "by": plan.principal}
-    if constraints:
-        facts["constraints"] = brief(constraints)
+    facts: dict[str, Any] = {"risk": plan.effective_risk, "by": plan.principal}
     if plan.needs is not None:
         other = ", not its own" if plan.needs.get("other") else ""
         facts["needs"] = f"{plan.needs.get('persons')} with the right {plan.needs.get('right')!r}{other}"
@@ -48,18 +44,8 @@ def plan_lines(plan: Plan) -> list[str]:
     if plan.task_id is not None:
         facts["task"] = plan.task_id
     facts |= {"expires": plan.expires_at, "hash": plan.hash}
-    lines = [f"{state}  {common.clean(plan.plan_id)}", *common.fields(facts, indent="  "), ""]
-    return lines + common.table(STEPS, _rows(plan), indent="  ")
-
-
-def _rows(plan: Plan) -> list[tuple[str, ...]]:
-    rows = []
-    for index, step in enumerate(plan.steps):
-        shown = [brief(each) if each is not None else "" for each in (step.args, step.before, step.after)]
-        rows.append((str(index), step.tool, *shown))
-        if step.expect is not None:
-            rows.append(("", "expect", brief(step.expect), "", ""))
-    return rows
+    head = [f"{state}  {common.clean(plan.plan_id)}", *common.fields(facts, indent="  "), ""]
+    return head + [common.clean(line) for line in plan.shown]
 
 
 def _show(options: Options, plan: Plan) -> None:
@@ -68,10 +54,11 @@ def _show(options: Options, plan: Plan) -> None:
 
 async def _find(opened: ClientSession, plan_id: str) -> Plan:
     """Return a plan that this principal may see. Raises PlanStale."""
-    for plan in await opened.plans():
-        if plan.plan_id == plan_id:
-            return plan
-    raise PlanStale(f"there is no plan {plan_id}: it has expired, or is not shown to this user; see `hearth plan list`")
+    try:
+        return await opened.plan(plan_id)
+    except PlanStale:
+        reason = "it has expired, or is not shown to this user; see `hearth plan list`"
+        raise PlanStale(f"there is no plan {plan_id}: {reason}") from None
 
 
 @click.group()
@@ -113,7 +100,7 @@ async def listed(options: Options) -> None:
         click.echo("\n".join(common.table(PLANS, _plan_rows(plans))))
 
 
-def _plan_rows(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
+def _plan_rows(plans: Sequence[PlanSummary]) -> list[tuple[str, ...]]:
     return [
         (each.plan_id, each.state, str(each.effective_risk), each.principal, each.expires_at, each.intent)
         for each in plans
@@ -155,10 +142,11 @@ async def approve(options: Options, plan_id: str, yes: bool, reason: str | None)
 @click.option("--reason", metavar="TEXT", help="The reason, which its author gets.")
 @standard
 async def reject(options: Options, plan_id: str, reason: str | None) -> None:
-    """Reject the plan ID, or withdraw one of your own."""
+    """Reject the plan ID, withdraw one of your own, or take back your approval of it."""
     async with session(options) as (_client, opened):
-        await opened.reject(plan_id, reason=reason)
-    click.echo(common.compact({"plan_id": plan_id, "approved": False}) if options.json else "rejected")
+        taken_back = await opened.reject(plan_id, reason=reason)
+    answer = {"plan_id": plan_id, "approved": False, "taken_back": taken_back}
+    click.echo(common.compact(answer) if options.json else "approval taken back" if taken_back else "rejected")
 
 
 @plan.command()
@@ -219,7 +207,9 @@ async def approve_waiting(
             "there is no terminal to ask on: read it, then approve with --yes, a plan also with --hash"
         )
     async with session(options) as (client, opened):
-        found = next((each for each in await opened.plans() if each.plan_id == approval_id), None)
+        found = None
+        with suppress(PlanStale):
+            found = await opened.plan(approval_id)
         job = None if found is not None else await _waiting_job(client, approval_id)
         if found is not None and reject is None:
             _require_hash(found, yes=yes, digest=digest)
@@ -271,15 +261,20 @@ async def _waiting_job(client: Client, approval_id: str) -> Mapping[str, Any]:
 
 
 def _job_lines(job: Mapping[str, Any]) -> list[str]:
-    """Return a job that waits as text: what it asks for, with its inputs and hazards."""
-    shown = {name: value for name, value in job.items() if value not in (None, [], {}) and name != "approval_id"}
+    """Return a job that waits as text: whose it is, until when, and the lines with which the daemon shows it."""
+    facts = {"by": job.get("principal"), "expires": job.get("expires_at")}
     state = click.style("waiting", fg=STATES["waiting"], bold=True)
-    return [f"{state}  {common.clean(str(job.get('approval_id')))}", *common.fields(shown, indent="  ")]
+    head = [f"{state}  {common.clean(str(job.get('approval_id')))}", *common.fields(facts, indent="  "), ""]
+    return head + [common.clean(str(line)) for line in job.get("shown", ())]
 
 
 async def _list_waiting(options: Options) -> None:
     async with session(options) as (client, opened):
-        plans = [each for each in await opened.plans() if each.state == "waiting" and each.may_approve]
+        plans = []
+        for each in await opened.plans():
+            if each.may_approve:
+                with suppress(PlanStale):  # it may have ended since
+                    plans.append(await opened.plan(each.plan_id))
         jobs = await _waiting_jobs(client)
     if options.json:
         click.echo(common.compact({"plans": [asdict(each) for each in plans], "jobs": list(jobs)}))

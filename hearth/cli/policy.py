@@ -92,7 +92,7 @@ def _parts(config: str | None) -> RuntimeParts:
     from hearth.policy.rules import default_policy
 
     file = None if config is None else Path(config)
-    loaded = load_config(file)
+    loaded = load_config(file, any_owner=True)
     socket = loaded.server.socket or default_socket(os.environ, os.geteuid())
     default = default_policy(own_uid(loaded), group_id(loaded.server.socket_group))
     return build_parts(loaded, default_policy=default, config_file=file, socket=socket)

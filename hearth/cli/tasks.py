@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 import trio
-from attrs import asdict, frozen
+from attrs import frozen
 
 from hearth._version import __version__
 from hearth.api import TERMINAL
@@ -402,43 +402,18 @@ async def watch(options: Options, task: Reference) -> int:
 
 
 @click.command()
-@click.argument("reason", required=False)
-@click.option("--status", is_flag=True, help="Show the halt; exits with 1 if the daemon is halted.")
-@click.option("--reset", is_flag=True, help="End the halt. Nothing that ran before it starts again.")
+@click.option("--yes", is_flag=True, help="Also if something was removed and by that principals may do more.")
 @standard
-async def halt(options: Options, reason: str | None, status: bool, reset: bool) -> int:
-    """Halt the daemon: from now on nothing with an effect begins, tasks are cancelled, outputs go to their safe states.
-
-    REASON is kept in the audit log. Reads go on. The halt outlives the daemon; --reset needs the right `reset_halt`,
-    and clear halt inputs. Exits with 1 if the halt could not be written to the disk.
-    """
-    if (status and reset) or (reason is not None and (status or reset)):
-        raise click.UsageError("give one of REASON, --status and --reset")
-    async with session(options) as (_client, opened):
-        if status:
-            found = await opened.halt_status()
-        else:
-            found = await (opened.reset_halt() if reset else opened.halt(reason or ""))
-    facts = {name: value for name, value in asdict(found).items() if value not in (None, (), {})}
-    if not found.halted:
-        facts = {name: value for name, value in facts.items() if name in ("halted", "inputs")}
-    click.echo(common.compact(facts) if options.json else "\n".join(common.fields(facts)))
-    if status:
-        return FAILED if found.halted else DONE
-    return DONE if reset or found.latched else FAILED
-
-
-@click.command()
-@standard
-async def reload(options: Options) -> int:
+async def reload(options: Options, yes: bool) -> int:
     """Have the daemon read policy, tokens and certificates again; it needs the right `admin`.
 
     Sessions whose principal keeps a policy entry go on; the others are closed. A configuration with a fault changes
-    nothing. Exits with 1 if a listener keeps the certificates it had.
+    nothing, and neither does a policy in which something was removed or changed so that principals may do more, unless
+    you say --yes. Exits with 1 if a listener keeps the certificates it had.
     """
     async with session(options) as (_client, opened):
         try:
-            answer = await opened.call("policy.reload")
+            answer = await opened.call("policy.reload", **({"yes": True} if yes else {}))
         except InvalidParams as error:
             # The fault is in the daemon's file, not in what was typed here.
             raise HearthError(error.message) from None
@@ -447,6 +422,10 @@ async def reload(options: Options) -> int:
     else:
         sessions = "1 session" if answer["closed"] == 1 else f"{answer['closed']} sessions"
         click.echo(f"policy entries: {', '.join(answer['entries'])}; {sessions} closed")
+        for line in answer.get("allows", ()):
+            click.echo(common.clean(f"newly allowed: {line}"))
+        for warning in answer.get("warnings", ()):
+            click.echo(common.clean(f"warning: {warning}"))
         for section in answer["restart"]:
             click.echo(f"[{section}] has changed, which takes a restart")
         for address in answer.get("certificates_kept", ()):

@@ -6,8 +6,10 @@ connection ends it says so, keeps showing the last state as such, and connects a
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import trio
 from rich.text import Text
 from textual.app import App
 from textual.containers import Horizontal, Vertical
@@ -15,6 +17,7 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Static
 
 from hearth.cli import common, status
+from hearth.client.connection import call_halt
 from hearth.client.observing import apply
 from hearth.errors import HearthError
 
@@ -113,11 +116,13 @@ class Top(App[HearthError]):
         self.run_worker(self._halt(), group="halt")
 
     async def _halt(self) -> None:
-        if self._session is None:
-            self.notify("nothing was halted: there is no connection to the daemon", severity="error", markup=False)
-            return
+        reason = "key h of hearth top"
         try:
-            await self._session.halt("key h of hearth top")
+            if self._session is not None:
+                await self._session.halt(reason)
+            else:
+                # In a Trio loop, which the terminal has not: it runs on asyncio.
+                await asyncio.to_thread(trio.run, call_halt, self._address, "halt", {"reason": reason})
         except HearthError as error:
             self.notify(common.clean(f"nothing was halted: {error}"), severity="error", markup=False)
 

@@ -13,12 +13,14 @@ import threading
 from collections import deque
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import trio
 
 from hearth._util.exceptions import unwrapped
 from hearth.api import TERMINAL, TaskEvent
+from hearth.client import halting
 from hearth.client.events import Following, Subscription, Subscriptions, WholeFollowing
 from hearth.client.jobs import JobsClient
 from hearth.client.session import ClientSession, SessionLink, TakeBack, require_trio, wrong_thread
@@ -32,6 +34,7 @@ from hearth.protocol.client import (
     RefusedByServer,
     Reply,
     TaskEventNotification,
+    read_halt,
     read_task,
 )
 from hearth.protocol.jsonrpc import kind_of
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.api import Phase, StepResult
+    from hearth.api import HaltStatus, Phase, StepResult
     from hearth.client.job_stream import JobRouter
     from hearth.client.observing import Observation
     from hearth.transport.address import Address
@@ -209,8 +212,9 @@ class _Pending:
 class Client(SessionLink, JobsClient):
     """A connection to a hearth daemon; made by `connect`."""
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+    def __init__(self, stream: trio.abc.Stream, address: Address | None = None) -> None:
         self._stream = stream
+        self._address = address
         self._thread = threading.get_ident()
         self._protocol = ClientProtocol()
         self._pending: dict[int, _Pending] = {}
@@ -297,8 +301,19 @@ class Client(SessionLink, JobsClient):
         compensate: TakeBack | None = None,
         heard: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> Mapping[str, Any]:
-        """See SessionLink; `heard` is called with the result before anything after it is read."""
+        """See SessionLink; `heard` is called with the result before anything after it is read.
+
+        A halt that is not answered at once goes to the halt socket too.
+        """
+        if method in halting.METHODS:
+            return await halting.first_answer(
+                partial(self._call, method, params, compensate, heard), self._address, method, params
+            )
         return await self._call(method, params, compensate, heard)
+
+    async def halt(self, reason: str = "") -> HaltStatus:
+        """Halt the daemon; needs no session. See `hearth.api.Session.halt`."""
+        return read_halt(await self.call("halt", {"reason": reason}))
 
     async def begin(
         self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
@@ -530,6 +545,16 @@ class Client(SessionLink, JobsClient):
             self._jobs.end(self._ended)
 
 
+async def call_halt(address: Address, method: str, params: Mapping[str, Any]) -> HaltStatus:
+    """Call halt or halt.status over a connection of its own, or the halt socket. Raises as `connect` and the method."""
+
+    async def ask() -> Mapping[str, Any]:
+        async with connect(address) as client:
+            return await client._call(method, params, None)
+
+    return read_halt(await halting.first_answer(ask, address, method, params))
+
+
 def connect(
     address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None
 ) -> AbstractAsyncContextManager[Client]:
@@ -548,7 +573,7 @@ def connect(
 async def _connected(address: str | os.PathLike[str] | Address | None, token: str | None) -> AsyncIterator[Client]:
     where = named(*looked_up(os.environ, os.geteuid())) if address is None else parse(address)
     async with unwrapped() as body, open_stream(where, token=token) as stream, trio.open_nursery() as nursery:
-        client = Client(stream)
+        client = Client(stream, where)
         # Shielded: when the body is cancelled from outside, it must still be able to close its sessions.
         background = trio.CancelScope(shield=True)
         nursery.start_soon(client._serve, background)

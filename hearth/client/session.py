@@ -26,11 +26,11 @@ import trio
 from attrs import define, field
 
 from hearth._util.text import suggest
-from hearth.api import Plan, Step, StepResult, TaskConstraints, TaskEvent, TaskResult
+from hearth.api import Plan, PlanSummary, Step, StepResult, TaskConstraints, TaskEvent, TaskResult
 from hearth.audit.record import args_hash
 from hearth.client.events import EventIterator
 from hearth.errors import TaskFailed, from_wire
-from hearth.protocol.client import ProtocolViolation, read_halt, read_plan, read_task
+from hearth.protocol.client import ProtocolViolation, read_halt, read_plan, read_plan_summary, read_task
 from hearth.protocol.jsonrpc import kind_of
 from hearth.protocol.known import require_known
 
@@ -354,9 +354,13 @@ class ClientSession(WithNamespaces):
             task = {"intent": plan.intent, "steps": steps, "constraints": plan.constraints}
         return await self._begin("plan.execute", params, self._cancelling, task)
 
-    async def plans(self) -> list[Plan]:
+    async def plans(self) -> list[PlanSummary]:
         """See hearth.api.Session."""
-        return [_plan(plan) for plan in member(await self.call("plan.list"), "plans", list, "plan.list")]
+        return [read_plan_summary(plan) for plan in member(await self.call("plan.list"), "plans", list, "plan.list")]
+
+    async def plan(self, plan_id: str) -> Plan:
+        """See hearth.api.Session."""
+        return _plan(await self.call("plan.get", plan_id=plan_id))
 
     async def approve(self, plan: Plan, *, reason: str | None = None) -> int:
         """See hearth.api.Session."""
@@ -364,9 +368,34 @@ class ClientSession(WithNamespaces):
         missing: int = member(answer, "missing", int, "plan.approve")
         return missing
 
-    async def reject(self, plan: Plan | str, *, reason: str | None = None) -> None:
+    async def reject(self, plan: Plan | str, *, reason: str | None = None) -> bool:
         """See hearth.api.Session."""
-        await self.call("plan.reject", plan_id=plan if isinstance(plan, str) else plan.plan_id, reason=reason)
+        plan_id = plan if isinstance(plan, str) else plan.plan_id
+        return (await self.call("plan.reject", plan_id=plan_id, reason=reason)).get("taken_back") is True
+
+    async def grant_approval(
+        self,
+        tool: str,
+        args: Mapping[str, Mapping[str, Any]],
+        *,
+        times: int,
+        within_s: int,
+        principal: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        """See hearth.api.Session."""
+        bounds = {"tool": tool, "args": args, "times": times, "within_s": within_s, "dry_run": dry_run}
+        return await self.call("approval.grant", **bounds, principal=principal, reason=reason)
+
+    async def standing_approvals(self) -> list[Mapping[str, Any]]:
+        """See hearth.api.Session."""
+        given: list[Mapping[str, Any]] = member(await self.call("approval.list"), "approvals", list, "approval.list")
+        return given
+
+    async def revoke_approval(self, approval_id: str) -> None:
+        """See hearth.api.Session."""
+        await self.call("approval.revoke", approval_id=approval_id)
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.api.Session."""
@@ -409,9 +438,10 @@ class ClientSession(WithNamespaces):
         """See hearth.api.Session."""
         return read_halt(await self._link.call("halt.status", {"session_id": self.session_id}))
 
-    async def reset_halt(self) -> HaltStatus:
+    async def reset_halt(self, holds: Sequence[int] | None = None) -> HaltStatus:
         """See hearth.api.Session."""
-        return read_halt(await self._link.call("halt.reset", {"session_id": self.session_id}))
+        params = {"session_id": self.session_id} | ({} if holds is None else {"holds": list(holds)})
+        return read_halt(await self._link.call("halt.reset", params))
 
     async def observe_state(self) -> Mapping[str, Any]:
         """See hearth.api.Session."""

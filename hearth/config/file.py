@@ -7,7 +7,7 @@ particular section: the attrs classes define them. It is imported only when a fi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import repeat
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
@@ -17,6 +17,7 @@ from cattrs import BaseValidationError, Converter, ForbiddenExtraKeysError
 from cattrs.errors import AttributeValidationNote, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn
 
+from hearth._util.files import read_file, read_settled
 from hearth._util.toml import dump_key, dump_value, parse_toml
 from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
@@ -31,10 +32,14 @@ _TABLE = AnyMap()
 _TABLES = ListOf(Anything(), expected="an array of tables")
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the file as plain values. Raises ConfigError for a file that is unreadable, not UTF-8, or not TOML."""
+def read_toml(path: Path, trusted: Collection[int] | None = None, *, settled: bool = False) -> dict[str, Any]:
+    """Return the file as plain values.
+
+    Raises ConfigError for a file that is unreadable, not UTF-8, or not TOML, or that a user could change who is neither
+    root nor in `trusted` (None: any user may), or, if it must be `settled`, that is being written.
+    """
     try:
-        data = path.read_bytes()
+        data = read_settled(path, trusted=trusted) if settled else read_file(path, trusted=trusted)[0]
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; create it, or leave --config out for defaults") from None
     except PermissionError:

@@ -12,8 +12,9 @@ the card's own rules when the file is read, so that no daemon serves a card that
 names, and `hearth.policy.rules` applies a policy entry's rules.
 """
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
@@ -523,6 +524,15 @@ class Config:
         """The durability in force: with a broker "fsync", since an acknowledged order must survive a power cut."""
         return "fsync" if self.amqp.url is not None else self.audit.durability
 
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        """Yield the certificates, keys and capability files that it names, each with what it is."""
+        for name, section in (("tls", self.tls), ("websocket", self.websocket), ("http", self.http)):
+            for key in ("key", "cert", "client_ca"):
+                if (path := getattr(section, key)) is not None:
+                    yield f"[{name}] {key}", path
+        for path in self.hcp.capability_paths:
+            yield "capability files", path
+
     def to_toml(self) -> str:
         """Return a hearth.toml with every key, the unset ones as comments, which loads back to an equal Config."""
         from hearth.config.file import render
@@ -535,17 +545,25 @@ def _names_a_token(entry: PolicyConfig) -> bool:
     return any("token_sha256" in match for match in matches)
 
 
-def load_config(path: Path | None) -> Config:
+def load_config(path: Path | None, *, any_owner: bool = False, settled: bool = False) -> Config:
     """Read a hearth.toml; without a path, return the defaults.
 
-    Raises ConfigError with one line for each fault, each with the file, the key and the cure.
+    Raises ConfigError with one line for each fault, each with the file, the key and the cure; also if users other than
+    root and our own could change the file, unless it may be of `any_owner`: for a command that only shows it. If it
+    must be `settled`, a file that is just being written is read again, and refused if that does not end.
     """
     if path is None:
         return Config()
     # Imported here: a start without a file does not spend 170 ms on cattrs.
     from hearth.config.file import read_toml, structure
 
-    return structure(Config, read_toml(path), str(path))
+    trusted = None if any_owner else {os.geteuid()}
+    return structure(Config, read_toml(path, trusted, settled=settled), str(path))
+
+
+def halt_socket(path: Path) -> Path:
+    """Return the path of the halt socket beside a daemon's socket."""
+    return path.with_name(f"{path.name}.halt")
 
 
 def default_socket(environ: Mapping[str, str], uid: int) -> Path:

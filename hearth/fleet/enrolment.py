@@ -70,6 +70,12 @@ def definitions(members: Mapping[str, Part], vhost: str, *, history: bool = Fals
     return made
 
 
+def policy_lines(name: str, part: Part) -> list[str]:
+    """Return the `[[policy]]` entry with which a device takes the orders of a caller or an operator."""
+    more = ["max_risk = 2"] if part == "caller" else ["max_risk = 2", 'rights = ["reset_halt"]']
+    return ["[[policy]]", f'name = "{name}"', f'match = {{ amqp_user = "{name}" }}', *more]
+
+
 _HASHING: Final = "rabbit_password_hashing_sha256"
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from attrs import define, field, fields, frozen
 
+from hearth._util.formats import check_format
 from hearth.errors import HearthError
 from hearth.hcp.messages import TERMINAL
 
@@ -93,7 +94,10 @@ class TakenMessages:
 
 
 class OrderStore:
-    """The store in a file, or in memory with the path ":memory:". Raises OrderStoreError for another kind of file."""
+    """The store in a file, or in memory with the path ":memory:".
+
+    Raises OrderStoreError for another kind of file, and ConfigError for the file of a newer release.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -103,7 +107,7 @@ class OrderStore:
             self._db.close()
             why = "another client is using it" if "locked" in str(error) else str(error)
             raise OrderStoreError(f"{path}: {why}; use another file (--state)") from None
-        except OrderStoreError:
+        except HearthError:
             self._db.close()
             raise
 
@@ -115,7 +119,8 @@ class OrderStore:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT")
-        elif version != _VERSION:
+        check_format(f"order store {path}", version, _VERSION, "use another file (--state)")
+        if version not in (0, _VERSION):
             raise OrderStoreError(f"{path}: an order store of another release of hearth; use another file (--state)")
 
     def close(self) -> None:

@@ -34,6 +34,10 @@ class FleetDevice:
     """By the device's own clock."""
     halted: bool = False
     agent_card: Mapping[str, Any] = field(factory=dict)
+    halted_by: tuple[str, ...] = ()
+    """The kinds of holds of its halt: "fleet", "input", "interlock", "person"."""
+    reset_refused: str | None = None
+    """Why it has refused the fleet's last reset."""
 
     @classmethod
     def read(cls, document: Mapping[str, Any], user: str | None) -> FleetDevice | None:
@@ -45,7 +49,10 @@ class FleetDevice:
         if not isinstance(labels, dict) or not isinstance(card, dict):
             return None
         texts = {str(name): value for name, value in labels.items() if isinstance(value, str)}
-        return cls(user, texts, str(document.get("timestamp", "")), payload.get("halted") is True, card)
+        by, refused = payload.get("halted_by"), payload.get("reset_refused")
+        sources = tuple(map(str, by)) if isinstance(by, list) else ()
+        halted, announced_at = payload.get("halted") is True, str(document.get("timestamp", ""))
+        return cls(user, texts, announced_at, halted, card, sources, None if refused is None else str(refused))
 
 
 def select(devices: Iterable[FleetDevice], selectors: Sequence[str]) -> list[FleetDevice]:

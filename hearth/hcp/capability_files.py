@@ -1,10 +1,10 @@
 """Capability files: Python files, whose owners and modes are checked before they run, and plan files.
 
 A Python capability file is code that hearthd runs, as root where hearthd is started as root: any user that can write
-it, or replace it on the way to it, owns the machine. So `read_code` opens the file first, then checks owners, modes and
-links up to the root directory (decision 0093), and reads the file that it has opened. `run_code` runs exactly those
-bytes, as a module that nothing else can import and that is compiled in memory: no *.pyc is read or written beside the
-file.
+it, or replace it on the way to it, owns the machine, and a plan file decides what callers do to the hardware. So
+`read_source` opens the file first, then checks owners, modes and links up to the root directory (decision 0093), and
+reads the file that it has opened. `run_code` runs exactly those bytes, as a module that nothing else can import and
+that is compiled in memory: no *.pyc is read or written beside the file.
 
 `source_warnings` looks for calls whose results a replay would not repeat. After a crash the function runs again and
 gets the recorded outcomes of its job's operations. The results of a clock, a random number, a file, a socket or a
@@ -26,7 +26,6 @@ import json
 import linecache
 import os
 import re
-import stat
 import sys
 import traceback
 from collections.abc import Mapping
@@ -38,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import frozen
 
-from hearth._util.files import ownership_fault
+from hearth._util.files import read_file
 from hearth._util.toml import parse_toml
 from hearth.errors import ConfigError, HearthError, InvalidParams
 from hearth.fields import AnyMap, Anything, Fault, JsonValue, Table, Text, faults_of, join, near, unknown_key
@@ -57,52 +56,18 @@ LARGEST: Final = 1 << 20
 """Bytes of a capability file."""
 
 
-def read_file(file: Path) -> bytes:
-    """Return the content of a plan file. Raises ConfigError for one that every user may write."""
-    return _read(file, is_code=False)
-
-
-def read_code(file: Path) -> bytes:
-    """Return the content of a Python file. Raises ConfigError if a user other than root and our own could write it.
+def read_source(file: Path) -> bytes:
+    """Return the content of a capability file. Raises ConfigError if users other than root and our own could write it.
 
     The file, every directory above it and every link on the way belong to root or to the effective user, and no other
     user may write there. A sticky directory such as /tmp is accepted on the way.
     """
-    return _read(file, is_code=True)
-
-
-def _read(file: Path, *, is_code: bool) -> bytes:
     try:
-        # A FIFO in its place must not hold up the daemon, nor a terminal become its own.
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        return read_file(file, trusted={os.geteuid()}, most=LARGEST)[0]
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}; let uid {os.geteuid()} read it") from None
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"{file}: is not a regular file; name a Python file (*.py) or a plan file (*.toml)")
-        if is_code:
-            _check_hands(file, status)
-        elif status.st_mode & stat.S_IWOTH:
-            # A user that can write it decides what its callers do to the hardware, under their names.
-            raise ConfigError(f"{file}: is writable by every user; chmod o-w {file}")
-        data = stream.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise ConfigError(f"{file}: has more than {LARGEST} bytes; a capability file has at most so many")
-    return data
-
-
-def _check_hands(file: Path, status: os.stat_result) -> None:
-    try:
-        wrong = ownership_fault(file, {os.geteuid()})
-        if wrong is not None and status.st_uid not in (0, os.geteuid()):
-            wrong = f"{file} belongs to uid {status.st_uid}; `chown root {file}`"
-        elif wrong is None and not os.path.samestat(status, file.stat()):
-            wrong = f"{file} was replaced while it was read; start hearthd again"
-    except OSError as error:
-        wrong = f"{error.filename} cannot be looked at: {error.strerror}; let uid {os.geteuid()} look there"
-    if wrong is not None:
-        raise ConfigError(f"{file}: is code that hearthd runs as uid {os.geteuid()}, and {wrong}")
+    except ConfigError as error:
+        raise ConfigError(f"{file}: hearthd cannot run it as uid {os.geteuid()}: {error}") from None
 
 
 def run_code(file: Path, data: bytes) -> list[CapabilitySource]:

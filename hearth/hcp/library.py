@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import pkgutil
-import stat
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +22,7 @@ from hearth._util.text import nearest
 from hearth.config.model import is_path
 from hearth.errors import ConfigError
 from hearth.hcp.capability import MARK, Capability, CapabilitySet, CapabilitySource
-from hearth.hcp.capability_files import declared_in, read_code, read_file, read_plan, run_code, said, source_warnings
+from hearth.hcp.capability_files import declared_in, read_plan, read_source, run_code, said, source_warnings
 from hearth.hcp.declaration import declare
 
 if TYPE_CHECKING:
@@ -128,9 +127,6 @@ def _files(path: Path, seen: set[tuple[int, int]], found: _Found) -> Iterator[Pa
 
 
 def _listed(directory: Path, found: _Found) -> list[Path]:
-    if directory.stat().st_mode & stat.S_IWOTH:
-        found.wrong.append(f"{directory}: every user may put a capability there; chmod o-w {directory}")
-        return []
     # Not by glob, which finds nothing in a directory that may not be listed.
     files = sorted(path for path in directory.iterdir() if path.suffix in _KINDS and not path.name.startswith("."))
     if not files:
@@ -142,9 +138,9 @@ def _read(file: Path, found: _Found) -> None:
     """The capabilities of a file."""
     try:
         if file.suffix == ".py":
-            sources = run_code(file, read_code(file))
+            sources = run_code(file, read_source(file))
         else:
-            source, faults = read_plan(file, read_file(file), found.registry)
+            source, faults = read_plan(file, read_source(file), found.registry)
             found.wrong.extend([f"{file}: {fault}" for fault in faults])
             sources = [source] if source is not None else []
     except ConfigError as error:

@@ -100,6 +100,11 @@ class Account:
         self.used = 0
         """Bytes."""
 
+    @property
+    def scarce(self) -> bool:
+        """True once half of the principal's memory is in use."""
+        return 2 * self.used > self._budget.each
+
     def charge(self, size: int) -> None:
         """Charge `size` more bytes. Raises QueueFull, and then nothing is charged."""
         self.require(size)

@@ -25,15 +25,24 @@ import pwd
 import secrets
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from attrs import Factory, field, frozen
 
+from hearth._util import threads
+from hearth._util.threads import Helper
 from hearth.errors import PermissionDenied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hearth._util.threads import Call
+
+T = TypeVar("T")
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _End: TypeAlias = tuple[_Address, int]
@@ -252,30 +261,36 @@ class Principal:
     key: str = field(init=False, default=Factory(_key_of, takes_self=True))
 
 
+def owns_process(principal: Principal) -> bool:
+    """Return True for root and for the user that this process runs as: they could end the process, too."""
+    return principal.kind in ("unix", "embedded") and principal.uid in (0, os.geteuid())
+
+
 def from_peercred(sock: _Socket) -> Principal:
     """Return the process that connected to a unix socket, as the kernel recorded it (SO_PEERCRED, SO_PEERGROUPS).
 
     Supplementary groups come from the kernel too, so a process that gave up a group does not get it back here. Only
     with a kernel without SO_PEERGROUPS, or for a process in more than 256 groups, they come from the user database.
-    Names are looked up there: a read of a local file, unless the machine keeps its users elsewhere. Raises
-    PermissionDenied for a socket without a peer.
+    Names are looked up there: see `_looked_up`. Raises PermissionDenied for a socket without a peer.
     """
     pid, uid, gid = struct.unpack("=iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid == _NO_PEER:
         raise PermissionDenied(data={"reason": "the kernel knows no peer for this socket"})
-    user = _user_name(uid)
+    user = _looked_up(_user_name, uid)
     try:
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MAX_GROUPS)
         groups = frozenset(group for (group,) in struct.iter_unpack("=I", raw))
     except OSError:
-        groups = frozenset(os.getgrouplist(user, gid)) if user else frozenset()
+        groups = frozenset(_looked_up(os.getgrouplist, user, gid)) if user else frozenset()
     return _with_names("unix", uid, gid, pid, groups, user)
 
 
 def embedded() -> Principal:
     """Return the principal of a program that embeds the runtime; rules match it by its own uid and groups."""
     uid = os.geteuid()
-    return _with_names("embedded", uid, os.getegid(), os.getpid(), frozenset(os.getgroups()), _user_name(uid))
+    return _with_names(
+        "embedded", uid, os.getegid(), os.getpid(), frozenset(os.getgroups()), _looked_up(_user_name, uid)
+    )
 
 
 def from_loopback(connected: Connected) -> Principal:
@@ -294,12 +309,11 @@ _users: WeakValueDictionary[int, Principal] = WeakValueDictionary()
 
 def from_uid(uid: int) -> Principal:
     """Return the user of this uid as the user database has it, with the groups that it names."""
-    try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:
+    account = _looked_up(_account, uid)
+    if account is None:
         return Principal("unix", uid=uid)
-    groups = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
-    principal = _with_names("unix", uid, entry.pw_gid, None, groups, entry.pw_name)
+    name, gid, groups = account
+    principal = _with_names("unix", uid, gid, None, groups, name)
     known = _users.get(uid)
     if known is not None and known == principal:
         return known
@@ -353,8 +367,76 @@ def from_token(token: str | bytes) -> Principal:
 
 
 def _with_names(kind: Kind, uid: int, gid: int, pid: int | None, groups: frozenset[int], user: str | None) -> Principal:
-    names = frozenset(name for name in map(_group_name, {gid, *groups}) if name is not None)
+    names = _looked_up(_group_names, groups | {gid})
     return Principal(kind, uid=uid, gid=gid, pid=pid, user=user, groups=groups, group_names=names)
+
+
+# --- the user database ------------------------------------------------------------------------------------------------
+#
+# A lookup reads a file, or asks a server. It is made in a helper's thread, for which the event loop waits an instant.
+# While an earlier lookup has not returned, the last answer to the same question holds.
+
+FIRST_ANSWER_S: Final = 0.5
+"""Seconds that the first lookup of a user or of a set of groups may take."""
+REMEMBER_S: Final = 10.0
+"""The same before the daemon serves: nothing else waits then."""
+_MOST_ANSWERS: Final = 1024
+_helper = Helper("hearth-users")
+_answers: dict[tuple[object, ...], Any] = {}
+_asking: deque[tuple[float, Call[Any]]] = deque()
+"""The lookups that have not returned, the oldest first, each with the time at which it was made."""
+# A fork has no helper's thread, which would end them.
+os.register_at_fork(after_in_child=_asking.clear)
+_first_answer_s = [FIRST_ANSWER_S]
+
+
+def _looked_up(look_up: Callable[..., T], *args: object) -> T:
+    """Return `look_up(*args)`. Raises PermissionDenied if the user database does not answer and never has."""
+    question, now = (look_up, *args), time.monotonic()
+    known = question in _answers
+    while _asking and _asking[0][1].done:
+        _asking.popleft()
+    # A new question waits behind one that has just been asked, and behind none that hangs.
+    patience = max(_first_answer_s[-1], threads.PATIENCE_S)
+    if not _asking or (not known and now - _asking[0][0] < patience):
+        call = _helper.call(partial(look_up, *args), None if known else patience)
+        if call.done:
+            if not known and len(_answers) >= _MOST_ANSWERS:
+                del _answers[next(iter(_answers))]
+            _answers[question] = call.get()
+            known = True
+        else:
+            _asking.append((now, call))
+    if not known:
+        raise PermissionDenied(data={"reason": "the user database of this machine does not answer"})
+    return cast("T", _answers[question])
+
+
+def remember(*uids: int) -> None:
+    """Look users up, so that they are known while the user database does not answer; for the time before serving.
+
+    A database that does not answer for REMEMBER_S is left alone: it is asked again when a user connects.
+    """
+    _first_answer_s.append(REMEMBER_S)
+    try:
+        with contextlib.suppress(PermissionDenied):
+            for uid in uids:
+                from_uid(uid)
+                _looked_up(_user_name, uid)
+    finally:
+        _first_answer_s.pop()
+
+
+def _account(uid: int) -> tuple[str, int, frozenset[int]] | None:
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return None
+    return entry.pw_name, entry.pw_gid, frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+
+
+def _group_names(gids: frozenset[int]) -> frozenset[str]:
+    return frozenset(name for name in map(_group_name, gids) if name is not None)
 
 
 def _user_name(uid: int) -> str | None:

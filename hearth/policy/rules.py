@@ -12,6 +12,7 @@ import hmac
 import ipaddress
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -64,6 +65,11 @@ class JobRules:
         for key, words in (("max_risk", RISKS), ("max_data_classification", CLASSIFICATIONS)):
             if getattr(self, key) not in words:
                 raise ConfigError(f"hcp.{key}: expected {', '.join(words)}, got {getattr(self, key)!r}")
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """The ranks of the highest risk and of the highest data classification."""
+        return RISKS.index(self.max_risk), CLASSIFICATIONS.index(self.max_data_classification)
 
     def allows(self, capability: str) -> bool:
         """Return True if this capability may be used."""
@@ -456,10 +462,13 @@ def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[
     either, the tool's own default holds, or that of its risk level. Raises ConfigError for a tool whose default rate
     cannot be read.
     """
-    for entry in entries:
-        if any(match.holds(principal) for match in entry.match):
-            return _grant(entry, tools)
-    return None
+    entry = entry_of(entries, principal)
+    return None if entry is None else grant_of(entry, tools)
+
+
+def entry_of(entries: Iterable[PolicyEntry], principal: Principal) -> PolicyEntry | None:
+    """Return the first entry that matches, or None."""
+    return next((entry for entry in entries if any(match.holds(principal) for match in entry.match)), None)
 
 
 class PolicyInForce(Sequence[PolicyEntry]):
@@ -504,6 +513,25 @@ def default_policy(own_uid: int, socket_gid: int | None) -> tuple[PolicyEntry, .
     return (own,) if socket_gid is None else (own, PolicyEntry(name="socket group", match=Match(gid=socket_gid)))
 
 
+def owner_entry(uid: int) -> list[str]:
+    """Return the lines of an entry for the owner of a daemon, as they are written in a configuration."""
+    rights = ", ".join(f'"{right}"' for right in RIGHTS)
+    return ["[[policy]]", 'name = "owner"', f"match = {{ uid = {uid} }}", f"rights = [{rights}]"]
+
+
+def owner_without_entry(entries: Iterable[PolicyEntry], owners: Iterable[Principal], file: str) -> list[str]:
+    """Return a warning, with the command that cures it, if no entry matches one of a daemon's owners, its user first.
+
+    Its own user and root can then halt, and nothing else: any entry ends the built-in one.
+    """
+    entries, owners = list(entries), list(owners)
+    if any(entry_of(entries, who) for who in owners):
+        return []
+    names = " or ".join(dict.fromkeys(who.key if who.user is None else f"{who.key} ({who.user})" for who in owners))
+    cure = "\\n".join(["", *owner_entry(owners[0].uid or 0), ""])
+    return [f"no [[policy]] entry matches {names}, who may only halt then; `printf '{cure}' >> {shlex.quote(file)}`"]
+
+
 def unused_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> list[str]:
     """Return a warning for each pattern that fits no tool: a misspelt rate limits nothing."""
     names = list(tools)
@@ -545,7 +573,8 @@ def token_digests(entries: Iterable[PolicyEntry]) -> frozenset[str]:
     return frozenset(digest for digest in digests if digest is not None)
 
 
-def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
+def grant_of(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
+    """Return the grant of the principals of one entry. Raises ConfigError as `decide` does."""
     allowed = frozenset(name for name in tools if any(fnmatchcase(name, pattern) for pattern in entry.tools))
     rates = {}
     for name in allowed:

@@ -27,7 +27,18 @@ from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast, get_args, 
 import orjson
 from attrs import NOTHING, AttrsInstance, fields, frozen
 
-from hearth.api import TERMINAL, HaltStatus, Phase, Plan, PlanStep, Status, StepResult, TaskEvent, TaskResult
+from hearth.api import (
+    TERMINAL,
+    HaltStatus,
+    Phase,
+    Plan,
+    PlanStep,
+    PlanSummary,
+    Status,
+    StepResult,
+    TaskEvent,
+    TaskResult,
+)
 from hearth.errors import CarrierError, InvalidParams, RpcError, from_wire
 from hearth.protocol.framing import DocumentTooLong, LineFramer
 from hearth.protocol.jsonrpc import dump_request, kind_of
@@ -259,11 +270,20 @@ def read_halt(value: Any) -> HaltStatus:
 
 
 def read_plan(value: Any) -> Plan:
-    """Return a plan of plan.prepare or plan.list. Raises ProtocolViolation as `read_task` does."""
+    """Return a plan of plan.prepare or plan.get. Raises ProtocolViolation as `read_task` does."""
     plan = _Reader("plan", value)
     steps = plan.parts("steps", PlanStep, required=True)
+    return _read_listed(plan, Plan, steps=steps, step_count=len(steps))
+
+
+def read_plan_summary(value: Any) -> PlanSummary:
+    """Return a plan of plan.list. Raises ProtocolViolation as `read_task` does."""
+    return _read_listed(_Reader("plan", value), PlanSummary)
+
+
+def _read_listed(plan: _Reader, cls: type[T], **given: Any) -> T:
     flags = {name: plan.members.get(name) is True for name in ("own", "may_approve")}
-    return plan.read(Plan, steps=steps, state=plan.text("state"), principal=plan.text("principal"), **flags)
+    return plan.read(cls, state=plan.text("state"), principal=plan.text("principal"), **flags, **given)
 
 
 _OF_THE_DRAFT = frozenset(("task_id", "seq", "phase", "ts", "step_index"))

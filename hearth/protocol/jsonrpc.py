@@ -8,12 +8,16 @@ module does not know HACP's methods.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import re
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 from attrs import define
 
 from hearth.errors import InvalidRequest, ParseError, RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Id: TypeAlias = "str | int"
 """Integers are those of 64 bits: orjson reads a larger one as a double, which is no id."""
@@ -100,6 +104,23 @@ def reply_id_of(value: Any) -> Id | None:
     return None
 
 
+_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{0,256}")\s*'
+_ID_AT_START = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]{0,256}"\s*,\s*){0,2}' + _ID + rb",")
+_ID_AT_END = re.compile(rb",\s*" + _ID + rb"\}\s*\Z")
+
+
+def reply_id_in(document: bytes) -> Id | None:
+    """Return the id of a request that is too large to be parsed, if it is its last member or stands before `params`.
+
+    None for an id elsewhere, and for one with escapes. Of two ids the last counts, as for a parser.
+    """
+    found = _ID_AT_END.search(document, max(0, len(document) - 512)) or _ID_AT_START.match(document)
+    try:
+        return None if found is None else reply_id_of({"id": load(found[1])})
+    except ParseError:
+        return None
+
+
 def kind_of(value: Any) -> str:
     """Return JSON's name of a value's type, for error messages."""
     if value is None:
@@ -112,8 +133,71 @@ def kind_of(value: Any) -> str:
 
 
 def dump_result(id_: Id | None, result: Any) -> bytes:
-    """A response line. `result` may hold `orjson.Fragment`s of JSON made earlier."""
+    """A response line. `result` is a value, which may hold `orjson.Fragment`s, or the JSON of one as bytes."""
+    if type(result) is bytes:
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (orjson.dumps(id_), result)
     return orjson.dumps({"jsonrpc": "2.0", "id": id_, "result": result}) + _LF
+
+
+PIECE = 1 << 16
+"""Bytes of JSON that are made at once: more would take too long of one turn of an event loop."""
+
+
+def json_size(value: Any) -> int:
+    """Return about how many bytes the JSON of a value has; past PIECE it may stop counting."""
+    size, left = 0, [value]
+    while left and size <= PIECE:
+        one = left.pop()
+        if isinstance(one, str):
+            size += 3 + len(one) * (1 if one.isascii() else 4)
+        elif isinstance(one, _NESTS):
+            size += 2 + 2 * len(one)
+            if size <= PIECE:
+                left += [*one, *one.values()] if isinstance(one, dict) else one
+        else:
+            size += len(orjson.dumps(one)) if type(one) is orjson.Fragment else 12
+    return size
+
+
+def pieces(value: Any) -> Iterator[bytes]:
+    """Yield the JSON of a value in pieces, of which the encoder makes each at once; none is much longer than PIECE.
+
+    What is made already, a Fragment, is one piece. Raises JSONEncodeError.
+    """
+    if not value or json_size(value) <= PIECE or not isinstance(value, (str, *_NESTS)):
+        yield orjson.dumps(value)
+    elif isinstance(value, str):
+        yield b'"'
+        # A character has up to four bytes.
+        for start in range(0, len(value), PIECE // 4):
+            yield orjson.dumps(value[start : start + PIECE // 4])[1:-1]
+        yield b'"'
+    else:
+        named = isinstance(value, dict)
+        before = b"{" if named else b"["
+        # A copy: the value may change between two pieces.
+        for group in _groups([*(value.items() if isinstance(value, dict) else value)]):
+            if len(group) > 1:
+                yield before + orjson.dumps(dict(group) if named else group)[1:-1]
+            else:
+                # The encoder refuses a name that is not a text.
+                yield before + (orjson.dumps({group[0][0]: None})[1:-5] if named else b"")
+                yield from pieces(group[0][1] if named else group[0])
+            before = b","
+        yield b"}" if named else b"]"
+
+
+def _groups(items: list[Any]) -> Iterator[list[Any]]:
+    group: list[Any] = []
+    room = PIECE
+    for item in items:
+        size = json_size(item)
+        if group and size > room:
+            yield group
+            group, room = [], PIECE
+        group.append(item)
+        room -= size
+    yield group
 
 
 def dump_error(id_: Id | None, error: RpcError) -> bytes:

@@ -100,14 +100,13 @@ def refusal(unknown_members: list[UnknownMember], whose: str = "") -> InvalidPar
 
 
 def with_ignored(value: Any, ignored: tuple[str, ...]) -> Any:
-    """Return a result, an object or the JSON of one, that names the ignored members."""
+    """Return a result, an object or the JSON of one as bytes, that names the ignored members."""
     if not ignored:
         return value
     if type(value) is dict:
         return {**value, "ignored": ignored}
-    whole = orjson.dumps(value)
     named = orjson.dumps({"ignored": ignored})
-    return orjson.Fragment(named if whole == b"{}" else whole[:-1] + b"," + named[1:])
+    return named if value == b"{}" else value[:-1] + b"," + named[1:]
 
 
 def _part(name: str) -> str:
@@ -182,19 +181,23 @@ KNOWN: Mapping[str, KnownMembers] = {
     "plan.prepare": _params(task=_TASK),
     "plan.execute": _params("plan_id", "hash", "wait_ms", "subscribe"),
     "plan.list": _params("after_seq", "wait_ms"),
+    "plan.get": _params("plan_id"),
     "plan.approve": _params("plan_id", "hash", "reason"),
     "plan.reject": _params("plan_id", "reason"),
+    "approval.grant": _params("tool", "args", "times", "within_s", "principal", "reason", "dry_run"),
+    "approval.list": _params(),
+    "approval.revoke": _params("approval_id"),
     "mcp.info": _params(),
     "mcp.tools": _params(),
     "mcp.use": _params("tool"),
     "halt": _params("reason"),
     "halt.status": _params(),
-    "halt.reset": _params(),
+    "halt.reset": _params("holds"),
     "observe.state": _params(),
     "observe.subscribe": _params("stream", "from_seq"),
     "observe.unsubscribe": _params(),
     "observe.audit": _params("from_seq", "limit"),
-    "policy.reload": _params(),
+    "policy.reload": _params("yes"),
     "attest.quote": _params("nonce", "since"),
     "attest.key": _params(),
     "hcp.capabilities": _params(),
@@ -211,10 +214,11 @@ KNOWN: Mapping[str, KnownMembers] = {
 def read_params(method: str, params: Mapping[str, Any]) -> tuple[Params, tuple[str, ...]]:
     """Return a method's params, and pointers to the ignored members.
 
-    Raises InvalidParams, with `strict` also for unknown members, and UnsupportedVersion.
+    Raises InvalidParams, with `strict` also for unknown members, and UnsupportedVersion. plan.prepare is always strict:
+    a person would approve a member that does nothing.
     """
     read, known = METHODS[method](params), KNOWN[method]
-    strict = "strict" in params and read_flag(params, "strict", "", default=False)
+    strict = ("strict" in params and read_flag(params, "strict", "", default=False)) or method == "plan.prepare"
     if known.knows(params):
         return read, ()
     unknown_members = known.unknown_members(params)

@@ -316,6 +316,13 @@ class PlanList:
 
 
 @frozen(eq=False)
+class PlanGet:
+    """plan.get: one plan with its contents, for those that plan.list names it to."""
+
+    plan_id: str
+
+
+@frozen(eq=False)
 class PlanApprove:
     """plan.approve: approve the plan with this id and this hash."""
 
@@ -326,13 +333,45 @@ class PlanApprove:
 
 @frozen(eq=False)
 class PlanReject:
-    """plan.reject: reject a plan, or withdraw one's own."""
+    """plan.reject: reject a plan, withdraw one's own, or take back one's approval of it."""
 
     plan_id: str
     reason: str | None = None
 
 
-PlanParams: TypeAlias = PlanPrepare | PlanExecute | PlanList | PlanApprove | PlanReject
+@frozen(eq=False)
+class ApprovalGrant:
+    """approval.grant: approve calls of one tool in advance, within bounds; with `dry_run` only say what."""
+
+    tool: str
+    args: Mapping[str, Mapping[str, Any]]
+    """Arg -> its bound: `equals`, `min` and `max`, or `any`."""
+    times: int
+    within_s: int
+    principal: str | None = None
+    reason: str | None = None
+    dry_run: bool = False
+
+
+@frozen(eq=False)
+class ApprovalList:
+    """approval.list: the standing approvals that one has given, may revoke, or may use."""
+
+
+@frozen(eq=False)
+class ApprovalRevoke:
+    """approval.revoke: end a standing approval."""
+
+    approval_id: str
+
+
+ApprovalParams: TypeAlias = ApprovalGrant | ApprovalList | ApprovalRevoke
+MOST_TIMES = 1000
+"""Uses of one standing approval."""
+LONGEST_WITHIN_S = 86_400
+"""The longest time for which a standing approval is given."""
+
+PlanParams: TypeAlias = PlanPrepare | PlanExecute | PlanList | PlanGet | PlanApprove | PlanReject
 LONGEST_WAIT_MS = 60_000
 """The longest `wait_ms`: shorter than the time after which an idle session is closed."""
 
@@ -368,7 +407,9 @@ class HaltQuery:
 
 @frozen(eq=False)
 class HaltReset:
-    """halt.reset."""
+    """halt.reset: of the holds of these generations, or of all."""
+
+    holds: frozenset[int] | None = None
 
 
 @frozen(eq=False)
@@ -419,7 +460,9 @@ MOST_RECORDS = 500
 
 @frozen(eq=False)
 class PolicyReload:
-    """policy.reload: read policy, tokens and certificates again."""
+    """policy.reload: read policy, tokens and certificates again; `yes`: also if a principal may do more by that."""
+
+    yes: bool = False
 
 
 Params: TypeAlias = (
@@ -432,6 +475,7 @@ Params: TypeAlias = (
     | EventsSubscribe
     | EventsUnsubscribe
     | PlanParams
+    | ApprovalParams
     | ObserveParams
     | AttestParams
     | PolicyReload
@@ -449,6 +493,13 @@ def _read_halt(params: Mapping[str, Any]) -> HaltNow:
     """Return a halt, whatever its reason is: no stop is refused for its words, of which it keeps the first 256."""
     reason = params.get("reason")
     return HaltNow(reason if type(reason) is str else None)
+
+
+def _read_reset(params: Mapping[str, Any]) -> HaltReset:
+    holds = params.get("holds")
+    if holds is not None and (type(holds) is not list or any(type(one) is not int for one in holds)):
+        raise wrong("/holds", "a list of generations, which are integers", None)
+    return HaltReset(None if holds is None else frozenset(holds))
 
 
 def _read_open(params: Mapping[str, Any]) -> SessionOpen:
@@ -552,7 +603,7 @@ def _read_submit(params: Mapping[str, Any]) -> TaskSubmit:
     return _read_task(params, subscribe=read_flag(params, "subscribe", "", default=False))
 
 
-def _read_task(params: Mapping[str, Any], *, subscribe: bool = False) -> TaskSubmit:
+def _read_task(params: Mapping[str, Any], *, subscribe: bool = False, strict: bool = False) -> TaskSubmit:
     task = params.get("task")
     if type(task) is not dict:
         raise wrong("/task", "an object", task)
@@ -573,12 +624,12 @@ def _read_task(params: Mapping[str, Any], *, subscribe: bool = False) -> TaskSub
         _read_constraints(task["constraints"]) if "constraints" in task else NO_CONSTRAINTS,
         key,
         subscribe,
-        "strict" in params and read_flag(params, "strict", "", default=False),
+        strict or ("strict" in params and read_flag(params, "strict", "", default=False)),
     )
 
 
 def _read_prepare(params: Mapping[str, Any]) -> PlanPrepare:
-    submit = _read_task(params)
+    submit = _read_task(params, strict=True)
     if submit.idempotency_key is not None:
         raise wrong("/task/idempotency_key", "no key: a plan runs once, and its plan_id is the key", None)
     return PlanPrepare(submit)
@@ -599,6 +650,37 @@ def _read_execute(params: Mapping[str, Any]) -> PlanExecute:
 
 def _read_approve(params: Mapping[str, Any]) -> PlanApprove:
     return PlanApprove(read_text(params, "plan_id"), read_text(params, "hash"), read_optional_text(params, "reason"))
+
+
+def _read_grant(params: Mapping[str, Any]) -> ApprovalGrant:
+    args = params.get("args")
+    if type(args) is not dict:
+        raise wrong("/args", "an object of bounds", args)
+    for name, bound in args.items():
+        at = f"/args/{name[:64]}"
+        if type(bound) is not dict or bound.keys() not in _BOUNDS:
+            raise wrong(at, 'one of {"equals": …}, {"min": …, "max": …} and {"any": true}', bound)
+        limits = [bound[key] for key in ("min", "max") if key in bound]
+        if any(type(limit) not in (int, float) for limit in limits) or limits != sorted(limits):
+            raise wrong(at, "numbers, min not above max", None)
+        if bound.get("any", True) is not True:
+            raise wrong(f"{at}/any", "true", bound["any"])
+    times = read_integer(params, "times", "", 1, MOST_TIMES)
+    within_s = read_integer(params, "within_s", "", 1, LONGEST_WITHIN_S)
+    if times is None or within_s is None:
+        raise wrong("/times" if times is None else "/within_s", "a number: each approval has an end", None)
+    return ApprovalGrant(
+        read_text(params, "tool"),
+        args,
+        times,
+        within_s,
+        read_optional_text(params, "principal", most=4096),
+        read_optional_text(params, "reason"),
+        read_flag(params, "dry_run", "", default=False),
+    )
+
+
+_BOUNDS = ({"equals"}, {"any"}, {"min"}, {"max"}, {"min", "max"})
 
 
 def _read_subscribe(params: Mapping[str, Any]) -> EventsSubscribe:
@@ -625,13 +707,12 @@ def _read_quote(params: Mapping[str, Any]) -> AttestQuote:
 
 
 _CLOSE = SessionClose()
+_APPROVALS = ApprovalList()
 _LIST = ToolList()
 _MCP_INFO = McpInfo()
 _MCP_TOOLS = McpTools()
 _HALT_STATUS = HaltQuery()
-_HALT_RESET = HaltReset()
 _OBSERVE_STATE = ObserveState()
-_POLICY_RELOAD = PolicyReload()
 _ATTEST_KEY = AttestKey()
 _OBSERVE_UNSUBSCRIBE = ObserveUnsubscribe()
 
@@ -647,21 +728,25 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "plan.prepare": _read_prepare,
     "plan.execute": _read_execute,
     "plan.list": lambda params: PlanList(read_integer(params, "after_seq", "", 0), _wait_ms(params)),
+    "plan.get": lambda params: PlanGet(read_text(params, "plan_id")),
     "plan.approve": _read_approve,
     "plan.reject": lambda params: PlanReject(read_text(params, "plan_id"), read_optional_text(params, "reason")),
+    "approval.grant": _read_grant,
+    "approval.list": lambda _params: _APPROVALS,
+    "approval.revoke": lambda params: ApprovalRevoke(read_text(params, "approval_id")),
     "mcp.info": lambda _params: _MCP_INFO,
     "mcp.tools": lambda _params: _MCP_TOOLS,
     "mcp.use": lambda params: McpUse(read_text(params, "tool")),
     "halt": _read_halt,
     "halt.status": lambda _params: _HALT_STATUS,
-    "halt.reset": lambda _params: _HALT_RESET,
+    "halt.reset": _read_reset,
     "observe.state": lambda _params: _OBSERVE_STATE,
     "observe.subscribe": lambda params: ObserveSubscribe(
         read_optional_text(params, "stream"), read_integer(params, "from_seq", "", 1)
     ),
     "observe.unsubscribe": lambda _params: _OBSERVE_UNSUBSCRIBE,
     "observe.audit": _read_audit,
-    "policy.reload": lambda _params: _POLICY_RELOAD,
+    "policy.reload": lambda params: PolicyReload(read_flag(params, "yes", "", default=False)),
     "attest.quote": _read_quote,
     "attest.key": lambda _params: _ATTEST_KEY,
     **HCP_METHODS,

@@ -18,6 +18,8 @@ end in events, bounded memory and bounded work.
   taken for that of another request.
 - A batch has one answer. `_Batch` collects the lines, refusals first; the last one joins them, and only then its ids
   are free. A batch of notifications has no answer.
+- Documents wait in order until their events are taken (`waiting`); only `overtaking` takes one out of turn, a halt. It
+  never passes a reset, which would then end the halt that its client sent later.
 - `weight` is an upper bound of a request's memory. The connection charges it to the principal until the answer is
   made; the calls of a batch share it, because they hold parts of one document.
 
@@ -27,7 +29,8 @@ This module does not know what a method does, who the peer is, or how bytes trav
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import define
 
@@ -42,6 +45,7 @@ from hearth.protocol.jsonrpc import (
     kind_of,
     load,
     read_request,
+    reply_id_in,
     reply_id_of,
 )
 from hearth.protocol.methods import METHODS
@@ -87,6 +91,11 @@ class HcpDocument:
 
 Event: TypeAlias = "Call | HcpDocument | Answer | Close"
 
+MOST_OVERTAKING: Final = 4096
+"""Bytes of a document that may overtake others: looking into a longer one would take time from what it overtakes."""
+MOST_TRIED: Final = 16
+"""Documents that are parsed in one search for a halt."""
+
 
 class _Batch:
     """One batch in progress: the answers that are ready, refusals first, then in the order of completion.
@@ -94,7 +103,7 @@ class _Batch:
     Its ids stay outstanding until the line that answers them all is made, because until then the peer has no answer.
     """
 
-    __slots__ = ("ids", "kept", "lines", "open")
+    __slots__ = ("held", "ids", "kept", "lines", "open")
 
     def __init__(self) -> None:
         self.ids: list[Id] = []
@@ -102,12 +111,37 @@ class _Batch:
         self.open = 0
         self.kept = 0
         """Bytes of `lines` that are charged to the principal."""
+        self.held = False
+        """True once the executor holds events back until this batch is answered."""
+
+
+def _size(item: bytes | DocumentTooLong | Event) -> int:
+    """Return about how many bytes an item that waits takes; an event counts as much as the shortest answer."""
+    return len(item) + 1 if type(item) is bytes else 128
+
+
+def _may_reset(document: bytes) -> bool:
+    """Return True unless a document surely asks for no reset of the halt: an escape could hide its name."""
+    return b"reset" in document or b"\\u" in document
+
+
+def _halts(document: bytes) -> bool:
+    """Return True if a document, or a part of a batch, asks for a halt."""
+    try:
+        value = load(document)
+    except ParseError:
+        return False
+    requests = value if type(value) is list else [value]
+    return any(type(one) is dict and one.get("method") == "halt" for one in requests)
 
 
 class ServerProtocol:
     """One connection. `receive` and the two answering methods never raise for anything a peer can send."""
 
-    __slots__ = ("_framer", "_max_batch", "_max_document_bytes", "_max_values", "_outstanding", "closed")
+    __slots__ = (
+        "_framer", "_max_batch", "_max_document_bytes", "_max_values", "_outstanding", "_searched", "_taking",
+        "_waiting", "_waiting_bytes", "closed",
+    )  # fmt: skip
 
     def __init__(self, *, max_document_bytes: int = 1 << 20, max_batch: int = 64, max_values: int = MAX_VALUES) -> None:
         self._framer = LineFramer(max_document_bytes)
@@ -115,6 +149,13 @@ class ServerProtocol:
         self._max_batch = max_batch
         self._max_values = max_values
         self._outstanding: set[Id] = set()
+        self._waiting: deque[bytes | DocumentTooLong | Event] = deque()
+        self._waiting_bytes = 0
+        """The bytes of `_waiting`, counted as it changes: a peer may send thousands of documents of one byte."""
+        self._searched = 0
+        """Of `_waiting`, the number from its beginning that are neither a halt nor a reset."""
+        self._taking: bytes = b""
+        """The document whose events `waiting` yields; empty between two."""
         self.closed = False
 
     @property
@@ -127,40 +168,104 @@ class ServerProtocol:
         """The number of requests without an answer. Notifications do not count: they have none."""
         return len(self._outstanding)
 
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes held of documents that are incomplete, or whose events have not been taken, about."""
+        return self.partial_bytes + self._waiting_bytes
+
     def receive(self, data: bytes) -> list[Event]:
         """Take received bytes; return their events, in order. After a Close all further bytes are ignored."""
-        return list(self.events(data))
-
-    def events(self, data: bytes) -> Iterator[Event]:
-        """Yield the events of received bytes, in order. Each document is read after the events before it are taken.
-
-        There may be thousands: a caller can let other tasks run between two. It must take all events before it passes
-        more bytes.
-        """
-        if self.closed:
-            return
-        try:
-            documents = self._framer.feed(data)
-        except DocumentTooLong as error:
-            # Documents that were complete before the long one still get their answers.
-            for document in error.documents:
-                yield from self._document(document)
-            yield from self._too_long(error)
-            return
-        for document in documents:
-            yield from self._document(document)
+        self.feed(data)
+        return list(self.waiting())
 
     def receive_document(self, document: bytes) -> list[Event]:
-        """Take one whole document from a carrier that frames by itself (draft §2.2); after a Close, nothing."""
-        if self.closed:
-            return []
-        if len(document) > self._max_document_bytes:
-            return self._too_long(DocumentTooLong(self._max_document_bytes, []))
-        return self._document(document)
+        """Take one whole document, as `receive` takes bytes."""
+        self.feed_document(document)
+        return list(self.waiting())
 
-    def unreadable(self, reason: str) -> list[Event]:
-        """Return the answer to a message of such a carrier that is not a document at all."""
-        return [] if self.closed else [Answer(dump_error(None, ParseError(data={"reason": reason})))]
+    def feed(self, data: bytes) -> None:
+        """Take received bytes; `waiting` yields their events. After a document that is too long, ignore them."""
+        if self.closed or (self._waiting and type(self._waiting[-1]) is DocumentTooLong):
+            return
+        documents: list[bytes | DocumentTooLong]
+        try:
+            documents = [*self._framer.feed(data)]
+        except DocumentTooLong as error:
+            # Documents that were complete before the long one still get their answers.
+            documents = [*error.documents, error]
+        self._waiting += documents
+        self._waiting_bytes += sum(map(_size, documents))
+
+    def feed_document(self, document: bytes) -> None:
+        """Take one whole document from a carrier that frames by itself (draft §2.2)."""
+        too_long = len(document) > self._max_document_bytes
+        self._add(DocumentTooLong(self._max_document_bytes, []) if too_long else document)
+
+    def feed_unreadable(self, reason: str) -> None:
+        """Take a message of such a carrier that is not a document at all."""
+        self._add(Answer(dump_error(None, ParseError(data={"reason": reason}))))
+
+    def _add(self, item: bytes | DocumentTooLong | Event) -> None:
+        self._waiting.append(item)
+        self._waiting_bytes += _size(item)
+
+    def waiting(self) -> Iterator[Event]:
+        """Yield the events of what was fed, in order. Each document is read after the events before it are taken.
+
+        There may be thousands: a caller can let other tasks run between two, and feed more.
+        """
+        waiting = self._waiting
+        while waiting and not self.closed:
+            item = waiting.popleft()
+            self._waiting_bytes -= _size(item)
+            self._searched = max(0, self._searched - 1)
+            if type(item) is bytes:
+                self._taking = item
+                yield from self._document(item)
+                self._taking = b""
+            elif type(item) is DocumentTooLong:
+                yield from self._too_long(item)
+            else:
+                yield item  # type: ignore[misc]
+
+    def overtaking(self, *, alone: bool = False) -> list[Call]:
+        """Take the first halt that waits behind other documents, or other calls of its batch, out of turn.
+
+        With `alone`, also one behind nothing.
+
+        Not one that waits behind a reset, or behind what may be one: their order decides whether the halt lasts.
+        """
+        waiting = self._waiting
+        if len(waiting) == 1 and not self._taking and not alone:
+            # HOT: a document alone, which is read at once.
+            first = waiting[0]
+            if type(first) is not bytes or first[:1] != b"[":
+                return []
+        if _may_reset(self._taking):
+            return []
+        tried = 0
+        while (place := self._searched) < len(waiting):
+            item = waiting[place]
+            if type(item) is bytes and _may_reset(item):
+                return []
+            looks = type(item) is bytes and b'"halt"' in item and len(item) <= MOST_OVERTAKING
+            if looks and (tried := tried + 1) > MOST_TRIED:
+                # The next search goes on from here: texts that only look like a halt must not take a turn of the loop.
+                return []
+            if type(item) is not bytes or not looks or not _halts(item):
+                self._searched = place + 1
+                continue
+            events = self._document(item)
+            halts = [event for event in events if type(event) is Call and event.method == "halt"]
+            others = [event for event in events if event not in halts]
+            del waiting[place]
+            for event in reversed(others):
+                waiting.insert(place, event)
+            self._searched = place + len(others)
+            self._waiting_bytes += sum(map(_size, others)) - _size(item)
+            if halts:
+                return halts
+        return []
 
     def _too_long(self, error: DocumentTooLong) -> list[Event]:
         # Where the next document begins is unknown, so nothing after this one can be read.
@@ -173,7 +278,9 @@ class ServerProtocol:
         # Before parsing, because the bound is on the work and memory of parsing itself. A value takes a byte at least.
         if len(document) > self._max_values and has_more_values(document, self._max_values):
             data = {"reason": TOO_MANY.format(self._max_values), "max_values": self._max_values}
-            return [Answer(dump_error(None, InvalidRequest("Invalid Request: too many values", data=data)))]
+            id_ = reply_id_in(document)
+            id_ = None if id_ in self._outstanding else id_
+            return [Answer(dump_error(id_, InvalidRequest("Invalid Request: too many values", data=data)))]
         try:
             value = load(document)
         except ParseError as error:

@@ -3,7 +3,8 @@
 `connect` and `open_runtime` return an open `Client` or `Runtime`. All methods are those of the Trio interface without
 `await`: they block the calling thread. Several threads may use an object at once, but an iterator of events belongs to
 one. KeyboardInterrupt ends a wait, never a transaction that has begun on a bus. What is open when the program ends is
-closed then: tasks are cancelled, and outputs go to their safe state.
+closed then: tasks are cancelled, and outputs go to their safe state. A session, client or runtime that is
+garbage-collected is closed with a ResourceWarning, unless an object made from it is in use.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from hearth import api, namespaces
-from hearth._util.portal import EventsFace, Face, Portal, block
+from hearth._util.portal import EventsFace, Face, OwningFace, Portal, block
 from hearth.client.connection import Client as TrioClient, connect as trio_connect
 from hearth.client.jobs import JobsClient
 from hearth.client.session import ClientSession
@@ -59,14 +60,14 @@ def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> 
 
 
 def _making(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], kind: Callable[[Portal, T], W]
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], kind: Callable[[Face[Any], T], W]
 ) -> Callable[Concatenate[Any, P], W]:
     """Return a method as `_blocking`, whose result gets a face of its own."""
     call = _blocking(method)
 
     @functools.wraps(method)
     def making(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> W:
-        return kind(self._portal, call(self, *args, **kwargs))
+        return kind(self, call(self, *args, **kwargs))
 
     return making
 
@@ -104,7 +105,7 @@ class Task(Face[api.Task]):
 
     def events(self, *, from_seq: int = 1) -> Events[api.TaskEvent]:
         """Return an iterator over the events from `from_seq` on, which ends after `task_finish`."""
-        return Events(self._portal, partial(self._inner.events, from_seq=from_seq))
+        return Events(self, partial(self._inner.events, from_seq=from_seq))
 
     def wait(self, timeout: float | None = None) -> api.TaskResult:
         """Wait until the task is terminal and return its result; does not raise for a failed task.
@@ -201,7 +202,7 @@ class BlockingSensors(Face[namespaces.SensorsNamespace]):
     capture = _blocking(namespaces.SensorsNamespace.capture)
 
 
-class Session(Face[ClientSession]):
+class Session(OwningFace[ClientSession]):
     """An open session; see `hearth.Session`. The end of its `with` block, or `close`, closes it."""
 
     @property
@@ -217,52 +218,52 @@ class Session(Face[ClientSession]):
     @property
     def gpio(self) -> BlockingGpio:
         """GPIO lines: `session.gpio.set("LED", 1)`."""
-        return BlockingGpio(self._portal, self._inner.gpio)
+        return BlockingGpio(self, self._inner.gpio)
 
     @property
     def i2c(self) -> BlockingI2c:
         """I2C devices: `session.i2c.read(1, 0x48, reg=0, length=2)` returns bytes."""
-        return BlockingI2c(self._portal, self._inner.i2c)
+        return BlockingI2c(self, self._inner.i2c)
 
     @property
     def uart(self) -> BlockingUart:
         """Serial ports: `session.uart.read("uart0", length=64)` returns bytes."""
-        return BlockingUart(self._portal, self._inner.uart)
+        return BlockingUart(self, self._inner.uart)
 
     @property
     def pwm(self) -> BlockingPwm:
         """PWM channels and servos: `session.pwm.set("FAN", duty=0.5)`, `session.pwm.move("ARM", 45)`."""
-        return BlockingPwm(self._portal, self._inner.pwm)
+        return BlockingPwm(self, self._inner.pwm)
 
     @property
     def dac(self) -> BlockingDac:
         """DAC channels: `session.dac.set("LEVEL", 1.5)` brings one to 1.5 volts, or what its unit is."""
-        return BlockingDac(self._portal, self._inner.dac)
+        return BlockingDac(self, self._inner.dac)
 
     @property
     def spi(self) -> BlockingSpi:
         """SPI devices: `session.spi.transfer("FLASH", command)` returns as many bytes."""
-        return BlockingSpi(self._portal, self._inner.spi)
+        return BlockingSpi(self, self._inner.spi)
 
     @property
     def can(self) -> BlockingCan:
         """CAN buses: `session.can.send("can0", "FAN_COMMAND", {"Speed": 40})`, `session.can.read("can0")`."""
-        return BlockingCan(self._portal, self._inner.can)
+        return BlockingCan(self, self._inner.can)
 
     @property
     def modbus(self) -> BlockingModbus:
         """Modbus devices: `session.modbus.read("FAN", "speed")`, `session.modbus.write("FAN", "speed", 12.5)`."""
-        return BlockingModbus(self._portal, self._inner.modbus)
+        return BlockingModbus(self, self._inner.modbus)
 
     @property
     def files(self) -> BlockingFiles:
         """Files on the machine of the daemon: `session.files.read("/srv/notes.txt")` returns bytes."""
-        return BlockingFiles(self._portal, self._inner.files)
+        return BlockingFiles(self, self._inner.files)
 
     @property
     def sensors(self) -> BlockingSensors:
         """Sensors: `session.sensors.read("temperature")` returns a `SensorReading`."""
-        return BlockingSensors(self._portal, self._inner.sensors)
+        return BlockingSensors(self, self._inner.sensors)
 
     tools = _blocking(api.Session.tools)
     call = _blocking(api.Session.call)
@@ -279,13 +280,17 @@ class Session(Face[ClientSession]):
 
     def observe(self, *, stream: str | None = None, from_seq: int | None = None) -> Events[Mapping[str, Any]]:
         """Return an iterator over the runtime's events; see `hearth.Session`."""
-        return Events(self._portal, partial(self._inner.observe, stream=stream, from_seq=from_seq))
+        return Events(self, partial(self._inner.observe, stream=stream, from_seq=from_seq))
 
     prepare = _blocking(api.Session.prepare)
     execute = _making(api.Session.execute, Task)
     plans = _blocking(api.Session.plans)
+    plan = _blocking(api.Session.plan)
     approve = _blocking(api.Session.approve)
     reject = _blocking(api.Session.reject)
+    grant_approval = _blocking(api.Session.grant_approval)
+    standing_approvals = _blocking(api.Session.standing_approvals)
+    revoke_approval = _blocking(api.Session.revoke_approval)
 
     def close(self) -> int:
         """Close the session; return the number of its tasks that have not ended yet."""
@@ -323,7 +328,7 @@ class Loop(Face["ControlLoop"]):
 
     def telemetry(self) -> Events[Sample]:
         """Return an iterator over the values that the function emits; see `hearth.ControlLoop`."""
-        return Events(self._portal, self._inner.telemetry)
+        return Events(self, self._inner.telemetry)
 
     def wait(self, timeout: float | None = None) -> LoopStats:
         """Wait until the loop has ended and its outputs are safe; return its last counts.
@@ -372,7 +377,7 @@ class Job(Face[api.JobHandle]):
 
     def events(self, *, from_sequence: int | None = None) -> Events[api.JobEvent]:
         """Return an iterator over the events from `from_sequence` on (default: from the attachment on)."""
-        return Events(self._portal, partial(self._inner.events, from_sequence=from_sequence))
+        return Events(self, partial(self._inner.events, from_sequence=from_sequence))
 
     def wait(self, timeout: float | None = None) -> api.JobResult:
         """Wait until the job has ended; does not raise for one that failed. Raises CarrierError.
@@ -384,17 +389,18 @@ class Job(Face[api.JobHandle]):
     abort = _blocking(api.JobHandle.abort)
 
 
-class _Opener(Face[T]):
+class _Opener(OwningFace[T]):
     """A connection or a runtime: what a portal runs around."""
 
     def _open(self, manager: Callable[[], AbstractAsyncContextManager[ClientSession]]) -> Session:
         held: Held[ClientSession] = self._portal.enter(manager)
-        return Session(self._portal, block(held.entering()), held)
+        return Session(self, block(held.entering()), held)
 
     def attach(self, session_id: str) -> Session:
         """Return a session of the same principal that was opened elsewhere, and is closed there."""
-        return Session(self._portal, block(self._look(methodcaller("attach", session_id))))
+        return Session(self, block(self._look(methodcaller("attach", session_id))))
 
+    halt = _blocking(TrioClient.halt)
     delegate = _making(JobsClient.delegate, Job)
     hand_over = _making(JobsClient.hand_over, Job)
     attach_job = _making(JobsClient.attach_job, Job)
@@ -490,7 +496,7 @@ class Runtime(_Opener[Any]):
         The arguments are those of `hearth.Runtime.loop`, which says what is raised.
         """
         held: Held[ControlLoop] = self._portal.enter(partial(self._inner.loop, hz, function, lines=lines, **arguments))
-        return Loop(self._portal, block(held.entering()), held)
+        return Loop(self, block(held.entering()), held)
 
 
 def connect(address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None) -> Client:

@@ -128,6 +128,11 @@ export type HaltStatus = {
         outputs: unknown[];
     }[];
     /**
+     * Why it is halted, one for each principal: `source`, `by`, `reason`,
+     * `generation` and more. The halt ends with the last.
+     */
+    holds?: Record<string, unknown>[];
+    /**
      * Halt input to "clear", or why it is not: a reset needs all of them clear.
      */
     inputs?: Record<string, string>;
@@ -144,14 +149,23 @@ export type PlanStep = {
      * As it is after the step.
      */
     after: Record<string, unknown> | null;
+    /**
+     * As it is for a time, of a step that brings it back.
+     */
+    during?: {
+        for_ms: number;
+        members: Record<string, unknown>;
+    };
 };
-export type Plan = {
+export type PlanSummary = {
     plan_id: string;
     hash: string;
     effective_risk: number;
+    /**
+     * Of a summary, its beginning.
+     */
     intent: string;
-    constraints: Record<string, unknown>;
-    steps: PlanStep[];
+    step_count: number;
     /**
      * The approval that the policy asks for.
      */
@@ -180,12 +194,21 @@ export type Plan = {
     rejected_by?: string;
     reason?: string;
 };
+export type Plan = PlanSummary & {
+    constraints: Record<string, unknown>;
+    steps: PlanStep[];
+    shown: string[];
+};
 export type PlanList = {
     /**
      * The number of changes so far, for the next `plans({ afterSeq: seq, waitMs })`.
      */
     seq: number;
-    plans: Plan[];
+    plans: PlanSummary[];
+    /**
+     * How many are left out, because the answer would be too long.
+     */
+    more?: number;
 };
 export type ObserveEvent = {
     stream: string;
@@ -296,6 +319,8 @@ export type ClientOptions = {
  * @property {string} [problem]
  * @property {boolean} [stopping] Whether the stop sequence still runs.
  * @property {{bus: string, outputs: unknown[]}[]} [unsafe] The outputs that are not in their safe state yet.
+ * @property {Record<string, unknown>[]} [holds] Why it is halted, one for each principal: `source`, `by`, `reason`,
+ *   `generation` and more. The halt ends with the last.
  * @property {Record<string, string>} [inputs] Halt input to "clear", or why it is not: a reset needs all of them clear.
  *
  * @typedef {object} PlanStep A step of a plan, with what it changes; null for a step that does not say.
@@ -304,14 +329,14 @@ export type ClientOptions = {
  * @property {Record<string, unknown>} [expect]
  * @property {Record<string, unknown> | null} before As it was when the plan was prepared, or as an earlier step leaves it.
  * @property {Record<string, unknown> | null} after As it is after the step.
+ * @property {{for_ms: number, members: Record<string, unknown>}} [during] As it is for a time, of a step that brings it back.
  *
- * @typedef {object} Plan A prepared task (docs/reference/methods.md#planprepare).
+ * @typedef {object} PlanSummary A plan without its contents (docs/reference/methods.md#planlist).
  * @property {string} plan_id
  * @property {string} hash
  * @property {number} effective_risk
- * @property {string} intent
- * @property {Record<string, unknown>} constraints
- * @property {PlanStep[]} steps
+ * @property {string} intent Of a summary, its beginning.
+ * @property {number} step_count
  * @property {{right: string, persons: number, other: boolean} | null} needs The approval that the policy asks for.
  * @property {string[]} approved_by
  * @property {"waiting" | "ready" | "executed" | "rejected"} state
@@ -324,9 +349,13 @@ export type ClientOptions = {
  * @property {string} [rejected_by]
  * @property {string} [reason]
  *
+ * @typedef {PlanSummary & {constraints: Record<string, unknown>, steps: PlanStep[], shown: string[]}} Plan A prepared task
+ *   (docs/reference/methods.md#planprepare); `shown` has the rows that a person reads before deciding.
+ *
  * @typedef {object} PlanList
  * @property {number} seq The number of changes so far, for the next `plans({ afterSeq: seq, waitMs })`.
- * @property {Plan[]} plans
+ * @property {PlanSummary[]} plans
+ * @property {number} [more] How many are left out, because the answer would be too long.
  *
  * @typedef {object} ObserveEvent The params of an `observe.event` notification (docs/reference/methods.md#observesubscribe).
  * @property {string} stream
@@ -492,6 +521,15 @@ export declare class HacpClient extends Emitter<{
      * @throws {HacpError} RPC_SESSION_INVALID: it has ended, or belongs to another principal.
      */
     attach(sessionId: string): Promise<HacpSession>;
+    /**
+     * Halt the daemon (halt) without a session: this works where none can be opened. Otherwise as {@link HacpSession.halt}.
+     *
+     * @param {string} [reason]
+     * @returns {Promise<HaltStatus>}
+     */
+    halt(reason?: string): Promise<HaltStatus>;
+    /** The state of the halt (halt.status), without a session. @returns {Promise<HaltStatus>} */
+    haltStatus(): Promise<HaltStatus>;
 }
 /**
  * A session of the daemon and its tasks.
@@ -649,6 +687,14 @@ export declare class HacpSession extends Emitter<{
         waitMs?: number;
     }): Promise<PlanList>;
     /**
+     * Read one of these plans with its contents (plan.get).
+     *
+     * @param {string} planId
+     * @returns {Promise<Plan>}
+     * @throws {HacpError} PLAN_STALE: there is none with this id, or it is not shown to this principal.
+     */
+    plan(planId: string): Promise<Plan>;
+    /**
      * Approve a plan exactly as it is here (plan.approve): the client computes the hash from what this object shows.
      *
      * @param {Plan} plan
@@ -659,8 +705,11 @@ export declare class HacpSession extends Emitter<{
      * @throws {TypeError} This page may not compute a hash, because it is not from https or from this machine.
      */
     approve(plan: Plan, reason?: string): Promise<number>;
-    /** Reject a plan, or withdraw one's own (plan.reject). @param {Plan | string} plan @param {string} [reason] */
-    reject(plan: Plan | string, reason?: string): Promise<void>;
+    /**
+     * Reject a plan, withdraw one's own, or take back one's approval of it (plan.reject); true if an approval was taken back.
+     * @param {Plan | string} plan @param {string} [reason]
+     */
+    reject(plan: Plan | string, reason?: string): Promise<boolean>;
     /** End it (session.close): its tasks are cancelled, its outputs go to their safe state. */
     close(): Promise<Record<string, any>>;
 }

@@ -73,6 +73,8 @@
  * @property {string} [problem]
  * @property {boolean} [stopping] Whether the stop sequence still runs.
  * @property {{bus: string, outputs: unknown[]}[]} [unsafe] The outputs that are not in their safe state yet.
+ * @property {Record<string, unknown>[]} [holds] Why it is halted, one for each principal: `source`, `by`, `reason`,
+ *   `generation` and more. The halt ends with the last.
  * @property {Record<string, string>} [inputs] Halt input to "clear", or why it is not: a reset needs all of them clear.
  *
  * @typedef {object} PlanStep A step of a plan, with what it changes; null for a step that does not say.
@@ -81,14 +83,14 @@
  * @property {Record<string, unknown>} [expect]
  * @property {Record<string, unknown> | null} before As it was when the plan was prepared, or as an earlier step leaves it.
  * @property {Record<string, unknown> | null} after As it is after the step.
+ * @property {{for_ms: number, members: Record<string, unknown>}} [during] As it is for a time, of a step that brings it back.
  *
- * @typedef {object} Plan A prepared task (docs/reference/methods.md#planprepare).
+ * @typedef {object} PlanSummary A plan without its contents (docs/reference/methods.md#planlist).
  * @property {string} plan_id
  * @property {string} hash
  * @property {number} effective_risk
- * @property {string} intent
- * @property {Record<string, unknown>} constraints
- * @property {PlanStep[]} steps
+ * @property {string} intent Of a summary, its beginning.
+ * @property {number} step_count
  * @property {{right: string, persons: number, other: boolean} | null} needs The approval that the policy asks for.
  * @property {string[]} approved_by
  * @property {"waiting" | "ready" | "executed" | "rejected"} state
@@ -101,9 +103,13 @@
  * @property {string} [rejected_by]
  * @property {string} [reason]
  *
+ * @typedef {PlanSummary & {constraints: Record<string, unknown>, steps: PlanStep[], shown: string[]}} Plan A prepared task
+ *   (docs/reference/methods.md#planprepare); `shown` has the rows that a person reads before deciding.
+ *
  * @typedef {object} PlanList
  * @property {number} seq The number of changes so far, for the next `plans({ afterSeq: seq, waitMs })`.
- * @property {Plan[]} plans
+ * @property {PlanSummary[]} plans
+ * @property {number} [more] How many are left out, because the answer would be too long.
  *
  * @typedef {object} ObserveEvent The params of an `observe.event` notification (docs/reference/methods.md#observesubscribe).
  * @property {string} stream
@@ -385,6 +391,21 @@ export class HacpClient extends Emitter {
     const session = new HacpSession(this, sessionId, []);
     await session._probe();
     return this.#keep(session);
+  }
+
+  /**
+   * Halt the daemon (halt) without a session: this works where none can be opened. Otherwise as {@link HacpSession.halt}.
+   *
+   * @param {string} [reason]
+   * @returns {Promise<HaltStatus>}
+   */
+  async halt(reason) {
+    return /** @type {HaltStatus} */ (await this.call("halt", { reason }));
+  }
+
+  /** The state of the halt (halt.status), without a session. @returns {Promise<HaltStatus>} */
+  async haltStatus() {
+    return /** @type {HaltStatus} */ (await this.call("halt.status"));
   }
 
   /** @param {HacpSession} session */
@@ -794,6 +815,17 @@ export class HacpSession extends Emitter {
   }
 
   /**
+   * Read one of these plans with its contents (plan.get).
+   *
+   * @param {string} planId
+   * @returns {Promise<Plan>}
+   * @throws {HacpError} PLAN_STALE: there is none with this id, or it is not shown to this principal.
+   */
+  async plan(planId) {
+    return /** @type {Plan} */ (await this.call("plan.get", { plan_id: planId }));
+  }
+
+  /**
    * Approve a plan exactly as it is here (plan.approve): the client computes the hash from what this object shows.
    *
    * @param {Plan} plan
@@ -808,9 +840,13 @@ export class HacpSession extends Emitter {
     return (await this.call("plan.approve", params)).missing;
   }
 
-  /** Reject a plan, or withdraw one's own (plan.reject). @param {Plan | string} plan @param {string} [reason] */
+  /**
+   * Reject a plan, withdraw one's own, or take back one's approval of it (plan.reject); true if an approval was taken back.
+   * @param {Plan | string} plan @param {string} [reason]
+   */
   async reject(plan, reason) {
-    await this.call("plan.reject", { plan_id: typeof plan === "string" ? plan : plan.plan_id, reason });
+    const answer = await this.call("plan.reject", { plan_id: typeof plan === "string" ? plan : plan.plan_id, reason });
+    return answer.taken_back === true;
   }
 
   /** End it (session.close): its tasks are cancelled, its outputs go to their safe state. */

@@ -169,6 +169,9 @@ async def test_a_step_does_not_run_at_once_if_its_start_cannot_be_written(tmp_pa
             await answer.get()
         assert here.gpio.state(17) == "input"
         here.disk.write_error = None
+        # Nor later, when the log has been written: the task has ended by then.
+        await passes(lambda: [record for record in here.records() if record["event"] == "task.finish"])
+        assert here.gpio.state(17) == "input"
 
 
 async def test_a_task_whose_end_cannot_be_written_at_once_ends_when_the_log_has_answered(tmp_path):

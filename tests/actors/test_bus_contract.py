@@ -341,8 +341,7 @@ async def test_a_request_of_an_asker_that_is_cancelled_already_never_begins(bus_
 @pytest.mark.parametrize("durability", ["os", "relaxed"])
 async def test_a_task_that_is_cancelled_before_its_turn_begins_nothing(make_world, style, durability, monkeypatch):
     # A session whose machine is slow lets others have a turn between the two messages: the task, that is.
-    monkeypatch.setattr("hearth.actors.session.TURN", 60)
-    monkeypatch.setattr("hearth.actors.connection.TURN", 60)
+    monkeypatch.setattr("hearth.actors.turns.TURN", 60)
     with trio.fail_after(60):
         async with make_world(buses={"a": style}, durability=durability) as world:
             client = world.connect()

@@ -18,7 +18,8 @@ from support.waiting import passes, until
 from support.world import ALICE, BOB, OPEN, BenchWorld, World, running
 
 from hearth.actors.build import build_parts
-from hearth.actors.bus.halt import RETRY_S, HaltRecord, Latch
+from hearth.actors.bus.halt import ANSWER_S, END_LIMIT_S, MOST_HOLDS, OTHERS, READ_LIMIT_S, REPEAT_S, RETRY_S
+from hearth.actors.bus.latch import Hold, Latch
 from hearth.actors.bus.queue import Requester, Ticket, give_back_or_make_safe
 from hearth.actors.embedded import EMBEDDED_POLICY
 from hearth.actors.session import Session
@@ -100,9 +101,10 @@ class MemoryLatch(Latch):
         if self.fails:
             raise OSError(28, "No space left on device")
 
-    async def save(self, record):
+    async def save(self, holds):
         await self._disk()
-        self.kept = record
+        self.kept = holds
+        return True
 
     async def remove(self):
         await self._disk()
@@ -110,7 +112,7 @@ class MemoryLatch(Latch):
 
 
 @asynccontextmanager
-async def a_world(*, style=Style.ASYNC, prepare=lambda _chip: None, policy=MAY_RESET, tools=(), found=None, **halt):
+async def a_world(*, style=Style.ASYNC, prepare=lambda _chip: None, policy=MAY_RESET, tools=(), found=(), **halt):
     """A world over the bench in memory, for virtual time; `a` and `b` are its chips from outside."""
     board = open_board(parse_profile({**BENCH, "halt": halt}, "bench"), style=style)
     a, b = board.drivers["gpio:a"], board.drivers["gpio:b"]
@@ -150,6 +152,12 @@ def of(world, event):
     return world.journal.of(event)
 
 
+async def recorded(world, event, count=1):
+    """The records of an event, once there are so many."""
+    await passes(lambda: len(of(world, event)) >= count)
+    return of(world, event)
+
+
 async def until_halted(world):
     await passes(lambda: world.runtime.halt.flag.halted)
 
@@ -165,11 +173,11 @@ async def test_a_halt_is_on_the_disk_before_it_is_acknowledged_and_outlives_the_
         await session.gpio.set("MOTOR", 1)
         assert not latch_file(tmp_path).exists()
         await session.halt("smoke")
-        assert json.loads(latch_file(tmp_path).read_text())["reason"] == "smoke"
+        assert [one["reason"] for one in json.loads(latch_file(tmp_path).read_text())["holds"]] == ["smoke"]
         assert latch_file(tmp_path).stat().st_mode & 0o777 == 0o600
     async with a_bench(tmp_path, style=style) as world, world.sessions().open_session() as session:
         assert world.notes[-1].startswith("starting halted, since ")
-        assert ": smoke; `hearth halt --reset` ends it" in world.notes[-1]
+        assert ": smoke; `hearth halt reset` ends it" in world.notes[-1]
         assert (await session.halt_status()).latched is True
         with pytest.raises(Halted, match="smoke"):
             await session.gpio.set("MOTOR", 1)
@@ -234,22 +242,27 @@ async def test_a_latch_that_cannot_be_written_is_a_halt_all_the_same_and_is_trie
         world.latch.fails = False
         await trio.sleep(RETRY_S * 2)
         status = await session.halt_status()
-        assert (status.latched, status.problem, world.latch.kept.reason) == (True, None, "smoke")
+        assert (status.latched, status.problem, world.latch.kept[0].reason) == (True, None, "smoke")
 
 
-async def test_a_disk_that_hangs_holds_up_the_answer_and_neither_the_stop_nor_other_requests(autojump_clock):
+@pytest.mark.spec("design 8: halt")
+async def test_a_disk_that_hangs_holds_up_neither_the_stop_nor_the_answer_which_says_so(autojump_clock):
     async with a_world() as world, world.sessions().open_session() as session:
         await session.gpio.set("MOTOR", 1)
         world.latch.gate = trio.Event()
+        began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.halt)
             await until_halted(world)
             await until(lambda: world.a.state(MOTOR) == 0)
-            status = await session.halt_status()
-            assert (status.halted, status.latched) == (True, False)
             assert await session.gpio.get("MOTOR") == 0
-            world.latch.gate.set()
-        assert (await session.halt_status()).latched is True
+        assert trio.current_time() - began <= ANSWER_S
+        status = await session.halt_status()
+        assert (status.halted, status.latched) == (True, False)
+        assert status.problem == "the latch None is not written yet: the disk does not answer"
+        world.latch.gate.set()
+        await passes(lambda: world.runtime.halt.status()["latched"])
+        assert (await session.halt_status()).problem is None
 
 
 async def test_threads_that_hang_on_another_disk_do_not_hold_up_the_latch(tmp_path):
@@ -297,7 +310,7 @@ async def test_a_latch_that_cannot_be_read_at_the_start_is_a_halt(tmp_path, made
         with pytest.raises(Halted):
             await session.gpio.set("MOTOR", 1)
         if made is Path.mkdir:
-            with pytest.raises(AuditUnavailable, match=r"still halted: the latch .* cannot be removed: "):
+            with pytest.raises(AuditUnavailable, match=r"still halted: the latch .* cannot be changed: "):
                 await session.reset_halt()
             assert (await session.halt_status()).halted
             latch_file(tmp_path).rmdir()
@@ -309,7 +322,7 @@ async def test_a_latch_that_cannot_be_read_at_the_start_is_a_halt(tmp_path, made
 async def test_a_halt_right_before_the_end_of_the_daemon_is_on_the_disk_when_it_has_ended(tmp_path):
     async with a_bench(tmp_path) as world:
         world.runtime.halt.halt("smoke", "a test")
-    assert json.loads(latch_file(tmp_path).read_text())["reason"] == "smoke"
+    assert [one["reason"] for one in json.loads(latch_file(tmp_path).read_text())["holds"]] == ["smoke"]
 
 
 async def test_an_end_does_not_wait_for_ever_for_a_latch_on_a_disk_that_hangs(autojump_clock):
@@ -318,16 +331,112 @@ async def test_an_end_does_not_wait_for_ever_for_a_latch_on_a_disk_that_hangs(au
         world.runtime.halt.halt("smoke", "a test")
 
 
+# --- the holds ------------------------------------------------------------------------------------------------------
+
+
+def holds_of(world):
+    return [
+        (one["source"], one["by"], one["last_reason"], one["count"]) for one in world.runtime.halt.status()["holds"]
+    ]
+
+
 @pytest.mark.spec("design 8: halt")
-async def test_a_repeated_halt_changes_nothing(autojump_clock):
-    async with a_world() as world, world.sessions().open_session() as session:
-        first = await session.halt("first")
-        await trio.sleep(1)
-        assert await session.halt("second") == first
+async def test_a_second_halt_of_a_principal_renews_its_hold_and_one_of_another_adds_a_hold_and_both_are_on_record(
+    autojump_clock,
+):
+    async with a_world() as world, world.sessions(ALICE).open_session() as alice:
+        await alice.halt("smoke")
+        async with world.sessions(BOB).open_session() as bob:
+            status = await bob.halt("a hand in the machine")
+        assert (status.reason, [one["by"] for one in status.holds]) == ("smoke", [ALICE.key, BOB.key])
+        await trio.sleep(REPEAT_S)
+        status = await alice.halt("fire")
+        first, second = status.holds
+        newest = world.runtime.halt.flag.count
+        assert (first["reason"], first["last_reason"], first["count"]) == ("smoke", "fire", 2)
+        assert first["generation"] == newest
+        assert first["last"] > first["since"] == status.since
+        assert (second["reason"], second["count"], second["generation"]) == ("a hand in the machine", 1, newest - 1)
+        assert (status.reason, status.by, status.latched) == ("smoke", ALICE.key, True)
+        assert [one["principal"] for one in await recorded(world, "halt", 2)] == [ALICE.key, BOB.key]
+        again = {"source": "person", "principal": ALICE.key, "reason": "fire", "count": 2, "generation": newest}
+        assert [one["holds"] for one in await recorded(world, "halt.again")] == [[again]]
+        await alice.reset_halt()
+        (reset,) = await recorded(world, "halt.reset")
+        assert ([one["principal"] for one in reset["holds"]], reset["halted"]) == ([ALICE.key, BOB.key], False)
+
+
+async def test_a_flood_of_halts_costs_one_record_and_one_write_of_the_latch_a_second(autojump_clock):
+    async with a_world() as world:
+        halt = world.runtime.halt
+        for number in range(1000):
+            halt.halt(f"flood {number}", "a test")
+            await trio.sleep(0.01)
+        await trio.sleep(REPEAT_S * 2)
         assert len(of(world, "halt")) == 1
+        records = of(world, "halt.again")
+        assert len(records) <= 11
+        assert records[-1]["holds"][0]["count"] == 1000
+        assert world.latch.writes <= 12
+        assert world.latch.kept[0].last_reason == "flood 999"
+
+
+async def test_more_principals_than_there_may_be_holds_share_one_and_none_of_their_halts_is_lost(autojump_clock):
+    async with a_world(inputs=["ESTOP"]) as world:
+        halt = world.runtime.halt
+        for number in range(MOST_HOLDS + 10):
+            halt.halt("smoke", f"uid:{number}")
+        halt.halt("smoke", "amqp:boss", source="fleet")
+        world.a.push(ESTOP, 1)
+        await passes(lambda: ("input", "input ESTOP", "input ESTOP is at its stop level", 1) in holds_of(world))
+        shared = [one for one in holds_of(world) if one[1] == OTHERS]
+        assert shared == [
+            ("person", OTHERS, f"uid:{MOST_HOLDS + 9}: smoke", 10), ("fleet", OTHERS, "amqp:boss: smoke", 1)
+        ]  # fmt: skip
+        assert len(holds_of(world)) == MOST_HOLDS + 3
+        world.a.push(ESTOP, 0)
+        with pytest.raises(Halted):
+            await halt.reset("amqp:boss", halt.flag.count, source="fleet")
+        assert ("fleet", OTHERS) not in [one[:2] for one in holds_of(world)]
+        assert len(holds_of(world)) == MOST_HOLDS + 2
+
+
+async def test_the_halt_of_a_person_and_that_of_the_fleet_are_both_latched_one_after_the_other(tmp_path):
+    async with a_bench(tmp_path) as world:
+        halt = world.runtime.halt
+        halt.halt("the fleet: smoke", "amqp:boss", source="fleet")
+        assert await halt.latched()
+        halt.halt("a hand in the machine", "uid:1000")
+        assert await halt.latched()
+        found = Latch(latch_file(tmp_path))
+        found.open(0)  # what a daemon reads that comes after a kill at this moment
+        assert found.found == tuple(halt._holds.values())
+    async with a_bench(tmp_path) as world:
+        assert [one[:2] for one in holds_of(world)] == [("fleet", "amqp:boss"), ("person", "uid:1000")]
+        halt = world.runtime.halt
+        assert await halt.latched()
+        with pytest.raises(Halted, match="this reset does not end the hold of uid:1000: a hand in the machine"):
+            await halt.reset("amqp:boss", halt.flag.count, source="fleet")
+        assert halt.status()["reason"] == "a hand in the machine"
+        found.open(0)
+        assert [one.by for one in found.found] == ["uid:1000"]
 
 
 # --- the reset ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_number_that_was_seen_before_a_restart_names_no_hold_that_came_after_it(autojump_clock):
+    seen = set()
+    for _ in range(3):
+        async with a_world() as world, world.sessions().open_session() as session:
+            hold = (await session.halt("smoke")).holds[0]["generation"]
+            assert hold not in seen
+            if seen:
+                with pytest.raises(Halted, match="does not end the hold"):
+                    await session.reset_halt(holds=sorted(seen))
+            seen.add(hold)
+            await session.reset_halt(holds=[hold])
+        await trio.sleep(1)
 
 
 @pytest.mark.spec("design 8: halt.reset")
@@ -367,7 +476,7 @@ async def test_a_halt_that_comes_while_a_reset_removes_the_latch_wins_and_is_on_
             nursery.start_soon(reset, session)
             await passes(lambda: world.latch.writes == 2)
             nursery.start_soon(session.halt, "second")
-            await passes(lambda: world.runtime.halt.flag.count == 2)
+            await passes(lambda: world.runtime.halt.status()["holds"][0]["count"] == 2)
             world.latch.gate.set()
         assert refused
         assert (await session.halt_status()).latched is True
@@ -392,6 +501,81 @@ async def test_a_reset_that_waits_in_a_sessions_mailbox_when_a_halt_comes_does_n
         with pytest.raises(Halted):
             await session.reset_halt()
         assert (await session.halt_status()).halted
+
+
+@pytest.mark.spec("design 8: halt.reset")
+async def test_the_fleets_reset_ends_neither_the_hold_of_a_person_nor_that_of_an_input_that_is_clear_again(
+    autojump_clock,
+):
+    async with a_world(inputs=["ESTOP"]) as world, world.sessions().open_session() as session:
+        halt = world.runtime.halt
+        halt.halt("the fleet: smoke", "amqp:boss", source="fleet")
+        world.a.push(ESTOP, 1)
+        await passes(lambda: len(halt._holds) == 2)
+        await session.halt("a hand in the machine")
+        with pytest.raises(Halted, match="ESTOP: is at its stop level") as refused:
+            await halt.reset("amqp:boss", halt.flag.count, source="fleet", message_id="m1")
+        assert [one["source"] for one in refused.value.data["holds"]] == ["input", "person"]
+        (reset,) = await recorded(world, "halt.reset")
+        assert (reset["message_id"], reset["halted"], len(reset["holds"])) == ("m1", True, 1)
+        # The button is released to work at the machine: nothing waits for that.
+        world.a.push(ESTOP, 0)
+        await trio.sleep(60)
+        with pytest.raises(Halted, match="this reset does not end the hold of input ESTOP"):
+            await halt.reset("amqp:boss", halt.flag.count, source="fleet", message_id="m2")
+        assert [one[0] for one in holds_of(world)] == ["input", "person"]
+        assert len(of(world, "halt.reset")) == 1
+        await session.reset_halt()
+
+
+@pytest.mark.spec("design 8: halt.reset")
+async def test_a_reset_of_the_holds_that_it_names_leaves_the_others_and_those_that_were_renewed(autojump_clock):
+    async with a_world() as world, world.sessions().open_session() as session:
+        halt = world.runtime.halt
+        for by in ("uid:1", "uid:2", "uid:3"):
+            halt.halt("smoke", by)
+        first, second, _ = (one["generation"] for one in (await session.halt_status()).holds)
+        halt.halt("fire", "uid:2")
+        with pytest.raises(Halted, match="hold of uid:2: fire, uid:3: smoke"):
+            await session.reset_halt([first, second])
+        assert [one[1] for one in holds_of(world)] == ["uid:2", "uid:3"]
+        with pytest.raises(Halted, match="hold of uid:2"):
+            await session.reset_halt([999])
+        await session.reset_halt()
+
+
+@pytest.mark.spec("design 8: halt.reset")
+async def test_a_reset_leaves_the_hold_of_an_input_that_is_not_clear_and_ends_those_of_persons(autojump_clock):
+    async with a_world(inputs=["ESTOP"]) as world, world.sessions().open_session() as session:
+        await session.halt("smoke")
+        world.a.push(ESTOP, 1)
+        await passes(lambda: len(world.runtime.halt._holds) == 2)
+        with pytest.raises(Halted, match="ESTOP: is at its stop level"):
+            await session.reset_halt()
+        status = await session.halt_status()
+        assert ([one["by"] for one in status.holds], status.by) == (["input ESTOP"], "input ESTOP")
+        assert [one.by for one in world.latch.kept] == ["input ESTOP"]
+        with pytest.raises(Halted, match="input ESTOP"):
+            await session.gpio.set("MOTOR", 1)
+        world.a.push(ESTOP, 0)
+        await session.reset_halt()
+
+
+async def test_a_reset_that_the_disk_keeps_waiting_is_refused_and_never_acts_later(autojump_clock):
+    async with a_world() as world, world.sessions().open_session() as session:
+        await session.halt("smoke")
+        world.latch.gate = trio.Event()
+        began = trio.current_time()
+        for _ in range(2):  # one whose removal has begun, and one that waits behind it
+            with pytest.raises(AuditUnavailable, match="cannot be changed: the disk does not answer"):
+                await session.reset_halt()
+        assert trio.current_time() - began <= 2 * (END_LIMIT_S + READ_LIMIT_S)
+        world.latch.gate.set()
+        await passes(lambda: world.runtime.halt.status()["latched"])
+        assert [one.by for one in world.latch.kept] == [ALICE.key]
+        assert (await session.halt_status()).halted
+        assert not of(world, "halt.reset")
+        await session.reset_halt()
 
 
 # --- what is under way when a halt comes ----------------------------------------------------------------------------
@@ -476,7 +660,8 @@ async def test_a_wedged_bus_makes_its_outputs_safe_as_soon_as_it_can_and_the_oth
         status = await session.halt()
         assert world.a.state(MOTOR) == 0
         assert world.driver.levels == {1: 1}
-        assert status.unsafe == ({"bus": "a", "outputs": [1, 2]},)
+        # The other bus may have a turn to go until it has noted that its outputs are safe.
+        assert {"bus": "a", "outputs": [1, 2], "names": ["1", "2"]} in status.unsafe
         # What the session does to its outputs at its end does not come before, either.
         world.gate("x").open()
         await task.wait()
@@ -500,8 +685,10 @@ async def test_outputs_that_cannot_be_made_safe_are_tried_again_and_named_until_
     async with a_world() as world, world.sessions().open_session() as session:
         await session.gpio.set("MOTOR", 1)
         world.a.fail()
-        assert (await session.halt()).unsafe == ({"bus": "gpio:a", "outputs": [MOTOR, LAMP]},)
-        (record,) = of(world, "outputs.safe")
+        assert (await session.halt()).unsafe == (
+            {"bus": "gpio:a", "outputs": [MOTOR, LAMP], "names": ["MOTOR", "LAMP"]},
+        )
+        (record,) = await recorded(world, "outputs.safe")
         assert "injected fault" in record["safe"][0]["error"]
         with pytest.raises(Halted, match="outputs are not in their safe states"):
             await session.reset_halt()
@@ -794,7 +981,8 @@ async def test_a_halt_also_makes_safe_what_an_earlier_run_left_driven_because_th
         chip.set(LAMP, 1)
         chip.close()
 
-    async with a_world(prepare=left_driven, found=HaltRecord("then", "smoke", "a test") if latched else None) as world:
+    found = (Hold("person", "a test", "smoke", "then", "smoke", "then", 1, 1),)
+    async with a_world(prepare=left_driven, found=found if latched else ()) as world:
         if not latched:
             assert world.a.state(LAMP) == 1
             world.runtime.halt.halt("smoke", "a test")

@@ -27,7 +27,7 @@ from hearth.drivers.base import Style
 from hearth.drivers.boards import devices, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
-from hearth.errors import DeviceError, InterlockOpen, from_wire
+from hearth.errors import DeviceError, Halted, InterlockOpen, from_wire
 from hearth.mcp.results import META_ERROR
 from hearth.tools import ToolRegistry
 
@@ -178,6 +178,33 @@ async def test_an_output_goes_to_its_safe_state_when_a_condition_opens(autojump_
         assert (record["bus"], record["line"], record["value"]) == ("gpio:cell", "PUMP", 1)
         assert condition.items() <= record["requires"][0].items()
         assert record["safe"] == [{"line": PUMP, "name": "PUMP", "safe": 0}]
+
+
+async def test_an_interlock_that_demands_it_halts_and_its_hold_stays_until_its_conditions_hold_again(autojump_clock):
+    cell = Cell({**lock(LID_CLOSED), "halt": True}, {**lock(LID_CLOSED), "drives": "LAMP"})
+    async with session_of(cell) as session:
+        await session.run("gpio.set", line="LAMP", value=1)
+        cell.other.push(LID, OPENED)
+        await trio.sleep(1)
+        assert not cell.runtime.halt.flag.halted, "only one that demands it, while its output is driven"
+        cell.other.let_go(LID)
+        await session.run("gpio.set", line="PUMP", value=1)
+        cell.other.push(LID, OPENED)
+        halt = cell.runtime.halt
+        await passes(lambda: halt.flag.halted)
+        (hold,) = halt.status()["holds"]
+        assert (hold["source"], hold["by"]) == ("interlock", "interlock gpio:cell PUMP")
+        assert hold["reason"] == "interlock gpio:cell PUMP: LID reads 1"
+        await session.halt("smoke")
+        with pytest.raises(Halted, match=r"interlocks are open \(gpio:cell PUMP: LID reads 1\)") as refused:
+            await halt.reset("a person", halt.flag.count)
+        assert refused.value.data["interlocks"] == {"gpio:cell PUMP": "LID reads 1"}
+        (left,) = halt.status()["holds"]
+        assert left["source"] == "interlock", "the person's own is removed"
+        cell.other.let_go(LID)
+        await halt.reset("a person", halt.flag.count)
+        assert not halt.flag.halted
+        assert not cell.pumping
 
 
 # --- every way to the driver ------------------------------------------------------------------------------------------

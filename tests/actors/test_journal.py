@@ -115,6 +115,22 @@ async def test_records_are_written_in_the_order_of_the_posts(bench, durability):
     assert journal.warning is None
 
 
+async def test_a_log_that_was_rolled_back_is_a_warning_of_health(bench):
+    async with Running(bench.journal()) as journal:
+        await journal.write(record(0))
+    older = bench.path.read_bytes()
+    async with Running(bench.journal()) as journal:
+        await journal.write(record(1))
+    bench.path.write_bytes(older)
+    async with Running(bench.journal()) as journal:
+        assert "its tree file says that record" in journal.warning
+        await journal.write(record(2))
+        assert journal.failure is None
+    async with Running(bench.journal()) as journal:
+        assert journal.warning is None
+    assert verify(bench.path).ok
+
+
 async def test_a_receipt_is_answered_once_the_record_can_be_read_by_others(bench):
     async with Running(bench.journal()) as journal:
         with trio.fail_after(LIMIT_S):

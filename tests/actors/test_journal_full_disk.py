@@ -1,5 +1,6 @@
 """A journal on a full disk: the reserve, the two classes of what is kept, the gap it admits to, and signing in time."""
 
+import errno
 import json
 
 import pytest
@@ -8,6 +9,7 @@ import trio.testing
 from support.faulty_disk import FaultyDisk
 from support.waiting import until
 
+from hearth.actors import journal as journal_module
 from hearth.actors.journal import Journal
 from hearth.audit import AuditSettings, backlog, keys
 from hearth.audit.verify import verify
@@ -264,3 +266,41 @@ async def test_asked_for_a_checkpoint_a_log_that_is_signed_writes_none(bench):
         await journal.write(finish(2))
     assert bench.told() == [("task.finish", 1), ("audit.checkpoint", None), ("task.finish", 2)]
     assert verify(bench.path).unsigned == 1
+
+
+# --- a disk that hangs and fails --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hangs_in", ["its own commit", "the retry before it"])
+async def test_what_was_in_hand_when_the_disk_went_silent_stays_before_what_came_later(bench, monkeypatch, hangs_in):
+    monkeypatch.setattr(journal_module, "SILENT_S", 0.05)
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.01)
+    failed, disk = OSError(errno.EIO, "Input/output error"), bench.disk
+    disk.room = None
+
+    async def refused_by(receipt, why):
+        with trio.fail_after(LIMIT_S), pytest.raises(AuditUnavailable, match=why):
+            await receipt.get()
+
+    async with Running(bench.journal(durability="fsync")) as journal:
+        await journal.write(finish(0))
+        if hangs_in != "its own commit":
+            disk.sync_error = failed
+            await refused_by(journal.post(finish(1)), "Input/output")
+        disk.gate.clear()
+        disk.sync_error = None
+        in_hand = journal.post(finish(2))
+        await refused_by(in_hand, "does not answer")
+        for number in (3, 4):
+            await refused_by(journal.post(finish(number)), "does not answer")
+        if hangs_in == "its own commit":
+            # What was in hand is then not on the disk.
+            disk.sync_error = failed
+        disk.gate.set()
+        if hangs_in == "its own commit":
+            await seen(lambda: "Input/output" in journal.failure)
+            disk.sync_error = None
+        await seen(lambda: journal.failure is None)
+        told = [one["n"] for one in bench.records() if one["event"] == "task.finish"]
+        assert told == [0, *([] if hangs_in == "its own commit" else [1]), 2, 3, 4]
+        assert all(one["late"] for one in bench.records() if one.get("n", 0) > 1)

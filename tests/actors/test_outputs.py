@@ -377,7 +377,7 @@ NO_LEDGER = {
     "zeros of a power cut": b"\0" * 64,
     "half of it": b'{"version":1,"outputs":{"a":[1',
     "not JSON": b"\xff\xfe",
-    "another version": b'{"version":2,"outputs":{}}',
+    "another version": b'{"version":0,"outputs":{}}',
     "no version": b'{"outputs":{}}',
     "no object": b"[]",
     "no outputs": b'{"version":1}',

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 
+import orjson
 import pytest
 import rfc8785
 import trio
 import trio.testing
 from attrs import evolve
 from hypothesis import given, settings, strategies as st
+from support.doubles import Op
 from support.world import ALICE, BOB, BenchWorld, running
 
 from hearth import step
@@ -146,16 +148,17 @@ async def test_the_plan_of_another_principal_is_no_different_from_one_that_does_
         plan = await alice.prepare("arm", [ARM])
         told = []
         for plan_id in (plan.plan_id, "none"):
-            for act in (dan.execute(plan_id), dan.reject(plan_id), dan.approve(evolve(plan, plan_id=plan_id))):
+            approve = dan.approve(evolve(plan, plan_id=plan_id))
+            for act in (dan.execute(plan_id), dan.reject(plan_id), dan.plan(plan_id), approve):
                 with pytest.raises(RpcError) as refused:
                     await act
                 told.append((type(refused.value), refused.value.message, refused.value.data))
-        assert told[:3] == told[3:]
+        assert told[:4] == told[4:]
         assert await dan.plans() == []
         assert [one.state for one in await alice.plans()] == ["waiting"]
 
 
-@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
+@pytest.mark.spec("design 8: plan.list, plan.get, plan.approve, plan.reject")
 async def test_only_the_right_approves_and_a_plan_of_ones_own_is_withdrawn_without_it(make_world):
     async with make_world(policy=policy(own=False)) as world, world.sessions(ALICE).open_session() as alice:
         plan = await alice.prepare("arm", [ARM])
@@ -167,7 +170,7 @@ async def test_only_the_right_approves_and_a_plan_of_ones_own_is_withdrawn_witho
         assert driven(world) == []
 
 
-@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
+@pytest.mark.spec("design 8: plan.list, plan.get, plan.approve, plan.reject")
 @pytest.mark.parametrize("rule", [{"persons": 2}, {"other": True}], ids=["two persons", "another person"])
 async def test_a_plan_that_another_must_approve_cannot_be_approved_by_its_author(make_world, rule):
     async with make_world(policy=policy(**rule)) as world, world.sessions(ALICE).open_session() as alice:
@@ -180,7 +183,8 @@ async def test_a_plan_that_another_must_approve_cannot_be_approved_by_its_author
         approvers = [BOB, CAROL][: rule.get("persons", 1)]
         for missing, who in zip(range(len(approvers) - 1, -1, -1), approvers, strict=True):
             async with world.sessions(who).open_session() as session:
-                (shown,) = await session.plans()
+                (listed,) = await session.plans()
+                shown = await session.plan(listed.plan_id)
                 assert (shown.own, shown.principal, shown.steps) == (False, ALICE.key, plan.steps)
                 assert await session.approve(shown) == missing
                 with pytest.raises((InvalidParams, PlanStale)):
@@ -190,7 +194,7 @@ async def test_a_plan_that_another_must_approve_cannot_be_approved_by_its_author
         assert executed["approved_by"] == [who.key for who in approvers]
 
 
-@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
+@pytest.mark.spec("design 8: plan.list, plan.get, plan.approve, plan.reject")
 async def test_one_rejection_ends_a_plan_that_one_of_two_has_approved(make_world):
     async with make_world(policy=policy(persons=2)) as world, world.sessions(ALICE).open_session() as alice:
         plan = await alice.prepare("arm", [ARM])
@@ -206,7 +210,7 @@ async def test_one_rejection_ends_a_plan_that_one_of_two_has_approved(make_world
         assert driven(world) == []
 
 
-@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
+@pytest.mark.spec("design 8: plan.list, plan.get, plan.approve, plan.reject")
 async def test_an_approval_in_one_client_releases_the_plan_of_another(governed):
     async with (
         governed.client(ALICE) as ours, ours.open_session() as alice,
@@ -359,8 +363,18 @@ ARGS = st.dictionaries(
     st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allow_infinity=False),
     max_size=3,
 )
+
+
+async def _acts(ctx, _args):
+    return {"tag": await ctx.transact(Op("t"))}
+
+
+FREE = Tool(
+    name="vendor.free", risk_level=3, timeout_ms=1000, description="takes any args", params_schema={"type": "object"},
+    result_schema={"type": "object"}, capability="CAP_GPIO_RW", default_rate="100/s", bus=lambda _args: "a", run=_acts,
+)  # fmt: skip
 STEPS = st.lists(
-    st.builds(lambda args: step("bench.danger", **{**args, "tag": "t"}), ARGS)
+    st.builds(lambda args: step("vendor.free", **args), ARGS)
     | st.builds(lambda line, value: step("bench.arm", line=line, value=value), st.integers(0, 2), st.integers(0, 1)),
     min_size=1,
     max_size=5,
@@ -368,11 +382,56 @@ STEPS = st.lists(
 
 
 @pytest.mark.spec("design 8: plan.prepare")
+@pytest.mark.parametrize(
+    ("change", "pointer", "cure"),
+    [
+        ({"steps": [{"tool": "bench.set", "args": {"line": 1, "value": 1, "valeu": 0}}]}, "/valeu", "value"),
+        (
+            {"steps": [{"tool": "bench.set", "args": {"line": 1, "value": 1}, "dry_run": "yes"}]},
+            "/task/steps/0/dry_run",
+            "",
+        ),
+        ({"constraints": {"dryrun": True}}, "/task/constraints/dryrun", "dry_run"),
+        ({"intents": "x"}, "/task/intents", "intent"),
+    ],
+    ids=["an arg", "a member of a step", "a constraint", "a member of the task"],
+)
+async def test_a_word_that_would_do_nothing_is_not_put_to_a_person(governed, change, pointer, cure):
+    task = {"intent": "set", "steps": [SET.to_wire()], **change}
+    async with governed.sessions(ALICE).open_session() as alice:
+        with pytest.raises(InvalidParams) as refused:
+            # As a client of another make sends it, which does not ask for `strict`.
+            await alice._link.call("plan.prepare", {"session_id": alice.session_id, "task": task})
+        assert refused.value.data["path"] == pointer
+        assert cure in refused.value.message
+        assert await alice.plans() == []
+        if "constraints" not in change:
+            done = await alice._link.call("task.submit", {"session_id": alice.session_id, "task": task})
+            assert len(done["ignored"]) == 1, "a task that needs no person is as forgiving as ever"
+
+
+@pytest.mark.spec("design 8: plan.prepare")
+async def test_a_plan_is_shown_with_the_same_lines_when_it_is_prepared_and_when_it_is_read(governed):
+    async with governed.sessions(ALICE).open_session() as alice, governed.sessions(BOB).open_session() as bob:
+        await alice.run("bench.set", line=1, value=0)
+        plan = await alice.prepare('arm"\n0. bench.read', [ARM, step("bench.read", tag="a b=1")])
+        assert list(plan.shown) == [
+            r'intent "arm\"\n0. bench.read"',
+            "0. bench.arm line=1 value=1",
+            "   value: 0 -> 1  [risk 3, high; cannot be rolled back]",
+            '1. bench.read tag="a b=1"',
+            "   [risk 0, safe]",
+        ]
+        assert (await bob.plan(plan.plan_id)).shown == plan.shown
+
+
+@pytest.mark.spec("design 8: plan.prepare")
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.text(max_size=20).filter(lambda text: text.isprintable()), st.booleans())
 def test_what_is_shown_is_what_is_hashed_and_what_runs(steps, intent, rollback):
     async def main():
-        async with running(BenchWorld(policy=policy())) as world, world.sessions(ALICE).open_session() as alice:
+        made = BenchWorld(policy=policy(), extra_tools=(FREE,))
+        async with running(made) as world, world.sessions(ALICE).open_session() as alice:
             shown = await alice._link.call(
                 "plan.prepare",
                 {
@@ -431,7 +490,7 @@ async def test_a_principal_has_a_bounded_number_of_plans_and_ended_ones_make_roo
 
 async def test_a_plan_too_long_to_be_read_is_refused(world):
     async with world.sessions(ALICE).open_session() as alice:
-        with pytest.raises(InvalidParams, match="at most 65536 bytes"):
+        with pytest.raises(InvalidParams, match="at most 63488 bytes as it is shown"):
             await alice.prepare("x", [step("bench.read", tag="x" * 70_000)])
 
 
@@ -450,7 +509,7 @@ async def test_the_memory_of_plans_is_charged_and_comes_back_when_they_expire(go
                 await alice.execute(plan)
 
 
-@pytest.mark.spec("design 8: plan.list, plan.approve, plan.reject")
+@pytest.mark.spec("design 8: plan.list, plan.get, plan.approve, plan.reject")
 async def test_an_approval_that_cannot_be_recorded_does_not_count(governed):
     async with governed.sessions(ALICE).open_session() as alice:
         plan = await alice.prepare("arm", [ARM])
@@ -521,6 +580,37 @@ async def test_a_plan_is_stale_from_the_time_that_it_shows_also_where_the_machin
                 await bob.approve(waiting)
             assert await alice.plans() == await bob.plans() == []
         assert driven(world) == []
+
+
+@pytest.mark.spec("design 8: plan.list, plan.get, plan.approve, plan.reject")
+async def test_a_list_of_plans_has_no_contents_stays_below_64_kib_and_counts_what_it_leaves_out(make_world):
+    # 255 plans of 60 KiB each were one answer of 15 MiB, in one turn of the event loop.
+    entries = tuple(
+        PolicyEntry(
+            name=f"entry {number}", match=Match(uid=2000 + number), max_risk=3, approval=[ApprovalRule(from_risk=3)]
+        )
+        for number in range(16)
+    )
+    others = [Principal(kind="unix", uid=2000 + number, gid=2000) for number in range(16)]
+    async with make_world(policy=(*entries, *policy()), plan_ttl_s=10_000) as world:
+        async with world.sessions(BOB).open_session() as bob:
+            own = await bob.prepare("read", [step("bench.read")])
+        waiting = []
+        for principal in others:
+            async with world.sessions(principal).open_session() as session:
+                waiting += [await session.prepare("€" * 3000, [ARM]) for _ in range(15)]
+        async with world.sessions(BOB).open_session() as bob:
+            answer = await bob.call("plan.list")
+            assert len(orjson.dumps(answer)) < 64 << 10
+            listed = answer["plans"]
+            assert len(listed) > 50
+            oldest_first = [own.plan_id, *[one.plan_id for one in waiting]]
+            assert [one["plan_id"] for one in listed] == oldest_first[: len(listed)]
+            assert answer["more"] == 1 + len(waiting) - len(listed)
+            assert not any({"steps", "constraints"} & one.keys() for one in listed)
+            assert listed[1]["intent"] == "€" * 119 + "…"
+            hidden = await bob.plan(waiting[-1].plan_id)
+            assert (hidden.intent, hidden.steps) == ("€" * 3000, waiting[-1].steps), "by its id it is to be had"
 
 
 async def test_what_a_preview_reads_may_take_time_to_check(make_world):

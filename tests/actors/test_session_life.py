@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import trio
+import trio.testing
 from support.waiting import until
-from support.world import ALICE, BOB, OPEN
+from support.world import ALICE, BOB, OPEN, running, simulated
 
+from hearth.actors.session import Session
 from hearth.drivers.base import Style
 from hearth.errors import InternalError, PermissionDenied, QueueFull, SessionInvalid, ShuttingDown, TaskNotFound
 from hearth.policy.rules import Match, PolicyEntry
@@ -463,3 +467,22 @@ async def test_at_shutdown_sessions_end_first_and_no_new_one_is_opened(world):
             await client.open()
         with pytest.raises(SessionInvalid):
             await session.call("tool.list")
+
+
+async def test_the_memory_of_a_session_that_has_ended_is_free_without_the_garbage_collector(tmp_path):
+    async with running(simulated(tmp_path)) as world:
+        client = world.connect()
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(3):
+                session = await client.open()
+                await session.close()
+            await trio.testing.wait_all_tasks_blocked()
+            gc.collect()
+            assert not [one for one in gc.garbage if isinstance(one, Session)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()

@@ -245,7 +245,8 @@ async def other_args_than_approved(made):
     client, operator = await made.tools(FRANK), await made.session(BOB)
     with pytest.raises(PERSON):
         await called(client, "gpio_set", {"line": "LAMP", "value": 1})
-    (plan,) = [one for one in await operator.plans() if not one.own]
+    (listed,) = [one for one in await operator.plans() if not one.own]
+    plan = await operator.plan(listed.plan_id)
     await operator.approve(plan)
     await called(client, "gpio_set", {"line": "HEATER", "value": 1})
 
@@ -254,7 +255,8 @@ async def approved_once_called_twice(made):
     client, operator = await made.tools(FRANK), await made.session(BOB)
     with pytest.raises(PERSON):
         await called(client, "gpio_set", {"line": "LAMP", "value": 0})
-    (plan,) = [one for one in await operator.plans() if not one.own]
+    (listed,) = [one for one in await operator.plans() if not one.own]
+    plan = await operator.plan(listed.plan_id)
     await operator.approve(plan)
     await called(client, "gpio_set", {"line": "LAMP", "value": 0})
     made.watched.forget()
@@ -273,7 +275,8 @@ async def tried_out_after_the_approval(made):
     call = {"intent": "light", "steps": [turn("LAMP", 1).to_wire()]}
     with pytest.raises(PERSON):
         await called(client, PLAN, call)
-    (plan,) = [one for one in await operator.plans() if not one.own]
+    (listed,) = [one for one in await operator.plans() if not one.own]
+    plan = await operator.plan(listed.plan_id)
     await operator.approve(plan)
     await called(client, PLAN, {**call, "dry_run": True})
 

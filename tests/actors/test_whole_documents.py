@@ -11,7 +11,6 @@ import trio
 import trio.testing
 from support.world import ALICE, BenchWorld, running
 
-from hearth.actors import connection
 from hearth.actors.connection import Connection
 from hearth.actors.transport import PeerGone, Unreadable
 
@@ -122,7 +121,7 @@ async def test_a_peer_that_takes_no_answers_any_more_is_not_waited_for(end, auto
 
 
 async def test_between_documents_that_came_together_others_have_their_turn(monkeypatch) -> None:
-    monkeypatch.setattr(connection, "TURN", -1.0)
+    monkeypatch.setattr("hearth.actors.turns.TURN", -1.0)
     world, carrier, seen = BenchWorld(), Messages(), []
     carrier.whole_documents = False
 

@@ -126,7 +126,7 @@ def test_a_card_is_made_again_only_when_something_has_changed(keeper, tmp_path):
         (b"", "input is a zero-length"),
         (b'{"format": 1, "agent_id": "01HZ', "unexpected"),
         (b"[]", "not a file of an agent card"),
-        (b'{"format": 2, "agent_id": "01HZQK3P8EMXR9V7T5N2W4J6C0"}', "not a file of an agent card"),
+        (b'{"format": 0, "agent_id": "01HZQK3P8EMXR9V7T5N2W4J6C0"}', "not a file of an agent card"),
         (b'{"format": 1, "agent_id": "x"}', "no agent_id"),
         (b'{"format": 1}', "no agent_id"),
         (b'{"format": 1, "agent_id": "01HZQK3P8EMXR9V7T5N2W4J6C0", "card": {}}', "its card is not valid"),

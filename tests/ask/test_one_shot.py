@@ -33,7 +33,7 @@ def test_words_become_a_plan_that_is_shown_run_and_explained(asks, model, daemon
     answer = asks("--yes-up-to", "2", "--transcript", path, "water", "the plant", script=script)
     assert answer.code == 0, answer
     assert "water the plant" in answer.out
-    assert "gpio.pulse  duration_ms=20 line=RELAY value=1  value=0  value=0" in answer.out
+    assert "value: 0 -> 1 for 20 ms -> 0" in answer.out
     assert "The valve was open for 20 ms." in answer.out
     assert "reads hw.sensor.read sensor=tank" in answer.err
     assert "300 tokens read, 30 written" in answer.err
@@ -73,7 +73,7 @@ def test_dry_run_shows_and_runs_nothing(asks, model, daemon, tmp_path):
     before = len(daemon.records(event="plan.execute"))
     answer = asks("--dry-run", "--yes-up-to", "3", "light", script=[proposes("light", LIGHT)])
     assert answer.code == 0
-    assert "value=0  value=1" in answer.out
+    assert "value: 0 -> 1" in answer.out
     assert len(model.requests) == 1
     assert len(daemon.records(event="plan.execute")) == before
 

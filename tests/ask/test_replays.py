@@ -3,7 +3,27 @@
 import json
 
 import pytest
+import trio
 from support.model_server import calls, proposes, reads, says
+
+from hearth.cli.ask import replayed
+from hearth.cli.common import Options
+from hearth.drivers.base import BaseDriver
+from hearth.drivers.boards import load_profile, open_board
+from hearth.drivers.linux.can import LinuxCan
+from hearth.drivers.linux.dac import LinuxDac
+from hearth.drivers.linux.gpio import LinuxGpio
+from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.linux.pwm import LinuxPwm
+from hearth.drivers.linux.sensors import KernelSensors
+from hearth.drivers.linux.spi import LinuxSpi
+from hearth.drivers.linux.uart import LinuxUart
+from hearth.drivers.modbus_line import ModbusLine
+from hearth.drivers.uart import UartSettings
+from hearth.errors import ConfigError
+from hearth.testing import _simulated
+
+OPTIONS = Options("unix:/nowhere", "--to", True)
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +100,7 @@ def test_a_recording_that_ends_early_ends_the_replay(cli, recorded):
         (b"{}\n", "line 1 is no line of a transcript"),
         (b"not json\n", "line 1 is not JSON"),
         (b'{"kind":"words"}\n', "not a transcript"),
-        (b'{"kind":"start","format":2}\n', "no start of format 1"),
+        (b'{"kind":"start","format":2}\n', "reads formats up to 1"),
         (b'{"kind":"start","format":1}\n{"kind":"turn","text":"x"}\n', "a turn of the transcript cannot be read"),
     ],
 )
@@ -98,3 +118,33 @@ def test_a_replay_takes_no_words_and_no_hardware(cli, recorded):
     assert answer.code == 2
     assert "a replay runs on a simulated board alone" in answer.err
     assert cli("ask", "--replay", "/no/such/file").code == 1
+
+
+class Silent:
+    """A vendor's driver that is not made from BaseDriver, and does not say what it is."""
+
+
+REAL = [LinuxGpio, LinuxI2c, LinuxUart, LinuxPwm, LinuxDac, LinuxCan, LinuxSpi, KernelSensors, BaseDriver, Silent]
+
+
+@pytest.mark.parametrize("cls", [*REAL, ModbusLine], ids=lambda cls: cls.__name__)
+def test_a_recorded_yes_is_no_approval_on_a_board_with_one_real_driver_of_any_kind(cls, tmp_path):
+    # Not even made: nothing of it may be asked but whether it is simulated.
+    driver = cls.__new__(cls)
+    if cls is ModbusLine:
+        driver = ModbusLine("plant", LinuxUart("plant", str(tmp_path / "device"), UartSettings()), ())
+    opened = []
+    driver.open = lambda: opened.append(cls)
+    board = open_board(load_profile("sim"))
+    assert board.real_buses() == []
+    board.drivers["com.acme.one"] = driver
+    assert board.real_buses() == ["com.acme.one"]
+
+    async def replay():
+        with pytest.raises(ConfigError, match=r"it drives hardware .com\.acme\.one."):
+            await replayed(OPTIONS, [{"kind": "start", "format": 1}], board, None)
+        assert opened == [], "it was not opened either"
+
+    trio.run(replay)
+    with pytest.raises(ValueError, match=r"drives real hardware .com\.acme\.one."):
+        _simulated(board, 0)

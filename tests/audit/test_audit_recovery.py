@@ -490,3 +490,93 @@ def test_a_log_that_is_refused_is_left_as_it_was(bench):
         bench.log()
     assert bench.path.read_bytes() == b'{"seq":7,"torn'
     assert list(bench.directory.glob("*.torn-*")) == []
+
+
+# --- a log that was rolled back
+
+
+def older_copy(bench):
+    """Two runs that ended in good order, and the log of the first one put back."""
+    bench.write(BEGIN, END)
+    first = bench.path.read_bytes()
+    bench.write(BEGIN, END)
+    bench.path.write_bytes(first)
+
+
+def removed(bench):
+    bench.write(BEGIN, END, BEGIN, END)
+    bench.path.unlink()
+
+
+def cut_at_a_record(bench):
+    bench.write(BEGIN, END, BEGIN, END)
+    bench.path.write_bytes(b"".join(bench.path.read_bytes().splitlines(keepends=True)[:2]))
+
+
+def cut_while_the_next_run_is_dead(bench):
+    """A run was killed, the next one started and was killed at once: its start had synced what the first one wrote."""
+    log = bench.log(durability="fsync")
+    bench.append(log, BEGIN, END, BEGIN, BEGIN)
+    os.close(log._writer.fd)
+    os.close(bench.log(durability="fsync")._writer.fd)
+    bench.path.write_bytes(b"".join(bench.path.read_bytes().splitlines(keepends=True)[:2]))
+
+
+@pytest.mark.parametrize(
+    ("roll_back", "last", "durability"),
+    [
+        (older_copy, 2, "os"),
+        (older_copy, 2, "fsync"),
+        (cut_at_a_record, 2, "os"),
+        (cut_while_the_next_run_is_dead, 2, "fsync"),
+        (removed, 0, "os"),
+        (removed, 0, "fsync"),
+    ],
+)
+def test_a_log_that_was_rolled_back_is_named_at_start_and_by_verification(bench, roll_back, last, durability):
+    roll_back(bench)
+    wanted = f"ends at record {last}, but its tree file says that record 4 was on the disk"
+    if last:  # the file that is missing is named else
+        assert wanted in verify(bench.path).first_bad.reason
+    log = bench.log(durability=durability)
+    record = bench.found.record()
+    assert record["missing"] == {"first_seq": last + 1, "last_seq": 4, "synced": True}
+    assert record["in_flight"] == []
+    assert bench.found.notes() == [bench.found.rollback]
+    assert wanted in bench.found.rollback
+    # A start that dies before the record is written hides nothing from the next one.
+    os.close(log._writer.fd)
+    log = bench.log(durability=durability)
+    assert bench.found.record() == record
+    bench.append(log, record, BEGIN, END)
+    log.close()
+    bench.assert_chained()
+    assert verify(bench.path).ok
+    assert reopened(bench).record() is None
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_records_that_a_power_cut_took_before_their_sync_are_no_rollback(bench, events, durability):
+    bench.write(BEGIN, END, durability=durability)
+    log = bench.log(signed=True, durability=durability, checkpoint_every=300)
+    # The power fails after the hashes reached the disk, and before a sync of the records did.
+    log._sync = False
+    bench.append(log, BEGIN, *events(400))
+    os.close(log._writer.fd)
+    bench.path.write_bytes(b"".join(bench.path.read_bytes().splitlines(keepends=True)[:2]))
+    assert verify(bench.path).ok
+    found = reopened(bench)
+    assert found.rollback is None
+    assert found.record()["missing"] == {"first_seq": 3, "last_seq": 256, "synced": False}
+    (note,) = found.notes()
+    assert "a power cut took records that were not synced, or the log was cut or replaced" in note
+    assert reopened(bench).record() is None
+
+
+def test_a_log_with_a_tree_file_of_zeros_or_without_one_is_no_rollback(bench):
+    bench.write(BEGIN, END)
+    tree = bench.path.with_name("audit.log.tree")
+    for spoil in (tree.unlink, lambda: tree.write_bytes(bytes(200)), lambda: tree.write_bytes(b"hearth tree 1\n\0\0")):
+        spoil()
+        assert verify(bench.path).ok
+        assert reopened(bench).record() is None

@@ -11,6 +11,7 @@ from hypothesis import given, settings as limits, strategies as st
 
 from hearth.audit import keys
 from hearth.audit.record import GENESIS, Chain, encode
+from hearth.audit.tree import tree_path
 from hearth.audit.verify import Report, head, tail, verify
 from hearth.errors import ConfigError
 
@@ -102,6 +103,8 @@ def test_a_log_whose_oldest_files_were_removed_is_good_from_there_on(rotated):
 
 def test_a_log_whose_current_file_is_missing_is_good_up_to_there(rotated):
     rotated.path.unlink()
+    assert "but its tree file says that record" in verify(rotated.path).first_bad.reason
+    tree_path(rotated.path).unlink()
     report = verify(rotated.path)
     assert report.ok
     assert report.files == tuple(rotated.files()[:-1])
@@ -367,6 +370,7 @@ def test_a_public_key_that_cannot_be_read_is_the_callers_error(rotated, tmp_path
 def test_a_log_that_was_cut_is_found_by_a_head_that_was_noted(rotated):
     noted = head(rotated.path)
     assert verify(rotated.path, known=noted).ok
+    tree_path(rotated.path).unlink()
     lines = rotated.lines()
     rotated.path.write_bytes(b"\n".join(lines[:-1]) + b"\n")
     assert verify(rotated.path, public(rotated)).ok
@@ -502,6 +506,8 @@ def test_script_and_verify_come_to_the_same_verdict(tmp_path_factory, bench_clas
     bench.write(*({"event": "e", "n": n} for n in range(9)))
     lines = mutate(bench.lines(), move, index, other)
     bench.path.write_bytes(b"".join(line + b"\n" for line in lines))
+    # The script reads the log alone, and the tree beside it tells of records that were cut off.
+    bench.path.with_name("audit.log.tree").unlink(missing_ok=True)
     report = verify(bench.path)
     code, said = script([bench.path])
     assert (code == 0) is report.ok

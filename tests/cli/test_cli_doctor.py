@@ -219,7 +219,7 @@ def test_a_daemon_that_is_halted_says_since_when_and_why_and_how_it_ends():
     board = {"name": "b", "health": {"halt": halt, "buses": {}, "audit": {"ok": True, "durability": "os"}}}
     halted, latch = [check for check in doctor.board_checks(board) if check.name == "halt"]
     assert (halted.state, halted.finding) == ("WARN", "halted since 2026-01-02T03:04:05Z: smoke")
-    assert "hearth halt --reset" in halted.cure
+    assert "hearth halt reset" in halted.cure
     assert (latch.state, latch.finding) == ("FAIL", "the latch x cannot be written")
 
 
@@ -509,6 +509,20 @@ def test_a_board_that_is_no_profile_is_a_usage_error(cli):
     answer = cli("doctor", "--board", "rpi99")
     assert answer.code == 2
     assert "no board profile 'rpi99'" in answer.err
+
+
+@pytest.mark.parametrize("name", ["hearth.toml", "board.toml", "state"])
+def test_a_place_where_others_could_change_what_the_daemon_does_is_found_with_its_cure(cli, tmp_path, name):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "board.toml").write_text('name = "b"\ndescription = "b"\n')
+    text = f'[board]\nprofile = "{tmp_path}/board.toml"\n[audit]\npath = "{tmp_path}/state/audit.log"\n'
+    (tmp_path / "hearth.toml").write_text(text)
+    assert "trust" not in cli("doctor", "--config", tmp_path / "hearth.toml").out
+    path = tmp_path / name
+    path.chmod(path.stat().st_mode | 0o002)
+    said = cli("doctor", "--config", tmp_path / "hearth.toml").out
+    assert f"{path} is writable by every user: hearthd refuses to start" in said
+    assert f"→ `chmod o-w {path}`" in said
 
 
 def test_a_config_that_cannot_be_used_is_a_usage_error(cli, tmp_path):

@@ -37,11 +37,12 @@ def test_a_prepared_plan_shows_its_steps_their_effects_and_what_it_waits_for(loc
     assert shown.err.startswith("next: hearth plan approve ")
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
     assert lines[0].startswith("waiting ")
-    assert "constraints rollback_on_failure=yes" in lines
+    assert "constraints rollback_on_failure=true" in lines
     assert "needs 1 with the right 'approve'" in lines
-    assert "0 gpio.set line=LED value=1 value=0 value=1" in lines
-    assert any(line.startswith("expect") and "tool=gpio.get" in line for line in lines)
-    assert any(line.startswith("1 i2c.write") and line.endswith("data=YWI=") for line in lines)
+    assert '0. gpio.set line="LED" value=1' in lines
+    assert "value: 0 -> 1 [risk 2, medium; can be rolled back]" in lines
+    assert any(line.startswith("then gpio.get line=27 must show equals value=1") for line in lines)
+    assert any(line.startswith("data: bytes(2 bytes: ") and "-> bytes(2 bytes: 61 62, " in line for line in lines)
 
 
 def test_a_plan_is_approved_only_where_a_person_can_be_asked_or_says_yes(local_cli, prepared):

@@ -171,7 +171,8 @@ def test_approve_lists_what_waits_with_its_before_and_after(local_cli, prepared)
     shown = local_cli("approve")
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
     assert f"waiting {prepared['plan_id']}" in lines
-    assert any(line.startswith("0 gpio.set line=LED value=1 value=0 value=1") for line in lines)
+    assert any(line.startswith('0. gpio.set line="LED" value=1') for line in lines)
+    assert any(line.startswith("value: 0 -> 1") for line in lines)
     assert prepared["plan_id"] in [one["plan_id"] for one in local_cli("approve", "--json").json["plans"]]
     assert local_cli("approve", prepared["plan_id"], "--reject", "no").code == 0
 

@@ -16,7 +16,7 @@ import pytest
 from hearth.cli import credentials as cli_token
 from hearth.config.model import load_config
 from hearth.policy.principal import MAX_TOKEN, Tokens
-from hearth.policy.rules import PolicyEntry, token_digests
+from hearth.policy.rules import RIGHTS, PolicyEntry, token_digests
 from hearth.transport.address import parse
 
 TOKEN = re.compile(r"hearth_[A-Za-z0-9_-]{43}")
@@ -41,6 +41,20 @@ def test_a_new_token_is_shown_once_with_the_entry_that_lets_its_bearer_in(cli):
     assert token not in entry
     (table,) = tomllib.loads(entry)["policy"]
     assert (table["name"], table["max_risk"]) == ("panel", 0)
+
+
+@pytest.mark.parametrize(
+    ("use", "rights", "asks"), [("dashboard", ["observe", "approve", "reset_halt"], None), ("agent", None, 2)]
+)
+def test_an_entry_for_a_use_has_the_rights_that_it_takes_and_the_owners_lines_beside_it(cli, use, rights, asks):
+    answer = cli("token", "new", "--for", use, "--name", "it")
+    (table,) = tomllib.loads(answer.out.partition("\n")[2])["policy"]
+    assert (table["max_risk"], table.get("rights")) == (2, rights)
+    assert table.get("approval") == (asks and [{"from_risk": asks}])
+    own = "\n".join(line.removeprefix("#   ") for line in answer.out.splitlines() if line.startswith("#   "))
+    (owner,) = tomllib.loads(own)["policy"]
+    assert (owner["match"], set(owner["rights"])) == ({"uid": os.getuid()}, set(RIGHTS))
+    assert cli("token", "new", "--for", "anything").code == 2
 
 
 def test_entries_without_a_name_do_not_share_one(cli):
@@ -196,3 +210,22 @@ def test_a_token_that_is_typed_is_not_echoed(cli, monkeypatch):
         os.close(leader)
         os.close(follower)
     assert asked == [("Token", {"hide_input": True, "err": True})]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "rights"), [("caller", None), ("operator", ["reset_halt"]), ("device", None)])
+def test_the_entry_with_which_a_device_takes_orders_is_printed_at_the_enrolment_of_a_caller(
+    cli, tmp_path, part, rights
+):
+    assert cli("tls", "init", tmp_path / "ca").code == 0
+    enrolled = cli("fleet", "enroll", tmp_path / "ca", "alpha", "--as", part, "--no-import")
+    assert enrolled.code == 0
+    told, _, entry = enrolled.out.partition("\n\n")
+    if part == "device":
+        assert "hearth.toml" not in told
+        return
+    assert "In the hearth.toml of each device that takes these orders, beside an entry for its own user:" in told
+    (table,) = tomllib.loads(entry)["policy"]
+    assert (table["match"], table.get("rights")) == ({"amqp_user": "alpha"}, rights)
+    asked = cli("--json", "fleet", "enroll", tmp_path / "ca", "beta", "--as", part, "--no-import").json
+    assert tomllib.loads(asked["policy"])["policy"][0]["match"] == {"amqp_user": "beta"}

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+from contextlib import asynccontextmanager
 from fcntl import ioctl
 from pathlib import Path
 
@@ -50,6 +51,15 @@ async def until(pilot, condition) -> None:
             await pilot.pause(0.02)
 
 
+@asynccontextmanager
+async def healthy(daemon, **options):
+    """Run it on this daemon, and wait until it shows it."""
+    app = Top(parse(daemon.socket))
+    async with app.run_test(**options) as pilot:
+        await until(pilot, lambda: "healthy" in text(app))
+        yield app, pilot
+
+
 def test_it_shows_lines_buses_tasks_and_sessions_as_they_change_and_q_quits(daemon):
     async def work() -> None:
         app = Top(parse(daemon.socket))
@@ -75,12 +85,24 @@ def test_the_key_h_halts_at_once_and_the_halt_is_shown(own_daemon):
     daemon = own_daemon(CONFIG)
 
     async def work() -> None:
-        app = Top(parse(daemon.socket))
-        async with app.run_test() as pilot:
-            await until(pilot, lambda: "healthy" in text(app))
+        async with healthy(daemon) as (app, pilot):
             await pilot.press("h")
             await until(pilot, lambda: text(app).startswith("HALTED SINCE"))
             assert app.query_one("#state").has_class("wrong")
+
+    asyncio.run(work())
+    assert daemon.recorded(event="halt")["reason"] == "key h of hearth top"
+
+
+def test_the_key_h_halts_by_the_halt_socket_where_there_is_no_connection(own_daemon):
+    daemon = own_daemon(CONFIG)
+
+    async def work() -> None:
+        async with healthy(daemon) as (app, pilot):
+            daemon.socket.unlink()
+            app._session = None
+            await pilot.press("h")
+            await until(pilot, lambda: daemon.records(event="halt"))
 
     asyncio.run(work())
     assert daemon.recorded(event="halt")["reason"] == "key h of hearth top"
@@ -91,9 +113,7 @@ def test_it_says_that_the_connection_is_lost_halts_nothing_then_and_comes_back(o
     daemon = own_daemon(CONFIG)
 
     async def work() -> None:
-        app = Top(parse(daemon.socket))
-        async with app.run_test(notifications=True) as pilot:
-            await until(pilot, lambda: "healthy" in text(app))
+        async with healthy(daemon, notifications=True) as (app, pilot):
             daemon.stop()
             await until(pilot, lambda: text(app).startswith("connection lost: "))
             await pilot.press("h")

@@ -257,8 +257,12 @@ def test_a_missing_file_is_told_with_the_cure(tmp_path):
         load_config(tmp_path / "none.toml")
 
 
+def test_the_null_device_is_an_empty_configuration():
+    assert load_config(Path("/dev/null")) == Config()
+
+
 def test_a_directory_is_no_configuration(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory; expected a TOML file"):
+    with pytest.raises(ConfigError, match="is not a regular file; name another one"):
         load_config(tmp_path)
 
 
@@ -267,10 +271,10 @@ def test_an_unreadable_file_is_told_with_the_cure(tmp_path, monkeypatch):
     file.touch(mode=stat.S_IWUSR)
     if os.geteuid() == 0:  # to root every file is readable
 
-        def refuse(path):
+        def refuse(path, _flags):
             raise PermissionError(13, "Permission denied", str(path))
 
-        monkeypatch.setattr(Path, "read_bytes", refuse)
+        monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ConfigError, match=r"hearth\.toml: may not be read by this user; fix its owner or mode"):
         load_config(file)
 

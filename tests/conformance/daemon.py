@@ -126,8 +126,12 @@ import hearth.actors.daemon as daemon
 # An interpreter that is root's may be readable to nobody else: everything is imported once while it still is.
 import cryptography.hazmat.primitives.serialization, hearth.audit.keys, jsonschema
 user, *arguments = sys.argv[1:]
-config = daemon.load_config(Path(arguments[1]))
-daemon.build_parts(config, default_policy=()).paths.close()
+config = daemon.load_config(Path(arguments[1]), any_owner=True)
+parts = daemon.build_parts(config, default_policy=())
+for names in daemon.LATER.values():
+    for name in names:
+        __import__(name)
+parts.paths.close()
 os.setgroups([])
 os.setresgid(int(user), int(user), int(user))
 os.setresuid(int(user), int(user), int(user))

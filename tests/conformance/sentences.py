@@ -238,12 +238,13 @@ design 8: limits of outputs | decided | checked before the driver on every path,
 design 8: interlocks | decided | an output is driven only while each required line and sensor was just read as
     required; otherwise -32014 with `requires`, `effect: "none"`; a failed or stale reading is open; an output whose
     interlock opens goes to its safe state
-design 8: halt | decided | any session may; acknowledged when the latch is on the disk; tasks with effects are
-    cancelled and outputs go to their safe states; until a reset, also over restarts, every step of effective risk 1
-    or more → -32012; reads go on
-design 8: halt.reset | decided | needs the right `reset_halt` (-32003), and each halt input clear, the stop sequence
-    ended and every output safe (-32012 with the cause); a halt that comes while it is decided wins; it starts
-    nothing again
+design 8: halt | decided | any principal of a policy entry may, and root and the daemon's own user, without a
+    session; acknowledged within a second, with `latched: true` if the latch is on the disk by then; tasks with
+    effects are cancelled and outputs go to their safe states; until a reset, also over restarts, every step of
+    effective risk 1 or more → -32012; reads go on
+design 8: halt.reset | decided | needs the right `reset_halt` (-32003), and the stop sequence ended and every output
+    safe (-32012 with the cause); removes the holds that were there when it was asked for, of persons, the fleet and
+    clear inputs; -32012 names those that remain; it starts nothing again
 design 8: halt.status | decided | whether it is halted, since when, why, and the state of each halt input; who
     halted is shown to that principal and to those with a right
 design 8: plan.prepare | decided | checked as `task.submit` checks, nothing touched but reads of effective risk 0;
@@ -251,9 +252,12 @@ design 8: plan.prepare | decided | checked as `task.submit` checks, nothing touc
 design 8: plan.execute | decided | once, by its own principal, approved as the policy asks (-32016); expired,
     executed, of another principal, with another hash, or with a changed state → -32017; then nothing
     has moved
-design 8: plan.list, plan.approve, plan.reject | decided | for holders of the right that the plan needs; each
+design 8: plan.list, plan.get, plan.approve, plan.reject | decided | for holders of the right that the plan needs; each
     principal once, with the hash of what it was shown; not the author's own where another must; one rejection ends
-    the plan; on record before it counts
+    the plan, but for that of an approver, which takes the approval back; on record before it counts
+design 8: approval.grant, approval.list, approval.revoke | decided | a standing approval is one approval of its giver
+    for calls within its bounds, as often and as long as it says; never after a halt, its revocation or the loss of its
+    giver's right; each use on record
 design 14: observe.state | decided | for holders of the right `observe`, else -32003: board, lines with value, owner
     and safe state, buses, sessions, tasks, approvals, halt; no payload of a task or plan
 design 14: observe.subscribe | decided | one ordered stream of all of it, from `from_seq` of the same stream on, else

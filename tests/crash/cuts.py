@@ -179,6 +179,7 @@ def _judge(tape: Tape, promised: Promised, path: Path) -> bool:
             raise AssertionError("the next daemon does not take the log for its own") from refused
         return False
     before = Log(path)
+    assert recovery.rollback is None, "a power cut was taken for a rollback"
     assert not before.torn, "recovery left a torn end"
     for line in before.lines:
         assert line + b"\n" in tape.lines, f"the log has a line that was never written: {line[:80]!r}"

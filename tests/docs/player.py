@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 MARK = "\x01end of act"
-PORTS = (7117, 7118)
+PORTS = (7117, 7118, 7119)
 """What pages listen on; other ports are played, since several pages may be at the same time."""
 NOT_RUN = ("make ", "sudo ", "python3 -m venv ", "~/hearth/bin/pip ", "pipx ", "uvx ")
 """How lines begin that the tests look at and do not run."""

@@ -22,7 +22,7 @@ from hearth.drivers.modbus_line import TcpPort
 from hearth.drivers.uart import INBOX_CAPACITY
 from hearth.policy import memory
 from hearth.policy.rules import Rate
-from hearth.protocol import methods
+from hearth.protocol import jsonrpc, methods
 from hearth.protocol.known import LONGEST_NAME, MOST_NAMED
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
@@ -56,7 +56,8 @@ def bound(row: str) -> list[float]:
     ("row", "numbers"),
     [
         ("Connections in all", [LIMITS.max_connections, accept.FOR_OTHERS]),
-        ("Descriptors", [accept.RESERVED]),
+        ("Connections to the halt socket", [accept.MOST_HALTING, accept.MOST_HALTING_EACH]),
+        ("Descriptors", [accept.RESERVED, accept.RESERVED // 2]),
         ("Unauthenticated connections", [accept.MOST_UNKNOWN_PEERS, accept.MOST_UNKNOWN_PEERS_EACH, 6, 64]),
         ("Their time to authenticate", [LIMITS.handshake_timeout_s]),
         ("A handshake's request line and headers", [wire.HANDSHAKE_BYTES / KIB]),
@@ -95,6 +96,7 @@ def bound(row: str) -> list[float]:
         ("Sessions", [LIMITS.max_sessions_per_principal, LIMITS.idle_ttl_s]),
         ("Events kept for observers", [observe.MOST_KEPT, observe.MOST_KEPT_BYTES / MIB, observe.KEEP_S]),
         ("Audit records in one answer to an observer", [methods.MOST_RECORDS, verify.MOST_PAGE_BYTES / MIB]),
+        ("An answer", [jsonrpc.PIECE / KIB]),
         (
             "Plans",
             [LIMITS.max_plans_per_principal, plans.MOST_PLANS, plans.MOST_PLAN_BYTES / KIB, LIMITS.plan_ttl_s],
@@ -128,7 +130,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 41
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 43
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_names_it(content, words, tm
 def test_a_file_of_any_size_is_not_read(tmp_path) -> None:
     path = tmp_path / "big.dbc"
     path.write_bytes(b" " * (MAX_BYTES + 1))
-    with pytest.raises(ConfigError, match="larger"):
+    with pytest.raises(ConfigError, match=f"has more than {MAX_BYTES} bytes"):
         CanDatabase("can0", path).load()
 
 

@@ -186,7 +186,8 @@ const plan = await agent.prepare(task);
 const [{ before, after }] = plan.steps;
 say("prepared", plan.state, before.value, after.value);
 say("unapproved", await refused(agent.execute(plan)));
-const { seq, plans: [shown] } = await operator.plans();
+const { seq, plans: [listed] } = await operator.plans();
+const shown = await operator.plan(listed.plan_id);
 say("shown", shown.plan_id === plan.plan_id, shown.may_approve);
 const [step] = shown.steps;
 const changed = { ...shown, steps: [{ ...step, args: { ...step.args, line: "BUZZER" } }] };
@@ -303,7 +304,7 @@ const task = await session.submit({ intent: "look", steps: [{ tool: "gpio.get", 
 const last: TaskEvent = await task.wait();
 console.log(last.status, new HacpError(-32004, "busy").symbol);
 const { seq, plans } = await session.plans({ waitMs: 0 });
-for (const { steps } of plans) console.log(seq, steps[0].before?.value);
+for (const { plan_id } of plans) console.log(seq, (await session.plan(plan_id)).steps[0].before?.value);
 console.log((await session.halt("smoke")).latched);
 """
 

@@ -342,6 +342,20 @@ async def test_a_halt_is_not_repeated_by_itself(tab: Tab, server: Server) -> Non
     await tab.until("outcomes.length === 4")
 
 
+async def test_a_halt_needs_no_session(tab: Tab, server: Server) -> None:
+    peer = await start(tab, server)
+    await tab.evaluate("note('halt', client.halt('smoke')); note('status', client.haltStatus())")
+    assert await peer.serve("halt", {"halted": True}) == {"reason": "smoke"}
+    assert await peer.serve("halt.status", {"halted": True}) == {}
+    await tab.until("outcomes.length === 2")
+    assert await tab.evaluate("outcomes") == [["halt", {"halted": True}], ["status", {"halted": True}]]
+    await tab.evaluate("note('late', client.halt())")
+    assert (await peer.hear())["method"] == "halt"
+    peer.drop()
+    await tab.until("outcomes.length === 3")
+    assert (await tab.evaluate("outcomes"))[2][:2] == ["late", "LinkError"]
+
+
 async def test_a_session_that_is_gone_is_told_once_and_fails_what_waits(tab: Tab, server: Server) -> None:
     peer = await start(tab, server)
     await with_session(tab, peer)

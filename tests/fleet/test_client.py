@@ -73,6 +73,8 @@ async def test_a_halt_of_the_fleet_reaches_a_device_and_its_reset_too(rabbitmq, 
         peer = device.peer()
         device.until(lambda: peer.health()["halt"]["halted"])
         assert peer.health()["halt"]["reason"] == "the fleet: smoke in lab 3"
+        # A reset that comes in the stop sequence is refused, and not repeated.
+        device.until(lambda: not peer.health()["halt"]["stopping"])
         await client.reset()
         device.until(lambda: not peer.health()["halt"]["halted"])
 

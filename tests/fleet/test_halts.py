@@ -72,6 +72,7 @@ async def test_meanwhile_newer_halts_are_heard_and_an_older_one_does_not_come_ba
                 await client.halt("fire")
                 with trio.move_on_after(1):
                     await halt.changed.wait()
+        await passes(lambda: not halt.status()["stopping"])
         await client.reset()
         await passes(lambda: not halt.flag.halted)
         assert not uplink.status()["connected"]

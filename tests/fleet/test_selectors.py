@@ -6,6 +6,8 @@ import sqlite3
 
 import pytest
 
+from hearth.cli.fleet import halt_words
+from hearth.errors import ConfigError
 from hearth.fleet.order_store import OrderStore, OrderStoreError
 from hearth.fleet.selectors import FleetDevice, SelectorError, select
 
@@ -30,6 +32,25 @@ DEVICES = [
 )
 def test_selectors_pick(selectors, picked) -> None:
     assert [one.device for one in select(DEVICES, selectors)] == list(picked)
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ({}, "-"),
+        ({"halted": True}, "HALTED"),
+        ({"halted": True, "halted_by": ["fleet", "input"]}, "HALTED by fleet, input"),
+        (
+            {"halted": True, "halted_by": ["fleet"], "reset_refused": "still halted: x"},
+            "HALTED by fleet; reset refused: still halted: x",
+        ),
+        ({"halted": True, "halted_by": "x", "reset_refused": 7}, "HALTED; reset refused: 7"),
+    ],
+)
+def test_an_announcement_shows_what_halts_a_device_and_why_it_refused_a_reset(told, shown) -> None:
+    device = FleetDevice.read({"payload": {"id": "a", "labels": {}, "agent_card": {}, **told}}, "a")
+    assert device is not None
+    assert halt_words(device) == shown
 
 
 @pytest.mark.parametrize(
@@ -66,6 +87,11 @@ def test_a_order_store_of_another_release_or_program_is_refused(tmp_path) -> Non
     path = tmp_path / "order store"
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 9")
+    db.close()
+    with pytest.raises(ConfigError, match="a newer hearth wrote it, in format 9"):
+        OrderStore(path)
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = -1")
     db.close()
     with pytest.raises(OrderStoreError, match="of another release"):
         OrderStore(path)

@@ -132,6 +132,7 @@ async def test_the_dashboard_shows_the_broker_that_is_lost_and_found_again(killa
         async with driving(address) as browser:
             tab = await browser.open()
             await tab.navigate(f"http://127.0.0.1:{port}/ui/#token={token}")
+            await tab.click("#offer-sign-in")
             await tab.until("document.querySelector('#link').dataset.state === 'open'")
             await tab.evaluate("location.hash = 'system'; 1")
             place = f"connected; dev at amqp://127.0.0.1:{killable.port}; 0 messages wait"

@@ -9,9 +9,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import trio
 from fleet import worlds
 from fleet.worlds import Violated, play
 
@@ -19,6 +21,8 @@ from hearth.actors.bridges.amqp.connection import Confirmation, Publisher
 from hearth.actors.bridges.amqp.halts import FleetHalts
 from hearth.actors.bridges.amqp.uplink import AmqpHcpRequest, Uplink
 from hearth.actors.bridges.hcp.store import JobStore
+from hearth.actors.bus.halt import Halt
+from hearth.errors import RpcError
 from hearth.fleet.order_store import OrderStore
 from hearth.hcp import l1
 
@@ -44,7 +48,8 @@ def test_some_worlds_keep_every_promise() -> None:
     for what in (
         "fault: cut", "fault: kill", "fault: wipe", "fault: block", "fault: clock", "died: commit", "died: ack",
         "died: publish", "died: act", "died: time", "refused", "taken twice", "redelivered", "expired",
-        "unconfirmed, and lost", "replaced by a newer one", "halts", "duplicates dropped", "resumed",
+        "unconfirmed, and lost", "replaced by a newer one", "halts",
+        "holds of its own: person", "holds of its own: input", "resets refused", "duplicates dropped", "resumed",
         "jobs with unknown steps", "COMPLETED", "FAILED",
         "REJECTED", "NOT SENT",
     ):  # fmt: skip
@@ -158,22 +163,47 @@ def orders_are_taken_before_halts_are_heard(monkeypatch) -> None:
     monkeypatch.setattr(FleetHalts, "_obey_all", at_once)
 
 
+def the_fleets_reset_ends_every_hold(monkeypatch) -> None:
+    reset = Halt.reset
+    monkeypatch.setattr(Halt, "reset", lambda halt, by, asked, source=None, **more: reset(halt, by, asked, **more))
+
+
+def a_refused_reset_is_tried_again(monkeypatch) -> None:
+    obey = FleetHalts._obey
+
+    async def again(halts, delivery) -> None:
+        while True:
+            with suppress(RpcError):
+                return await obey(halts, delivery)
+            await trio.sleep(1)
+            halts._resets.clear()
+
+    monkeypatch.setattr(FleetHalts, "_obey", again)
+
+
 BUGS = {
     orders_are_acknowledged_as_they_come: (worlds.STORED, 0),
     events_are_published_before_their_commit: (worlds.UNPUBLISHED, 0),
     a_publish_counts_as_confirmed_when_it_is_sent: (worlds.CONFIRMED, 0),
     an_order_that_comes_again_counts_as_new: (worlds.ONCE, 0),
     late_orders_are_taken: (worlds.IN_TIME, 44),
-    a_step_that_a_crash_interrupted_is_taken_for_none: (worlds.UNKNOWN, 3),
+    a_step_that_a_crash_interrupted_is_taken_for_none: (worlds.UNKNOWN, 40),
     a_replay_begins_one_event_too_late: (worlds.ALL_EVENTS, 5),
     a_caller_forgets_its_order_store: (worlds.NONE_LOST, 1),
     orders_are_taken_before_halts_are_heard: (worlds.HALTED, 0),
+    the_fleets_reset_ends_every_hold: (worlds.LOCAL, 0),
+    a_refused_reset_is_tried_again: (worlds.DROPPED, 0),
 }
 """Each with the promise that catches it, and the seed from which on worlds are played until one does."""
+LONG = (orders_are_taken_before_halts_are_heard, a_refused_reset_is_tried_again)
+"""Those that take many worlds."""
 
 
 @pytest.mark.usefixtures("unmeasured_here")
-@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize(
+    "plant",
+    [pytest.param(one, id=one.__name__, marks=pytest.mark.proof if one in LONG else ()) for one in BUGS],
+)
 def test_a_planted_bug_is_caught_by_its_promise(plant, monkeypatch) -> None:
     promise, first = BUGS[plant]
     plant(monkeypatch)

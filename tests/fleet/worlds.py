@@ -6,7 +6,8 @@ threads and clocks the world's. Connections are cut, the broker is killed, wiped
 callers die before or after a commit, an acknowledgement, a publication or a step, and go on from their files.
 
 Callers order jobs, and go on from the checkpoint of one that failed. In some worlds an operator halts the fleet and
-resets it. Every promise that does not hold is a `Violated`, with its name: see `PROMISES`.
+resets it, persons and inputs halt their devices too, and disks refuse the latch. Every promise that does not hold is a
+`Violated`, with its name: see `PROMISES`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import trio
 from attrs import define, evolve
 from fleet.sim_broker import BrokerPeer, SimBroker
 from support.hcp import capability, hcp_world, open_policy
+from support.patience import be_patient
 from support.steps import DoneAtOnce, seeded, within_real_seconds
 from support.waiting import passes
 from support.world import NOON, BenchTools
@@ -48,10 +50,12 @@ from hearth.actors.bridges.hcp import capability_api, execution, store as store_
 from hearth.actors.bridges.hcp.store import JobStore
 from hearth.actors.bridges.hcp.store.database import FILE, JobDatabase
 from hearth.actors.bridges.hcp.store.queries import JobStoreError
-from hearth.actors.bus.halt import Latch
+from hearth.actors.bus.halt import Halt
+from hearth.actors.bus.latch import Latch
 from hearth.amqp.address import parse_broker
 from hearth.amqp.errors import AmqpError, NoRoute
 from hearth.config.amqp import AmqpConfig
+from hearth.errors import RpcError
 from hearth.fleet.client import FleetClient
 from hearth.fleet.order_store import ENDED, OrderStore, OrderStoreError
 from hearth.hcp import l1, messages as values
@@ -68,8 +72,10 @@ PROMISES = (
     "no order is lost",
     "a caller has all events of its orders, in order, each once",
     "while the fleet is halted, every device that takes orders is halted",
+    "the fleet's reset never ends a hold of a person or an input",
+    "a refused reset never acts later",
 )
-STORED, UNPUBLISHED, CONFIRMED, ONCE, IN_TIME, UNKNOWN, NONE_LOST, ALL_EVENTS, HALTED = PROMISES
+STORED, UNPUBLISHED, CONFIRMED, ONCE, IN_TIME, UNKNOWN, NONE_LOST, ALL_EVENTS, HALTED, LOCAL, DROPPED = PROMISES
 HALTED_WORLDS = 0.3
 """The part of the worlds with an operator."""
 FAULTS_S = 90.0
@@ -207,19 +213,21 @@ class MortalLatch(Latch):
 
     life = None
 
-    async def save(self, record):
+    async def save(self, holds):
         """See Latch."""
         self.life.passes("commit")
-        if not self.life.dead:
-            await super().save(record)
+        self.life.device.disk()
+        whole = not self.life.dead and await super().save(holds)
         self.life.passes("commit", after=True)
         if self.life.dead:
             raise OSError("switched off")
+        return whole
 
     async def remove(self):
         """See Latch."""
         if self.life.dead:
             raise OSError("switched off")
+        self.life.device.disk()
         await super().remove()
 
 
@@ -249,6 +257,11 @@ class SimDevice:
     def __init__(self, world, name):
         self.world, self.name = world, name
         self.chance = random.Random(f"{world.seed}/{name}")
+        self.hand = random.Random(f"{world.seed}/{name}/hand")
+        self.local = None
+        """"person" or "input", while one holds this device halted."""
+        self.refused = set()
+        """The ids of resets that it has refused."""
         self.directory = world.place / name
         self.life = DeviceLife(world, None, self)
         self.boot = 0
@@ -309,6 +322,9 @@ class SimDevice:
             self.uplink.played = self
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.uplink.run)
+                if self.world.operator is not None:
+                    bench.runtime.halt._audit = functools.partial(self._audited, bench.runtime.halt._audit)
+                    nursery.start_soon(self._halts, bench.runtime.halt)
                 await life.until_over()
                 nursery.cancel_scope.cancel()
 
@@ -324,6 +340,47 @@ class SimDevice:
             if not life.dead:
                 return results
         return [outcome.Error(JobStoreError("switched off")) for _ in operations]
+
+    # --- its own halts
+
+    def disk(self):
+        """Fail now and then, where there are halts."""
+        if self.world.operator is not None and trio.current_time() < FAULTS_S and self.hand.random() < 0.2:
+            raise OSError(5, "the world")
+
+    async def _halts(self, halt):
+        """A person, or an input, halts this device, and ends that halt alone after a while."""
+        # The life before may have ended when the latch had it, and the hand did not know.
+        own = (one.source for one in halt._holds.values() if one.source in ("person", "input"))
+        self.local = self.local or next(own, None)
+        while trio.current_time() < FAULTS_S or self.local:
+            await trio.sleep(0 if self.local else self.hand.expovariate(0.05))
+            if self.local is None:
+                source = self.hand.choice(("person", "input"))
+                halt.halt("the world", f"{source} world", source=source)
+                if not await halt.latched() or self.life.dead:
+                    continue
+                self.local = source
+                self.world.figures[f"holds of its own: {source}"] += 1
+            with trio.move_on_after(self.hand.choice((1.0, 10.0, 40.0))):
+                while True:
+                    if not halt.flag.halted and not self.life.dead:
+                        self.world.violated(LOCAL, f"{self.name} is not halted, and has the hold of {self.local}")
+                    await trio.sleep(0.5)
+            source, self.local = self.local, None
+            while any(one.source == source for one in halt._holds.values()):
+                with suppress(RpcError):
+                    await halt.reset("the world", halt.flag.count, source=source)
+                await trio.sleep(1)
+
+    def _audited(self, real, event, **members):
+        """See the resets of the fleet."""
+        if event == "halt.reset" and "message_id" in members and not self.life.dead:
+            if ended := [one for one in members["holds"] if one["source"] != "fleet"]:
+                self.world.violated(LOCAL, f"{self.name}: {ended} end by the fleet's reset {members['message_id']}")
+            if members["message_id"] in self.refused:
+                self.world.violated(DROPPED, f"{self.name}: {members['message_id']} acts, and was refused before")
+        real(event, **members)
 
     # --- what its jobs do
 
@@ -761,6 +818,18 @@ async def _declare(connection, topology):
     return await declare_as_allowed(connection, topology)
 
 
+async def _reset(halt, world, real, *args, message_id=None, **named):
+    named |= {} if message_id is None else {"message_id": message_id}
+    try:
+        await real(halt, *args, **named)
+    except RpcError:
+        for device in world.devices:
+            if message_id is not None and device.uplink is not None and device.uplink._runtime.halt is halt:
+                device.refused.add(message_id)
+                world.figures["resets refused"] += 1
+        raise
+
+
 @contextmanager
 def _surroundings(world):
     """No thread, no chance but the seed's, and the world's hand on the disk and the network."""
@@ -778,6 +847,7 @@ def _surroundings(world):
             (trio.to_thread, "run_sync", run_sync),
             (connection_module, "open_connection", open_connection),
             (halts_module, "declare_as_allowed", _declare),
+            (Halt, "reset", functools.partialmethod(_reset, world, Halt.reset)),
             (store_module, "Background", DoneAtOnce),
             (execution.LimitWatch, "looking", lambda _watch: nullcontext()),
             (execution, "LONG_S", 3600.0),
@@ -811,6 +881,7 @@ def play(seed):
     try:
         with _quiet(), _surroundings(world), within_real_seconds(PATIENCE_S), seeded(f"{seed}/scheduling"):
             random.seed(f"{seed}/back-off")
+            be_patient()
             trio.run(world.play, clock=MockClock(autojump_threshold=0))
     except (Violated, Exception, ExceptionGroup) as error:
         only = world.failure or sole(error)

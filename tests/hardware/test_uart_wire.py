@@ -75,17 +75,22 @@ def test_at_the_last_close_the_device_sees_the_lines_fall_only_with_hangup(devic
 
 
 async def test_a_break_begins_after_what_was_written_and_ends_after_its_time(device):
+    before = bytes(range(256)) * 32
     with opened(device) as port:
-        await port.write(b"before", timeout_s=5)
-        before = time.monotonic()
+        await port.write(before, timeout_s=5)
+        started = time.monotonic()
         with trio.fail_after(60):
             await port.control(break_s=0.1)
-        assert time.monotonic() - before >= 0.1
+        assert time.monotonic() - started >= 0.1
         device.wait_for("the break ends", lambda: device.last("sends_break") == 0)
         await port.write(b"after", timeout_s=5)
-        device.wait_for("all bytes", lambda: device.taken == b"beforeafter")
+        device.wait_for("all bytes", lambda: device.taken == before + b"after")
     kinds = [next(iter(event)) for event in device.log if "out" in event or "sends_break" in event]
-    assert kinds == ["out", "sends_break", "sends_break", "out"]
+    begins, ends = (number for number, kind in enumerate(kinds) if kind == "sends_break")
+    # Of what came before, the device may tell its last packet late: another of its threads tells of breaks.
+    assert kinds[begins:ends].count("out") <= 1
+    assert kinds[:begins].count("out") > 1
+    assert kinds[ends:] == ["sends_break", "out"]
     assert [event["sends_break"] for event in device.log if "sends_break" in event] == [0xFFFF, 0]
 
 

@@ -38,6 +38,7 @@ import trio
 from attrs import define, field
 from hcp.durable_programs import Course, program
 from support.hcp import Caller, capability, hcp_world
+from support.patience import be_patient
 from support.steps import DoneAtOnce, seeded, within_real_seconds
 from support.world import BenchTools
 from trio.testing import MockClock
@@ -545,6 +546,7 @@ def play(seed):
 
     try:
         with _quiet(), _surroundings(world), within_real_seconds(PATIENCE_S), seeded(f"{seed}/scheduling"):
+            be_patient()
             trio.run(main, clock=MockClock(autojump_threshold=0))
     except (Broken, ExceptionGroup, TimeoutError, trio.TooSlowError) as error:
         only = sole(error)

@@ -1,4 +1,4 @@
-"""A person's approval: a job that needs one waits for it, and nobody gives it to a job of their own (decision 0077)."""
+"""A person's approval: a job that needs one waits for it, and nobody gives it to a job of their own (decision 0154)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_what_was_decided_before_it_was_withdrawn_is_not_done_either(guard
         (shown,) = await asked(bob)
         # In one turn: the submission has not looked at the decision yet.
         approvals = world.runtime.approvals
-        approvals.decide(approvals.find(shown["approval_id"], "job"), Decision(approved=True, by=BOB.key))
+        approvals.decide(approvals.find(shown["approval_id"], "job"), Decision(approved=True, who=BOB))
         assert world.job_server.withdraw(ALICE, document["message_id"], None)
         assert world.job_server.withdraw(ALICE, document["message_id"], "once more")
         told = await alice.until_replied(document)

@@ -166,7 +166,7 @@ async def test_a_newer_releases_job_store_is_refused_and_left_as_it_is(place):
     change(place, "PRAGMA user_version = 99")
     before = (place / "jobs.sqlite3").read_bytes()
     said = refused(place)
-    assert "a newer hearth wrote it: its schema is 99, this one knows 3" in said
+    assert "a newer hearth wrote it, in format 99, and this one reads formats up to 3" in said
     assert (place / "jobs.sqlite3").read_bytes() == before
 
 

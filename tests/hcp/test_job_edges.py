@@ -168,7 +168,7 @@ async def test_a_job_that_is_approved_in_the_moment_in_which_the_daemon_ends_is_
         while not shown:
             shown = (await bob.call("hcp.pending"))["approvals"]
         approvals = world.runtime.approvals
-        approvals.decide(approvals.find(shown[0]["approval_id"], "job"), Decision(approved=True, by=BOB.key))
+        approvals.decide(approvals.find(shown[0]["approval_id"], "job"), Decision(approved=True, who=BOB))
         await world.job_server.end(trio.current_time() + 5)
         await caller.until(lambda: caller.messages)
         assert caller.messages[0]["payload"]["reason_code"] == "shutting_down"

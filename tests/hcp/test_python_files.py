@@ -15,9 +15,9 @@ import pytest
 from hcp.capability_files import PLAN, RIGHT, named, registry
 from support.users import NOBODY, ordinary_user
 
+from hearth._util import files
 from hearth.errors import ConfigError
-from hearth.hcp import capability_files
-from hearth.hcp.capability_files import LARGEST, read_code, read_file, run_code
+from hearth.hcp.capability_files import LARGEST, read_source, run_code
 from hearth.hcp.library import load_capabilities
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -61,7 +61,7 @@ def writable_by_a_group(place):
 def of_another_user(place):
     file = named(place, "a")
     os.chown(file, NOBODY, -1)
-    return file, f"{file} belongs to uid {NOBODY}; `chown root {file}`"
+    return file, f"{file} belongs to nobody, who could change it; `chown root {file}`"
 
 
 def in_a_directory_that_everybody_can_write_to(place):
@@ -101,7 +101,7 @@ def linked_to_what_another_user_wrote(place):
     os.chown(theirs, NOBODY, -1)
     link = place / "a.py"
     link.symlink_to(theirs)
-    return link, f"belongs to uid {NOBODY}; `chown root "
+    return link, "belongs to nobody, who could change it; `chown root "
 
 
 @as_root
@@ -123,7 +123,7 @@ def test_a_file_that_another_user_can_have_written_is_not_run(tmp_path, make):
     file, reason = make(tmp_path)
     file.write_text("raise AssertionError('it was run')")
     said = refusal(file)
-    assert said.startswith("is code that hearthd runs as uid 0, and ")
+    assert said.startswith("hearthd cannot run it as uid 0: ")
     assert reason in said
 
 
@@ -157,13 +157,13 @@ def test_a_file_that_is_replaced_while_it_is_looked_at_is_not_run(tmp_path, monk
         (tmp_path / "new").write_text("raise AssertionError('it was run')")
         (tmp_path / "new").rename(path)
 
-    monkeypatch.setattr(capability_files, "ownership_fault", replace)
-    assert refusal(file).endswith(f"{file} was replaced while it was read; start hearthd again")
+    monkeypatch.setattr(files, "ownership_fault", replace)
+    assert refusal(file).endswith(f"{file} was replaced while it was read; try again")
 
 
 def test_the_bytes_that_were_checked_are_run_whatever_the_file_says_by_then(tmp_path):
     file = named(tmp_path, "a")
-    data = read_code(file)
+    data = read_source(file)
     file.write_text("raise AssertionError('it was run')")
     (source,) = run_code(file, data)
     assert source.values["name"] == "a"
@@ -186,7 +186,7 @@ def unix_socket(file):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (fifo, "is not a regular file; name a Python file (*.py) or a plan file (*.toml)"),
+        (fifo, "is not a regular file; name another one"),
         (unix_socket, "cannot be read: No such device or address"),
         (lambda file: file.symlink_to("/dev/zero"), "is not a regular file"),
         (lambda file: file.symlink_to(file), "cannot be read: "),
@@ -197,15 +197,15 @@ def unix_socket(file):
 def test_what_is_no_file_of_a_fair_size_is_refused_at_once(tmp_path, suffix, make, reason):
     file = tmp_path / f"a{suffix}"
     make(file)
-    assert refusal(file).startswith(reason)
+    assert reason in refusal(file)
 
 
-def test_a_plan_file_is_refused_only_where_everybody_may_write_it(tmp_path):
+def test_a_plan_file_has_the_same_owners_as_code(tmp_path):
     file = named(tmp_path, "a", PLAN)
     file.chmod(0o666)
-    assert refusal(file) == f"is writable by every user; chmod o-w {file}"
+    assert refusal(file).endswith(f"{file} is writable by every user; `chmod o-w {file}`")
     file.chmod(0o664)
-    assert read_file(file) == file.read_bytes()
+    assert read_source(file) == file.read_bytes()
 
 
 # --- how it is run --------------------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ async def enter(browser: Browser, site: Site, who: str = "operator", **window: A
     """The page, signed in and live."""
     tab = await browser.open(**window)
     await tab.navigate(site.url(who))
+    await tab.click("#offer-sign-in")
     live = "document.querySelector('#link').dataset.state === 'open'"
     await tab.until(f"{live} && !document.querySelector('#board').hidden")
     return tab
@@ -196,8 +197,8 @@ async def test_by_keyboard_alone_a_plan_is_approved_and_the_daemon_halted_and_re
         await press(tab, *ENTER)
         await tab.until(f"{text('#approvals article')}.includes('light the lamp')")
         shown = await tab.evaluate(text("#approvals article"))
-        assert "value=0" in shown
-        assert "value=1" in shown
+        assert 'gpio.set line="LED" value=1' in shown
+        assert "value: 0 -> 1" in shown
         await tab_to(tab, "#approvals article button.good")
         await press(tab, *ENTER)
         task = await agent.execute(plan, wait_ms=30_000)
@@ -233,7 +234,7 @@ async def test_by_keyboard_alone_a_person_submits_approves_halts_and_resets(brow
     await tab.type("light the lamp")
     await press(tab, *ENTER)
     await tab.until("document.activeElement === document.querySelector('#new-task .card')")
-    assert "value=0" in await tab.evaluate(text("#new-task .card"))
+    assert "value: 0 -> 1" in await tab.evaluate(text("#new-task .card"))
     await tab_to(tab, "#new-task .card button.good")
     await press(tab, *ENTER)
     await tab_to(tab, "nav a[href='#approvals']")
@@ -345,15 +346,77 @@ async def test_what_a_person_may_not_do_is_not_offered(browser: Browser, site: S
 async def test_without_the_right_the_page_says_so_and_shows_no_data(browser: Browser, site: Site) -> None:
     tab = await browser.open()
     await tab.navigate(site.url("nobody"))
+    await tab.click("#offer-sign-in")
     await tab.until("!document.querySelector('#denied').hidden")
     assert "'observe' is not given by policy 'nobody'" in await tab.evaluate(text("#denied-why"))
     assert await tab.evaluate("[...document.querySelectorAll('.view')].every((view) => view.hidden && !view.innerText)")
     assert not any("observe.event" in json.dumps(told) for told in tab.received)
 
 
+async def test_where_no_session_and_no_connection_is_left_the_page_opens_and_its_button_halts(
+    browser: Browser, tmp_path: Path
+) -> None:
+    site = Site(tmp_path)
+    site.daemon.config.write_text(f"{site.daemon.config.read_text()}[limits]\nmax_connections = 2\n")
+    site.daemon.start()
+    try:
+        async with site.client("operator") as client, site.client("operator"), client.open_session() as session:
+            tab = await browser.open()
+            await tab.navigate(site.url())
+            await tab.click("#offer-sign-in")
+            await tab.until("!document.querySelector('#denied').hidden")
+            assert "connections are open" in await tab.evaluate(text("#denied-why"))
+            await tab.click("#halt")
+            await tab.until(f"{text('#notice')}.startsWith('Halted since ')")
+            assert (await session.halt_status()).halted
+    finally:
+        site.daemon.end()
+    [record] = site.daemon.records(event="halt")
+    assert record["reason"] == "by a person at the dashboard"
+
+
+OFFERED = "!document.querySelector('#offer').hidden && !location.href.includes('token')"
+SIGNED_OUT = "document.querySelector('#offer').hidden && !document.querySelector('#sign-in').hidden"
+
+
+async def test_a_link_with_a_token_asks_and_signs_in_only_after_a_click(browser: Browser, site: Site) -> None:
+    tab = await browser.open()
+    await tab.navigate(site.url())
+    await tab.until(OFFERED)
+    assert f"127.0.0.1:{site.port}" in await tab.evaluate(text("#offer-why"))
+    await press(tab, *ENTER)  # the focus is on the answer that signs in nowhere
+    await tab.until(SIGNED_OUT)
+    assert await tab.evaluate("sessionStorage.length") == 0
+    assert not any(address.startswith("ws") for address in tab.requested), tab.requested
+    assert not site.daemon.records(event="session.open")
+    assert TOKENS["operator"] not in await tab.evaluate("document.documentElement.outerHTML")
+    await tab.evaluate(f"location.hash = 'token={TOKENS['operator']}'; 1")
+    await tab.until(OFFERED)
+    await tab.click("#offer-sign-in")
+    await tab.until("!document.querySelector('#board').hidden && document.querySelector('#offer').hidden")
+
+
+async def test_a_link_with_another_token_does_not_replace_who_is_signed_in_without_a_click(
+    browser: Browser, site: Site
+) -> None:
+    tab = await enter(browser, site, "watcher")
+    before = await tab.evaluate(text("#who"))
+    for answer, changed in (("#offer-not", False), ("#offer-sign-in", True)):
+        await tab.evaluate(f"location.hash = 'token={TOKENS['operator']}'; 1")
+        await tab.until(OFFERED)
+        assert await tab.evaluate(text("#who")) == before
+        await tab.click(answer)
+        compared = "!==" if changed else "==="
+        await tab.until(f"document.querySelector('#offer').hidden && {text('#who')} {compared} {json.dumps(before)}")
+    await tab.until("document.querySelector('#link').dataset.state === 'open'")
+    kept = await tab.evaluate("sessionStorage.getItem('token')")
+    assert kept == TOKENS["operator"]
+
+
 async def test_a_wrong_token_leads_back_to_the_sign_in_with_the_reason(browser: Browser, site: Site) -> None:
     tab = await browser.open()
     await tab.navigate(f"{site.url(None)}#token=hearth_guessed")
+    await tab.click("#offer-sign-in")
     await tab.until(f"{text('#sign-in-why')}.includes('did not accept this sign-in')")
     assert await tab.evaluate("sessionStorage.getItem('token')") is None
     await tab.click("#token")

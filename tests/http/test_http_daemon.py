@@ -1,6 +1,7 @@
 """hearthd with [http]: what it says and needs, SIGHUP, SIGTERM with streams open, and what it costs who has it not."""
 
 import datetime as dt
+import os
 import re
 import shutil
 import signal
@@ -79,7 +80,9 @@ def test_check_tells_what_the_daemon_would_be_told(tmp_path, monkeypatch, capfd)
     config = tmp_path / "hearth.toml"
     audit = f'[audit]\npath = "{tmp_path}/audit.log"\n'
     token = "[[policy]]\nname = 'a'\nmatch = { token_sha256 = '" + "ab" * 32 + "' }\n"
-    config.write_text(audit + HTTP + token)
+    owner = f"[[policy]]\nname = 'owner'\nmatch = {{ uid = {os.geteuid()} }}\nrights = ['reset_halt']\n"
+    root = "[[policy]]\nname = 'root'\nmatch = { uid = 0 }\n" if os.geteuid() else ""
+    config.write_text(audit + HTTP + token + owner + root)
     daemon.main(["--config", str(config), "--check"])
     assert "warning" not in capfd.readouterr().out
     monkeypatch.setattr(daemon, "find_spec", lambda _name: None)

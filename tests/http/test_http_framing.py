@@ -143,6 +143,52 @@ async def test_a_request_whose_length_is_given_in_two_ways_is_refused_and_the_co
         assert await raw.ended() == b"", "what was smuggled has no answer"
 
 
+UPGRADE = "HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: "
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1], ids=["in one segment", "bit by bit"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET / HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: localhost\r\n\tevil.example\r\n\r\n",
+        "GET / HTTP/1.1\nHost: localhost\nX: a\n \n\n",
+        f"{CHUNKED.decode()}1\r\nx\r\n0\r\nX: a\r\n b\r\n\r\n",
+        f"GET / {UPGRADE}websocket\r\nContent-Length: 5\r\n\r\nhello",
+        f"POST / {UPGRADE}h2c, WebSocket\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+    ids=["obs-fold", "of the Host", "of nothing", "in a trailer", "a WebSocket with a body", "among others, chunked"],
+)
+async def test_a_header_continued_on_a_second_line_and_an_upgrade_to_a_websocket_with_a_body_are_refused(
+    connect, head, size
+) -> None:
+    async with await connect() as raw:
+        await sent(raw, head.encode(), size)
+        answer = await raw.answer()
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert "second line" in answer.detail
+        assert "WebSocket" in answer.detail
+        assert await raw.ended() == b""
+
+
+@pytest.mark.parametrize(
+    ("data", "body"),
+    [
+        (f"POST / {UPGRADE}h2c\r\nContent-Length: 5\r\n\r\nhello", b"5"),
+        (f"GET / {UPGRADE}websocket\r\nContent-Length: 0\r\n\r\n", b"0"),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\nA: b\n ", b"6"),
+        (CHUNKED.decode() + "6\r\nA: b\n \r\n1\r\n \r\n0\r\nX: y\r\n\r\n", b"7"),
+    ],
+    ids=["h2c with a body", "a WebSocket with an empty body", "a fold in a body", "in a chunk"],
+)
+async def test_other_upgrades_with_a_body_and_bodies_that_look_like_headers_are_served(connect, data, body) -> None:
+    async with await connect() as raw:
+        for _ in range(2):
+            await raw.send(data.encode())
+            answer = await raw.answer()
+            assert (answer.status, answer.body) == (200, body)
+
+
 @pytest.mark.proof
 async def test_small_chunks_are_no_framing_too_much(connect) -> None:
     async with await connect() as raw:

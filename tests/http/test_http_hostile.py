@@ -134,11 +134,14 @@ async def test_a_user_with_many_unauthenticated_connections_keeps_no_other_user_
     crowd = [await server.connect() for _ in range(MOST_UNKNOWN_PEERS_EACH)]
     await passes(lambda: server.unauthenticated == MOST_UNKNOWN_PEERS_EACH)
     async with await server.connect() as one_more:
-        assert await one_more.ended() == b""
-    assert (await server.ask("GET", "/healthz", how={"as_nobody": True}, **ALICE)).status == 200
-    # Whoever of the crowd turns out to be known makes room.
-    assert (await crowd[0].ask("GET", "/healthz", **ALICE)).status == 200
-    assert (await server.ask("GET", "/healthz")).status == 200
+        # The oldest that is silent goes, not the newcomer.
+        assert await crowd[0].ended() == b""
+        assert (await one_more.ask("GET", "/healthz", **ALICE)).status == 200
+        assert (await server.ask("GET", "/healthz", how={"as_nobody": True}, **ALICE)).status == 200
+        # Whoever of the crowd turns out to be known gives its place back.
+        assert (await crowd[1].ask("GET", "/healthz", **ALICE)).status == 200
+        await passes(lambda: server.unauthenticated == MOST_UNKNOWN_PEERS_EACH - 2)
+    assert (await crowd[2].ask("GET", "/healthz")).status == 200
     for raw in crowd:
         await raw.aclose()
     await gone(server)
@@ -199,7 +202,7 @@ async def test_after_some_hundred_visits_everything_is_as_before(server) -> None
     await gone(server)
     assert descriptors() <= before
     assert not server.limiter._held
-    assert not server.limiter._unknown_peers
+    assert not len(server.limiter.unknown_peers)
 
 
 # --- greedy and gone ------------------------------------------------------------------------------------------------

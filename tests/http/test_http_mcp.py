@@ -89,6 +89,9 @@ async def test_the_official_client_lists_and_calls_in_both_eras(server, mode) ->
         assert server.world.level(17) == 1
         principal = server.world.config.policy[0].match["token_sha256"]
         assert (await server.recorded(event="session.open"))["principal"] == f"token:{principal}"
+        halted = await client.call_tool("hacp_halt", {"reason": "smoke"})
+        assert halted.structured_content["reason"] == "smoke"
+        assert "only a person can end the halt" in halted.content[0].text
 
 
 @pytest.mark.parametrize("more", [0, 1])

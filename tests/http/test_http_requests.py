@@ -206,6 +206,47 @@ async def test_a_page_of_another_place_is_refused(server) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
+CROSS = {"Sec_Fetch_Site": "cross-site"}
+LINK = {**CROSS, "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/metrics", CROSS, 403),
+        ("GET", "/metrics", {"Sec_Fetch_Site": "Cross-Site"}, 403),
+        ("GET", "/metrics", LINK, 403),
+        ("GET", "/healthz", CROSS, 403),
+        ("POST", "/mcp", CROSS, 403),
+        ("OPTIONS", "/mcp", CROSS, 403),
+        ("GET", "/hacp", LINK, 403),
+        ("GET", "/ui/", CROSS, 403),
+        ("GET", "/ui/app.js", LINK, 403),
+        ("POST", "/ui/", LINK, 403),
+        ("GET", "/ui/", LINK, 200),
+        ("GET", "/ui/index.html", LINK, 200),
+        ("GET", "/ui", LINK, 308),
+        ("GET", "/.well-known/agentcard", CROSS, 200),
+        ("GET", "/metrics", {"Sec_Fetch_Site": "none"}, 200),
+        ("GET", "/metrics", {"Sec_Fetch_Site": "same-origin"}, 200),
+    ],
+)
+async def test_a_request_that_a_page_of_another_site_causes_without_an_origin_is_refused(
+    server, method, path, headers, status
+) -> None:
+    answer = await server.ask(method, path, b"{}" if method == "POST" else None, **headers, **ALICE)
+    assert answer.status == status
+    if status == 403:
+        assert "Sec-Fetch-Site" in answer.detail
+        assert not server.world.records(event="auth.reject")
+
+
+async def test_a_listed_page_of_another_site_may_call(serve) -> None:
+    async with serve(HttpConfig(listen=LISTEN, origins=("http://panel.example",))) as server:
+        answer = await server.ask("GET", "/metrics", Origin="http://panel.example", **CROSS, **ALICE)
+        assert answer.status == 200
+
+
 async def test_a_page_of_our_own_place_may_call(server) -> None:
     assert (await server.ask("GET", "/healthz", Origin=server.url)).status == 200
 

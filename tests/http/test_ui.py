@@ -151,6 +151,9 @@ REFUSED = [
     ("a token that no entry knows", {"token": "hearth_guessed"}, 401),
     ("a page of another site", {"origin": "http://evil.example"}, 403),
     ("a page of this machine on another port", {"origin": "http://127.0.0.1:1"}, 403),
+    ("a page of another site, without an origin", {"more": ["Sec-Fetch-Site: cross-site"]}, 403),
+    ("a body", {"more": ["Content-Length: 2"]}, 400),
+    ("a header on two lines", {"more": ["X: a", " b"]}, 400),
     ("a name that leads here by a foreign name server", {"host": "evil.example"}, 421),
     ("another subprotocol", {"protocol": "chat"}, 400),
 ]
@@ -158,7 +161,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("what", "how", "status"), REFUSED, ids=[case[0] for case in REFUSED])
 async def test_a_request_is_refused_before_it_reaches_hacp_for(server, what, how: dict, status: int) -> None:
-    more = [f"Origin: {how['origin']}"] if "origin" in how else []
+    more = [f"Origin: {how['origin']}"] if "origin" in how else how.get("more", [])
     if "protocol" in how:
         host = f"127.0.0.1:{server.port}"
         data = raw_websocket.request(f"Sec-WebSocket-Protocol: {how['protocol']}", path="/hacp", host=host)
@@ -207,6 +210,7 @@ async def test_a_peer_that_begins_such_a_request_and_stops_is_disconnected_and_k
         await passes(lambda: server.unauthenticated == 0)
 
 
+@pytest.mark.proof
 async def test_unknown_peers_that_ask_for_it_have_no_more_slots_than_others(serve) -> None:
     async with serve(handshake_timeout_s=30) as server:
         opened = [await connect(server) for _ in range(MOST_UNKNOWN_PEERS_EACH)]
@@ -268,7 +272,7 @@ def test_the_client_in_the_page_is_the_one_that_is_published() -> None:
 def test_the_configuration_on_the_page_of_the_dashboard_is_one(tmp_path) -> None:
     text = (ROOT / "docs" / "dashboard.md").read_text("utf-8")
     file = tmp_path / "hearth.toml"
-    file.write_text(text.split("```toml\n")[1].split("```")[0])
+    file.write_text(text.split("<<END\n")[1].split("\nEND\n")[0].replace("$(id -u)", str(os.getuid())))
     config = load_config(file)
     assert config.http.ui
     assert config.policy[0].rights == ("observe", "approve", "reset_halt", "admin")

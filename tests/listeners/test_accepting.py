@@ -12,8 +12,10 @@ import pytest
 import trio
 import trio.testing
 
+from hearth.actors.listeners import unix
 from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.listeners.unix import UnixListener, bind
+from hearth.errors import PermissionDenied
 
 
 class Listening:
@@ -75,6 +77,13 @@ async def until(condition):
             await trio.testing.wait_all_tasks_blocked(0.005)
 
 
+@pytest.fixture
+def a_guest(monkeypatch):
+    """Those who connect are neither root nor the daemon's own user."""
+    monkeypatch.setattr("hearth.actors.listeners.accept.owns_process", lambda _principal: False)
+
+
+@pytest.mark.usefixtures("a_guest")
 async def test_exactly_as_many_as_are_allowed_are_served(accepting) -> None:
     _, served, path = accepting(2)
     clients = [connect(path) for _ in range(4)]
@@ -139,3 +148,25 @@ async def test_an_unforeseen_error_is_raised(tmp_path) -> None:
         async with trio.open_nursery() as nursery:
             await listener.accept_all(nursery, ConnectionLimiter(1), None)
     listening.socket.close()
+
+
+async def test_who_cannot_be_looked_up_is_told_so_and_accepting_goes_on(accepting, monkeypatch):
+    _, served, path = accepting()
+    reason = "the user database of this machine does not answer"
+    look_up, fails = unix.from_peercred, [PermissionDenied(data={"reason": reason})]
+
+    def once(connected):
+        if fails:
+            raise fails.pop()
+        return look_up(connected)
+
+    monkeypatch.setattr(unix, "from_peercred", once)
+    refused, client = connect(path), connect(path)
+    with trio.fail_after(60):
+        while not served:
+            await trio.testing.wait_all_tasks_blocked()
+    error = json.loads(refused.recv(4096))["error"]
+    assert (error["code"], error["data"]["reason"]) == (PermissionDenied.code, reason)
+    assert refused.recv(4096) == b""
+    for one in (refused, client):
+        one.close()

@@ -14,24 +14,28 @@ from hearth.actors.daemon.process import Notifier
 
 _TAKE = """
 import os
-from hearth.actors.daemon.process import activated_socket
+from hearth.actors.daemon.process import activated_sockets
 from hearth.errors import ConfigError
 try:
-    taken = activated_socket(os.environ)
-    print("none" if taken is None else (taken.getsockname(), taken.get_inheritable(), taken.getblocking()))
+    found = [taken for taken in activated_sockets(os.environ) if taken is not None]
+    print([(taken.getsockname(), taken.get_inheritable(), taken.getblocking()) for taken in found])
 except ConfigError as error:
     print(f"ConfigError: {error}")
 print(sorted(name for name in os.environ if name.startswith("LISTEN_")))
 """
 
 
-def take(passed: socket.socket | None, count: str = "1", pid: str = "$$") -> list[str]:
-    """What a program that was started with this socket makes of it."""
+def take(
+    passed: socket.socket | None, count: str = "1", pid: str = "$$", also: socket.socket | None = None
+) -> list[str]:
+    """What a program that was started with this socket, or with these two, makes of them."""
     redirect = "exec 3<&-" if passed is None else f"exec 3<&{passed.fileno()}"
+    if also is not None:
+        redirect += f"; exec 4<&{also.fileno()}"
     command = f'{redirect}; LISTEN_PID={pid} LISTEN_FDS={count} LISTEN_FDNAMES=hearth exec "$@"'
     done = subprocess.run(
         ["bash", "-c", command, "bash", sys.executable, "-c", _TAKE],
-        pass_fds=[] if passed is None else [passed.fileno()],
+        pass_fds=[one.fileno() for one in (passed, also) if one is not None],
         capture_output=True,
         text=True,
         timeout=30,
@@ -53,19 +57,33 @@ def listening(tmp_path):
 
 @pytest.mark.slow
 def test_a_listening_socket_is_taken_and_closed_to_our_children(listening, tmp_path) -> None:
-    assert take(listening) == f"('{tmp_path / 's'}', False, False)"
+    assert take(listening) == f"[('{tmp_path / 's'}', False, False)]"
+
+
+@pytest.mark.slow
+def test_a_halt_socket_beside_it_is_taken_too_in_whichever_order_they_come(listening, tmp_path) -> None:
+    with socket.socket(socket.AF_UNIX) as halting:
+        halting.bind(str(tmp_path / "s.halt"))
+        halting.listen()
+        both = f"[('{tmp_path / 's'}', False, False), ('{tmp_path / 's.halt'}', False, False)]"
+        assert take(listening, "2", also=halting) == take(halting, "2", also=listening) == both
 
 
 @pytest.mark.slow
 def test_a_socket_that_was_meant_for_another_process_is_left_alone(listening) -> None:
-    assert take(listening, pid="1") == "none"
-    assert take(listening, count="0") == "none"
-    assert take(listening, count="many") == "none"
+    assert take(listening, pid="1") == "[]"
+    assert take(listening, count="0") == "[]"
+    assert take(listening, count="many") == "[]"
 
 
 @pytest.mark.slow
-def test_more_than_one_socket_is_refused_with_a_cure(listening) -> None:
-    assert "keep one ListenStream=" in take(listening, count="2")
+def test_another_second_socket_or_a_third_is_refused_with_a_cure(listening, tmp_path) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "other"))
+        other.listen()
+        for count in ("2", "3"):
+            said = take(listening, count, also=other)
+            assert f"keep one ListenStream= in the .socket unit, and one for {tmp_path / 's.halt'}" in said
 
 
 @pytest.mark.slow

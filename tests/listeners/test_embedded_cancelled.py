@@ -20,6 +20,7 @@ from hearth import step
 from hearth.audit.verify import verify
 from hearth.config.model import AuditConfig, Config
 from hearth.drivers.boards import load_profile, open_board
+from hearth.policy.principal import embedded
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +50,7 @@ def run_cancelled(program, tmp_path, at: int, *, every_task: bool = False) -> in
     board = open_board(load_profile("sim"))
     config = Config(audit=AuditConfig(path=path, key=tmp_path / "key"))
     cancelling = Cancelling(at, every_task=every_task)
+    embedded()  # the thread that looks users up is the process's
     before = {thread for thread in threading.enumerate() if thread.name.startswith("hearth")}
 
     async def main() -> None:
@@ -63,6 +65,7 @@ def run_cancelled(program, tmp_path, at: int, *, every_task: bool = False) -> in
     gpio = board.drivers["gpio:sim"]
     assert (gpio.level(LED), gpio.level(OTHER)) == (0, 0), "its outputs are not safe"
     check_log(path)
+    gc.collect()  # a helper's thread ends with the object that has it
     for thread in threading.enumerate():
         if thread.name.startswith("hearth") and thread not in before:
             thread.join(60)

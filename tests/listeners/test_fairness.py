@@ -6,13 +6,10 @@ import pytest
 import trio
 from support.world import BenchWorld, running
 
-from hearth.actors import connection as connection_module, session as session_module
-
 
 @pytest.mark.slow
 async def test_requests_that_come_together_are_worked_off_in_turns(monkeypatch) -> None:
-    monkeypatch.setattr(session_module, "TURN", -1.0)
-    monkeypatch.setattr(connection_module, "TURN", -1.0)
+    monkeypatch.setattr("hearth.actors.turns.TURN", -1.0)
     async with running(BenchWorld()) as world:
         client = world.connect()
         session = await client.open()

@@ -13,10 +13,10 @@ import trio.testing
 
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accept import (
-    MOST_UNKNOWN_PEERS,
     MOST_UNKNOWN_PEERS_EACH,
     AuthenticationFailed,
     ConnectionLimiter,
+    Places,
 )
 from hearth.actors.transport import SocketCarrier
 from hearth.config.listen import Endpoint
@@ -137,29 +137,60 @@ async def test_few_unknown_peers_of_one_user_are_held_and_other_users_are_still_
     unknown_peers = [server.connect("127.0.0.2") for _ in range(MOST_UNKNOWN_PEERS_EACH)]
     await until(lambda: len(server.handshake.authenticating) == MOST_UNKNOWN_PEERS_EACH)
     with server.connect("127.0.0.2") as one_more, server.connect("127.0.0.3") as other:
-        assert await trio.to_thread.run_sync(one_more.recv, 10) == b""
-        other.sendall(b"bob")
-        assert await line(other) == b"welcome\n"
-    # One who goes, or becomes known, makes room for another.
-    unknown_peers[0].close()
+        for who in (one_more, other):
+            who.sendall(b"bob")
+            assert await line(who) == b"welcome\n"
+        # The oldest of that user made room; another's place was not needed.
+        assert await trio.to_thread.run_sync(unknown_peers[0].recv, 10) == b""
     unknown_peers[1].sendall(b"carol")
     assert await line(unknown_peers[1]) == b"welcome\n"
-    await until(lambda: not server.limiter.at_limit("uid:2"))
-    with server.connect("127.0.0.2") as next_one:
-        next_one.sendall(b"dave")
-        assert await line(next_one) == b"welcome\n"
     for other in unknown_peers:
         other.close()
 
 
+def test_silent_peers_make_room_before_one_that_has_begun_to_say_who_it_is() -> None:
+    places = Places(8, 2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        pairs = []
+        for word in (b"?", b"", b""):
+            peer = socket.create_connection(listening.getsockname(), 10)
+            peer.sendall(word)
+            pairs.append((peer, listening.accept()[0]))
+        pairs[0][1].recv(1)
+        for _, connected in pairs:
+            places.take(connected, "one of them")
+    for peer, connected in pairs:
+        peer.settimeout(0 if peer is not pairs[1][0] else 10)
+        if peer is pairs[1][0]:
+            assert peer.recv(1) == b""
+        else:
+            with pytest.raises(BlockingIOError):
+                peer.recv(1)
+        peer.close()
+        connected.close()
+
+
 def test_few_unknown_peers_are_held_in_all() -> None:
-    limiter = ConnectionLimiter(10)
-    waiting = [limiter.arrived(str(n // MOST_UNKNOWN_PEERS_EACH)) for n in range(MOST_UNKNOWN_PEERS)]
-    assert limiter.at_limit("somebody else")
-    waiting[0]()
-    assert not limiter.at_limit("somebody else")
-    waiting[0]()
-    assert limiter._unknown_peers.total() == MOST_UNKNOWN_PEERS - 1
+    class Peer:
+        ended = False
+
+        def getsockopt(self, *_place):
+            raise OSError
+
+        def shutdown(self, _how):
+            self.ended = True
+
+    places, peers = Places(8, 4), [Peer() for _ in range(10)]
+    leave = [places.take(peer, owner) for peer, owner in zip(peers[:8], "aabbbbcc", strict=True)]
+    places.take(peers[8], "d")
+    assert [peer.ended for peer in peers].index(True) == 2
+    leave[2]()
+    assert len(places) == 8
+    leave[0]()
+    leave[0]()
+    assert len(places) == 7
+    places.take(peers[9], "e")
+    assert sum(peer.ended for peer in peers) == 1
 
 
 async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is_not(make_server) -> None:
@@ -178,7 +209,7 @@ async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is
         client.close()
     await until(lambda: not server.limiter._inside)
     assert not server.limiter._held
-    assert not server.limiter._unknown_peers
+    assert not server.limiter.unknown_peers
 
 
 async def test_a_connection_that_is_reset_before_it_is_looked_at_is_passed_over(make_server, monkeypatch) -> None:

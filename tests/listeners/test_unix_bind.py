@@ -181,7 +181,7 @@ def test_a_directory_that_everybody_may_write_is_refused_also_if_it_is_sticky(bi
     with pytest.raises(ConfigError, match=f"writable by every user; `chmod o-w {place}`"):
         unix.bind(place / "s")
     place.chmod(0o1777)
-    with pytest.raises(ConfigError, match=f"create the socket first; choose a directory of its own: {place}/NAME"):
+    with pytest.raises(ConfigError, match=f"create the file first; choose a directory of its own: {place}/hearth"):
         unix.bind(place / "s")
     assert not (place / "s").exists()
     bind(place / "hearth" / "s")

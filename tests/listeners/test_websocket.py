@@ -296,6 +296,37 @@ async def test_any_other_origin_is_refused_whatever_else_it_offers(place, inside
     assert not inside.principals
 
 
+async def test_a_page_of_another_site_that_sends_no_origin_is_refused(place, inside) -> None:
+    cross = "Sec-Fetch-Site: cross-site"
+    assert (await refused(place, cross, f"Authorization: Bearer {ALICE}")).status == 403
+    assert place.refused == ["it comes from a page of another site (Sec-Fetch-Site) and has no Origin"]
+    assert not inside.principals
+    async with await place.open(f"Origin: {PAGE}", cross):
+        await until(lambda: inside.principals)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["X: a", " b"], "what it sent is no WebSocket request"),
+        (["X: a", "\tb"], "what it sent is no WebSocket request"),
+        (["Content-Length: 2"], "its request has a body"),
+        (["Transfer-Encoding: chunked"], "its request has a body"),
+    ],
+)
+async def test_a_header_on_two_lines_and_a_body_are_refused(place, inside, lines, reason) -> None:
+    assert (await refused(place, *lines, f"Authorization: Bearer {ALICE}")).status == 400
+    assert place.refused == [reason]
+    assert not inside.principals
+
+
+async def test_a_frame_that_comes_with_the_request_is_no_header(place, inside) -> None:
+    async with await place.connect() as peer:
+        await peer.send(request(f"Authorization: Bearer {ALICE}", "Content-Length: 0") + frame(TEXT, b'{"a":\n 1}'))
+        assert (await peer.answer()).status == 101
+        await until(lambda: inside.principals)
+
+
 async def test_an_origin_that_is_not_allowed_comes_before_the_subprotocol_and_after_the_path(place) -> None:
     evil = "Origin: https://evil.example"
     assert (await refused(place, evil, "Sec-WebSocket-Protocol: other")).status == 403
@@ -705,7 +736,7 @@ async def runtime_behind(log, sent, **options):
 
 
 async def test_what_a_peer_asked_for_before_it_closed_is_done_although_an_event_finds_it_closed(tmp_path) -> None:
-    """As by a page that is closed right after a person pressed HALT in it."""
+    """As by a page that is closed right after a person asked for something in it."""
     sent: list[dict[str, object]] = []
     look, light = (
         {"intent": tool, "steps": [{"tool": tool, "args": {"line": "LED", **args}}]}
@@ -720,13 +751,13 @@ async def test_what_a_peer_asked_for_before_it_closed_is_done_although_an_event_
         session = (await page.ask("session.open"))["result"]["session_id"]
         assert "result" in await page.ask("task.events.subscribe", session_id=session)
         waiting = call("plan.list", session_id=session, wait_ms=60_000)
-        await page.send(waiting, call("halt", session_id=session, reason="a person"), close(1000))
+        await page.send(waiting, call("session.close", session_id=session), close(1000))
         assert await page.receive() == (CLOSE, struct.pack("!H", 1000))
         assert "result" in await other.ask("task.submit", session_id=session, task=look)
         await passes(lambda: any(document.get("method") == "task.event" for document in sent))
         # What the page's first request waited for: a plan that a person has to approve.
         assert "result" in await other.ask("plan.prepare", session_id=session, task=light)
-        while not (await other.ask("halt.status", session_id=session))["result"]["halted"]:
+        while "result" in await other.ask("tool.list", session_id=session):
             await trio.lowlevel.checkpoint()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mcp_types as types
 import pytest
+from attrs import evolve
 from support.mcp import ERAS, mcp_client, text_of
 from support.world import ALICE, BOB, BenchWorld, running
 
@@ -59,7 +60,7 @@ async def test_the_person_at_the_client_is_asked_once_with_what_changes_and_the_
         assert ran(w) == ["set"]
         assert len(person.asked) == 1
         if call is CALL:
-            assert 'changes {"value": null} to {"value": 1}' in person.asked[0]
+            assert "value: null -> 1" in person.asked[0]
         events = [record["event"] for record in w.journal.records if record["event"].startswith("plan.")]
         assert events == ["plan.prepare", "plan.approve", "plan.execute"]
 
@@ -91,8 +92,7 @@ async def test_where_this_user_may_not_approve_the_model_is_told_the_plan_and_no
         for number in range(approvals):
             assert ran(w) == []
             async with w.sessions(BOB if number == 0 else CAROL).open_session() as session:
-                (plan,) = [one for one in await session.plans() if one.plan_id == plan_id]
-                await session.approve(plan)
+                await session.approve(await session.plan(plan_id))
         assert not (await client.call_tool(*CALL)).is_error
         assert ran(w) == ["set"]
         assert person.asked == []
@@ -115,7 +115,7 @@ async def test_an_approved_call_whose_state_has_changed_is_prepared_again_and_wa
     async with world(other=True) as w, mcp_client(w.sessions(), mode) as client:
         plan_id = waiting(await client.call_tool(*CALL))["data"]["plan_id"]
         async with w.sessions(BOB).open_session() as session:
-            await session.approve((await session.plans())[0])
+            await session.approve(await session.plan((await session.plans())[0].plan_id))
         w.driver.levels[1] = 1
         told = waiting(await client.call_tool(*CALL))
         assert told["data"]["plan_id"] != plan_id
@@ -145,7 +145,41 @@ async def test_an_approval_is_for_a_call_with_the_same_constraints_alone(autojum
     async with world(other=True) as w, mcp_client(w.sessions(), mode) as client:
         first = waiting(await client.call_tool(PLAN, {**plan, **approved}))["data"]["plan_id"]
         async with w.sessions(BOB).open_session() as session:
-            await session.approve((await session.plans())[0])
+            await session.approve(await session.plan((await session.plans())[0].plan_id))
         assert waiting(await client.call_tool(PLAN, {**plan, **asked}))["data"]["plan_id"] != first
         assert ran(w) == []
         assert not (await client.call_tool(PLAN, {**plan, **approved})).is_error
+
+
+@both_eras
+@pytest.mark.parametrize("left", ["no right", "no entry"])
+async def test_a_person_who_may_no_longer_approve_when_they_accept_approves_nothing(autojump_clock, mode, left):
+    async with world() as w:
+
+        class Late(Person):
+            async def __call__(self, context, params):
+                entries = [evolve(one, rights=()) for one in w.parts.policy if one.name == "agents"]
+                w.runtime.replace_policy([] if left == "no entry" else entries)
+                return await super().__call__(context, params)
+
+        person = Late()
+        async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
+            result = await client.call_tool(*CALL)
+            assert result.is_error
+            assert len(person.asked) == 1
+            assert ran(w) == []
+            assert w.records("plan.approve") == []
+
+
+@both_eras
+async def test_an_approval_elicited_before_the_right_was_taken_away_is_not_used(autojump_clock, mode):
+    async with world(persons=2) as w, mcp_client(w.sessions(), mode) as client:
+        plan_id = waiting(await client.call_tool(*CALL))["data"]["plan_id"]
+        for who in (BOB, CAROL):
+            async with w.sessions(who).open_session() as session:
+                (plan,) = [one for one in await session.plans() if one.plan_id == plan_id]
+                await session.approve(plan)
+        persons = PolicyEntry(name="persons", match=Match(uid=BOB.uid), rights=["approve"])
+        w.runtime.replace_policy([*(one for one in w.parts.policy if one.name == "agents"), persons])
+        assert waiting(await client.call_tool(*CALL))["data"]["plan_id"] == plan_id, "it waits for another approval"
+        assert ran(w) == []

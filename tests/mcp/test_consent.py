@@ -64,7 +64,7 @@ async def test_a_person_is_asked_before_what_is_dangerous_and_it_runs_when_they_
     assert not result.is_error
     assert ran(w) == ["boom"]
     [asked] = person.asked
-    for needed in ("bench.danger", '"tag": "boom"', "risk 3", "high", "cannot be rolled back"):
+    for needed in ("bench.danger", 'tag="boom"', "risk 3", "high", "cannot be rolled back"):
         assert needed in asked.message
     assert asked.requested_schema == FORM
 
@@ -108,7 +108,7 @@ TEXTS = st.dictionaries(st.text(st.characters(), max_size=5), JSON, max_size=5)
 @example({"n": 10**5000})
 def test_whatever_json_a_call_has_it_is_refused_with_the_reason_or_can_be_shown(arguments):
     params = types.CallToolRequestParams.model_construct(name="bench_danger", arguments=arguments)
-    entry = {"name": "bench.danger", "risk_level": 3, "supports_rollback": False}
+    entry = {"name": "bench.danger", "risk_level": 3, "supports_rollback": False, "params_schema": {}}
     try:
         taken = arguments_of(params)
     except Refused as refused:
@@ -125,7 +125,7 @@ def test_whatever_json_a_call_has_it_is_refused_with_the_reason_or_can_be_shown(
     question = _question(job, None)
     assert question is not None
     question.encode("utf-8")
-    assert len(question.splitlines()) == 3
+    assert len([row for row in question.splitlines() if not row.startswith("     | ")]) == 5
 
 
 @both_eras
@@ -259,7 +259,7 @@ async def test_a_person_is_asked_by_the_risk_that_a_step_has_with_its_arguments(
         result = await client.call_tool("vendor_tool", {"n": 3, "tag": "risk 3"})
     assert not result.is_error
     assert len(person.asked) == 1
-    assert '"n": 3' in person.asked[0].message
+    assert "n=3" in person.asked[0].message
     assert ran(w) == ["risk 0", "risk 1", "risk 2", "risk 3"]
 
 
@@ -286,8 +286,8 @@ async def test_a_plan_is_asked_about_by_the_riskiest_step_that_it_really_has(aut
         assert not person.asked
         assert (await client.call_tool(PLAN, plan(0, 3))).is_error
         [asked] = person.asked
-        assert '{"n": 0, "tag": "t"}  [risk 0' in asked.message
-        assert '{"n": 3, "tag": "t"}  [risk 3' in asked.message
+        assert '0. vendor.tool n=0 tag="t"\n   [risk 0, safe]' in asked.message
+        assert '1. vendor.tool n=3 tag="t"\n   [risk 3, high' in asked.message
         await client.call_tool(PLAN, {**plan(0), "steps": [*plan(0)["steps"], {"tool": "bench.danger"}]})
         assert len(person.asked) == 2, "one step that is always dangerous is enough"
     assert len(ran(w)) == 2
@@ -329,9 +329,9 @@ async def test_a_plan_with_something_dangerous_is_put_to_a_person_with_all_its_s
         result = await client.call_tool(PLAN, {"intent": "wipe it", "steps": steps})
     assert not result.is_error
     [asked] = person.asked
-    assert "1. bench.read" in asked.message
-    assert "characters" in asked.message, "what is harmless is shortened"
-    assert '2. bench.danger {"tag": "boom"}' in asked.message
+    assert "0. bench.read" in asked.message
+    assert asked.message.count("a") > 5000, "what is harmless is shown too"
+    assert '1. bench.danger tag="boom"' in asked.message
     assert "wipe it" in asked.message
 
 
@@ -352,7 +352,8 @@ async def test_arguments_cannot_make_the_question_look_like_another(autojump_clo
     async with mcp_client(w.sessions(), mode, elicitation_callback=person) as client:
         await client.call_tool("bench_danger", {"tag": "a\n2. harmless\x1b[2J\u202egnp.\u2028"})
     [asked] = person.asked
-    assert len(asked.message.splitlines()) == 3
+    assert [row[:3] for row in asked.message.splitlines()] == ["A p", "int", "0. ", "   ", "   ", "Acc"]
+    assert asked.message.splitlines()[3].startswith("     | 2. harmless")
     for hidden in "\x1b\u202e\u2028":
         assert hidden not in asked.message
 

@@ -45,8 +45,8 @@ async def ask(world, method: str, principal=ALICE, **params):
 async def test_3_mcp_tools_has_the_tools_of_tool_list_as_an_mcp_client_is_shown_them(world) -> None:
     listed = (await ask(world, "tool.list"))["tools"]
     shown = (await ask(world, "mcp.tools"))["tools"]
-    assert [tool["title"] for tool in shown[: len(listed)]] == [tool["name"] for tool in listed]
-    assert shown == [*ToolView(listed).definitions(), PLAN, HALT, *CARDS]
+    assert [tool["title"] for tool in shown[1 : 1 + len(listed)]] == [tool["name"] for tool in listed]
+    assert shown == [HALT, *ToolView(listed).definitions(), PLAN, *CARDS]
 
 
 @pytest.mark.spec("3", "MAY", INTROSPECTION)

@@ -12,11 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import fields
 from support.caged import Unit, prefix
 from support.hearthd import Hearthd
 
+from hearth.config.exec import ExecTemplate
 from hearth.config.model import LimitsConfig, load_config
 from hearth.drivers.boards.generic import GROUPS, rule
+from hearth.drivers.programs import ProgramDriver
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
@@ -165,6 +168,13 @@ def test_what_may_be_kept_for_clients_is_half_of_the_memory_that_the_unit_allows
     assert limits.max_retained_total_bytes * 2 == int(allowed[1]) << 30
     assert load_config(PACKAGING / "hearth.toml").limits.max_retained_total_bytes == limits.max_retained_total_bytes
     assert limits.max_retained_bytes * 2 <= limits.max_retained_total_bytes, "one principal does not take it all"
+
+
+def test_a_program_that_runs_out_of_memory_or_forks_without_end_does_not_end_the_service() -> None:
+    service = Unit(SERVICE)
+    assert service.one("OOMPolicy") == "continue"
+    programs = ProgramDriver.width * fields(ExecTemplate).max_processes.default
+    assert 2 * programs < int(service.one("TasksMax")) <= 1024, "as many again for hearthd's own threads"
 
 
 def test_a_crash_of_the_service_leaves_no_image_of_its_memory() -> None:

@@ -12,6 +12,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import threading
 from ipaddress import ip_address
 
 import pytest
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from hearth.errors import PermissionDenied
+from hearth.policy import principal
 from hearth.policy.principal import (
     Principal,
     embedded,
@@ -293,3 +295,40 @@ def test_a_certificate_without_a_name_is_refused(peercert):
     with pytest.raises(PermissionDenied) as refused:
         from_certificate(peercert)
     assert "empty subject and no alternative name" in refused.value.data["reason"]
+
+
+# --- a user database that answers late ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A question that is known, and whose next answer comes when the event is set; it has just been asked again."""
+    gate = threading.Event()
+    gate.set()
+
+    def look_up():
+        assert gate.wait(60)
+        return "known"
+
+    monkeypatch.setattr(principal, "_first_answer_s", [60])
+    monkeypatch.setattr(principal.threads, "PATIENCE_S", 0.01)
+    assert principal._looked_up(look_up) == "known"
+    gate.clear()
+    assert principal._looked_up(look_up) == "known", "the last answer, while the next one does not come"
+    yield gate
+    gate.set()
+    principal._helper.call(lambda: None, 60)
+
+
+def test_a_new_question_waits_behind_one_whose_answer_is_late(slow):
+    timer = threading.Timer(0.05, slow.set)
+    timer.start()
+    assert principal._looked_up(lambda: "new") == "new"
+    timer.join()
+
+
+def test_a_new_question_does_not_wait_behind_one_that_hangs(slow, monkeypatch):
+    monkeypatch.setattr(principal, "_first_answer_s", [0])
+    with pytest.raises(PermissionDenied) as refused:
+        principal._looked_up(lambda: "new")
+    assert "user database" in refused.value.data["reason"]

@@ -15,6 +15,7 @@ from hearth.policy.rules import (
     decide,
     default_policy,
     idle_conditions,
+    owner_without_entry,
     unused_patterns,
 )
 from hearth.tools import Tool, ToolRegistry
@@ -329,6 +330,17 @@ def test_a_pattern_that_fits_no_tool_is_pointed_out():
     assert len(said) == 2
     assert said[0].startswith("policy 'arm': tools: 'gpoi.*' fits no tool")
     assert said[1].startswith("policy 'arm': rate: 'gpio.sett' fits no tool")
+
+
+def test_a_policy_that_matches_no_owner_is_pointed_out_with_the_command_that_adds_the_entry():
+    owners = [Principal("unix", uid=7, user="u"), Principal("unix", uid=0)]
+    agent = PolicyEntry(name="agent", match=Match(token_sha256="ab" * 32))
+    (warning,) = owner_without_entry([agent], owners, "/a b/hearth.toml")
+    assert warning.startswith("no [[policy]] entry matches uid:7 (u) or uid:0, who may only halt then; `printf '")
+    assert warning.endswith("' >> '/a b/hearth.toml'`")
+    assert "match = { uid = 7 }" in warning
+    for uid in (0, 7):
+        assert owner_without_entry([agent, PolicyEntry(name="o", match=Match(uid=uid))], owners, "f") == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from hearth.protocol.methods import (
     MAX_SAFE,
     PRIORITIES,
     SUPPORTED,
+    ApprovalGrant,
+    ApprovalList,
+    ApprovalRevoke,
     AttestKey,
     AttestQuote,
     Constraints,
@@ -24,6 +27,7 @@ from hearth.protocol.methods import (
     ObserveUnsubscribe,
     PlanApprove,
     PlanExecute,
+    PlanGet,
     PlanList,
     PlanReject,
     PolicyReload,
@@ -90,11 +94,13 @@ def test_beside_the_core_only_event_subscription_plans_mcp_introspection_and_the
         "task.events.subscribe", "task.events.unsubscribe", "mcp.info", "mcp.tools", "mcp.use",
         "halt", "halt.status", "halt.reset",
         "policy.reload", "observe.state", "observe.subscribe", "observe.unsubscribe", "observe.audit",
-        "plan.prepare", "plan.execute", "plan.list", "plan.approve", "plan.reject",
+        "plan.prepare", "plan.execute", "plan.list", "plan.get", "plan.approve", "plan.reject",
+        "approval.grant", "approval.list", "approval.revoke",
         "attest.quote", "attest.key",
     }  # fmt: skip
 
 
+GRANT = {"tool": "t", "args": {"a": {"equals": None}}, "times": 5, "within_s": 60}
 GOOD = [
     ("session.open", {}, SessionOpen()),
     (
@@ -127,6 +133,7 @@ GOOD = [
     *[("halt", {"reason": value}, HaltNow()) for value in NOT_TEXT],
     ("halt.status", {}, HaltQuery()),
     ("policy.reload", {}, PolicyReload()),
+    ("policy.reload", {"yes": True}, PolicyReload(yes=True)),
     ("observe.state", {}, ObserveState()),
     ("observe.subscribe", {}, ObserveSubscribe()),
     ("observe.subscribe", {"stream": "s", "from_seq": 4}, ObserveSubscribe("s", 4)),
@@ -141,8 +148,17 @@ GOOD = [
     ("plan.execute", {"plan_id": "p", "hash": "h", "wait_ms": 9, "subscribe": True}, PlanExecute("p", "h", 9, True)),
     ("plan.list", {}, PlanList()),
     ("plan.list", {"after_seq": 0, "wait_ms": 1}, PlanList(0, 1)),
+    ("plan.get", {"plan_id": "p"}, PlanGet("p")),
     ("plan.approve", {"plan_id": "p", "hash": "h"}, PlanApprove("p", "h")),
     ("plan.reject", {"plan_id": "p", "reason": "no"}, PlanReject("p", "no")),
+    ("approval.grant", GRANT, ApprovalGrant("t", {"a": {"equals": None}}, 5, 60)),
+    (
+        "approval.grant",
+        {**GRANT, "args": {}, "principal": "p", "reason": "r", "dry_run": True},
+        ApprovalGrant("t", {}, 5, 60, "p", "r", True),
+    ),
+    ("approval.list", {}, ApprovalList()),
+    ("approval.revoke", {"approval_id": "a"}, ApprovalRevoke("a")),
 ]
 
 
@@ -210,7 +226,17 @@ WRONG = [
     ("plan.approve", {"plan_id": "p"}, "/hash"),
     *[("plan.execute", {"plan_id": "p", "wait_ms": value}, "/wait_ms") for value in [*NOT_INTEGER, -1, 60_001]],
     *[("plan.list", {"after_seq": value}, "/after_seq") for value in [*NOT_INTEGER, -1]],
+    *[("plan.get", {"plan_id": value}, "/plan_id") for value in [*NOT_TEXT, None]],
     *[("plan.reject", {"plan_id": value}, "/plan_id") for value in [*NOT_TEXT, None]],
+    *[("approval.revoke", {"approval_id": value}, "/approval_id") for value in [*NOT_TEXT, None]],
+    *[("approval.grant", {**GRANT, "times": value}, "/times") for value in [*NOT_INTEGER, None, 0, 1001]],
+    *[("approval.grant", {**GRANT, "within_s": value}, "/within_s") for value in [*NOT_INTEGER, None, 0, 86_401]],
+    *[("approval.grant", {**GRANT, "args": value}, "/args") for value in [None, [], "x"]],
+    *[
+        ("approval.grant", {**GRANT, "args": {"a": value}}, "/args/a")
+        for value in [1, None, {}, {"equals": 1, "min": 0}, {"max": "9"}, {"min": True}, {"min": 2, "max": 1}, {"x": 1}]
+    ],
+    ("approval.grant", {**GRANT, "args": {"a": {"any": False}}}, "/args/a/any"),
 ]
 
 
@@ -495,7 +521,10 @@ LEAST = {
     "plan.prepare": task(),
     "plan.execute": {"plan_id": "p"},
     "plan.approve": {"plan_id": "p", "hash": "h"},
+    "plan.get": {"plan_id": "p"},
     "plan.reject": {"plan_id": "p"},
+    "approval.grant": GRANT,
+    "approval.revoke": {"approval_id": "a"},
     "hcp.attach": {"session_id": "s"},
     "hcp.artifact": {"uri": "u"},
     "hcp.decide": {"approval_id": "a"},
@@ -511,9 +540,13 @@ def test_what_is_read_of_params_is_known_and_all_else_is_named(method):
     allowed = {**dict.fromkeys(known), **LEAST.get(method, {})}
     assert read_params(method, allowed)[1] == ()
     assert set(KNOWN) == set(METHODS)
-    assert read_params(method, {**allowed, **{f"{name}s": 1 for name in known}})[1] == tuple(
-        [f"/{name}s" for name in known]
-    )
+    more, named = {**allowed, **{f"{name}s": 1 for name in known}}, tuple([f"/{name}s" for name in known])
+    if method == "plan.prepare":  # what a person approves has no word that does nothing
+        with pytest.raises(InvalidParams) as refused:
+            read_params(method, more)
+        assert tuple(refused.value.data["unknown"]) == named
+    else:
+        assert read_params(method, more)[1] == named
     with pytest.raises(InvalidParams):
         read_params(method, {**allowed, "x": 1, "strict": True})
 

@@ -79,7 +79,7 @@ def test_every_method_has_an_example_that_the_protocol_reads(method):
         assert isinstance(call, Call)
         assert call.method == method
         assert call.id is not None
-        if needs_a_session(method):
+        if needs_a_session(method) and method not in ("halt", "halt.status"):
             assert read_session_id(call.params)
         METHODS[method](call.params)
 

@@ -106,11 +106,53 @@ def test_every_dialect_has_the_same_bound(kind: str) -> None:
     assert orjson.loads(refused.data)["error"]["code"] == -32600
 
 
+MANY = b"[%s]" % b",".join([b"0"] * 200)
+WITH_ID = [
+    (b'{"jsonrpc":"2.0","id":7,"method":"x","params":%s}', 7),
+    (b'{ "id" : "seven" , "jsonrpc": "2.0", "params": %s}', "seven"),
+    (b'{"method":"x","jsonrpc":"2.0","id":-7,"params":%s}', -7),
+    (b'{"jsonrpc":"2.0","method":"x","params":%s,"id":7}', 7),
+    (b'{"jsonrpc":"2.0","method":"x","params":%s,\r\n "id": "a,b}" \n}', "a,b}"),
+    (b'{"jsonrpc":"2.0","id":6,"method":"x","params":%s,"id":7}', 7),
+    (b'{"jsonrpc":"2.0","method":"x","params":%s}', None),
+    (b'{"jsonrpc":"2.0","id":null,"method":"x","params":%s}', None),
+    (b'{"jsonrpc":"2.0","id":1.5,"method":"x","params":%s}', None),
+    (b'{"jsonrpc":"2.0","id":007,"method":"x","params":%s}', None),
+    (b'{"jsonrpc":"2.0","id":99999999999999999999,"method":"x","params":%s}', None),
+    (b'{"jsonrpc":"2.0","id":"\xff","method":"x","params":%s}', None),
+    (rb'{"jsonrpc":"2.0","id":"\u0037","method":"x","params":%s}', None),
+    (b'[{"jsonrpc":"2.0","id":7,"method":"x","params":%s}]', None),
+    (b'{"jsonrpc":"2.0","method":"x","params":{"a":%s,"id":7}}', None),
+    (rb'{"jsonrpc":"2.0","params":%s,"method":",\"id\":\"7"}', None),
+]
+
+
+@pytest.mark.parametrize(("document", "id_"), WITH_ID)
+def test_a_document_of_too_many_values_is_answered_with_its_id_where_that_can_be_read(
+    document: bytes, id_: Any
+) -> None:
+    (refused,) = ServerProtocol(max_values=100).receive_document(document % MANY)
+    assert isinstance(refused, Answer)
+    answer = orjson.loads(refused.data)
+    assert (answer["id"], answer["error"]["data"]["max_values"]) == (id_, 100)
+
+
+def test_the_id_of_a_request_that_is_outstanding_answers_no_document_of_too_many_values() -> None:
+    server = ServerProtocol(max_values=100)
+    (call,) = server.receive_document(b'{"jsonrpc":"2.0","id":7,"method":"session.open","params":{}}')
+    (refused,) = server.receive_document(WITH_ID[0][0] % MANY)
+    assert isinstance(call, Call)
+    assert isinstance(refused, Answer)
+    assert orjson.loads(refused.data)["id"] is None
+
+
 def test_a_document_is_read_when_what_came_before_it_has_been_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
     load = server_module.load
     monkeypatch.setattr(server_module, "load", lambda document: read.append(document) or load(document))
-    events = ServerProtocol().events(b"1\n" * 30_000)
+    server = ServerProtocol()
+    server.feed(b"1\n" * 30_000)
+    events = server.waiting()
     assert not read
     for taken in range(1, 4):
         next(events)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import trio
 
+from hearth.actors.daemon.process import RELOAD
 from hearth.actors.transport import PeerGone
 from hearth.protocol.jsonrpc import dump_error
 
@@ -202,5 +203,7 @@ class MemorySignals:
         return self._arrived.pop(0)
 
     async def end(self) -> str:
-        """See Signals: every signal here asks to end."""
-        return await self.next()
+        """See Signals."""
+        while (name := await self.next()) is RELOAD:
+            pass
+        return name

@@ -13,7 +13,7 @@ import trio
 
 from hearth.policy.principal import Principal
 
-from . import orders, wide
+from . import faults, orders, wide
 from .carriers import Pipe, line_of
 from .terms import APPROVER, AUTHOR, PRINCIPALS, UNLISTED
 
@@ -55,7 +55,13 @@ def plan(seed, number):
         actions.append((last.random() * pace, "share"))
     actions += wide.plan(seed, number, pace)
     asks = random.Random(f"{seed}/plans/c{number}")
-    return [*actions, (asks.random() * pace, "planned")] if asks.random() < 0.15 else actions
+    if asks.random() < 0.15:
+        actions.append((asks.random() * pace, "planned"))
+    again = random.Random(f"{seed}/again/c{number}")
+    if again.random() < 0.1:
+        actions.append((again.random() * pace, "adopt"))
+    pulled = random.Random(f"{seed}/pulled/c{number}")
+    return [*actions, (pulled.random() * pace, "unplug")] if pulled.random() < 0.03 else actions
 
 
 class Connection:
@@ -115,6 +121,8 @@ class Connection:
         for answer in document if isinstance(document, list) else [document]:
             if answer.get("method") == "observe.event":
                 self.observed = answer["params"]
+            elif answer.get("method") == "task.event":
+                self.client.told(answer["params"])
             learn = self.waiting.pop(answer.get("id"), None) if "method" not in answer else None
             if learn is not None and "result" in answer:
                 self.client.learned(learn, answer["result"])
@@ -159,12 +167,16 @@ class Client:
         if what == "open":
             self.sessions.append(result["session_id"])
             self.scenario.known.append(result["session_id"])
+            self.scenario.opened[result["session_id"]] = self.principal.key
         elif what == "task":
             self.tasks.append((learn[1], result["task_id"]))
         elif what == "plan":
             self.plans.append(result)
         elif what == "closed" and learn[1] in self.sessions:
             self.sessions.remove(learn[1])
+
+    def told(self, event) -> None:
+        """An event of a task came."""
 
     def lost(self, learn) -> None:
         """A session is no more."""
@@ -470,6 +482,52 @@ class Client:
         self.send(self.request("session.close", {"session_id": one}, ("closed", one)))
         self.sessions = [other]
         await trio.sleep(rng.choice([1, 5]))
+
+    async def adopt(self) -> None:
+        """Submit with a key, end the session, repeat it in a new one, and follow all that the new one has.
+
+        On a connection that has followed nothing and had no batch: what it is told can have one reason only.
+        """
+        self.go("close")
+        if not await self.connect():
+            return
+        self.open_session()
+        await self.hear(2)
+        params = self.submission()
+        params.pop("subscribe", None)
+        params["task"].setdefault("idempotency_key", f"key-{self.name}")
+        former = params["session_id"]
+        self.send(self.request("task.submit", params, ("task", former)))
+        await self.hear(2)
+        if self.connection is None or self.connection.over:
+            return
+        self.send(self.request("session.close", {"session_id": former}, ("closed", former)))
+        await self.hear(5)
+        if self.connection.over:
+            return
+        self.open_session()
+        await self.hear(2)
+        if self.connection.over or not self.sessions:
+            return
+        session = self.sessions[-1]
+        self.send(self.request("task.submit", {**params, "session_id": session}, ("task", session)))
+        await self.hear(2)
+        if not self.connection.over:
+            self.send(self.request("task.events.subscribe", {"session_id": session}, ("got", session)))
+            await self.hear(2)
+            await trio.sleep(self.rng.choice([0.05, 1]))
+
+    async def unplug(self) -> None:
+        """Lease a bus, and lose its device."""
+        rng, session = self.rng, self.session()
+        calls = [("world.many", {"n": 2}), ("world.nap", {"ms": 60}), ("world.many", {"n": 2})]
+        steps = [{"tool": tool, "args": {"mark": f"{self.name}.{at}", **args}} for at, (tool, args) in enumerate(calls)]
+        task = {"intent": self.name, "steps": steps, "constraints": {"exclusive": True}}
+        self.send(self.request("task.submit", {"session_id": session, "task": task}, ("task", session)))
+        bus = await faults.leased(self.world, 2)
+        if bus is not None:
+            await trio.sleep(rng.choice([0.0, 0.01, 0.03]))
+            await faults.away(self.world, rng, bus)
 
     async def wide(self) -> None:
         """Use the further buses of a world that has them."""

@@ -302,21 +302,17 @@ class Uart(SimUart):
     async def pump(self):
         await beside_its_wire(self.wire, super().pump)
 
-    def write(self, data, *, timeout_s, drain=False):
+    def write(self, data, **more):
         work = super().write
-        return self.wire.run("write", {"data": bytes(data)}, lambda: work(data, timeout_s=timeout_s, drain=drain))
+        return self.wire.run("write", {"data": bytes(data)}, lambda: work(data, **more))
 
-    def take(self, length, until, *, gap_s=None, partial=False):
+    def take(self, length, until, **more):
         work = super().take
-        return self.wire.run("take", {}, lambda: work(length, until, gap_s=gap_s, partial=partial))
+        return self.wire.run("take", {}, lambda: work(length, until, **more))
 
-    def exchange(self, data, *, length, until, timeout_s, gap_s=None):
+    def exchange(self, data, **more):
         work = super().exchange
-        return self.wire.run(
-            "exchange",
-            {"data": bytes(data)},
-            lambda: work(data, length=length, until=until, timeout_s=timeout_s, gap_s=gap_s),
-        )
+        return self.wire.run("exchange", {"data": bytes(data)}, lambda: work(data, **more))
 
     def control(self, *, rts=None, dtr=None, break_s=None):
         work = super().control

@@ -20,6 +20,8 @@ class WorldDisk(Disk):
         self.room: int | None = None
         self.fails: dict[str, int] = {}
         self.dead = False
+        self._reserved = 0
+        """Bytes of the log's reserve."""
         self._names: dict[int, str] = {}
         self._sizes: dict[str, int] = {}
 
@@ -65,6 +67,20 @@ class WorldDisk(Disk):
         os.ftruncate(fd, size)
         self._sizes[name] = size
         self._tell("disk.cut", file=name, size=size)
+
+    def allocate(self, _path, size, /) -> None:
+        """Keep room for the reserve, unless it has it."""
+        if self.room is not None:
+            if self.room + self._reserved < size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.room -= size - self._reserved
+        self._reserved = size
+
+    def free(self, _path, /) -> None:
+        """Give back the room of the reserve."""
+        if self.room is not None:
+            self.room += self._reserved
+        self._reserved = 0
 
     def found(self, path) -> None:
         """A new life has opened the log, and may have cut what was no record: tell so."""

@@ -71,7 +71,23 @@ async def _pump(world, rng):
 
 
 async def _vanish(world, rng):
-    bus = _any(world, rng)
+    await away(world, rng, _any(world, rng))
+
+
+async def leased(world, seconds):
+    """A bus that is leased; None if there is none for so long."""
+    with trio.move_on_after(seconds):
+        while True:
+            if world.daemon is not None and world.up.is_set() and not world.mute:
+                for bus, actor in world.daemon.runtime().buses.items():
+                    if bus in world.wires and "leased" in actor.health():
+                        return bus
+            await trio.sleep(0.005)
+    return None
+
+
+async def away(world, rng, bus):
+    """Take a device away, and bring it back after a while."""
     world.tape.tell("fault", what="vanish", bus=bus)
     world.wires[bus].vanish()
     await trio.sleep(rng.choice([0.05, 1, 10]))
@@ -149,17 +165,19 @@ async def _halts(world, rng) -> None:
         if daemon is None or world.mute or not world.up.is_set():
             continue
         halt = daemon.runtime().halt
-        world.tell("fault", what="halt")
-        halt.halt("the world", "the world")
-        with trio.move_on_after(rng.choice([0.1, 30])):
-            await halt.latched()
-            if halt.flag.halted and halt.status()["latched"]:
-                world.tell("fault", what="latched")
+        async with world.halting:
+            world.tell("fault", what="halt")
+            halt.halt("the world", "the world")
+            with trio.move_on_after(rng.choice([0.1, 30])):
+                await halt.latched()
+                if halt.flag.halted and halt.status()["latched"]:
+                    world.tell("fault", what="latched")
         await trio.sleep(rng.choice([0.0, 0.02, 0.5, 3]))
         if daemon is world.daemon and rng.random() < 0.8:
-            with trio.move_on_after(30), suppress(RpcError):
-                await halt.reset("the world", halt.flag.count)
-                world.tell("fault", what="reset")
+            async with world.halting:
+                with trio.move_on_after(30), suppress(RpcError):
+                    await halt.reset("the world", halt.flag.count)
+                    world.tell("fault", what="reset")
 
 
 FAULTS = {

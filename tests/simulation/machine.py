@@ -25,6 +25,7 @@ import hearth.actors.daemon
 import hearth.actors.journal
 import hearth.actors.observe
 import hearth.audit.log
+from hearth._util import threads
 
 NOON = 1_776_638_881.0
 """Epoch seconds at which every world begins."""
@@ -142,6 +143,16 @@ async def run_sync(work, *args, thread_name=None, abandon_on_cancel=False, limit
     return begun.result.unwrap()
 
 
+def call(_helper, work, patience=None):
+    """Stands for `threads.Helper.call`: done at once, or, without patience, after as long as a sync takes."""
+    made = threads.Call(work)
+    if patience == 0:
+        _now[-1].start(made.run)
+    else:
+        made.run()
+    return made
+
+
 def _no_threads(*_args, **_more):
     raise RuntimeError("a simulated world starts no thread")
 
@@ -162,6 +173,7 @@ def running(seed, more=()):
         (hearth.actors.observe, "time", SimpleNamespace(perf_counter=trio.current_time)),
         (hearth.audit.log, "real", lambda path: path),
         (trio.to_thread, "run_sync", run_sync),
+        (threads.Helper, "call", call),
         (run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         *more,
     ]

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from .invariants import ALL
+from .marks import reached
 from .observer_reading import Reading
 
 
@@ -36,6 +37,8 @@ class Verdict(NamedTuple):
     violations: tuple[Violation, ...]
     work: Counter[str]
     """How often each invariant had something to judge."""
+    reached: tuple[str, ...] = ()
+    """The rare states that the world came to."""
 
     @property
     def violation(self) -> Violation | None:
@@ -66,4 +69,4 @@ def judge(tape) -> Verdict:
         work[invariant.name] = judged.count
         if broken is not None:
             violations.append(Violation(invariant.name, tuple(broken.numbers), broken.expected, broken.found))
-    return Verdict(tuple(violations), work)
+    return Verdict(tuple(violations), work, tuple(reached(reading)))

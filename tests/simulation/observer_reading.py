@@ -34,6 +34,8 @@ class Reading:
         """Frames that came to a CAN bus's queue, and the places at which sessions began to read there."""
         self.lives: list[Life] = []
         self.baselines: list[Any] = []
+        self.calms: list[Any] = []
+        self.reloads: list[Any] = []
         self.last = entries[-1].number if entries else 0
         self.ends_at = entries[-1].at if entries else 0.0
         self.sessions: dict[str, Session] = {}
@@ -42,6 +44,8 @@ class Reading:
         self._running: dict[Any, Transaction] = {}
         self._life: dict[str, Any] | None = None
         self._read()
+        self.changing = {key for key, entry in self.policy.items() if entry.get("changes")}
+        """Principals whose entry reloads change; see `invariants.policy`."""
         self._sessions_and_tasks()
         self._records()
         self._marks()
@@ -64,6 +68,8 @@ class Reading:
             "can.cursor": self.frames.append,
             "fault": self.faults.append,
             "baseline": self.baselines.append,
+            "calm": self.calms.append,
+            "policy": self.reloads.append,
             "daemon.starts": self._daemon_starts,
             "daemon.told": self._daemon_told,
             "daemon.ends": self._daemon_ends,

@@ -17,6 +17,8 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+from .marks import missed
+
 PATIENCE_S = 120
 """Seconds of real time after which a seed has failed."""
 CHUNK = 20
@@ -45,6 +47,7 @@ def one(seed):
         figures += figures_of(tape)
         verdict = judge(tape)
         figures.update({f"judged: {name}": count for name, count in verdict.work.items()})
+        figures.update(f"reached: {name}" for name in verdict.reached)
         if verdict.violation is not None:
             failure = (verdict.violation.invariant, str(verdict.violation))
     except Hung:
@@ -131,7 +134,7 @@ class Run:
         self._every_s = every_s
 
     def run(self) -> bool:
-        """Run them; True when none failed."""
+        """Run them; True when none failed, and a run of many came to each of the rare states."""
         began = said = time.monotonic()
         workers = [self._fork(job) for job in range(self.jobs)]
         rests = {reader: b"" for _, reader in workers}
@@ -157,6 +160,10 @@ class Run:
             _, status = os.waitpid(pid, 0)
             if status and len(self.failed) < self._stop_after:
                 self.failed.append([None, None, f"a process of the run ended with status {status}"])
+        # Where seeds failed, those after them were not played.
+        for name in () if self.failed else missed(self.figures):
+            self.failed.append([None, None, f"no world came to this: {name}"])
+            print(f"{self.count} worlds, and none came to this: {name}", flush=True)
         return not self.failed
 
     def _fork(self, job):
@@ -221,6 +228,9 @@ class Run:
 def tell_failures(failed, *, seconds) -> None:
     """For each failure the command that replays it, and for one that the judge found the scenario, made small."""
     for seed, invariant, text in failed:
+        if seed is None:
+            print(f"\n{text}")
+            continue
         print(f"\nseed {seed} failed:\n{text}\n  python -m tests.simulation --seed {seed} --show")
         if invariant is not None:
             from .shrink import shrink

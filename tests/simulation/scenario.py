@@ -27,7 +27,7 @@ import random
 import trio
 from trio.testing import MockClock
 
-from . import clients, faults, machine
+from . import calm, clients, faults, machine, reloads, stops
 from .tape import Tape
 from .terms import HOT, make_terms
 from .tools import MADE_ONCE
@@ -69,6 +69,8 @@ class Scenario:
         self.machine = system
         self.known: list[str] = []
         """Sessions of anybody, for who has no right to them."""
+        self.opened: dict[str, str] = {}
+        """The sessions of this life of the daemon, by their principals."""
         self.left_open: list[clients.Connection] = []
         self._connections = 0
 
@@ -87,12 +89,14 @@ class Scenario:
         self.ready, self.last = trio.Event(), trio.Event()
         async with trio.open_nursery() as nursery:
             ended = trio.Event()
-            nursery.start_soon(self._lives, lives, ended, before)
+            nursery.start_soon(self._lives, lives, ended, before, nursery)
             await self.ready.wait()
             if world.hot:
                 world.wires[HOT].base = random.Random(f"{self.seed}/latency").choice([0.005, 0.02])
             async with trio.open_nursery() as actors:
                 actors.start_soon(faults.run, world, self.trims)
+                actors.start_soon(stops.run, self, nursery)
+                actors.start_soon(reloads.run, self, nursery)
                 for number in range(count):
                     if f"c{number}" not in self.trims:
                         client = clients.Client(self, number)
@@ -105,7 +109,7 @@ class Scenario:
         self.tape.tell("baseline", when="before", counts=before)
         self.tape.tell("baseline", when="after", counts=world.counts(inside=False))
 
-    async def _lives(self, lives, ended, before) -> None:
+    async def _lives(self, lives, ended, before, people) -> None:
         world, trims = self.world, self.trims
         rng = random.Random(f"{self.seed}/lives")
         for at, (after, how, again, pause) in enumerate(lives):
@@ -116,6 +120,7 @@ class Scenario:
                 nursery.start_soon(self._open_when, world.up)
                 await world.live()
                 nursery.cancel_scope.cancel()
+            self.opened.clear()
             await trio.sleep(pause)
         async with trio.open_nursery() as nursery:
             up = world.up
@@ -130,6 +135,8 @@ class Scenario:
             stuck = rng.random() < 0.1
             if not stuck:
                 faults.heal(world)
+                if calm.is_calm(self.seed):
+                    await calm.keep(self, people)
             if rng.random() < 0.5 and not stuck:
                 # Everybody has left; what they left open falls asleep.
                 await trio.sleep(self.world.terms["limits"]["idle_ttl_s"] + 40)

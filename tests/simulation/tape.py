@@ -19,6 +19,7 @@ virtual time in seconds since the world began.
 | `client.ends` | a client that finds its connection ended | `client` |
 | `fault` | whoever injects one | `what`, and what it is about |
 | `daemon.starts` `daemon.told` `daemon.ends` | the scenario | told: `signal`; ends: `error` (None, or what came out) |
+| `policy` | who lets the daemon read a policy | `what` ("begins", "ends"); begins: `policy` (as in `world`), `yes` |
 | `baseline` | the scenario, before the first client and after all | `when` ("before", "after"), `counts` (by name) |
 """
 

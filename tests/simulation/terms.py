@@ -41,17 +41,54 @@ PRINCIPALS = {
         "tools": ["*"],
         "rates": {},
         "approval": {"from_risk": 3, "persons": 1, "other": True},
+        "rights": ("approve",),
     },
-    "uid:1002": {"max_risk": 2, "ceiling": 3, "tools": ["*"], "rates": {"gpio.set": [4, 1], "i2c.write": [6, 2]}},
+    "uid:1002": {
+        "max_risk": 2,
+        "ceiling": 3,
+        "tools": ["*"],
+        "rates": {"gpio.set": [4, 1], "i2c.write": [6, 2]},
+        "rights": ("approve", "observe"),
+    },
     "uid:1003": {"max_risk": 1, "ceiling": 2, "tools": ["*"], "rates": {"file.write": [3, 1], "world.nap": [2, 1]}},
     "uid:1004": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.*", "i2c.read", "world.*"], "rates": {"gpio.*": [5, 1]}},
 }
 """By key; whoever else comes may not even open a session. What `rates` leaves out has its risk's or its own."""
+OTHERS = {
+    "uid:1900": {
+        "max_risk": 3,
+        "ceiling": 3,
+        "tools": ["*"],
+        "rates": {},
+        "rights": ("observe", "approve", "reset_halt"),
+    },
+    # Those of `reloads`: an author, an approver, and an administrator.
+    "uid:1901": {
+        "max_risk": 2,
+        "ceiling": 2,
+        "tools": ["file.*"],
+        "rates": {"file.write": [50, 1]},
+        "approval": {"from_risk": 1, "persons": 1, "other": True},
+        "changes": True,
+    },
+    "uid:1902": {
+        "max_risk": 0,
+        "ceiling": 0,
+        "tools": ["hw.board"],
+        "rates": {},
+        "rights": ("approve",),
+        "changes": True,
+    },
+    "uid:1903": {"max_risk": 0, "ceiling": 0, "tools": ["hw.board"], "rates": {}, "rights": ("admin",)},
+}
+"""Principals that are no clients of their own accord."""
 BY_RISK = {0: [1000, 1], 1: [200, 1], 2: [200, 1], 3: [1, 1]}
 OWN_RATES = {"i2c.scan": [5, 1]}
 UNLISTED = "uid:1005"
 APPROVER = "uid:1002"
 """Who may approve the plans of others, and observe."""
+KEEPER = "uid:1900"
+"""Who has every right, and is no client: it is asked in when the faults are over."""
 AUTHOR = "uid:1001"
 """Whose plans need the approval of another, although it may approve those of others."""
 
@@ -66,7 +103,7 @@ def policy_of(terms):
             max_risk_ceiling=entry["ceiling"],
             tools=tuple(entry["patterns"]),
             rate={pattern: f"{count}/{period}s" for pattern, (count, period) in entry["patterns_rates"].items()},
-            rights=(*(("approve",) if key in (APPROVER, AUTHOR) else ()), *(("observe",) if entry["observes"] else ())),
+            rights=entry["rights"],
             approval=(ApprovalConfig(**entry["approval"]),) if entry["approval"] else (),
         )
         for key, entry in terms["policy"].items()
@@ -131,7 +168,7 @@ def make_terms(rng, *, is_wide=False):
         "plan_ttl_s": 10,
     }
     policy = {}
-    for key, entry in PRINCIPALS.items():
+    for key, entry in {**PRINCIPALS, **OTHERS}.items():
         permitted = [name for name in tools if any(fnmatchcase(name, pattern) for pattern in entry["tools"])]
         rates = {name: OWN_RATES.get(name, BY_RISK[tools[name][0]]) for name in permitted}
         for name in permitted:
@@ -147,7 +184,9 @@ def make_terms(rng, *, is_wide=False):
             "patterns": entry["tools"],
             "patterns_rates": entry["rates"],
             "approval": entry.get("approval"),
-            "observes": key == APPROVER,
+            "observes": "observe" in entry.get("rights", ()),
+            "rights": entry.get("rights", ()),
+            "changes": entry.get("changes", False),
         }
     widths = {"files": 4, "system": 2}
     return {

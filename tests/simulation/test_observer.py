@@ -48,6 +48,7 @@ TERMS = {
         },
         "bob": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.get"], "rates": {}},
         "dora": {"max_risk": 0, "ceiling": 0, "tools": [], "rates": {}, "observes": True},
+        "kim": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.get"], "rates": {}, "rights": ["reset_halt"]},
     },
     "limits": {
         "bus_queue": 2,
@@ -827,6 +828,9 @@ def silence(how):
     s.session(heartbeat_ms=1000)
     s.now = 0.9
     s.call("tool.list", session_id="s1")
+    s.now = 1.5
+    # Answered without a session too, so it keeps none.
+    s.call("halt.status", {"halted": False}, session_id="s1")
     s.now = 1.5 if how == "too early" else 1.9
     reason = "no heartbeat within 1000 ms"
     if how != "never":
@@ -915,6 +919,7 @@ def guarded(how):
 ASKS = {
     **TERMS["policy"],
     "alice": {**TERMS["policy"]["alice"], "approval": {"from_risk": 3, "persons": 1, "other": True}},
+    "bob": {**TERMS["policy"]["bob"], "rights": ["approve"]},
 }
 
 
@@ -944,6 +949,87 @@ def planned(how):
         s.record("task.submit", session_id="s1", principal="alice", task_id=name, steps=steps)
         s.run(task, what="delete")
         s.finish(task)
+    return s.done()
+
+
+def entry(**members):
+    """An entry of a policy that reloads change, as its tape has it whole."""
+    sound = {"max_risk": 2, "ceiling": 2, "tools": ["file.write"], "patterns": ["file.*"], "rates": {}}
+    return {**sound, "patterns_rates": {}, "approval": None, "rights": (), "changes": True, **members}
+
+
+RULE = {"from_risk": 1, "persons": 1, "other": True}
+WATCHED = {"alice": entry(approval=RULE, patterns_rates={"file.write": [2, 1]}), "bob": entry(rights=("approve",))}
+REVOKED = {**WATCHED, "bob": entry()}
+
+
+def reload(s, policy, *, taken=True, yes=False, answered=True):
+    """A reload over the wire; not `answered`: by a signal."""
+    s.tell("policy", what="begins", policy=policy, yes=yes)
+    if taken:
+        s.record("policy.reload")
+    if answered:
+        s.call("policy.reload", {"ok": True}, error=None if taken else -32602, client=3, yes=yes)
+    s.now += 0.1
+    s.tell("policy", what="ends")
+    s.now += 0.1
+
+
+@case(
+    "no approval of a person without the right is used",
+    "taken away", "taken away and given back", "its entry removed", "given in advance", "in advance and given back",
+)  # fmt: skip
+def approved_with_the_right(how):
+    s = begun(policy=WATCHED)
+    s.client(2, "bob")
+    s.session("s2", client=2, principal="bob")
+    s.client(3, "carol")
+    about = {"plan_id": "p1", "hash": "sha256:1"}
+    if how is None or "advance" not in how:
+        s.record("plan.approve", **about, principal="bob")
+    if how is None or "advance" in how:
+        s.call("approval.grant", {"approval_id": "a"}, client=2, session_id="s2", principal="alice", tool="file.write")
+    s.now += 0.1
+    # What the other loses changes nothing.
+    changed = {**WATCHED, "alice": {**WATCHED["alice"], "tools": ["file.write"], "rights": ("observe",)}}
+    reload(s, changed if how is None else {"alice": WATCHED["alice"]} if "removed" in how else REVOKED)
+    if how is not None and "back" in how:
+        reload(s, WATCHED, yes=True)
+    task = {"id": "t1", "session": "s1", "steps": s.spec("file.write")["steps"]}
+    if how is None or "advance" not in how:
+        s.record("plan.execute", **about, principal="alice", task_id="t1")
+        s.submitted(task)
+    if how is None or "advance" in how:
+        s.task("t2", "file.write")
+    return s.done()
+
+
+@case(
+    "a reload never widens silently",
+    "answered", "by a signal", "without approval", "a limit gone", "a right for a right", "used all the same",
+    "used though taken away",
+)  # fmt: skip
+def widened(how):
+    s = begun(policy=WATCHED)
+    s.client(3, "carol")
+    alice = WATCHED["alice"]
+    wide = {**WATCHED, "alice": {**alice, "approval": None}}
+    new = {
+        "a limit gone": {**WATCHED, "alice": {**alice, "patterns_rates": {}}},
+        "a right for a right": {"alice": {**alice, "rights": ("approve",)}},
+        "used though taken away": {**WATCHED, "alice": {**alice, "tools": [], "patterns": []}},
+    }.get(how, wide)
+    if how is None:
+        reload(s, wide, taken=False)
+        reload(s, REVOKED)
+        reload(s, WATCHED)
+        reload(s, wide, yes=True)
+        s.task("t1", "file.write")
+    else:
+        used = how.startswith("used")
+        reload(s, new, taken="away" in how or not used, answered=how != "by a signal")
+        if used:
+            s.task("t1", "file.write")
     return s.done()
 
 
@@ -1072,6 +1158,42 @@ def halted(how):
     return s.done()
 
 
+@case("no halt waits for disk, session or record", "too late", "never", "refused", "it acts")
+def halts_at_once(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    s.client(2, "bob")
+    id_ = s.ask("halt", 2, reason="a person")
+    s.now = 1.5 if how == "too late" else 0.5
+    if how == "it acts":
+        s.run(task, line=1, value=1)
+    if how == "refused":
+        s.answer(id_, error=-32005, client=2)
+    elif how != "never":
+        s.answer(id_, {"halted": True}, client=2)
+    s.finish(task, "CANCELLED")
+    s.now = 4.0
+    s.close()
+    s.tell("daemon.told", signal="SIGTERM")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+@case("no reset ends a hold that is not its own or younger than it", "another's", "a younger one")
+def holds_of_others(how):
+    s = begun()
+    s.tell("fault", what="halt", source="fleet")
+    s.tell("fault", what="reset", source="fleet")
+    s.tell("fault", what="halt", source="fleet")
+    s.tell("fault", what="halt", source="person")
+    s.tell("fault", what="raced", halted=how != "a younger one")
+    s.tell("fault", what="reset", source="fleet" if how == "another's" else "person")
+    s.close()
+    s.tell("daemon.told", signal="SIGTERM")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
 @case("outputs are safe after a halt", "left", "too late")
 def stopped(how):
     s = begun()
@@ -1148,6 +1270,63 @@ def observer_told(how):
     observed(s, 1, records=seen[:3])
     observed(s, 2, records=seen[3:])
     return s.done()
+
+
+def calm(s, *, silent=(), state="ready", told=True, reset=None, finish=None, close=True):
+    """A calm on a tape with a task and a session that have not ended when it begins."""
+    s.tell("calm", what="begins", quiet=3.0, bound=4.0)
+    s.now = 2.0
+    if finish is not None:
+        s.finish(finish)
+    s.now = 3.0
+    s.tell("calm", what="asked")
+    s.client(9, "kim")
+    s.session("s9", client=9, principal="kim")
+    s.call("halt.status", {"halted": reset is not None}, client=9, session_id="s9")
+    if reset is not None:
+        s.call("halt.reset", {"halted": False} if reset else None, error=None if reset else -32016, client=9)
+    if told:
+        s.tell("calm", what="health", silent=list(silent), buses={"gpio": state})
+    s.close("s9", client=9)
+    if close:
+        s.close()
+    s.now = 4.0
+    s.tell("calm", what="ends")
+    s.now = 5.0
+    if finish is None:
+        s.record("task.finish", session_id="s1", task_id="t1", status="CANCELLED")
+    if not close:
+        s.close()
+    s.tell("daemon.told", signal="SIGTERM")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+@case("once the faults are over, every task ends", "it waits for ever")
+def calm_tasks(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    return calm(s, finish=None if how else task)
+
+
+@case("once the faults are over, every session can be closed", "it stays open")
+def calm_sessions(how):
+    s = begun()
+    return calm(s, finish=s.task("t1", "gpio.set"), close=how is None)
+
+
+@case("once the faults are over, whoever has the right ends any halt", "refused for ever")
+def calm_halts(how):
+    s = begun()
+    return calm(s, finish=s.task("t1", "gpio.set"), reset=how is None)
+
+
+@case("once the faults are over, every bus answers", "silent", "named and silent", "no answer of the board")
+def calm_buses(how):
+    s = begun()
+    silent = ["gpio"] if how in ("silent", "named and silent") else []
+    state = "down" if how == "named and silent" else "ready"
+    return calm(s, finish=s.task("t1", "gpio.set"), silent=silent, state=state, told=how != "no answer of the board")
 
 
 @case("the daemon always ends on SIGTERM, in time and well", "too late", "never", "with an error")

@@ -13,11 +13,14 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import trio
 from simulation import runner
+from simulation.disk import WorldDisk
+from simulation.marks import MARKS, missed
 from simulation.scenario import parts, play
 
 import hearth._util.ids
@@ -46,6 +49,8 @@ def played(tmp_path, seeds, *more):
 
 @pytest.mark.slow
 def test_some_worlds_keep_every_promise():
+    # What other tests of this process left is closed now, not within a world that counts descriptors.
+    gc.collect()
     figures = runner.Counter()
     for seed in range(FAST):
         mine, failure = runner.one(seed)
@@ -65,8 +70,17 @@ def test_the_first_200_worlds_keep_every_promise(tmp_path):
 @pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("block", range(-(-WORLDS // BLOCK)))
-def test_many_more_worlds_keep_every_promise(block, tmp_path):
-    everything_went_wrong(played(tmp_path, BLOCK, "--from", str(block * BLOCK), "--jobs", "1"))
+def test_many_more_worlds_keep_every_promise(block, tmp_path, tmp_path_factory):
+    figures = played(tmp_path, BLOCK, "--from", str(block * BLOCK), "--jobs", "1")
+    everything_went_wrong(figures)
+    # Whichever block ends last knows what all of them came to.
+    shared = tmp_path_factory.getbasetemp().parent / f"blocks-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+    shared.mkdir(exist_ok=True)
+    (tmp_path / "figures").write_text(json.dumps(figures))
+    (tmp_path / "figures").rename(shared / str(block))
+    blocks = [json.loads(kept.read_text()) for kept in shared.iterdir()]
+    if len(blocks) == -(-WORLDS // BLOCK):
+        assert not missed(sum(map(Counter, blocks), Counter()))
 
 
 def everything_went_wrong(figures):
@@ -112,8 +126,8 @@ def test_what_is_left_out_of_a_scenario_is_not_in_it():
     assert actors > {"c2"}
     tape = play(seed, trims={"c2", *(part for part in parts(seed) if part[0] in "fd")})
     assert {entry.what["actor"] for entry in tape.of("client.opens")} == actors - {"c2"}
-    # Doors, halts and lines that stick are a world's own, and no parts of its scenario.
-    own = {"door", "halt", "latched", "stuck", "freed"}
+    # Doors, halts, also on a disk that hangs, and lines that stick are a world's own, and no parts of its scenario.
+    own = {"door", "stuck", "freed", "halt", "latched", "reset", "raced", "unclear", "disk.slow", "disk.heals"}
     assert {entry.what["what"] for entry in tape.of("fault")} - own <= {"clear"}
     assert len(tape.of("daemon.starts")) == 1
 
@@ -138,6 +152,37 @@ def test_a_seed_that_does_not_end_has_failed(monkeypatch):
     monkeypatch.setattr("simulation.scenario.play", spin)
     _, failure = runner.one(0)
     assert failure == (None, "it did not end within 1 s of real time")
+
+
+def test_a_full_disk_has_the_room_of_the_reserve_once_it_is_freed():
+    disk = WorldDisk(lambda *_told, **_more: None)
+    disk.allocate("reserve", 100)
+    disk.room = 0
+    disk.free("reserve")
+    assert disk.room == 100
+    disk.free("reserve")
+    disk.room -= 1
+    with pytest.raises(OSError, match="No space"):
+        disk.allocate("reserve", 100)
+    disk.room = None
+    disk.allocate("reserve", 100)
+
+
+def test_a_run_of_many_worlds_that_never_comes_to_a_rare_state_fails_and_names_it(capsys, monkeypatch):
+    names = [mark.name for mark in MARKS]
+    assert len(set(names)) == len(names) >= 15
+
+    def play_one(seed):
+        """Each world comes to one of the states, but never to the first."""
+        return Counter({"seeds": 1, f"reached: {names[1 + seed % (len(names) - 1)]}": 1}), None
+
+    monkeypatch.setattr("simulation.marks.WORLDS", 100)
+    run = runner.Run(0, 100, 2, play_one=play_one)
+    assert run.run() is False
+    assert run.failed == [[None, None, f"no world came to this: {names[0]}"]]
+    runner.tell_failures(run.failed, seconds=1.0)
+    assert f"no world came to this: {names[0]}" in capsys.readouterr().out
+    assert runner.Run(0, 50, 2, play_one=play_one).run() is True, "a small run only counts"
 
 
 def test_a_failing_seed_is_told_with_the_command_that_replays_it(capsys):

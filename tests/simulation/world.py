@@ -8,6 +8,7 @@ devices). Who does what, and what goes wrong when, is the scenario's.
 from __future__ import annotations
 
 import base64
+import errno
 import logging
 import os
 import random
@@ -65,10 +66,14 @@ class World:
         self.wires: dict[str, Wire] = {}
         self._transactions = 0
         self.drivers = None
+        self.file: SimpleNamespace | None = None
+        """Stands for the configuration's file: `config` is what a reload reads."""
         self.daemon: Daemon | None = None
         self.listener: MemoryListener | None = None
         self.signals: MemorySignals | None = None
         self.up = trio.Event()
+        self.halting = trio.Lock()
+        """Held by whoever halts or resets, so that the tape has their order."""
         self.killed = trio.CancelScope()
         self.snapshot: dict[Path, bytes | None] = {}
         """Files as they were when the machine went off."""
@@ -175,17 +180,34 @@ class World:
         error: str | None = None
         self.tell("daemon.starts")
         config = self._config()
+        self.file = SimpleNamespace(config=config)
         parts = self._parts(config)
         parts.open_records()
         self.disk.found(LOG)
+        journal, outlast = parts.journal, parts.journal._outlast
+
+        def silent(written, *, own):
+            """A disk that does not answer for long has failed, although no call has."""
+            self.tell("disk.fails", file=LOG.name, call="none", errno=errno.ETIMEDOUT)
+            return outlast(written, own=own)
+
+        journal._outlast = silent
         log_handler = SimpleNamespace(write_line=lambda _line: self.up.set())
-        self.daemon = Daemon(config, parts, signals=self.signals, log_handler=log_handler, notifier=Notifier({}))
+        self.daemon = Daemon(
+            config,
+            parts,
+            file=self.file,
+            max_connections=config.limits.max_connections,
+            signals=self.signals,
+            log_handler=log_handler,
+            notifier=Notifier({}),
+        )
         try:
             async with trio.open_nursery() as threads:
                 self.machine.nursery = threads
                 try:
                     with self.killed:
-                        await self.daemon.run([listener], Path("/run/world.sock"), None)
+                        await self.daemon.run([listener], None, Path("/run/world.sock"), None)
                 finally:
                     threads.cancel_scope.cancel()
         except Exception as failure:  # noqa: BLE001  whatever comes out of a daemon is for the tape

@@ -115,7 +115,9 @@ class Peer(Wire):
         """Call and return the whole answer, passing over notifications."""
         id_ = self.start(method, params)
         while True:
-            answer = self.line()
+            answer = None
+            with contextlib.suppress(ConnectionResetError):
+                answer = self.line()
             assert answer is not None, f"the server closed before it answered {method}{self._why()}"
             if answer.get("id") == id_:
                 return answer

@@ -244,7 +244,7 @@ class HttpServer(Listening):
     @property
     def unauthenticated(self):
         """How many connections have not proved who they are yet."""
-        return self.limiter._unknown_peers.total()
+        return len(self.limiter.unknown_peers)
 
     @property
     def authenticated(self):

@@ -130,7 +130,14 @@ class SessionContract:
             ]
             assert plan.constraints["rollback_on_failure"] is True
             assert plan.hash.startswith("sha256:")
-            assert await session.plans() == [plan]
+            (listed,) = await session.plans()
+            assert (listed.plan_id, listed.hash, listed.intent, listed.step_count) == (
+                plan.plan_id,
+                plan.hash,
+                "blink",
+                3,
+            )
+            assert await session.plan(listed.plan_id) == plan
             done = await finished(await session.execute(plan))
             assert (done.status, done.intent) == ("SUCCESS", "blink")
             assert [one.tool for one in done.steps] == ["bench.set", "bench.set", "bench.read"]

@@ -254,7 +254,7 @@ class World:
         """What opens sessions for a principal without a connection."""
         return EmbeddedRuntime(self.runtime, principal, jobs)
 
-    def connection(self, carrier, principal):
+    def connection(self, carrier, principal, **more):
         """A connection's actor, with the limits of this world."""
         limits = self.limits
         return Connection(
@@ -267,6 +267,7 @@ class World:
             max_values=limits.max_values,
             metrics=self.journal.metrics,
             account=self.runtime.memory.for_principal(principal.key),
+            **more,
         )
 
     async def serve(self, connection, scheme):
@@ -487,8 +488,8 @@ class Listening:
     async def _accept(self, listener):
         scheme = listener.address.partition(":")[0]
 
-        async def serve(carrier, principal):
-            await self.world.serve(self.world.connection(carrier, principal), scheme)
+        async def serve(carrier, principal, *, halts_only=None):
+            await self.world.serve(self.world.connection(carrier, principal, halts_only=halts_only), scheme)
 
         await listener.accept_all(self._connections, self.limiter, serve)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def run(program: str, *, code: int = 0, flags: tuple[str, ...] = ("-W", "default
 def closings(audit: str) -> list[tuple[str, object]]:
     records = [json.loads(line) for line in Path(audit).read_text().splitlines()]
     assert records[-1]["event"] == "audit.checkpoint", "the runtime ended in good order"
-    return [(record["reason"], record["safe"]) for record in records if record["event"] == "session.close"]
+    return [(record["reason"], record.get("safe")) for record in records if record["event"] == "session.close"]
 
 
 SAFE = [{"line": 17, "name": "GPIO17", "safe": 0}]
@@ -57,8 +58,8 @@ next(events)
     "asyncio": """
 import asyncio
 async def main():
-    await hearth.aio.open_runtime()
-asyncio.run(main())
+    return await hearth.aio.open_runtime()
+other = asyncio.run(main())
 """,
     "a daemon thread waits": """
 def wait():
@@ -91,6 +92,117 @@ def test_a_program_that_closes_nothing_ends_cleanly_and_its_outputs_are_safe(end
     printed, errors = run(ending)
     assert errors == ""
     assert closings(printed[0]) == [("closed by the client", SAFE)]
+
+
+AT_EXIT = """
+import atexit
+events = session.submit("wait", [hearth.step("gpio.watch", line="BUTTON")]).events()
+try:
+    while True:
+        events.next(timeout=0.2)
+except TimeoutError:
+    pass
+loop = runtime.loop(50, lambda io: None, lines=["RELAY"])
+
+def late(call):
+    try:
+        print("returned", call())
+    except hearth.CarrierError as error:
+        print(error)
+
+# Functions of atexit run last first.
+for call in (
+    runtime.close, lambda: loop.__exit__(None, None, None), lambda: session.__exit__(None, None, None),
+    events.next, loop.stop, session.close,
+):
+    atexit.register(late, call)
+"""
+
+
+def test_closing_in_a_function_of_atexit_never_waits_for_a_thread_that_has_ended() -> None:
+    printed, errors = run(AT_EXIT)
+    assert errors == ""
+    closed = "what hearth.sync.open_runtime opened is closed; call hearth.sync.open_runtime again"
+    assert printed[1:] == [closed] * 3 + ["returned None"] * 3
+    assert ("closed by the client", SAFE) in closings(printed[0])
+
+
+FORGOTTEN = {
+    "a session": ("del session", ["hearth.sync.Session"]),
+    "a runtime and its session": ("del session, runtime", ["hearth.sync.Session", "hearth.sync.Runtime"]),
+    "a session in a cycle": ("session.me = session; del session; import gc; gc.collect()", ["hearth.sync.Session"]),
+    "of asyncio": (
+        """
+session.close()
+import asyncio
+
+async def main():
+    global runtime
+    runtime.close()
+    runtime = await hearth.aio.open_runtime()
+    print(runtime.audit_path, flush=True)
+    session = await runtime.open_session(client_name="program")
+    await session.gpio.set("LED", 1)
+    gpio = session.gpio
+    del session
+    await gpio.get("LED")
+
+asyncio.run(main())
+""",
+        ["hearth.aio.Session"],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("forget", "warned"),
+    [
+        pytest.param(*case, id=name, marks=() if name == "a session" else pytest.mark.proof)
+        for name, case in FORGOTTEN.items()
+    ],
+)
+def test_a_session_that_is_forgotten_is_closed_with_a_warning_and_its_outputs_are_safe(
+    forget: str, warned: list[str]
+) -> None:
+    printed, errors = run(
+        f"""
+path = runtime.audit_path
+{forget}
+pause = threading.Event()
+for _ in range(3000):
+    if '"session.close"' in path.read_text():
+        break
+    pause.wait(0.01)
+else:
+    print("never closed")
+"""
+        if "asyncio" not in forget
+        else forget
+    )
+    warnings = re.findall(r"ResourceWarning: (hearth.+)", errors)
+    assert [text.split()[0] for text in warnings] == warned
+    assert all(text.endswith("was not closed; it is closed now: use `with`, or call close") for text in warnings)
+    assert closings(printed[-1]) == [("closed by the client", SAFE)]
+
+
+def test_what_a_forgotten_session_or_runtime_has_made_keeps_it_open() -> None:
+    printed, errors = run("""
+import gc
+
+def kept():
+    here = hearth.sync.open_runtime().open_session()
+    return here.gpio, here.submit("wait", [hearth.step("gpio.get", line="LED")]).events()
+
+gpio, events = kept()
+gc.collect()
+gpio.set("LED", 1)
+print(gpio.get("LED"), [event.phase for event in events][-1])
+loop = runtime.loop(50, lambda io: None, lines=["RELAY"])
+del runtime, session
+""")
+    assert printed[1:] == ["1 task_finish"]
+    warned = re.findall(r"ResourceWarning: (hearth\S+)", errors)
+    assert warned == ["hearth.sync.Session"], "of the one that was deleted: the loop keeps its runtime"
 
 
 def test_a_program_that_fails_shows_its_own_error_alone_and_its_outputs_are_safe() -> None:

@@ -56,7 +56,7 @@ def test_a_disk_that_fills_and_is_freed_again_and_again_costs_no_record_of_anyth
     running = hearthd()
     on(running, disk)
     running.config.write_text(running.config.read_text().replace("[audit]", f'[audit]\ndurability = "{durability}"'))
-    running.start(prefix=mounted("-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)))
+    running.start(prefix=mounted("-t", "tmpfs", "-o", "size=256k,mode=0755", "tmpfs", str(disk)))
     peer = running.peer()
     session = peer.open()
     assert not (disk / "audit.log").exists(), "nobody but the daemon sees it"
@@ -111,7 +111,7 @@ def test_on_a_full_disk_the_end_of_what_runs_is_on_record_and_nothing_is_disclos
     secret.parent.mkdir()
     secret.write_text("not for everybody")
     image = Image(tmp_path / "image") if kind == "ext4" else None
-    mount = ["-t", "tmpfs", "-o", "size=6m", "tmpfs"] if image is None else [image.device]
+    mount = ["-t", "tmpfs", "-o", "size=6m,mode=0755", "tmpfs"] if image is None else [image.device]
     running = hearthd(f'[files]\nread = ["{secret.parent}"]\n')
     on(running, disk)
     running.config.write_text(running.config.read_text().replace("[audit]", f'[audit]\ndurability = "{durability}"'))
@@ -226,7 +226,7 @@ def test_while_the_logs_directory_is_read_only_nothing_new_is_driven_and_afterwa
     running = hearthd()
     on(running, disk)
     running.config.write_text(running.config.read_text().replace("[audit]", "[audit]\nrotate_bytes = 6000"))
-    running.start(prefix=mounted("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)))
+    running.start(prefix=mounted("-t", "tmpfs", "-o", "size=1m,mode=0755", "tmpfs", str(disk)))
     peer = running.peer()
     session = peer.open()
     assert drive(peer, session, 1)

@@ -16,8 +16,17 @@ pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("unmeasured")]
 
 SCRIPT = ("halt", "halt.reset", "halt", "halt.reset", "halt")
 """What the client asks for, each when the one before was answered."""
-CHANGES = ["create", "write", "sync", "rename", "sync directory", "unlink", "sync directory"]
-"""The calls that a halt and its reset make."""
+START = ["create", "truncate"]
+"""The calls that make the first spare file."""
+HALT = ["write", "truncate", "sync", "rename", "sync directory", "create", "truncate"]
+CHANGES = [*HALT, "unlink", "sync directory", "truncate"]
+"""The calls that a halt and its reset make, each with those for the next spare file."""
+FIRST, LAST = len(START) + 1, len(START) + 2 * len(CHANGES) + len(HALT)
+"""The points from the first halt on."""
+
+
+def call_at(at):
+    return CHANGES[(at - FIRST) % len(CHANGES)]
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +87,12 @@ def test_the_script_changes_the_latch_by_these_calls(zygote, tmp_path):
     assert (status, answered) == (0, list(SCRIPT)), deployment.said()
     # Not the opening of a file that exists, nor the syncs of the directory by others at the end.
     changes = [entry["op"] for entry in deployment.entries() if entry.get("op", "open") != "open"]
-    assert changes[: len(CHANGES) * 2 + 5] == [*CHANGES, *CHANGES, *CHANGES[:5]]
+    assert changes[:LAST] == [*START, *CHANGES, *CHANGES, *HALT]
     deployment.close()
 
 
 @pytest.mark.spec("design 8: halt")
-@pytest.mark.parametrize("at", range(1, len(CHANGES) * 2 + 6))
+@pytest.mark.parametrize("at", range(FIRST, LAST + 1))
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_any_change_of_the_latch_it_comes_back_halted_or_had_not_acknowledged(zygote, tmp_path, at, moment):
     deployment = Deployment(tmp_path / "deployment", zygote)
@@ -91,9 +100,9 @@ def test_killed_at_any_change_of_the_latch_it_comes_back_halted_or_had_not_ackno
     assert status is None, "it was not killed"
     assert len(asked) == len(answered) + 1, "it was killed while the client waited"
     halted = comes_back(deployment)
-    if asked[-1] == "halt.reset" and moment == "before" and CHANGES[(at - 1) % len(CHANGES)] == "unlink":
+    if asked[-1] == "halt.reset" and moment == "before" and call_at(at) == "unlink":
         assert halted, "nothing of the reset has been done"
-    if asked[-1] == "halt" and CHANGES[(at - 1) % len(CHANGES)] == "sync directory":
+    if asked[-1] == "halt" and call_at(at) == "sync directory":
         assert halted, "the file has its name, whether or not that survives a power cut"
     # Whatever it was killed at, a halt that was acknowledged is never lost by what came after, but by a reset.
     if "halt.reset" not in asked:

@@ -304,3 +304,41 @@ def test_where_a_program_could_reach_what_is_the_daemons_it_does_not_start() -> 
     refused = pytest.raises(AssertionError, match=r"it could read .*, and so .*/hearth-own-.*, which is hearthd's own")
     with refused, serving(show):
         pass
+
+
+# --- their cgroup ---------------------------------------------------------------------------------------------------
+
+
+def _cgroups() -> Path | None:
+    """Where this machine's cgroups of version 2 can be made, or None."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return next((Path(mount[1]) for mount in mounts if mount[2] == "cgroup2" and os.access(mount[1], os.W_OK)), None)
+
+
+def _cgroup_of(pid: int) -> str:
+    return next(line[3:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::"))
+
+
+@as_root
+@pytest.mark.skipif(_cgroups() is None, reason="cgroups of version 2 cannot be made here: mount -t cgroup2 none DIR")
+@pytest.mark.parametrize("delegated", [True, False])
+def test_where_the_cgroup_is_delegated_programs_have_one_of_their_own(tmp_path: Path, delegated: bool) -> None:
+    root = _cgroups()
+    assert root is not None
+    own = root / f"hearth-{os.getpid()}"
+    own.mkdir()
+    if delegated:
+        os.setxattr(own, "user.delegate", b"1")
+    daemon = Hearthd(tmp_path, ENABLE + template("true", ["/bin/true"]) + POLICY)
+    try:
+        daemon.start("--no-sandbox", prefix=["sh", "-c", f'echo $$ > {own}/cgroup.procs; exec "$@"', "sh"])
+        assert _cgroup_of(launcher_of(daemon.pid)) == (f"/{own.name}/programs" if delegated else f"/{own.name}")
+        assert _cgroup_of(daemon.pid) == f"/{own.name}"
+        peer = daemon.peer()
+        assert peer.run(peer.open(max_risk_level=3), "proc.exec", template="true")["status"] == "SUCCESS"
+    finally:
+        daemon.end()
+        eventually(lambda: not (own / "cgroup.procs").read_text(), "the end of what ran there")
+        for place in (own / "programs", own):
+            with contextlib.suppress(FileNotFoundError):
+                place.rmdir()

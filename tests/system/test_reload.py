@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -223,10 +224,15 @@ class Ruled:
     def over(self, who: str) -> Peer:
         return self.running.peer(web_socket(self.running.listening["ws"], token=TOKENS[who]))
 
-    def reload(self):
+    def reload(self, **params):
         """What policy.reload answers us."""
         peer = self.running.peer()
-        return peer.call("policy.reload", {"session_id": peer.open()})
+        return peer.call("policy.reload", {"session_id": peer.open(), **params})
+
+    def refusal(self):
+        """Why it is refused."""
+        peer = self.running.peer()
+        return peer.refusal("policy.reload", {"session_id": peer.open()})
 
 
 @pytest.fixture
@@ -246,12 +252,18 @@ def test_a_policy_change_by_reload_never_drops_a_session_that_keeps_its_right(ru
     session = alice.open()
     watching = alice.submit(session, WATCH)
     assert alice.run(session, "gpio.set", line=17, value=1)["status"] == "SUCCESS"
-    ruled.rule(US, entry("alice", bearer("alice"), "max_risk = 1"), entry("new", 'user = "root"'))
+    ruled.rule(US, entry("alice", bearer("alice"), "max_risk = 1"))
     if how == "signal":
         hang_up(ruled.running)
     else:
         answer = ruled.reload()["result"]
-        assert answer == {"ok": True, "entries": ["us", "alice", "new"], "closed": 0, "restart": []}
+        assert answer == {
+            "ok": True,
+            "entries": ["us", "alice"],
+            "closed": 0,
+            "restart": [],
+            "warnings": ['no [[policy]] entry has "reset_halt" in its rights: nobody could end a halt'],
+        }
     # What was accepted goes on; what comes is judged by the new entry.
     assert alice.call("task.get", {"session_id": session, "task_id": watching})["result"]["status"] == "RUNNING"
     assert alice.run(session, "gpio.get", line=17)["result"]["value"] == 1
@@ -259,7 +271,7 @@ def test_a_policy_change_by_reload_never_drops_a_session_that_keeps_its_right(ru
     assert refused["code"] == -32003
     assert not ruled.running.records(event="session.close", session_id=session)
     ruled.rule(US, entry("alice", bearer("alice"), "max_risk = 2"))
-    assert "result" in ruled.reload()
+    assert "result" in ruled.reload(yes=True)
     assert alice.run(session, "gpio.set", line=17, value=0)["status"] == "SUCCESS"
 
 
@@ -283,7 +295,7 @@ def test_a_reload_closes_the_session_that_lost_its_right(ruled) -> None:
 
 def test_an_observer_that_loses_its_right_gets_nothing_more(ruled) -> None:
     ruled.rule(US, entry("alice", bearer("alice"), 'rights = ["observe"]'))
-    assert "result" in ruled.reload()
+    assert "result" in ruled.reload(yes=True)
     alice = ruled.over("alice")
     session = alice.open()
     assert "result" in alice.call("observe.subscribe", {"session_id": session})
@@ -293,6 +305,83 @@ def test_an_observer_that_loses_its_right_gets_nothing_more(ruled) -> None:
     alice.start("tool.list", {"session_id": session})
     while "result" not in (said := alice.line()):
         assert said["params"]["record"]["event"] in ("session.open", "policy.reload", "session.close")
+
+
+@pytest.mark.parametrize("what", ["the configuration", "the directory of log and latch"])
+def test_a_reload_trusts_only_what_no_other_user_can_change(ruled, what: str) -> None:
+    path = ruled.running.config if what == "the configuration" else ruled.running.audit.parent
+    path.chmod(path.stat().st_mode | 0o002)
+    refused = ruled.refusal()
+    assert f"{path} is writable by every user; `chmod o-w {path}`" in refused["data"]["reason"]
+    path.chmod(path.stat().st_mode & ~0o002)
+    assert "result" in ruled.reload()
+
+
+# --- a reload never widens silently -----------------------------------------------------------------------------------
+
+ASKING = "approval = [{ from_risk = 1 }]\nmax_risk = 2"
+
+
+def test_a_reload_that_removes_something_and_allows_more_is_refused_until_it_is_meant(ruled) -> None:
+    ruled.rule(US, entry("alice", bearer("alice"), ASKING), entry("bob", bearer("bob")))
+    assert "result" in ruled.reload()
+    alice = ruled.over("alice")
+    session = alice.open()
+    ruled.rule(US, entry("alice", bearer("alice")), entry("bob", bearer("bob")))
+    refused = ruled.refusal()
+    assert refused["code"] == -32602
+    assert refused["data"]["removed"] == ["policy 'alice': approval"]
+    assert refused["data"]["allows"] == ["policy 'alice': less or another approval from risk 1 on"]
+    assert refused["message"].endswith("nothing has changed; if it is meant: `hearth reload --yes`")
+    ruled.running.signal(signal.SIGHUP)
+    eventually(
+        lambda: "SIGHUP: the policy is not taken: policy 'alice': approval removed or changed" in ruled.running.said
+    )
+    eventually(lambda: ruled.running.said.count("`hearth reload --yes`") == 1)
+    # The former policy stays in force.
+    set_it = submission(session, ("gpio.set", {"line": 17, "value": 1}))
+    assert alice.refusal("task.submit", set_it)["code"] == -32016
+    assert len(ruled.running.records(event="policy.reload")) == 1
+    assert "result" in ruled.reload(yes=True)
+    assert alice.run(session, "gpio.set", line=17, value=1)["status"] == "SUCCESS"
+    meant = ruled.running.records(event="policy.reload")[-1]
+    assert (meant["removed"], meant["allows"]) == (refused["data"]["removed"], refused["data"]["allows"])
+
+
+def test_entries_that_are_only_added_take_effect_and_the_record_lists_what_each_allows(ruled) -> None:
+    ruled.rule(
+        US, entry("alice", bearer("alice"), "max_risk = 2"), entry("bob", bearer("bob")), entry("new", "uid = 7")
+    )
+    (line,) = ruled.reload()["result"]["allows"]
+    assert re.fullmatch(r"policy 'new': a session for whom no entry matched, [0-9]+ tools up to risk 2", line)
+    assert ruled.running.recorded(event="policy.reload")["allows"] == [line]
+    eventually(lambda: f"newly allowed: {line}" in ruled.running.said)
+
+
+def test_an_empty_policy_does_not_bring_the_built_in_entry_back_silently(ruled) -> None:
+    ruled.rule(entry("us", f"uid = {os.geteuid()}", 'rights = ["admin", "observe", "approve", "reset_halt"]'))
+    assert "result" in ruled.reload(yes=True)
+    ruled.rule()
+    assert ruled.refusal()["data"]["allows"]
+    assert ruled.reload(yes=True)["result"]["entries"] == ["default", "socket group"]
+
+
+def test_a_policy_cut_short_while_it_is_written_is_not_taken(ruled) -> None:
+    whole = "".join((US, entry("alice", bearer("alice"), ASKING)))
+    ruled.rule(whole)
+    assert "result" in ruled.reload()
+    config = ruled.running.config.read_text()
+    for end in [found.end() for found in re.finditer("\n|,", config) if found.end() > config.index('"alice"')]:
+        # As an editor does that writes in place: the same file.
+        ruled.running.config.write_text(config[:end])
+        peer = ruled.running.peer()
+        answer = peer.call("policy.reload", {"session_id": peer.open()})
+        if "result" in answer:
+            assert "allows" not in answer["result"], f"cut to {config[:end]!r}"
+            ruled.running.config.write_text(config)
+            assert "result" in ruled.reload(yes=True)
+        peer.close()
+    assert "Traceback" not in ruled.running.said
 
 
 @pytest.mark.parametrize(
@@ -309,8 +398,7 @@ def test_a_file_with_a_fault_changes_nothing_and_the_fault_is_named(ruled, broke
     alice = ruled.over("alice")
     session = alice.open()
     ruled.rule(broken)
-    peer = ruled.running.peer()
-    refused = peer.refusal("policy.reload", {"session_id": peer.open()})
+    refused = ruled.refusal()
     assert refused["code"] == -32602
     assert named in refused["data"]["reason"]
     assert alice.run(session, "gpio.set", line=17, value=1)["status"] == "SUCCESS"
@@ -335,8 +423,17 @@ def test_hearth_reload_prints_the_outcome_and_fails_with_the_fault(ruled) -> Non
         return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False)
 
     done = run()
-    assert (done.returncode, done.stdout) == (0, "policy entries: us, alice, bob; 0 sessions closed\n")
+    assert done.returncode == 0
+    assert done.stdout.startswith("policy entries: us, alice, bob; 0 sessions closed\n")
     assert json.loads(run("--json").stdout)["entries"] == ["us", "alice", "bob"]
+    ruled.rule(US, entry("bob", bearer("bob"), "max_risk = 3"))
+    refused = run()
+    assert refused.returncode == 1
+    assert "`hearth reload --yes`" in refused.stderr
+    meant = run("--yes")
+    assert meant.returncode == 0
+    assert "newly allowed: policy 'bob': risk 3, raised by a task up to 3" in meant.stdout
+    assert "warning: no [[policy]] entry has" in meant.stdout
     ruled.rule("[[policy]]\nname = 'x'\n")
     failed = run()
     assert failed.returncode == 1

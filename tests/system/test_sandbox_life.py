@@ -88,7 +88,14 @@ def running(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             '[tools]\nenable = ["com.example"]\n'
         )
         daemon = OpenHearthd(directory, papers, config, secure=True)
-        daemon.config.write_text(daemon.config.read_text().replace("checkpoint_every = 50", "rotate_bytes = 20_000"))
+        # What the daemon writes is apart from its configuration: that belongs to the user that starts it.
+        state = directory / "state"
+        state.mkdir()
+        text = daemon.config.read_text().replace("checkpoint_every = 50", "rotate_bytes = 20_000")
+        for place in (daemon.socket, daemon.audit):
+            text = text.replace(f'"{place}"', f'"{state / place.name}"')
+        daemon.config.write_text(text)
+        daemon.socket, daemon.audit = state / daemon.socket.name, state / daemon.audit.name
         daemon.env["PYTHONPATH"] = ":".join([f"{directory}/site", *filter(None, [os.environ.get("PYTHONPATH")])])
         if user is not None:
             found = python_for(user)
@@ -96,7 +103,7 @@ def running(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
                 pytest.skip(f"no interpreter of this version that {user} can run: apt-get install python3")
             # What hearthd starts is isolated from PYTHONPATH: it must find hearth without it.
             monkeypatch.setattr(sys, "executable", environment(directory / "env", *found))
-            for path in (directory, directory / "files", directory / "files" / "there"):
+            for path in (state, directory / "files", directory / "files" / "there"):
                 shutil.chown(path, user)
             for pair in (papers.server_cert, papers.server_key):
                 readable_for(user, pair)
@@ -146,7 +153,7 @@ def test_a_confined_daemon_does_all_its_work_and_comes_back_after_a_kill(running
     files = running.directory / "files"
     own = facts(running)
     assert (own["NoNewPrivs"], own["Seccomp"]) == ("1", "2")
-    uid = (running.directory / "audit.log").stat().st_uid
+    uid = running.audit.stat().st_uid
     assert own["Uid"].split() == 4 * [str(uid)]
     if uid != os.getuid():
         assert {own[name] for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
@@ -180,7 +187,7 @@ def test_a_confined_daemon_does_all_its_work_and_comes_back_after_a_kill(running
 
     assert trio.run(health_report, running) == (["report", "plot"], ())
 
-    while not list(running.directory.glob("audit.log.*")):
+    while not list(running.audit.parent.glob("audit.log.0*")):
         value(peer, session, "hw.gpio.list")
     assert running.records(event="audit.rotate")
 

@@ -8,14 +8,35 @@ import os
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from support.hearthd import Peer, request, submission
+from support.hearthd import Peer, request, submission, unix_socket
+from support.users import NOBODY, ordinary_user
+
+if TYPE_CHECKING:
+    from support.hearthd import Hearthd
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+ENTRIES = f"""
+[[policy]]
+name = "own"
+match = {{ uid = {os.geteuid()} }}
+[[policy]]
+name = "guest"
+match = {{ uid = {NOBODY} }}
+"""
 BIG = 256 * 1024
 """What file.read returns at most."""
+
+
+def guests(running: Hearthd, count: int) -> list[Peer]:
+    """Clients of another user, in the order in which they connected."""
+    running.socket.chmod(0o666)
+    with ordinary_user():
+        return [running.peer(unix_socket(running.socket)) for _ in range(count)]
 
 
 def limited(*limits: str) -> list[str]:
@@ -26,30 +47,36 @@ def limited(*limits: str) -> list[str]:
 # --- connections ----------------------------------------------------------------------------------------------------
 
 
-def test_max_connections_are_served_and_one_more_is_told_so(hearthd) -> None:
-    running = hearthd("[limits]\nmax_connections = 3\n").start()
+@needs_root
+def test_max_connections_are_served_and_one_more_is_told_so(open_place, hearthd) -> None:
+    running = hearthd(f"[limits]\nmax_connections = 3\n{ENTRIES}", directory=open_place).start()
     served = [running.peer() for _ in range(3)]
     for peer in served:
         peer.open()
-    too_many = running.peer()
-    [refusal] = too_many.rest()
+    # One that holds none has a place; its second is refused.
+    first, second = guests(running, 2)
+    first.open()
+    [refusal] = second.rest()
     assert (refusal["id"], refusal["error"]["code"]) == (None, -32005)
     assert refusal["error"]["data"] == {"max_connections": 3}
-    served.pop().close()
+    # The daemon's own user gets in: it could end the daemon, too.
+    running.peer().open()
+    for peer in (first, *served):
+        peer.close()
     # The daemon learns of it in its own time, and then there is room again.
-    running.until(lambda: "result" in (running.peer().answer_or_refusal("session.open")))
-    for peer in served:
-        peer.open()
+    running.until(lambda: "result" in guests(running, 1)[0].answer_or_refusal("session.open"))
 
 
-def test_1024_connections_are_served_where_the_shell_allows_1024_descriptors(hearthd) -> None:
+@needs_root
+def test_1024_connections_are_served_where_the_shell_allows_1024_descriptors(open_place, hearthd) -> None:
     """1,024 is the limit that a login shell and systemd set for programs that do not ask for more."""
-    running = hearthd().start(prefix=limited("-Sn 1024"))
+    running = hearthd(ENTRIES, directory=open_place).start(prefix=limited("-Sn 1024"))
     peers = [running.peer() for _ in range(1024)]
     peers[0].open()
     peers[-1].open()
-    [refusal] = running.peer().rest()
+    [refusal] = guests(running, 2)[1].rest()
     assert refusal["error"]["code"] == -32005
+    running.peer().open()
 
 
 def test_without_descriptors_accepting_pauses_and_recovers_while_the_others_go_on(hearthd, tmp_path) -> None:
@@ -114,10 +141,13 @@ def test_sessions_that_come_and_go_leave_nothing(hearthd) -> None:
             peer.line()
             del n
 
-    come_and_go(300)
-    memory = running.memory()
-    come_and_go(1500)
-    assert running.memory() <= memory + 2, "a session that has ended may cost nothing"
+    # What is imported beside the first requests, and what a busy machine lets pile up, is taken once.
+    grown = []
+    while not grown or (grown[-1] > 2 and len(grown) < 6):
+        memory = running.memory()
+        come_and_go(1500)
+        grown.append(running.memory() - memory)
+    assert grown[-1] <= 2, f"a session that has ended may cost nothing, and 1,500 took {grown} MiB"
 
 
 # --- requests -------------------------------------------------------------------------------------------------------
@@ -181,6 +211,7 @@ def test_a_client_that_asks_and_never_reads_costs_bounded_memory_and_no_other_no
     assert peer.wait(session, task)["status"] == "SUCCESS"
     memory = running.memory()
     asking = request("a", "task.get", {"session_id": session, "task_id": task})
+    descriptors = running.descriptors()
     mute = [running.peer() for _ in range(3)]
     for n, flooder in enumerate(mute):
         ids = (asking.replace(b'"a"', str(number).encode()) for number in range(400))
@@ -191,7 +222,7 @@ def test_a_client_that_asks_and_never_reads_costs_bounded_memory_and_no_other_no
     for flooder in mute:
         flooder.until_cut_off()
     assert peer.run(session, "gpio.get", line=4)["status"] == "SUCCESS"
-    running.until(lambda: running.descriptors() < 30)
+    running.until(lambda: running.descriptors() <= descriptors)
 
 
 def test_a_batch_that_asks_for_too_much_at_once_is_refused_the_rest(big) -> None:

@@ -3,8 +3,12 @@
 It refuses what no policy entry permits, and decides nothing else: the halt of this machine does (`actors/bus/halt.py`).
 
 Theory of operation. The broker has a queue for each device, which keeps the newest message only. Messages are obeyed
-in their order, and acknowledged when that is done; a newer one replaces one that could not be done yet. What has
-waited for the device is obeyed before it takes orders: `hears` is set then.
+in their order, and acknowledged when that is done; a newer one replaces one that is not done yet. What has waited for
+the device is obeyed before it takes orders: `hears` is set then.
+
+A reset ends the fleet's own holds of the halt, and none that came after it. One that is refused is dropped, and the
+next announcement of the device says why. No reset is obeyed twice, since what it finds later is not what its sender
+had seen: one that the broker delivers again is dropped too, and so is one that has come over another queue already.
 
 A broker that has not noticed the end of the device's last connection sends messages to that one. When it notices, they
 come again: a halt that was missed, or a reset that is older than a halt. So the queue is consumed only once no other
@@ -17,11 +21,12 @@ may not be all: orders are taken only in the second case, which would else last 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from attrs import define
+from attrs import define, field
 
 from hearth._util.exceptions import unwrapped
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
@@ -42,7 +47,8 @@ if TYPE_CHECKING:
 NODE_AGAIN_S: Final = 30.0
 """Seconds until the queue is tried again whose node was down."""
 RETRY_S: Final = 1.0
-"""Seconds until a queue that another connection consumes, or a reset that was refused, is tried again."""
+"""Seconds until a queue that another connection consumes is tried again."""
+MOST_IDS: Final = 64
 HELD: Final = (
     "another connection hears the halts of this device: its last one, until the broker notices its end, or another "
     "hearthd with the same [amqp] id, which has to be stopped"
@@ -60,6 +66,10 @@ class FleetHalts:
     _allowed: Callable[[Principal], Any]
     held: bool = False
     """True while another connection consumes the queue."""
+    refused: str | None = None
+    """Why the last message, a reset, was refused; None if it was not."""
+    _resets: deque[str] = field(factory=lambda: deque[str](maxlen=MOST_IDS), init=False)
+    """The ids of the last resets."""
 
     async def hear(self, connection: BrokerConnection, hears: trio.Event) -> None:
         """Obey until cancelled; set `hears` once what had waited is done. Raises BrokerRefusal."""
@@ -102,41 +112,39 @@ class FleetHalts:
             async for delivery in consumer:
                 attempt.cancel()
                 attempt = trio.CancelScope()
-                nursery.start_soon(self._obey_until_done, delivery, attempt, hears)
+                nursery.start_soon(self._take, delivery, attempt, hears)
 
-    async def _obey_until_done(self, delivery: Delivery, attempt: trio.CancelScope, hears: trio.Event) -> None:
-        """Do what a halt, or a reset, says, again until it succeeds: outputs may take a while to be safe."""
+    async def _take(self, delivery: Delivery, attempt: trio.CancelScope, hears: trio.Event) -> None:
+        """Obey a halt, or a reset, and acknowledge it: a halt once it is latched, or a newer message comes."""
         with attempt:
-            again = True
-            while again:
-                again = False
-                try:
-                    await self._obey(delivery)
-                except ValueError as error:
-                    log.warning("a halt of the fleet is ignored: %s", error)
-                except RpcError as error:
-                    log.warning("a halt of the fleet is tried again: %s", error.message)
-                    again = True
-                hears.set()
-                if again:
-                    await trio.sleep(RETRY_S)
+            try:
+                await self._obey(delivery)
+            except (ValueError, RpcError) as error:
+                log.warning("a message to the fleet is dropped: %s", error)
+            hears.set()
+            while not await self._halt.latched():
+                pass
         with suppress(DeliveryLost):
             delivery.ack()
 
     async def _obey(self, delivery: Delivery) -> None:
         """Do what a halt, or a reset, says. Raises ValueError, RpcError."""
         document, principal = l1.read_message(delivery.message.body), from_amqp(delivery.message.user_id or "-")
-        payload = document.get("payload")
-        allowed = self._allowed(principal)
+        payload, message_id = document.get("payload"), str(document.get("message_id"))
+        allowed, self.refused = self._allowed(principal), None
         if not isinstance(payload, dict) or allowed is None:
             raise ValueError(f"from {principal.key}, which no policy entry matches, or without a payload")
-        halt = self._halt
-        if payload.get("reset") is True:
-            if "reset_halt" not in allowed.rights:
-                raise ValueError(f"policy {allowed.policy!r} does not give {principal.key} the right reset_halt")
-            if halt.by is not None and halt.by.startswith("amqp:"):
-                # A halt that a person or an input on this machine has caused is theirs to reset.
-                await halt.reset(principal.key, halt.flag.count)
-        else:
-            halt.halt(f"the fleet: {payload.get('reason') or 'no reason was given'}", principal.key)
-            await halt.latched()
+        if payload.get("reset") is not True:
+            reason = f"the fleet: {payload.get('reason') or 'no reason was given'}"
+            return self._halt.halt(reason, principal.key, source="fleet")
+        if "reset_halt" not in allowed.rights:
+            raise ValueError(f"policy {allowed.policy!r} does not give {principal.key} the right reset_halt")
+        if delivery.redelivered or message_id in self._resets:
+            raise ValueError(f"the reset {message_id} has come before")
+        self._resets.append(message_id)
+        try:
+            await self._halt.reset(principal.key, self._halt.flag.count, source="fleet", message_id=message_id)
+        except RpcError as error:
+            self.refused = error.message
+            self._halt.tell()
+            raise

@@ -442,6 +442,8 @@ class Uplink:
             labels = {"board": parts.board.name, **labels}
             halted = self._runtime.halt.flag.halted
             told = {"id": self.device, "labels": labels, "halted": halted, "agent_card": card}
+            told |= {"halted_by": sorted({one["source"] for one in self._runtime.halt.status().get("holds", ())})}
+            told |= {"reset_refused": self._halts.refused} if self._halts.refused else {}
             document = l1.envelope(l1.CARD, told, new_id(), self.clock())
             with suppress(AmqpError):
                 await connection.publish(l1.fleet_message(document, f"card.{self.device}", self.user))

@@ -56,6 +56,7 @@ from hearth.protocol.methods import (
     HcpSessions,
     HcpWithdraw,
 )
+from hearth.shown import question_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -480,8 +481,13 @@ class Methods:
         if question is None or question.rule.right not in allowed.rights:
             why = "no such approval is open: it was decided, timed out, or never asked for"
             raise InvalidParams(data={"path": "/approval_id", "reason": why})
+        if not params.approve and principal.key in question.approved_by:
+            approvals.end_approval(question, principal.key)
+            about = {"principal": question.principal, "by": principal.key, "reason": params.reason}
+            self._jobs.services.audit("hcp.deny", message_id=question.about["message_id"], taken_back=True, **about)
+            return {"approval_id": params.approval_id, "approved": False, "taken_back": True}
         approvals.check(question, principal.key, approves=params.approve)
-        approvals.decide(question, Decision(params.approve, principal.key, params.reason))
+        approvals.decide(question, Decision(params.approve, principal, params.reason))
         return {"approval_id": params.approval_id, "approved": params.approve}
 
 
@@ -535,6 +541,7 @@ def _question_entry(question: Question, by: str) -> dict[str, Any]:
         "submitted_at": write_instant(question.asked_at),
         "expires_at": write_instant(question.expires_at),
         "own": question.principal == by,
+        "shown": question_lines(question.about),
     }
 
 

@@ -17,7 +17,7 @@ from attrs import define, field
 from hearth.actors.approval import Question
 from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
 from hearth.actors.bridges.hcp.finish import JobFinisher, Resumption, resumption
-from hearth.actors.bridges.hcp.job import RunningJob
+from hearth.actors.bridges.hcp.job import RunningJob, StopRequest
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.bridges.hcp.store.queries import SessionRow
@@ -45,6 +45,7 @@ PASSING: Final = frozenset(("resource_unavailable", "shutting_down", "internal_e
 
 MOST_INTENT: Final = 1000
 """Characters of an intent that are stored, for lists of jobs."""
+_LOST: Final = "a principal that had approved it may no longer do so"
 
 
 @define(eq=False)
@@ -73,6 +74,8 @@ class Submission:
     _starting: bool = False
     """True once it can no longer be withdrawn: an acceptance or a refusal follows."""
     _claimed: bool = False
+    _question: Question | None = None
+    """The question whose approvals let the job start."""
     _on_record: bool = False
     """True once the audit log has its hcp.submit record.
 
@@ -166,6 +169,7 @@ class Submission:
     async def _have_approved(self, approval: Approval, rule: ApprovalRule) -> None:
         capability = approval.capability
         question = Question("job", self.principal.key, rule, _about(approval, self.submit, self.message_id))
+        self._question = question
         decision = await self.jobs.services.ask(question)
         self._audit(
             "hcp.approve" if decision.approved else "hcp.deny",
@@ -246,6 +250,9 @@ class Submission:
         except AuditUnavailable as error:
             cure = "try again when the audit log can be written"
             raise Rejection("resource_unavailable", error.message, suggestion=cure) from None
+        # Again: the policy may have been read again since the decision.
+        if not self._still_approved():
+            raise Rejection("approval_denied", _LOST, risk=approval.risk)
         accepted = TaskAccepted(
             session_token=token,
             risk_level=approval.risk,
@@ -267,7 +274,13 @@ class Submission:
         job = RunningJob(services, approval, submit, row, token, events, planning, replayed)
         self.jobs.running[row.session_id] = job
         self._follow(message_log)
+        # And while the job store was written: the caller has been told that it is accepted, and so it ends as a job.
+        if not self._still_approved():
+            job.stop(StopRequest(message=_LOST, until=trio.current_time()))
         return job
+
+    def _still_approved(self) -> bool:
+        return self._question is None or self.jobs.services.approvals.holds(self._question)
 
     def _accepted(self, row: SessionRow, session: Session) -> dict[str, Any]:
         members = {

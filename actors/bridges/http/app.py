@@ -23,8 +23,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.http import dashboard, metrics
-from hearth.actors.listeners.accept import Refused, caller, values
-from hearth.errors import SessionInvalid
+from hearth.actors.listeners.accept import Refused, caller, is_cross_site, values
+from hearth.errors import QueueFull, SessionInvalid
+from hearth.mcp.names import PATH as MCP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -295,8 +296,6 @@ async def upgrade_required(_request: Request) -> Response:
     return HttpProblem(426, "this path speaks HACP over a WebSocket (docs/carriers.md)", headers).response()
 
 
-OPEN = (HEALTH, dashboard.PREFIX.rstrip("/"))
-"""Paths that need no principal, and all beneath `dashboard.PREFIX`."""
 WELL_KNOWN = "/.well-known/"
 """The prefix of paths that are open to every client and every web page."""
 READING = ("GET", "HEAD", "OPTIONS")
@@ -329,7 +328,8 @@ class AccessControl:
         public = path.startswith(WELL_KNOWN)
         origin = None
         if not (public and scope["method"] in READING):
-            origin = self._hosts.origin(headers, host)
+            page = scope["method"] == "GET" and path in dashboard.PAGE
+            origin = self._hosts.origin(headers, host, page=page)
             if scope["method"] == "OPTIONS" and origin is not None:
                 answer.extra = preflight(origin)
                 await Response(status_code=204)(scope, receive, answer)
@@ -338,13 +338,15 @@ class AccessControl:
         who = self._callers.of(headers, connection)
         state = scope["state"]
         state["principal"] = None if isinstance(who, Refused) else who
-        state["admitted"] = False
+        state["admitted"], state["full"] = False, None
+        of_the_page = f"{path}/".startswith(dashboard.PREFIX)
         if not isinstance(who, Refused) and self._callers.admits(who):
-            full = connection.let_in(who)
-            if full is not None:
+            state["full"] = full = connection.let_in(who)
+            # The page, and /mcp, which then refuses all but a halt itself.
+            if full is not None and not (of_the_page or (path == MCP and isinstance(full, QueueFull))):
                 raise HttpProblem(503, f"{full.message}; try again later", {"Retry-After": "5"})
-            state["admitted"] = True
-        elif not public and path not in OPEN and not path.startswith(dashboard.PREFIX):
+            state["admitted"] = full is None
+        elif not public and not of_the_page and path != HEALTH:
             raise self._callers.refusal(who, connection)
         receive.announced(headers)
         await self._app(scope, receive, answer)
@@ -488,12 +490,16 @@ class Hosts:
             raise HttpProblem(421, f"Host {name[:_SHOWN]!r} is no name of this daemon; {cure}")
         return host
 
-    def origin(self, headers: Headers, host: str) -> str | None:
+    def origin(self, headers: Headers, host: str, *, page: bool = False) -> str | None:
         """Return the origin of a page of another site that sends the request. Raises HttpProblem: 403.
 
-        A page under the request's own Host was served by this daemon, or by the proxy in front of it.
+        A page under the request's own Host was served by this daemon, or by the proxy in front of it. A link of another
+        site may open the dashboard (`page`), and nothing else.
         """
         given = values(headers, b"origin")
+        if is_cross_site(headers) and not (page and values(headers, b"sec-fetch-mode") == ["navigate"]):
+            cure = "open the address itself, or have a page of [http] origins send it with an Origin"
+            raise HttpProblem(403, f"a page of another site causes this request (Sec-Fetch-Site); {cure}")
         if not given:
             return None
         origin = given[0].lower()

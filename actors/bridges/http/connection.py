@@ -1,7 +1,8 @@
 """One HTTP connection: its deadlines, and its peer.
 
 A peer is unknown until a request of a principal that the policy admits has come. An unknown peer holds one of the few
-slots for unknown peers, has the handshake's deadline for everything, and gets one answer. See docs/decisions/0061.
+slots for unknown peers, has the handshake's deadline for everything, and gets one answer. A peer that the policy admits
+and for which no connection is left stays unknown: it may only halt. See docs/decisions/0061.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hearth.actors.listeners.accept import Certificate, ConnectionLimiter
-    from hearth.errors import QueueFull
+    from hearth.errors import PermissionDenied, QueueFull
     from hearth.policy.principal import Principal
 
 KEEP_ALIVE = 75.0
@@ -73,7 +74,7 @@ class PeerConnection:
             self._local = from_loopback(self.connected)
         return self._local
 
-    def let_in(self, principal: Principal) -> QueueFull | None:
+    def let_in(self, principal: Principal) -> QueueFull | PermissionDenied | None:
         """Admit a principal's first request; return the reason if there is no room for the connection.
 
         The connection counts for the first admitted principal: behind a proxy, several share it.
@@ -88,6 +89,10 @@ class PeerConnection:
             self._inside = principal
             self.scope.deadline = math.inf
         return refusal
+
+    def stay(self) -> None:
+        """Keep a WebSocket in its slot for unknown peers: no connection is left for its principal."""
+        self.scope.deadline = math.inf
 
     # --- the clock ----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 PREFIX: Final = "/ui/"
+PAGE: Final = (PREFIX.rstrip("/"), PREFIX, f"{PREFIX}index.html")
+"""The addresses of the page itself."""
 FOLDER: Final = Path(__file__).with_name("ui")
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",

@@ -1,5 +1,9 @@
 """The HTTP listener: accepts as the other TCP listeners do, and serves each connection with the application.
 
+A principal for which no connection is left may still halt: its connection stays in its place for unknown peers, or in
+one of `_last` where descriptors are scarce. A WebSocket there takes halt and halt.status, /mcp the call of the halt's
+tool, and the page's files are served; the answer to all else is 503. A newcomer at a full place ends an older one.
+
 It owns the order of start and stop. The application is opened with the first accept, since only then is there a
 runtime. It is closed after the listening has stopped, so that answers under way are still sent.
 """
@@ -22,11 +26,12 @@ from hypercorn.typing import ConnectionState
 
 from hearth.actors.bridges.http.app import HACP, MEDIA_TYPE, HttpProblem, document
 from hearth.actors.bridges.http.connection import GRACE, PeerConnection
-from hearth.actors.listeners.accept import AuthenticationFailed
+from hearth.actors.listeners.accept import FOLDED, MOST_HALTING, AuthenticationFailed, Places, has_body, values
 from hearth.actors.listeners.tcp import Listening, each_unknown_peer
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.supervisor import contain
 from hearth.actors.transport import CLOSING
+from hearth.errors import QueueFull
 from hearth.protocol.jsonrpc import dump_error
 from hearth.transport.sockets import SocketTransport
 
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from hearth.actors.bridges.http.app import Hosts
-    from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter
+    from hearth.actors.listeners.accept import ConnectionLimiter, SessionHandler
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
     from hearth.actors.listeners.websocket import WebSocketHandshake
@@ -84,11 +89,13 @@ class HttpListener(Listening):
         """Answers requests for HACP; None if there is no page that sends any."""
         self._settings = settings()
         self._connections: set[PeerConnection] = set()
+        # Twice as many descriptors are free for them: a connection that must end takes a moment.
+        self._last = Places(MOST_HALTING // 2, MOST_HALTING // 2)
         self._over = trio.Event()
         self._left = trio.Event()
         """Set when a connection has ended."""
 
-    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: SessionHandler) -> None:
         """See Listener. Connections are served here, and by `handler` once they have become a WebSocket."""
         app = await nursery.start(self._serve_app)
 
@@ -96,7 +103,7 @@ class HttpListener(Listening):
             connection = PeerConnection(connected, peer, settled, limiter, timeout=self._handshake_timeout)
             nursery.start_soon(self._serve, app, connection, handler)
 
-        await each_unknown_peer(self._listening, limiter, self._send_timeout, begin)
+        await each_unknown_peer(self._listening, limiter, self._send_timeout, begin, self._last)
 
     async def _serve_app(self, *, task_status: trio.TaskStatus[ASGIApp]) -> None:
         try:
@@ -120,7 +127,7 @@ class HttpListener(Listening):
             self._left = trio.Event()
             await self._left.wait()
 
-    async def _serve(self, app: ASGIApp, connection: PeerConnection, handler: ConnectionHandler) -> None:
+    async def _serve(self, app: ASGIApp, connection: PeerConnection, handler: SessionHandler) -> None:
         self._connections.add(connection)
         try:
             with self._count(self._scheme), connection.connected, connection.scope:
@@ -134,7 +141,7 @@ class HttpListener(Listening):
             self._left.set()
             connection.over()
 
-    async def _serve_stream(self, app: ASGIApp, connection: PeerConnection, handler: ConnectionHandler) -> None:
+    async def _serve_stream(self, app: ASGIApp, connection: PeerConnection, handler: SessionHandler) -> None:
         connected = connection.connected
         stream: trio.abc.Stream
         if self._certificates is None:
@@ -172,13 +179,17 @@ class HttpListener(Listening):
         return True
 
     async def _serve_websocket(
-        self, stream: Replayed, transport: SocketTransport, connection: PeerConnection, handler: ConnectionHandler
+        self, stream: Replayed, transport: SocketTransport, connection: PeerConnection, handler: SessionHandler
     ) -> None:
         """Serve a connection whose first request is for a WebSocket, as the WebSocket listener does."""
         assert self._websocket is not None
 
         async def let_in(carrier: Carrier, principal: Principal) -> None:
             refusal = connection.let_in(principal)
+            if isinstance(refusal, QueueFull):
+                connection.stay()
+                await handler(carrier, principal, halts_only=refusal)
+                return
             if refusal is not None:
                 await carrier.send([dump_error(None, refusal)])
                 await carrier.aclose()
@@ -233,7 +244,8 @@ class Replayed(trio.abc.Stream):
 # trailers). They hold if the connection never gets more than `room` bytes before its events are taken.
 #
 # A request that a proxy may frame differently is refused: one with both Content-Length and Transfer-Encoding, and one
-# of HTTP/1.0 with Transfer-Encoding (RFC 9112, section 6.1).
+# of HTTP/1.0 with Transfer-Encoding (RFC 9112, section 6.1); one with a header that is continued on a second line
+# (section 5.2); and one to upgrade to a WebSocket with a body, which a proxy may take for frames.
 
 HEADER_BYTES: Final = 16 << 10
 """Bytes of a request's line and headers, at most; a longer head is answered 431."""
@@ -247,8 +259,8 @@ class Framing(h11.Connection):
     def __init__(self) -> None:
         # h11 refuses an incomplete event beyond this size: HEADER_BYTES of head without its end are already too long.
         super().__init__(h11.SERVER, max_incomplete_event_size=HEADER_BYTES - 1)
-        self._unread = 0
-        """Bytes received and not yet parsed."""
+        self._unread = b""
+        """The bytes received and not yet parsed."""
         self._framing = 0
         self._body = 0
         self.answers_head = False
@@ -257,26 +269,28 @@ class Framing(h11.Connection):
     @property
     def room(self) -> int:
         """Return the number of bytes that `receive_data` may get next, at most."""
-        return max(1, HEADER_BYTES - self._unread)
+        return max(1, HEADER_BYTES - len(self._unread))
 
     def receive_data(self, data: bytes) -> None:
         """See h11.Connection."""
-        self._unread += len(data)
+        self._unread += data
         super().receive_data(data)
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
         """See h11.Connection.
 
-        Raises RemoteProtocolError for a head or framing that is too long, or an ambiguous length.
+        Raises RemoteProtocolError for a head or framing that is too long, or that another reader may take differently.
         """
         before = self._unread
         event = super().next_event()
-        self._unread = len(self.trailing_data[0])
-        parsed = before - self._unread
+        self._unread = self.trailing_data[0]
+        parsed = len(before) - len(self._unread)
+        if isinstance(event, (h11.Request, h11.EndOfMessage)) and FOLDED.search(before, 0, parsed):
+            raise h11.RemoteProtocolError("a header is continued on a second line", error_status_hint=400)
         if isinstance(event, h11.Request):
             self._framing = self._body = 0
             self.answers_head = event.method == b"HEAD"
-            _require_one_length(event)
+            _require_one_reading(event)
             return event
         carried = len(event.data) if isinstance(event, h11.Data) else 0
         self._framing += parsed - carried
@@ -287,10 +301,13 @@ class Framing(h11.Connection):
         return event
 
 
-def _require_one_length(request: h11.Request) -> None:
+def _require_one_reading(request: h11.Request) -> None:
     names = {name for name, _ in request.headers}
     if b"transfer-encoding" in names and (b"content-length" in names or request.http_version < b"1.1"):
         raise h11.RemoteProtocolError("the request's length is given in two ways", error_status_hint=400)
+    to_websocket = any("websocket" in value.lower() for value in values(request.headers, b"upgrade"))
+    if to_websocket and has_body(request.headers):
+        raise h11.RemoteProtocolError("a request to upgrade to a WebSocket has a body", error_status_hint=400)
 
 
 # --- HTTP/1.1 on one connection: hypercorn's protocol and ASGI, over a Trio stream -----------------------------------
@@ -304,7 +321,8 @@ log = logging.getLogger("hearth.http")
 QUEUED = 8
 """Pieces of a body that wait for the application, each at most one read of the stream."""
 _WHY = {
-    400: "this is no HTTP/1.1 request that can be read, or its length is given in two ways",
+    400: "this is no HTTP/1.1 request that can be read; or its length is given in two ways, a header is continued on a "
+    "second line, or it asks for a WebSocket and has a body",
     431: f"the request's headers, or its chunk extensions and trailers, are longer than {HEADER_BYTES} bytes",
 }
 

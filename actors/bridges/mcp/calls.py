@@ -13,9 +13,7 @@ daemon's policy decides whether the session may make the call at all, and no ans
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import unicodedata
 from abc import abstractmethod
 from functools import partial
 from itertools import chain
@@ -47,6 +45,7 @@ from hearth.mcp.names import LONGEST_SHOWN, META_KEY, META_TASK
 from hearth.mcp.results import WORLD, Call, of_error, of_step, of_task, wrong_arguments
 from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.methods import NO_CONSTRAINTS
+from hearth.shown import StepNotes, plan_lines, prose
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:
@@ -139,8 +138,6 @@ CONSENT_RISK: Final = 3
 """The risk level from which on a person is asked."""
 MOST_QUESTION: Final = 6000
 """Characters of a question, at most: a person must see everything that they allow."""
-MOST_HARMLESS: Final = 200
-"""Characters shown of the arguments of a plan's other steps."""
 
 KEY: Final = "consent"
 """The name of the question among a result's input requests."""
@@ -222,43 +219,19 @@ def _what(job: ConsentRequest) -> str:
 
 
 def _question(job: ConsentRequest, board: str | None, plan: Plan | None = None) -> str | None:
-    """Return the question to the person, with the arguments of dangerous steps in full; None if that is too long.
-
-    Of a plan all arguments are shown in full, with what each step changes.
-    """
-    lines = []
-    for number, (step, entry) in enumerate(zip(job.steps, job.entries, strict=True), 1):
-        risk = entry["risk_level"]
-        args = json.dumps(step.args, ensure_ascii=False)
-        if risk < CONSENT_RISK and plan is None and len(args) > MOST_HARMLESS:
-            args = f"{_clean(args[:MOST_HARMLESS])} … ({len(args)} characters)"
-        elif len(args) > MOST_QUESTION:
-            return None
-        else:
-            args = _clean(args)
-        back = "can be rolled back" if entry["supports_rollback"] else "cannot be rolled back"
-        if step.expect is not None:
-            args += f" and look for {_clean(json.dumps(step.expect.to_wire(), ensure_ascii=False))}"
-        if plan is not None and plan.steps[number - 1].before is not None:
-            shown = plan.steps[number - 1]
-            args += f" changes {_clean(json.dumps(shown.before))} to {_clean(json.dumps(shown.after))}"
-        what = f"{step.tool} {args}  [risk {risk}, {RISK_NAMES[risk]}; {back}]"
-        lines.append(f"{number}. {what}" if job.plan else what)
-    where = f" on board {_clean(board[:100])}" if board else ""
-    intent = f"\nIts intent, as the program says: {_clean(job.intent[:500])}" if job.plan else ""
-    text = f"A program asks to run this{where}:\n" + "\n".join(lines) + f"{intent}\n{_ASKED}"
+    """Return the question to the person, with all that would run; None if that is too long."""
+    if plan is not None:
+        shown = plan.shown
+    else:
+        steps = [step.to_wire() for step in job.steps]
+        notes = [StepNotes(one["risk_level"], one["supports_rollback"], one["params_schema"]) for one in job.entries]
+        shown = plan_lines({"intent": job.intent, "constraints": job.constraints, "steps": steps}, notes)
+    where = f" on board {prose(board[:100])}" if board else ""
+    text = "\n".join([f"A program asks to run this{where}:", *shown, _ASKED])
     return text if len(text) <= MOST_QUESTION else None
 
 
 _ASKED: Final = "Accept lets it run once, with exactly these arguments. Anything else refuses it."
-
-
-def _clean(text: str) -> str:
-    """Escape characters that could disguise the question: control characters, line ends, reversed writing."""
-    return "".join(
-        f"\\u{ord(char):04x}" if unicodedata.category(char)[0] == "C" or char in "\u2028\u2029" else char
-        for char in text
-    )
 
 
 def _digest(job: ConsentRequest) -> bytes:
@@ -462,9 +435,15 @@ async def _by_plan(
 async def _plan_of(session: Session, job: ConsentRequest) -> Plan | None:
     """Return the newest plan that was prepared for exactly this call and has not been executed."""
     wanted = canonical([job.intent, [step.to_wire() for step in job.steps], _how(job.constraints)])
-    for plan in reversed(await session.plans()):
+    for listed in reversed(await session.plans()):
+        if not listed.own or listed.state == "executed" or listed.step_count != len(job.steps):
+            continue
+        try:
+            plan = await session.plan(listed.plan_id)
+        except PlanStale:
+            continue  # it has expired since
         steps = [Step(step.tool, step.args).to_wire() | _expected(step.expect) for step in plan.steps]
-        if plan.own and plan.state != "executed" and canonical([plan.intent, steps, _how(plan.constraints)]) == wanted:
+        if canonical([plan.intent, steps, _how(plan.constraints)]) == wanted:
             return plan
     return None
 

@@ -4,17 +4,20 @@ A client of 2025-11-25 is its Mcp-Session-Id. It is kept while one of its reques
 after the last; then its HACP session is closed with it. A client of 2026-07-28 has no MCP session: it is its principal
 and the name it gives, and its HACP session ends by the runtime's own idle TTL. See docs/decisions/0062.
 
+A call of `hacp_halt` needs neither: `McpRoute` answers it, also where no connection, session or memory is left.
+
 `AccessControl` (`bridges/http/app.py`) has checked the Host, the Origin and the principal before a request comes here.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import orjson
 import trio
-from attrs import define, field
+from attrs import asdict, define, field
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -26,14 +29,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, MOST_NAME, Client, RetainedRequest, who
-from hearth.actors.bridges.mcp.server import make_server
+from hearth.actors.bridges.mcp.server import halt_reason, make_server
 from hearth.errors import InvalidRequest, QueueFull, RpcError
-from hearth.mcp.names import PATH
+from hearth.mcp.names import HALT, PATH
+from hearth.mcp.results import of_halt
+from hearth.policy.memory import SMALL
 from hearth.protocol.framing import TOO_MANY, has_more_values
 from hearth.protocol.jsonrpc import dump_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
     from mcp.server.lowlevel.server import Server
@@ -202,6 +207,7 @@ class McpRoute:
     """The ASGI application at /mcp: names the principal to the SDK, so that a session serves only its owner."""
 
     _sessions: Sessions
+    _session_factories: SessionFactories
     _max_values: int
     _accounts: Accounts
 
@@ -212,7 +218,15 @@ class McpRoute:
         request = RetainedRequest(self._accounts(principal), scope["state"])
         try:
             if scope["method"] == "POST":
-                receive = await self._read(request, receive)
+                receive = read = await self._read(request, receive)
+                if (call := _halt_call(read.body)) is not None and _headers_agree(scope["headers"]):
+                    halted = await self._session_factories(principal).halt(halt_reason(call["params"].get("arguments")))
+                    result = {**of_halt(asdict(halted)), "resultType": "complete"}
+                    answer = orjson.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result})
+                    await Response(answer, media_type="application/json")(scope, receive, send)
+                    return
+            if scope["state"]["full"] is not None:
+                raise scope["state"]["full"]
             await self._sessions.handle_request(scope, receive, request.sending(send))
         except RpcError as error:
             status, headers = (503, {"Retry-After": "5"}) if isinstance(error, QueueFull) else (400, {})
@@ -220,7 +234,7 @@ class McpRoute:
         finally:
             request.let_go()
 
-    async def _read(self, request: RetainedRequest, receive: Receive) -> Receive:
+    async def _read(self, request: RetainedRequest, receive: Receive) -> _Again:
         """Return an ASGI receive for the body. Raises QueueFull, and InvalidRequest for a body of too many values."""
         body, ended = await request.whole(receive)
         if has_more_values(body, self._max_values):
@@ -235,6 +249,7 @@ class _Again:
 
     def __init__(self, body: bytes, receive: Receive, *, ended: bool) -> None:
         self._receive = receive
+        self.body = body
         self._first: Message | None = {"type": "http.request", "body": body, "more_body": False}
         if not ended:
             self._first = {"type": "http.disconnect"}
@@ -246,6 +261,26 @@ class _Again:
         # The message is parsed in a turn of its own.
         await trio.lowlevel.checkpoint()
         return first
+
+
+def _headers_agree(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return True if no header says that the message is anything but a call of `hacp_halt`; the SDK refuses others."""
+    told = dict(headers)
+    named, due = (told.get(b"mcp-method"), told.get(b"mcp-name")), (b"tools/call", HALT.encode())
+    if told.get(b"mcp-protocol-version", b"") >= b"2026":
+        return named == due
+    return all(header in (None, meant) for header, meant in zip(named, due, strict=True))
+
+
+def _halt_call(body: bytes) -> dict[str, Any] | None:
+    """Return the message if it is a short call of `hacp_halt`, else None."""
+    if len(body) > SMALL or HALT.encode() not in body:
+        return None
+    with suppress(orjson.JSONDecodeError):
+        match orjson.loads(body):
+            case {"id": _, "method": "tools/call", "params": {"name": name}} as call if name == HALT:
+                return dict(call)
+    return None
 
 
 @asynccontextmanager
@@ -301,7 +336,7 @@ async def opened(
     # A client's mistakes are answered to the client; the daemon's log must not be filled by them.
     logging.getLogger("mcp").setLevel(logging.ERROR)
     async with sessions.run():
-        yield [Route(PATH, McpRoute(sessions, max_values, accounts))]
+        yield [Route(PATH, McpRoute(sessions, session_factories, max_values, accounts))]
 
 
 def caller(ctx: Context) -> Principal:

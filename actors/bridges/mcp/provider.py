@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from starlette.types import Message, Receive, Send
 
-    from hearth.api import Session
+    from hearth.api import HaltStatus, Session
 
 # --- clients ----------------------------------------------------------------------------------------------------------
 # Each MCP client has one HACP session. It is opened when the client first needs it, kept while the client is there, and
@@ -80,6 +80,10 @@ class SessionFactory(Protocol):
     def open_session(
         self, *, client_name: str | None = None, client_version: str | None = None
     ) -> AbstractAsyncContextManager[Session]:
+        """See hearth.client.connection.Client."""
+        ...
+
+    async def halt(self, reason: str = "") -> HaltStatus:
         """See hearth.client.connection.Client."""
         ...
 
@@ -159,6 +163,10 @@ class Client:
     def introduce(self, name: str | None, version: str | None) -> None:
         """Set the client's name and version, for the sessions opened from now on and their audit records."""
         self._name, self._version = name or self._name, version or self._version
+
+    async def halt(self, reason: str) -> HaltStatus:
+        """Halt, without a session. Raises RpcError, CarrierError."""
+        return await self._session_factory.halt(reason)
 
     async def session(self) -> Session:
         """Return its session, opened if there is none. Raises the errors of session.open, and CarrierError."""

@@ -3,8 +3,8 @@
 It owns the order of lists, their pages, the check for duplicate names, and the one place where an exception becomes an
 MCP error. A provider owns its tools; the carrier of the messages is unknown here.
 
-`all_offers` lists the providers of hearth, whichever carrier a client uses. Tasks come first, because the first
-provider is the outermost interceptor of a tool's call.
+`all_offers` lists the providers of hearth, whichever carrier a client uses. The first provider is the outermost
+interceptor of a tool's call: the halt, before which nothing may ask for a session, then tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import mcp_types as types
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.server import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -27,7 +27,7 @@ from hearth._util.exceptions import sole
 from hearth._util.text import suggest
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.calls import BEAT, ConsentRequest, TaskProvider, arguments_of, checked, with_note
-from hearth.actors.bridges.mcp.cards import AgentCards, ask_session
+from hearth.actors.bridges.mcp.cards import AgentCards
 from hearth.actors.bridges.mcp.guidance import COMPACT_INSTRUCTIONS, Compact, Prompts
 from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.provider import (
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from hearth.actors.bridges.mcp.provider import Clients, Context
+    from hearth.actors.bridges.mcp.provider import CallNext, Clients, Context
     from hearth.api import Expect
     from hearth.mcp.tools import ToolView
     from hearth.policy.memory import Account
@@ -407,16 +407,16 @@ def all_offers(
     last request for it.
     """
     resources = Resources()
+    halt = HaltTool()
     offers = [
         Tasks(listen=resources.changes.listen, lease=lease),
         HacpTools(beat=beat),
         PlanTool(beat=beat),
-        HaltTool(),
         resources,
         AgentCards(state / CARDS, principal=principal, own_card=own_card, account=account),
         Prompts(),
     ]
-    return [Compact(offers), *offers] if compact else offers
+    return [halt, Compact([*offers, halt]), *offers] if compact else [halt, *offers]
 
 
 # --- Every tool of the session as an MCP tool: tools/list is tool.list, tools/call a task of one step (draft §10.2) ---
@@ -562,7 +562,15 @@ _HALT_TOOL: Final = types.Tool.model_validate(HALT_DEFINITION)
 
 
 class HaltTool(Provider):
-    """The provider of `hacp_halt`."""
+    """The provider of `hacp_halt`. As the first provider it answers before any other asks for a session."""
+
+    async def intercept(self, request: McpRequest, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
+        """See Provider."""
+        try:
+            outcome = await self.call(request, params)
+        except Refused as refused:
+            return with_note(request.client, refused.outcome)
+        return await call_next(request, params) if outcome is None else outcome
 
     async def tools(self, request: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
@@ -573,12 +581,18 @@ class HaltTool(Provider):
         """See Provider."""
         if params.name != HALT:
             return None
-        # Not checked: no stop is refused for its words. A model in haste may give its reason any name.
-        given = params.arguments or {}
-        texts = [value for value in (given.get("reason"), *given.values()) if isinstance(value, str)]
-        reason = "".join(texts[:1]).encode("utf-8", "backslashreplace").decode()
         try:
-            status = await ask_session(request, "halt", reason=reason)
+            status = asdict(await request.client.halt(halt_reason(params.arguments)))
         except MethodNotFound as error:
             raise Refused(of_error(error)) from None
         return with_note(request.client, of_halt(status))
+
+
+def halt_reason(arguments: object) -> str:
+    """Return the reason in the arguments of `hacp_halt`.
+
+    They are not checked: no stop is refused for its words. A model in haste may give its reason any name.
+    """
+    given = arguments if isinstance(arguments, dict) else {}
+    texts = [value for value in (given.get("reason"), *given.values()) if isinstance(value, str)]
+    return "".join(texts[:1]).encode("utf-8", "backslashreplace").decode()

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, Client, who
 from hearth.actors.bridges.mcp.server import make_server
-from hearth.client.connection import connect
+from hearth.client.connection import call_halt, connect
 from hearth.errors import CarrierError, MethodNotFound
 from hearth.protocol.framing import MAX_VALUES, TOO_MANY, has_more_values
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mcp.shared._stream_protocols import ReadStream
 
     from hearth.actors.bridges.mcp.provider import Context, Provider, SessionFactory
-    from hearth.api import Session
+    from hearth.api import HaltStatus, Session
     from hearth.client.connection import Client as HearthClient
     from hearth.transport.address import Address
 
@@ -110,6 +110,13 @@ class DaemonConnection:
                 log.warning("%s; connecting again", error)
                 session = await opened(await stack.enter_async_context(connect(self._address)))
             yield session
+
+    async def halt(self, reason: str = "") -> HaltStatus:
+        """See SessionFactory: on the first connection, on a new one, or at the halt socket."""
+        if self._first is not None:
+            with suppress(CarrierError):
+                return await self._first.halt(reason)
+        return await call_halt(self._address, "halt", {"reason": reason})
 
 
 async def serve(

@@ -529,7 +529,8 @@ async def an_approval(stage: Stage, client: Client, place: DemoFolder) -> None:
             early is not None and victim.exists() and await level(person, WIRED_TO) == 0,
             _cut(_refusal_text(early)),
         )
-        (seen,) = [one for one in await person.plans() if one.state == "waiting"]
+        (listed,) = [one for one in await person.plans() if one.state == "waiting"]
+        seen = await person.plan(listed.plan_id)
         stage.claim("the person sees the plan of the agent, by its hash", seen.hash == plan.hash, plan.hash[:23] + "…")
         await person.approve(seen)
         task = await agent.execute(plan)

@@ -6,10 +6,10 @@ What loads is rendered by `to_toml`, and loads back equal.
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from hearth.config.file import read_toml, structure
+from hearth._util.toml import parse_toml
+from hearth.config.file import structure
 from hearth.config.model import Config
 from hearth.errors import ConfigError
 
@@ -33,20 +33,8 @@ DICTIONARY = (
 )  # fmt: skip
 
 
-class _File(PurePosixPath):
-    """A hearth.toml that is nowhere on a disk."""
-
-    data = b""
-
-    def read_bytes(self) -> bytes:
-        """What is in it."""
-        return self.data
-
-
 def _load(data: bytes) -> Config:
-    path = _File("hearth.toml")
-    _File.data = data
-    return structure(Config, read_toml(path), str(path))  # type: ignore[arg-type]
+    return structure(Config, parse_toml(data, "hearth.toml"), "hearth.toml")
 
 
 def check(data: bytes) -> None:

@@ -18,7 +18,7 @@ def _halts(reading):
     One that was not latched when its life ended may be forgotten. A halt of a halted daemon is not one of its own.
     """
     current, latched = None, False
-    told = [fault for fault in reading.faults if fault.what["what"] in ("halt", "latched", "reset")]
+    told = [fault for fault in reading.faults if fault.what["what"] in ("halt", "latched", "reset", "unclear")]
     ends = [life.ended for life in reading.lives if life.ended is not None]
     for number, entry in sorted([*((fault.number, fault) for fault in told), *((end, None) for end in ends)],
                                 key=lambda one: one[0]):  # fmt: skip
@@ -65,6 +65,60 @@ def halted(reading, judged):
                 if not _resting(reading, level):
                     expected = f"line {level.what['line']} goes to no other level than its safe state"
                     yield Broken((entry.number, level.number), expected, f"it is at {level.what['value']}")
+
+
+ANSWER_S = 1.0
+"""Seconds within which a halt is answered, whatever the disk does."""
+AT_ONCE_S = 0.1
+"""Seconds within which it is in force."""
+
+
+@invariant("no halt waits for disk, session or record")
+def at_once(reading, judged):
+    resets = [fault.number for fault in reading.faults if fault.what["what"] in ("reset", "unclear")]
+    for client in reading.clients.values():
+        for request in client.requests:
+            life = reading.life_of(request.number)
+            due, told_at = request.at + ANSWER_S + SLACK, None if life is None else life.told_at
+            if request.method != "halt" or life is None or (told_at is not None and told_at <= due):
+                continue
+            if request.params.get("session_id") is not None or client.left_at <= due:
+                continue
+            judged()
+            if request.answer is None or request.answer.at > due or request.result is None:
+                found = "no answer" if request.answer is None else f"at {request.answer.at:.3f} s: {request.code}"
+                number = reading.last if request.answer is None else request.answer.number
+                expected = f"halted, and answered by {due:.3f} s: no session, disk or record comes before it"
+                yield Broken((request.number, number), expected, found)
+            until = min([number for number in resets if number > request.number], default=float("inf"))
+            for one in reading.transactions:
+                late = one.begun_at > request.at + AT_ONCE_S and one.begun < until and one.begun < life.ended
+                if late and one.step is not None and one.step.tool in ACTS and one.what != "safe":
+                    yield Broken((request.number, one.begun), f"nothing of {one.step} begins", f"{one.what} begins")
+
+
+@invariant("no reset ends a hold that is not its own or younger than it")
+def own(reading, judged):
+    """A person ends all that was there when the reset was asked for; the fleet the fleet's alone."""
+    held: dict[str, int] = {}
+    starts = [reading.entries[life.begun] for life in reading.lives]
+    for entry in sorted([*reading.faults, *starts], key=lambda one: one.number):
+        what, source = entry.what.get("what"), entry.what.get("source", "person")
+        if entry.kind == "daemon.starts" or what == "unclear":
+            held.clear()
+        elif what == "halt":
+            held[source] = entry.number
+        elif what == "raced":
+            judged()
+            if not entry.what["halted"]:
+                expected = "a daemon that is halted: a halt came while the reset was under way"
+                yield Broken((held.get("person", entry.number), entry.number), expected, "it is not")
+        elif what == "reset":
+            judged()
+            if source == "fleet" and "person" in held:
+                expected = "a halt that lasts: the fleet's reset ends the fleet's hold alone"
+                yield Broken((held["person"], entry.number), expected, "the daemon is not halted any more")
+            held.clear()
 
 
 @invariant("outputs are safe after a halt")

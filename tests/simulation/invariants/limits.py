@@ -91,7 +91,7 @@ def risk(reading, judged):
         judged()
         if most is not None and len(steps) > most:
             yield Broken((task.asked[0].number, number), f"at most {most} steps in a task", f"{len(steps)}")
-        if policy is None:
+        if policy is None or session.principal in reading.changing:
             continue
         cap, wanted = policy.get("max_risk"), task.constraints.get("max_risk_level")
         if wanted is not None:

@@ -64,7 +64,9 @@ def silence(reading, judged):
         heartbeat = heartbeat / 1000 if type(heartbeat) is int else None
         record = session.closes[0] if session.closes and not session.closes[0].late else None
         reason = None if record is None else record.fields.get("reason", "")
-        heard = [r for r in session.requests if r.answer is not None and r.code != SESSION_INVALID]
+        # A halt and its status are answered without a session, and so also when it is over.
+        asked = [r for r in session.requests if r.answer is not None and r.method not in ("halt", "halt.status")]
+        heard = [r for r in asked if r.code != SESSION_INVALID]
         before = [r.at for r in heard if record is None or r.answer.number < record.number]
         heard_at = max([session.request.at, *before])
         if record is not None and reason.startswith("no heartbeat") and heartbeat is not None:

@@ -25,9 +25,10 @@ def answered(reading, judged):
 
 
 def _sent_away(client, answer):
-    """The one line for a connection that is one too many: nothing it asks is read."""
+    """The one line for a connection that is one too many, or whose peer no policy entry matches: no more is read."""
     data = (answer.error or {}).get("data") or {}
-    return answer is client.answers[0] and answer is client.answers[-1] and "max_connections" in data
+    why = "max_connections" in data or data.get("reason") == "no policy entry matches this principal"
+    return answer is client.answers[0] and answer is client.answers[-1] and why
 
 
 def _missing(reading, client):

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import outcome
 
+from hearth._util.formats import check_format
 from hearth.actors.bridges.hcp.store.queries import JobStoreError, SessionRow, unfinished_sessions
 from hearth.audit.record import timestamp
 from hearth.errors import ConfigError, HearthError
@@ -251,7 +252,7 @@ class JobDatabase:
         if self._connection is None:
             try:
                 self._connection = self._connect()
-            except SchemaError as error:
+            except (SchemaError, ConfigError) as error:
                 raise JobStoreError(f"HCP job store {self.path}: {error}") from error
         return self._connection
 
@@ -428,7 +429,7 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
     job_store = sqlite3.connect(place, timeout=BUSY_S, uri=True, isolation_level=None, check_same_thread=False)
     try:
         job_store.execute("PRAGMA locking_mode = EXCLUSIVE")
-        if _is_new(job_store):
+        if _is_new(job_store, path):
             # Only possible before the first table is made.
             job_store.execute("PRAGMA auto_vacuum = INCREMENTAL")
             if durability != "fsync":
@@ -453,12 +454,11 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
     return job_store
 
 
-def _is_new(job_store: sqlite3.Connection) -> bool:
-    """Return True for an empty database. Raises SchemaError for a foreign one, or one of a newer release."""
+def _is_new(job_store: sqlite3.Connection, path: Path) -> bool:
+    """Return True for an empty database. Raises SchemaError for a foreign one, ConfigError for a newer release's."""
     mark, release = _pragma(job_store, "application_id"), _pragma(job_store, "user_version")
     if mark == APPLICATION_ID:
-        if release > len(_RELEASES):
-            raise SchemaError(f"a newer hearth wrote it: its schema is {release}, this one knows {len(_RELEASES)}")
+        check_format(f"HCP job store {path}", release, len(_RELEASES), "move it away, or see [audit] path")
         return False
     if mark or release or job_store.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise SchemaError("it is another program's database")

@@ -59,6 +59,38 @@ function signOut() {
   );
 }
 
+let offered = null;
+
+/**
+ * Take the token of a link out of the address, before anyone reads it over a shoulder, and ask whether to sign in with it.
+ * Anyone can make such a link: until the person agrees, the token is not stored, and no connection is made with it.
+ */
+function offer() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!given) return;
+  history.replaceState(null, "", location.pathname);
+  offered = given;
+  show(find("sign-in"), false);
+  const instead = client ? " It replaces the sign-in that this page has." : "";
+  say(
+    find("offer-why"),
+    `The link has a token for the hearth daemon at ${location.host}.${instead} Sign in only if you know who gave you the ` +
+      "link: what you do from then on is done, and recorded, in the name of that token.",
+  );
+  show(find("offer"), true);
+  find("offer-not").focus();
+}
+
+function answerOffer(agreed) {
+  const given = offered;
+  offered = null;
+  show(find("offer"), false);
+  if (agreed) {
+    signedOut(null);
+    void signIn(given);
+  } else show(find("sign-in"), !client && find("denied").hidden);
+}
+
 async function signIn(given) {
   token.keep(given);
   sessionStorage.setItem("in", "1");
@@ -98,18 +130,20 @@ async function open() {
   }
 }
 
+/** Show why there is no session; the link stays, because a halt needs none. */
 function denied(error) {
-  client?.close();
-  client = session = null;
+  session?.close().catch(() => undefined);
+  session = null;
   model.clear();
-  for (const id of ["views", "halt", "foot", "halted", ...Object.keys(VIEWS)]) show(find(id), false);
+  for (const id of ["views", "foot", "halted", ...Object.keys(VIEWS)]) show(find(id), false);
   say(find("denied-why"), error.data.reason ?? error.message);
   show(find("denied"), true);
   linkState("closed", "not allowed");
 }
 
 function entered() {
-  for (const id of ["views", "halt", "foot"]) show(find(id), true);
+  show(find("denied"), false);
+  for (const id of ["views", "foot"]) show(find(id), true);
   say(find("who"), `Signed in as ${who(you.principal)}`);
 }
 
@@ -125,6 +159,7 @@ function makeViews() {
 function connection({ state, wasOpen, reason }) {
   if (state === "open") {
     linkState("open", "live");
+    show(find("halt"), true);
     // A session that was resumed observes again by itself.
     if (!session || session.ended) void open();
   } else if (state === "waiting" && !wasOpen) {
@@ -149,7 +184,8 @@ function linkState(state, text) {
 
 async function halt() {
   try {
-    await session.halt("by a person at the dashboard");
+    const { since } = await client.halt("by a person at the dashboard");
+    if (!model.state) tell(`Halted since ${clock(since)}.`);
   } catch (error) {
     fail("The halt was not acknowledged: press it again", error);
   }
@@ -165,11 +201,14 @@ function haltState() {
     sure(false);
     return;
   }
-  const unsafe = (halt.unsafe ?? []).map(({ bus, outputs }) => `${bus} ${outputs.join(", ")}`).join("; ");
+  const named = (places) => (places ?? []).map(({ bus, outputs, names }) => `${(names ?? outputs).join(", ")} (${bus})`).join(", ");
+  const [unsafe, safe] = [named(halt.unsafe), named(halt.safe)];
   const open = Object.entries(halt.inputs ?? {}).filter(([, state]) => state !== "clear").map(([name, state]) => `${name}: ${state}`);
   const parts = [`Halted since ${clock(halt.since)} by ${who(halt.by)}: ${halt.reason}.`];
+  for (const one of (halt.holds ?? []).slice(1)) parts.push(`Also held by ${who(one.by ?? one.source)}: ${one.last_reason}.`);
   if (halt.stopping) parts.push("The stop sequence still runs.");
-  if (unsafe) parts.push(`Not in their safe state yet: ${unsafe}.`);
+  else if (unsafe) parts.push(`NOT SAFE yet: ${unsafe}.`);
+  else parts.push(`Every output that has a safe state is there${safe ? `: ${safe}` : ""}.`);
   if (open.length) parts.push(`Halt inputs that are not clear: ${open.join(", ")}.`);
   if (halt.latched === false) parts.push(`Not kept over a restart: ${halt.problem ?? "it is being written"}.`);
   say(find("halted-text"), parts.join(" "));
@@ -263,21 +302,23 @@ find("halt").addEventListener("click", () => void halt());
 find("reset").addEventListener("click", () => sure(true));
 find("reset-not").addEventListener("click", () => (sure(false), find("halt").focus()));
 find("reset-now").addEventListener("click", () => void reset());
+find("offer-not").addEventListener("click", () => answerOffer(false));
+find("offer-sign-in").addEventListener("click", () => answerOffer(true));
 addEventListener("hashchange", () => {
+  offer();
   route();
   find("main").focus({ preventScroll: true });
 });
 addEventListener("keydown", (event) => {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName ?? "");
-  if (event.key.toLowerCase() === "h" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey && session) {
+  if (event.key.toLowerCase() === "h" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey && client) {
     event.preventDefault();
     void halt();
   }
   if (event.key === "Escape" && !find("notice").hidden) show(find("notice"), false);
 });
 
-const given = new URLSearchParams(location.hash.slice(1)).get("token");
-if (given) history.replaceState(null, "", location.pathname); // before anyone reads the address over a shoulder
-if (given || sessionStorage.getItem("in")) void signIn(given ?? token.get());
+if (sessionStorage.getItem("in")) void signIn(token.get());
 else signedOut(null);
+offer();
 requestAnimationFrame(draw);

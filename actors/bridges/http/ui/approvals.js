@@ -1,6 +1,6 @@
 /** The view of what waits for a person: plans with each step before and after, and jobs (HCP). */
 
-import { ago, args, clock, list, make, say, show, table, who } from "./dom.js";
+import { ago, clock, list, make, say, show, who } from "./dom.js";
 
 const NOT_SERVED = -32601;
 
@@ -13,15 +13,19 @@ export class Approvals {
     this.cards = make("div", { class: "cards" });
     this.none = make("p", { class: "soft" }, "Nothing waits for a person.");
     this.others = make("p", { class: "soft" });
+    this.standing = make("div", { class: "cards", role: "group", "aria-label": "Given in advance" });
     root.append(make("h1", { id: "approvals-title" }, "Approvals"), make("h2", {}, "Waiting for a person"), this.none, this.others, this.cards);
+    root.append(make("h2", {}, "Given in advance"), this.standing);
   }
 
   /** What waits is in the state; its content is asked for, and answered only to those who may decide. */
   render() {
     const waiting = this.model.state.approvals;
-    const asked = JSON.stringify(waiting);
+    // Their records say that others were given, used or ended.
+    const last = this.model.records.findLast(({ event }) => event.startsWith("approval.") || event === "plan.execute" || event === "halt");
+    const asked = JSON.stringify([waiting, last]);
     if (asked !== this.#asked && !this.#running) void this.#ask(asked);
-    const plans = this.plans.filter((plan) => plan.state === "waiting");
+    const plans = this.plans;
     const known = new Set([...plans.map((plan) => plan.plan_id), ...this.jobs.map((job) => job.approval_id)]);
     const hidden = waiting.filter((one) => !known.has(one.approval_id)).length;
     show(this.none, waiting.length === 0);
@@ -37,8 +41,11 @@ export class Approvals {
   async #ask(asked) {
     this.#running = true;
     try {
-      this.plans = (await this.session().plans()).plans;
+      const waiting = (await this.session().plans()).plans.filter((one) => one.state === "waiting");
+      this.plans = (await Promise.all(waiting.map((one) => this.session().plan(one.plan_id).catch(ifGone)))).filter(Boolean);
       this.jobs = (await this.client().call("hcp.pending").catch(ifNotServed)).approvals;
+      const { approvals } = await this.session().call("approval.list");
+      list(this.standing, approvals, (one) => one.approval_id, () => make("article", { class: "card" }), (card, one) => this.#given(card, one));
       this.#asked = asked;
     } catch (error) {
       this.#asked = asked;
@@ -51,7 +58,7 @@ export class Approvals {
 
   #plan(plan) {
     const risk = `risk ${plan.effective_risk}, from ${who(plan.principal)}, until ${clock(plan.expires_at)}`;
-    return this.#card(plan.intent || "(no intent)", risk, planSteps(plan), plan.may_approve, {
+    return this.#card(plan.intent || "(no intent)", risk, shownLines(plan), plan.may_approve, {
       id: plan.plan_id,
       approve: () => this.session().approve(plan),
       reject: (reason) => this.session().reject(plan, reason),
@@ -59,13 +66,18 @@ export class Approvals {
   }
 
   #job(job) {
-    const details = make("pre", { tabindex: "0" }, JSON.stringify(job.inputs, null, 1));
     const about = `job ${job.capability} ${job.capability_version} of ${job.caller_id} (${who(job.principal)}), risk ${job.risk_level}, data ${job.data_classification}`;
-    return this.#card(job.intent || job.capability, about, details, !job.own, {
+    return this.#card(job.intent || job.capability, about, shownLines(job), !job.own, {
       id: job.approval_id,
       approve: () => this.client().call("hcp.decide", { approval_id: job.approval_id, approve: true }),
       reject: (reason) => this.client().call("hcp.decide", { approval_id: job.approval_id, approve: false, reason }),
     });
+  }
+
+  #given(card, { approval_id, text, left, by, may_revoke }) {
+    const revoke = () => this.session().call("approval.revoke", { approval_id }).then(() => this.tell("Revoked"), (error) => this.fail("It was not revoked", error));
+    const about = make("p", { class: "soft" }, `${left} left, given by ${who(by)}`);
+    card.replaceChildren(make("p", {}, text), about, may_revoke ? make("button", { type: "button", onclick: revoke }, "Revoke") : "");
   }
 
   #card(title, about, content, may, { id, approve, reject }) {
@@ -97,14 +109,9 @@ export class Approvals {
   }
 }
 
-/** A table of a plan's steps, with what each changes. */
-export function planSteps(plan) {
-  const { element, body } = table("Steps of the plan", "Step", "Before", "After");
-  for (const step of plan.steps) {
-    const name = make("th", { scope: "row" }, make("code", {}, step.tool), " ", args(step.args));
-    body.append(make("tr", {}, name, make("td", {}, shown(step.before)), make("td", {}, shown(step.after))));
-  }
-  return element;
+/** What is decided on, a plan or a job, in the lines with which the daemon shows it: the page shows nothing in its own way. */
+export function shownLines({ shown }) {
+  return make("pre", { class: "shown", tabindex: "0", role: "region", "aria-label": "What would run" }, shown.join("\n"));
 }
 
 function updateCard(card, { plan }) {
@@ -118,6 +125,8 @@ function ifNotServed(error) {
   return { approvals: [] };
 }
 
-function shown(members) {
-  return members === null ? "not shown" : args(members);
+/** A plan that ended since it was listed is not shown. */
+function ifGone(error) {
+  if (error.symbol !== "PLAN_STALE") throw error;
+  return null;
 }

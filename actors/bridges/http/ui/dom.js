@@ -1,4 +1,14 @@
-/** Small helpers to build and update the page. Text is always set as text: nothing that a task or a device says is markup. */
+/**
+ * Small helpers to build and update the page. Text is always set as text: nothing that a task or a device says is markup,
+ * and what a browser would act on or hide is an escape.
+ */
+
+const UNSEEN = /(?![\n\t])[\p{C}\p{Zl}\p{Zp}\u115f\u1160\u2800\u3164\uffa0]/gu;
+
+/** Text with an escape for each control, zero-width and bidirectional format character: "\\u{202e}". */
+function clean(text) {
+  return text.replace(UNSEEN, (one) => `\\u{${one.codePointAt(0).toString(16)}}`);
+}
 
 /** Make an element: `make("td", { class: "x", onclick: f }, "text", child)`; null and false children are left out. */
 export function make(tag, properties = {}, ...children) {
@@ -7,13 +17,14 @@ export function make(tag, properties = {}, ...children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  const there = children.filter((child) => child !== null && child !== undefined && child !== false);
+  element.append(...there.map((child) => (typeof child === "string" ? clean(child) : child)));
   return element;
 }
 
 /** Set an element's text, only if it differs: most of a page does not change. */
 export function say(element, text) {
-  const wanted = text === null || text === undefined ? "" : String(text);
+  const wanted = text === null || text === undefined ? "" : clean(String(text));
   if (element.textContent !== wanted) element.textContent = wanted;
 }
 
@@ -76,10 +87,10 @@ export function who(principal) {
   return (principal ?? "the daemon").replace(/^(token:[0-9a-f]{12})[0-9a-f]+$/, "$1…");
 }
 
-/** Arguments as people write them: line=LED value=1. */
+/** Arguments as people write them: line=LED value=1; in quotes what could be taken for more than one. */
 export function args(given) {
   return Object.entries(given ?? {})
-    .map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)
+    .map(([name, value]) => `${name}=${typeof value === "string" && /^[\w./:+-]+$/.test(value) ? value : JSON.stringify(value)}`)
     .join(" ");
 }
 

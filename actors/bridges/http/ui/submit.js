@@ -3,7 +3,7 @@
  * it would change, and then runs exactly that: as soon as it is approved, where the policy asks for that.
  */
 
-import { planSteps } from "./approvals.js";
+import { shownLines } from "./approvals.js";
 import { make, say, show } from "./dom.js";
 
 const WAIT_MS = 60_000;
@@ -65,7 +65,7 @@ export class Submit {
     const waits = needs ? `, and waits for ${needs.persons} approval${needs.persons === 1 ? "" : "s"}` : "";
     this.run = make("button", { type: "button", class: "good", onclick: () => void this.#run() }, needs ? "Run when approved" : "Run");
     const drop = make("button", { type: "button", onclick: () => void this.#drop() }, "Discard");
-    this.plan.replaceChildren(make("p", {}, `Risk ${effective_risk}${waits}.`), planSteps(this.#plan), make("div", { class: "actions" }, this.run, drop));
+    this.plan.replaceChildren(make("p", {}, `Risk ${effective_risk}${waits}.`), shownLines(this.#plan), make("div", { class: "actions" }, this.run, drop));
     show(this.plan, true);
     this.plan.focus();
   }

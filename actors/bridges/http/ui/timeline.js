@@ -98,8 +98,8 @@ export function marks(records, since) {
       if (begun !== null) found.push({ kind: "task", from: begun ?? at, to: at });
     }
     else if (/^plan\.(approve|reject|execute)$|^hcp\.(approve|deny)$/.test(record.event)) found.push({ kind: "approval", from: at, to: at });
-    else if (record.event === "halt") halt = at;
-    else if (record.event === "halt.reset" && halt !== null) {
+    else if (record.event === "halt") halt ??= at;
+    else if (record.event === "halt.reset" && !record.halted && halt !== null) {
       found.push({ kind: "halt", from: halt, to: at });
       halt = null;
     }
