@@ -28,6 +28,7 @@ from attrs import asdict, define, field
 
 from hearth._util.files import replace_file
 from hearth._util.ids import boot_id
+from hearth._util.threads import IMPORTING
 from hearth._version import __version__
 from hearth.audit.notes import ED25519, Checkpoint, verifier_key
 from hearth.audit.record import timestamp
@@ -139,7 +140,8 @@ class Attestation:
     def _measured(self) -> dict[str, str]:
         """Return the present measurements; the PCR has been extended with them. Raises DeviceError."""
         # Imported here and below: a start need not wait for what makes statements.
-        from hearth.attest.measure import measure_files, sha256_of
+        with IMPORTING:
+            from hearth.attest.measure import measure_files, sha256_of
 
         if self._files is None:
             self._files = {"version": __version__, **measure_files(), **self._fixed()}
@@ -179,7 +181,8 @@ class Attestation:
         return {"consistency": [base64.b64encode(each).decode() for each in proof]}
 
     def _answer(self, params: AttestQuote, signer: keys.Signer) -> dict[str, Any]:
-        from hearth.attest.statement import FORMAT, make
+        with IMPORTING:
+            from hearth.attest.statement import FORMAT, make
 
         measured = self._measured()
         (seq, head), tree = self._journal.grown()

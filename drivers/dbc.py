@@ -19,6 +19,7 @@ from attrs import define, evolve, field
 
 from hearth._util.files import read_file
 from hearth._util.text import suggestions
+from hearth._util.threads import IMPORTING
 from hearth.drivers.can import FD_LENGTHS, Frame, Scope, key_name, key_of
 from hearth.drivers.signals import SignalLimit, SignalSpec
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
@@ -308,8 +309,9 @@ def _read(path: Path, bus: str) -> Iterable[Any]:
     except ConfigError as error:
         raise ConfigError(f"can {bus}: dbc: {error}") from None
     try:
-        from cantools.database import load_string
-        from cantools.errors import Error
+        with IMPORTING:
+            from cantools.database import load_string
+            from cantools.errors import Error
     except ImportError:
         raise ConfigError(
             f"can {bus}: dbc: reading {path.name} needs cantools; `pip install 'hearthd[can]'`, or send and read by id"

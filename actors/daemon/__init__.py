@@ -34,6 +34,7 @@ import trio
 from attrs import define, evolve, field, fields_dict
 
 from hearth._util.files import read_file
+from hearth._util.threads import IMPORTING
 from hearth._version import __version__
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts, policy_entries, uids_of
@@ -336,7 +337,12 @@ class Daemon:
 
         It takes up to a second on a small board: otherwise all clients would wait for the first invalid argument.
         """
-        await trio.to_thread.run_sync(import_module, "jsonschema", abandon_on_cancel=True)
+
+        def load() -> None:
+            with IMPORTING:
+                import_module("jsonschema")
+
+        await trio.to_thread.run_sync(load, abandon_on_cancel=True)
 
     def _announce(self, path: Path, elsewhere: Sequence[str]) -> None:
         # The objects that exist now live as long as the process: exclude them from garbage collection. Collect young

@@ -3,7 +3,7 @@
 `Background` is for work around the use of a device or a disk: opening, closing, the last commits. A task can wait for
 it in real time, and the end of the process never does. `Helper` is for the many short calls of one user of a disk, in
 their order. This module owns the threads and the outcomes. The caller knows the work, and decides what to do if it does
-not return.
+not return. `IMPORTING` is for imports outside the main thread.
 
 Theory of operation of a `Helper`. A file that the kernel keeps in memory answers within microseconds, less than a turn
 of the loop costs. So `Helper.call` blocks the calling thread for at most `PATIENCE_S`, and nearly every call is `done`
@@ -37,6 +37,14 @@ PATIENCE_S = 0.002
 """Seconds for which the event loop waits in place for a call that it has given to a `Helper`.
 
 Under a virtual clock it has to be more (`hearth.testing`): time would pass before the thread has had its turn.
+"""
+
+IMPORTING = threading.Lock()
+"""Held by a thread, other than the main one, that imports while the daemon serves.
+
+Python locks each module that is being imported. Two threads that enter a cycle of modules at two of its places wait for
+each other's module, and one of them gets a `_DeadlockError`; importlib.abc and importlib.resources are such a cycle.
+After its start the main thread imports nothing.
 """
 
 

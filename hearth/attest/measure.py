@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -67,9 +68,6 @@ def own_files() -> Iterator[tuple[str, Path]]:
 
 def dependencies() -> Iterator[tuple[str, Path]]:
     """Yield the files of the packages that hearth needs, of vendors' packages, and the interpreter."""
-    # Imported here: it is slow to import, and a start need not wait for it.
-    from importlib.metadata import entry_points
-
     yield "python", interpreter_file()
     waiting = ["hearthd", *(point.dist.name for group in VENDORS for point in entry_points(group=group) if point.dist)]
     seen: set[str] = set()
@@ -95,8 +93,6 @@ def _runs(package: str, requirement: str) -> bool:
 
 def _distribution(name: str) -> Distribution | None:
     """Return an installed package; None for one of an extra that is not installed."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
     try:
         return distribution(name)
     except PackageNotFoundError:

@@ -16,6 +16,7 @@ from support.mcp import mcp_client, text_of
 
 import hearth
 from hearth.actors.bridges.mcp.server import all_offers
+from hearth.drivers.boards import load_profile, open_board
 
 TASKS = json.loads(Path(__file__).with_name("weak_client.json").read_text())["tasks"]
 TURNS = 2
@@ -113,7 +114,9 @@ async def test_a_weak_client_recovers_from_every_recorded_mistake_within_two_tur
     assert len(TASKS) == 30
     offers = all_offers(tmp_path, principal=lambda _ask: "weak", compact=compact)
     failed = {}
-    async with hearth.open_runtime(board="sim") as runtime:
+    board = open_board(load_profile("sim"))
+    board.drivers["i2c:1"].devices[0x48].temperature = lambda: 19.8125
+    async with hearth.open_runtime(board=board) as runtime:
         for number, task in enumerate(TASKS):
             # A session of its own, so that every task begins with the lines in their safe state.
             async with mcp_client(runtime, "legacy", offers=offers) as client:

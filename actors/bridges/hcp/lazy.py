@@ -18,6 +18,7 @@ import trio
 from attrs import define
 
 from hearth._util.exceptions import unwrapped
+from hearth._util.threads import IMPORTING
 from hearth.errors import ConfigError, InternalError, RpcError, ShuttingDown
 
 if TYPE_CHECKING:
@@ -252,8 +253,9 @@ class JobServerLifetime:
 
 def _load(parts: RuntimeParts) -> Any:
     """Import the job server's modules and the capabilities that come with hearth; blocking."""
-    service = import_module(SERVICE)
-    parts.capabilities.loaded()
+    with IMPORTING:
+        service = import_module(SERVICE)
+        parts.capabilities.loaded()
     return service
 
 
