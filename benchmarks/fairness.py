@@ -101,7 +101,7 @@ def crowded(address: str, flood: str | None) -> Iterator[Callable[[], None]]:
 def halt(address: str) -> int:
     """Halt over a connection of its own; return the time at which that was asked for."""
     other = Client(address)
-    session = other.call("session.open")["session_id"]
+    session = other.call("session.open", on_disconnect="close")["session_id"]
     asked = time.monotonic_ns()
     other.call("halt", session_id=session, reason="a measurement")
     other.close()
@@ -117,12 +117,12 @@ def _delay(address: str, act: Callable[[str], int], flood: str | None) -> float:
     """Drive a line, begin the flood, act; return the milliseconds until the line falls from when it should."""
     watcher, client = Client(address), Client(address)
     try:
-        watching = watcher.call("session.open")["session_id"]
+        watching = watcher.call("session.open", on_disconnect="close")["session_id"]
         watch = {"line": "RELAY", "edge": "falling", "count": 1, "timeout_ms": 60_000}
         _submit(watcher, watching, "gpio.watch", watch, subscribe=True)
         with crowded(address, flood) as begin:
             opening = {"heartbeat_ms": HEARTBEAT_MS} if act is deadman else {}
-            session = client.call("session.open", **opening)["session_id"]
+            session = client.call("session.open", on_disconnect="close", **opening)["session_id"]
             _ended(client, session, _submit(client, session, "gpio.set", {"line": "RELAY", "value": 1}))
             if act is deadman:
                 due = act(address)
@@ -168,7 +168,8 @@ def crowd(address: str, flood: str) -> None:
     waiting = selectors.DefaultSelector()
     for _ in range(SESSIONS):
         client = Client(address)
-        session = client.call("session.open")["session_id"]
+        # What its tasks have left in memory goes with it: the next crowd has the memory of its principal to itself.
+        session = client.call("session.open", on_disconnect="close")["session_id"]
         line = encode(method, {"session_id": session, **params})
         data = line * (AHEAD // len(line))
         client.socket.setblocking(False)
