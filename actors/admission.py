@@ -451,8 +451,7 @@ class Admission:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, missing)
             if isinstance(submit, LoopSubmit):
                 steps = [submit.step(steps)]
-            halts = self._services.halt_flag.count
-            requester = Requester(self._session_id, new_id(), self._principal, self.deadman, halts)
+            requester = Requester(self._session_id, new_id(), self._principal, self.deadman, request.halts)
             try:
                 cost = self._require_room(submit, steps, requester, followers)
                 if submit.constraints.dry_run:
@@ -498,7 +497,7 @@ class Admission:
             self._rates.put_back(tokens, now)
         return task
 
-    def prepare(self, submit: TaskSubmit, verdicts: Verdicts, now: float) -> list[StepRun]:
+    def prepare(self, submit: TaskSubmit, verdicts: Verdicts, request: Request, now: float) -> list[StepRun]:
         """Return the steps of a plan that passes every check but that for its approval.
 
         It takes no tokens of a tool, and counts as a dry run. Raises RpcError, after recording it, and Unchecked.
@@ -506,7 +505,7 @@ class Admission:
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts, lambda _rule, _acts: 0)
             self._rates.put_back(tokens, now)
-            self._require_not_halted(submit, steps)
+            self._require_not_halted(submit, steps, request.halts)
             self._require_dry_run_rate(now)
         except RpcError as error:
             self._record_rejection((step.tool for step in submit.steps[:16]), error)
@@ -545,8 +544,7 @@ class Admission:
         """
         cost = cost_of(submit.intent, steps)
         self._task_registry.check_room(submit, cost[0] + cost[1] + FEED_BYTES * followers)
-        if self._services.halt_flag.since is not None:
-            self._require_not_halted(submit, steps)
+        self._require_not_halted(submit, steps, requester.halts)
         failure = self._services.journal.failure
         if failure is not None and any(step.guarded for step in steps):
             raise AuditUnavailable(data={"reason": failure, "effect": "none"})
@@ -557,8 +555,8 @@ class Admission:
                     raise busy
         return cost
 
-    def _require_not_halted(self, submit: TaskSubmit, steps: Sequence[StepRun]) -> None:
-        if self._services.halt_flag.halted:
+    def _require_not_halted(self, submit: TaskSubmit, steps: Sequence[StepRun], halts: int) -> None:
+        if self._services.halt_flag.stops(halts):
             for index, step in enumerate(steps):
                 if step.risk:
                     raise _at_step(self._services.halt_flag.error(), RequestedCall(index, submit.steps[index]))

@@ -578,6 +578,7 @@ class ConnectionRequest:
     _call: Call
     params: Params
     ignored: tuple[str, ...] = ()
+    halts: int = 0
 
     @property
     def follower(self) -> SendQueue:

@@ -108,11 +108,13 @@ class LocalLink(SessionLink):
         self._thread = threading.get_ident()
         self._of_job = False
 
-    async def open(self, opening: SessionOpen, tools: frozenset[str] | None = None) -> Mapping[str, Any]:
-        """Call session.open, the one method without a session; with `tools`, for a job."""
+    async def open(
+        self, opening: SessionOpen, tools: frozenset[str] | None = None, halts: int | None = None
+    ) -> Mapping[str, Any]:
+        """Call session.open, the one method without a session; with `tools` and `halts`, for a job."""
         request = LocalRequest(opening, LocalFollower())
         self._of_job = tools is not None
-        session = self._runtime.open_session(self._principal, opening, request, tools)
+        session = self._runtime.open_session(self._principal, opening, request, tools, halts)
         try:
             opened: Mapping[str, Any] = await request.slot.get()
         except BaseException:
@@ -386,13 +388,17 @@ class EmbeddedRuntime(JobsClient):
 
 @asynccontextmanager
 async def _opened(
-    runtime: Runtime, principal: Principal, params: Mapping[str, Any], tools: frozenset[str] | None = None
+    runtime: Runtime,
+    principal: Principal,
+    params: Mapping[str, Any],
+    tools: frozenset[str] | None = None,
+    halts: int | None = None,
 ) -> AsyncIterator[ClientSession]:
-    """Open a session of this process, and close it at the end; with `tools`, it may use no others."""
+    """Open a session of this process, close it at the end; `tools` and `halts` are as for `Runtime.open_session`."""
     opening = METHODS["session.open"](params)
     assert isinstance(opening, SessionOpen)
     link = LocalLink(runtime, principal)
-    session = ClientSession(link, await link.open(opening, tools))
+    session = ClientSession(link, await link.open(opening, tools, halts))
     try:
         yield session
     finally:
@@ -403,9 +409,9 @@ def job_sessions(runtime: Runtime) -> OpenSession:
     """Return the function with which a job (HCP) opens the session of its steps, for its caller's principal."""
 
     def open_session(
-        principal: Principal, client_name: str, tools: frozenset[str], *, conversation: bool = False
+        principal: Principal, client_name: str, tools: frozenset[str], halts: int, *, conversation: bool = False
     ) -> AbstractAsyncContextManager[ClientSession]:
-        return _opened(runtime, principal, {"client_name": client_name, "conversation": conversation}, tools)
+        return _opened(runtime, principal, {"client_name": client_name, "conversation": conversation}, tools, halts)
 
     return open_session
 
@@ -492,6 +498,7 @@ class LocalRequest:
     params: Params
     follower: EventSink | None = None
     ignored: tuple[str, ...] = ()
+    halts: int = 0
     slot: Slot[Any] = field(factory=Slot, init=False)
     abandoned: Callable[[Any], None] | None = field(default=None, init=False)
     """Set when the caller has gone: called with the result, to take it back."""

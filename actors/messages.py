@@ -48,6 +48,8 @@ class Request(Protocol):
 
     ignored: tuple[str, ...]
     """JSON pointers to the members of the request that are ignored; the answer names them."""
+    halts: int
+    """The number of halts when it came to its session, which sets it (`bus.queue.HaltFlag`)."""
 
     @property
     def params(self) -> Params:
@@ -95,6 +97,9 @@ class JobServer(Protocol):
 
     def call(self, principal: Principal, request: Request, sink: MessageSink) -> None:
         """Execute an hcp.* method. Raises RpcError, or answers `request`."""
+
+    def halt(self) -> None:
+        """End every job that may act, and refuse what has not begun: the daemon is being halted. Never waits."""
 
 
 class MessageSink(Protocol):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import field, frozen
 
+from hearth._util.ids import new_id
 from hearth._version import __version__
 from hearth.actors.admission import DRY_RUN_RATE, Checks
 from hearth.actors.approval import Approvals
@@ -242,6 +243,8 @@ class Runtime:
         """True if the HTTP listeners have /mcp, for mcp.info."""
         self._nursery: trio.Nursery | None = None
         self._policy_read_at = timestamp(parts.clock())
+        self._policy_readings = 0
+        self._run_id = new_id()
         self._running = 0
         self._one_ended = trio.Event()
         self._started = trio.Event()
@@ -259,7 +262,7 @@ class Runtime:
             head=lambda: 0 if parts.audit_head is None else parts.audit_head()[0],
             memory=self.memory,
         )
-        self.approvals = Approvals(self._may, self.audit)
+        self.approvals = Approvals(self._may, self.audit, halt_flag)
         self.standing = StandingApprovals(self.approvals, halt_flag, parts.clock, self._rule_of)
         self.plans = Plans(self.approvals, self.standing, limits, parts.clock, self._timers.set, self._timers.forget)
         self.buses = {
@@ -349,11 +352,17 @@ class Runtime:
     # --- the directory ------------------------------------------------------------------------------------------
 
     def open_session(
-        self, principal: Principal, opening: SessionOpen, request: Request, tools: frozenset[str] | None = None
+        self,
+        principal: Principal,
+        opening: SessionOpen,
+        request: Request,
+        tools: frozenset[str] | None = None,
+        halts: int | None = None,
     ) -> Session:
         """Start a session for a principal; it answers `request` once its opening is on record.
 
-        With `tools`, the session may use only those of them that its policy entry allows.
+        With `tools`, the session may use only those of them that its policy entry allows. With `halts`, all of its
+        requests count as having come when the last halt had this number.
 
         Raises PermissionDenied (no policy entry matches), QueueFull (too many sessions), RateLimited (opened too
         often), ShuttingDown.
@@ -371,13 +380,20 @@ class Runtime:
         if wait:
             raise too_often("sessions", self._session_rate, wait)
         account = self.memory.for_principal(principal.key)
-        session = Session(principal.key, grant, opening, self._services, account, who=principal)
+        session = Session(principal.key, grant, opening, self._services, account, who=principal, halts=halts)
         self._sessions[session.session_id] = session
         self._openers[session.session_id] = principal, tools
         self._per_principal[principal.key] = count + 1
         self._running += 1
         self._nursery.start_soon(self._run_session, session, request)
         return session
+
+    def stamp(self) -> str:
+        """Return what a person's answer depends on beside its time: this run, its halts, its readings of the policy.
+
+        The board profile is read with the start of a run.
+        """
+        return f"{self._run_id}.{self.halt.flag.count}.{self._policy_readings}"
 
     def stranger(self, principal: Principal) -> PermissionDenied | None:
         """Return the error for a principal that no policy entry matches, or None for one that may connect.
@@ -456,6 +472,7 @@ class Runtime:
         former = {entry.name: entry for entry in self.parts.policy}
         self.parts.policy.replace(entries)
         self._policy_read_at = timestamp(self.parts.clock())
+        self._policy_readings += 1
         self._grants.clear()
         self._services.manifests.forget()
         kept = {entry.name for entry in entries if former.get(entry.name) == entry}
@@ -559,6 +576,9 @@ class Runtime:
     def _stop_tasks(self) -> None:
         for session in self._sessions.values():
             session.post(StopTasks(self.halt.flag.ended()))
+        self.approvals.halt()
+        if self.job_server is not None:
+            self.job_server.halt()
 
     def _notify_timer(self, name: str) -> None:
         session = self._sessions.get(name)

@@ -34,7 +34,6 @@ its subscription, because the followers are attached before the task runs.
 from __future__ import annotations
 
 import math
-from collections import deque
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -177,6 +176,8 @@ class Session:
     _account: Account
     who: Principal = field(kw_only=True)
     """The principal, of which `principal` is the key."""
+    _halts: int | None = field(default=None, kw_only=True, alias="halts")
+    """The number of halts when what it works for came; None: each request has its own."""
     session_id: str = field(factory=new_id, init=False)
     _charged: int = field(init=False)
     _turns: Turns = field(init=False)
@@ -192,8 +193,6 @@ class Session:
     # Scopes of requests that wait: `_wind_up` cancels them, since a disk or a person may not answer for long.
     _waits: set[trio.CancelScope] = field(factory=set, init=False)
     _idle_timer: IdleTimer = field(init=False)
-    _resets: deque[int] = field(factory=deque, init=False)
-    """For each request of halt.reset in the mailbox: the number of halts when it came."""
     # The request that is being executed: a crash must answer it, too.
     _handling: Request | None = field(default=None, init=False)
     # True while the session's task waits for a message and there is none: then `ask` may handle a request.
@@ -254,14 +253,16 @@ class Session:
 
     def post(self, message: Message) -> None:
         """Add a message to the session's mailbox; never waits."""
-        if type(getattr(message, "params", None)) is HaltReset:
-            # The halts so far: a reset that is still in the mailbox when a halt comes must not end that one.
-            self._resets.append(self._services.halt.flag.count)
         if not isinstance(message, (*NOTICES, Resumed)):
-            # A sign of life when it comes: the session may have to wait for its principal's turn.
-            self._idle_timer.heard_at = self._clock()
+            self._heard(message)
         self._waiting = False
         self._inbox.post(message)
+
+    def _heard(self, request: Request) -> None:
+        """Note a request when it comes: the session may have to wait for its principal's turn."""
+        # A sign of life, and older than a halt that comes meanwhile: no reset of that one, and nothing to run after it.
+        self._idle_timer.heard_at = self._clock()
+        request.halts = self._services.tasks.halt_flag.count if self._halts is None else self._halts
 
     @trio.lowlevel.enable_ki_protection
     def ask(self, request: Request) -> None:
@@ -270,9 +271,10 @@ class Session:
         For requests that take little time: the caller's turn becomes longer by it. A bug crashes the session, not the
         caller; nor can a Ctrl-C end it half-way in an embedding program.
         """
-        if not self._waiting or self._handling is not None or type(request.params) is HaltReset:
+        if not self._waiting or self._handling is not None:
             self.post(request)
             return
+        self._heard(request)
         if type(request.params) is SessionClose:
             # Now, and not only in the session's own turn: a task that has not begun by then begins nothing.
             self._take(request)
@@ -280,7 +282,6 @@ class Session:
                 task.cancel("session closed")
             self.post(TIMER_FIRED)
             return
-        self._idle_timer.heard_at = self._clock()
         try:
             self._handle(request, None)
         except Exception as bug:  # noqa: BLE001  the session must crash on it, and not its caller
@@ -640,9 +641,9 @@ class Session:
             return
         self.start_task(submit, verdicts, request, at_once=True)
 
-    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts) -> Sequence[StepRun]:
+    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[StepRun]:
         """See plans.Host."""
-        return self._admission.prepare(submit, verdicts, trio.current_time())
+        return self._admission.prepare(submit, verdicts, request, trio.current_time())
 
     def start_task(
         self,
@@ -722,9 +723,8 @@ class Session:
         assert self._nursery is not None
         params = request.params
         assert isinstance(params, HaltReset)
-        asked = self._resets.popleft()
         self._grant.require("reset_halt")
-        self._nursery.start_soon(self._answer, request, partial(self._reset, asked, params.holds))
+        self._nursery.start_soon(self._answer, request, partial(self._reset, request.halts, params.holds))
 
     async def _reset(self, asked: int, holds: frozenset[int] | None) -> dict[str, Any]:
         await self._services.halt.reset(self.principal, asked, holds=holds, session_id=self.session_id)

@@ -6,17 +6,20 @@ then nothing runs that has not been approved since.
 
     open <---> approved ----> used: its run has started
       |           |
-      +-----------+---------> rejected or withdrawn
+      +-----------+---------> rejected, withdrawn, or ended by a halt
 
 A question is approved when as many different principals have approved it as its rule asks for. Until it is used, an
 approval can end: its principal takes it back, or the policy, read again, no longer lets that principal approve. The
-question is open again then. `holds` asks the policy in the turn in which the run starts. Every change wakes those who
-wait for one, so an approval given in one client releases the other.
+question is open again then. `holds` asks the policy, and the halt, in the turn in which the run starts. Every change
+wakes those who wait for one, so an approval given in one client releases the other.
+
+A halt ends every question of something that acts, and what had been approved: a person's answer to what was asked
+before a halt lets nothing run after it. A decision that comes too late for its question is refused with the reason.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import trio
 from attrs import define, field, frozen
@@ -28,6 +31,7 @@ from hearth.errors import InvalidParams, PermissionDenied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from hearth.actors.bus.queue import HaltFlag
     from hearth.policy.principal import Principal
     from hearth.policy.rules import ApprovalRule
 
@@ -56,6 +60,10 @@ class Question:
     about: Mapping[str, Any] = field(factory=dict)
     """JSON: what would be done."""
     question_id: str = field(factory=new_id)
+    halts: int = 0
+    """The number of halts when what it asks for came (`bus.queue.HaltFlag`)."""
+    acts: bool = True
+    """False if what it asks for only reads: then a halt does not end it."""
     approved_by: dict[str, Principal] = field(factory=dict)
     """The principals that have approved it so far, by key: the policy is asked about them again."""
     decision: Decision | None = None
@@ -68,15 +76,21 @@ class Question:
     """Set once `decision` is, and when no decision can come any more."""
 
 
+MOST_GONE: Final = 256
+"""Questions that are no longer open, of which the reason is kept."""
+
+
 class Approvals:
     """The questions of one runtime that are open, or approved and not used.
 
     `may` returns True if the policy in force gives a principal a right.
     """
 
-    def __init__(self, may: Callable[[Principal, str], bool], audit: Callable[..., None]) -> None:
+    def __init__(self, may: Callable[[Principal, str], bool], audit: Callable[..., None], halt_flag: HaltFlag) -> None:
         self.may = may
         self._audit = audit
+        self._halt_flag = halt_flag
+        self._gone: dict[str, str] = {}
         self._open: dict[str, Question] = {}
         self._approved: dict[str, Question] = {}
         self._closed = False
@@ -110,7 +124,7 @@ class Approvals:
 
     def open(self, question: Question) -> None:
         """Add a question; once the runtime is ending it is settled at once, without a decision."""
-        if self._closed:
+        if self._closed or self._halted(question):
             question.settled.set()
         else:
             self._open[question.question_id] = question
@@ -120,8 +134,36 @@ class Approvals:
         """Remove a question that no longer matters. Idempotent."""
         self._approved.pop(question.question_id, None)
         if self._open.pop(question.question_id, None) is not None:
+            self._note_gone(question)
             question.settled.set()
             self.note_change()
+
+    def _note_gone(self, question: Question) -> None:
+        decision = question.decision
+        if self._halted(question):
+            why = f"the daemon was halted after it was asked ({self._halt_flag.reason}); submit or prepare it again"
+        elif decision is not None:
+            why = f"{decision.by} has {'approved' if decision.approved else 'rejected'} it"
+        else:
+            why = "it has expired, or who asked has withdrawn it"
+        self._gone[question.question_id] = why
+        while len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+
+    def gone(self, question_id: str) -> str:
+        """Return why a decision on a question comes too late, of the last MOST_GONE; else that it was never asked."""
+        return self._gone.get(question_id, "it was never asked for, or that was long ago")
+
+    def _halted(self, question: Question) -> bool:
+        return question.acts and self._halt_flag.stops(question.halts)
+
+    def halt(self) -> None:
+        """End every question of something that acts, open or approved: the daemon is being halted."""
+        for question in (*self._open.values(), *self._approved.values()):
+            if self._halted(question):
+                question.decision = None
+                self._approved.pop(question.question_id, None)
+                self.withdraw(question)
 
     async def ask(self, question: Question, timeout_s: float) -> Decision | None:
         """Wait for the decision on a question; None if the time is over, or the runtime is ending."""
@@ -173,6 +215,8 @@ class Approvals:
 
         Ask it in the turn in which the run starts.
         """
+        if self._halted(question):
+            return False
         right = question.rule.right
         for by, who in [*question.approved_by.items()]:
             if not self.may(who, right):

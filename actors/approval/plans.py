@@ -262,7 +262,10 @@ class Plans:
         plan.account.charge(_size(plan))
         self._plans[plan.plan_id] = plan
         if plan.rule is not None:
-            plan.question = Question("plan", plan.principal, plan.rule, question_id=plan.plan_id)
+            acts = plan.risk > 0
+            plan.question = Question(
+                "plan", plan.principal, plan.rule, question_id=plan.plan_id, halts=plan.halts, acts=acts
+            )
             self.approvals.open(plan.question)
         self._wake_at(plan.plan_id, trio.current_time() + self._limits.plan_ttl_s)
 
@@ -321,7 +324,7 @@ class Plans:
         if plan is None or question is None:
             if not (plan is not None and plan.principal == principal):
                 grant.require("approve")
-            raise stale("no such plan waits for approval: it was decided, has expired, or was never prepared")
+            raise stale(f"no such plan waits for approval: {self.approvals.gone(plan_id)}")
         if approves or plan.principal != principal:
             grant.require(question.rule.right)
         if plan_hash is not None and plan.hash != plan_hash:
@@ -369,7 +372,7 @@ def stale(reason: str, **data: Any) -> PlanStale:
 class Host(Protocol):
     """The session, as its plans need it."""
 
-    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts) -> Sequence[StepRun]:
+    def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[StepRun]:
         """Check a task in every way but for its approval. Raises RpcError, Unchecked."""
         ...
 
@@ -437,16 +440,15 @@ class PlanRequests:
 
     def _prepare(self, request: Request, submit: TaskSubmit, verdicts: Verdicts) -> None:
         self._plans.require_room(self._principal)
-        steps = self._host.check_plan(submit, verdicts)
+        steps = self._host.check_plan(submit, verdicts, request)
         risk = max(step.risk for step in steps)
-        halts = self._halt_flag.count
         previews = self._previews(submit)
 
         def prepared(readings: Mapping[bytes, Mapping[str, Any]]) -> None:
             contents = _document(submit, previews, readings)
             notes = [_notes(*each, self._registry) for each in zip(steps, submit.steps, previews, strict=True)]
             rule = self._grant.approval_for(risk)
-            plan = self._plans.make(self._principal, contents, notes, risk, rule, self._account, halts)
+            plan = self._plans.make(self._principal, contents, notes, risk, rule, self._account, request.halts)
             plan.tainted_by = self._grant.tainted_by
             taint = {} if plan.tainted_by is None else {"tainted_by": plan.tainted_by}
             names = [step.tool.name for step in steps]
@@ -513,7 +515,7 @@ class PlanRequests:
 
         specs = tuple([StepSpec(preview.tool, dict(preview.args)) for preview in wanted.values()])
         submit = TaskSubmit("read what a plan changes", specs)
-        self._host.start_task(submit, verdicts, _Unanswered(submit), on_end=read)
+        self._host.start_task(submit, verdicts, _Unanswered(submit, request.halts), on_end=read)
 
     # --- execute
 
@@ -702,8 +704,9 @@ def _notes(step: StepRun, spec: StepSpec, preview: Preview | None, registry: Map
 class _Unanswered:
     """The request of a task that the session starts for itself. Implements `messages.Request`."""
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: Params, halts: int) -> None:
         self.ignored: tuple[str, ...] = ()
+        self.halts = halts
         self.params = params
 
     @property

@@ -75,14 +75,15 @@ class Requester:
     principal: str
     deadman: bool = False
     halts: int = 0
-    """The number of halts when the task was accepted; see `HaltFlag`."""
+    """The number of halts when the request for its task came; see `HaltFlag`."""
 
 
 class HaltFlag:
     """The halt, as buses and admission see it. Only `halt` sets it, in the Trio thread; any thread may read it.
 
-    Work belongs to the halt in whose time it was accepted (`Requester.halts`). What was accepted before a halt drives
-    nothing after it, even if the halt has been reset by then.
+    This is the epoch of the design. Whatever can act later, or be approved, keeps the number of the last halt at the
+    time when it came: a request and its task, a plan, an approval, a question, a job with its session. `stops` compares
+    it. What is older than a halt drives nothing after it, even if the halt has been reset by then.
     """
 
     __slots__ = ("count", "reason", "since")
@@ -114,9 +115,13 @@ class HaltFlag:
         text = f"the daemon was halted: {self.reason}; the task ends, and outputs go to their safe states"
         return Halted(f"Halted: {text}", data=data)
 
+    def stops(self, halts: int) -> bool:
+        """Return True while halted, and for what came before the last halt, when that had the number `halts`."""
+        return self.since is not None or halts != self.count
+
     def refusal(self, requester: Requester) -> Halted | None:
         """Return the refusal of a transaction with an effect, or None."""
-        return None if self.since is None and requester.halts == self.count else self.error()
+        return self.error() if self.stops(requester.halts) else None
 
     def check(self, _output: Hashable, _level: object) -> None:
         """Refuse to drive an output to a level that is not its safe state, for `BusGuard.halt`. Raises Halted."""

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from functools import partial
 from typing import Annotated
 
 from annotated_types import Ge, Le, MinLen
@@ -76,7 +77,9 @@ async def check(
 
 async def read(job: Job) -> float:
     """Return the temperature in °C: the TMP102 at 0x48 gives it in the upper twelve bits, in sixteenths."""
-    result = await job.retry(lambda: job.run("i2c.read", bus=1, addr="0x48", reg=0, len=2), times=2, after_s=0.1)
+    # A job that resumes keeps the temperatures that it has collected; before it does more, it looks again.
+    read = partial(job.run, "i2c.read", bus=1, addr="0x48", reg=0, len=2, replay=True)
+    result = await job.retry(read, times=2, after_s=0.1)
     return (int.from_bytes(bytes.fromhex(result["hex"]), "big", signed=True) >> 4) * 0.0625
 
 

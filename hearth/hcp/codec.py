@@ -341,7 +341,7 @@ PAYLOADS: Mapping[MessageType, Table] = {
             "error_details": Table(
                 {
                     "phase": _WORDS, "step": _COUNT, "last_checkpoint": _Text('"ckpt-002"'), "recoverable": Flag(),
-                    "reason": _WORDS,
+                    "reason": _WORDS, "effect": Choice("none", "done", "unknown"),
                 },
                 ErrorDetails,
                 always=("recoverable",),

@@ -9,6 +9,11 @@ To continue after a crash, the function runs again from its beginning with the r
 outcome at the position of a call, it is returned and nothing is done. So a function must make the same call at the same
 position, given the same outcomes. A different call is a `ReplayMismatch`, and the job ends.
 
+Two kinds of outcomes are not simply returned. A reading of a job that may act is made again, unless its call says
+`replay=True`: what the job does next depends on how things are now. A person's answer is given for one run: it is
+returned only while its `stamp` and its age say that nothing which the person may have relied on has changed since
+(`Outcome.stamp`), else the person is asked again.
+
 Three things may be on record of an operation:
 - an outcome that is done or has failed: it is returned, or raised, again;
 - only its beginning, which is written before a step that may have an effect: the process died while the step ran. Its
@@ -154,6 +159,14 @@ class Outcome:
     error_data: Mapping[str, Json] | None = None
     missed: bool = False
     """True if the function did not see it: its part had been cancelled, because another part had failed."""
+    acted: bool = False
+    """True for a step that may have had an effect."""
+    replayed: bool = False
+    """True for a reading that a job which may act asked to have replayed."""
+    stamp: str | None = None
+    """Of a person's answer: the run of the daemon, its halts and its readings of the policy, when it was given."""
+    given_at: float = 0.0
+    """Of a person's answer: epoch seconds."""
 
     @property
     def effect(self) -> Effect:
@@ -192,7 +205,7 @@ class ReplayHistory:
 
     @classmethod
     def of(cls, records: Iterable[Recorded]) -> ReplayHistory:
-        """Make one; `records` has one record of each position."""
+        """Make one; of several records of a position, the last counts: an answer that was asked for again."""
         return cls({one.operation.position: one for one in records})
 
     @property

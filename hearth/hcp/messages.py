@@ -150,13 +150,18 @@ class TaskCompleted:
 
 @frozen(kw_only=True)
 class ErrorDetails:
-    """L4, TaskFailed Schema. `reason` is ours: it distinguishes causes within one error code."""
+    """L4, TaskFailed Schema. `reason` and `effect` are ours.
+
+    `reason` distinguishes causes within one error code. `effect` says what the step that a halt met has done: "none",
+    "done" or "unknown".
+    """
 
     phase: str | None = None
     step: int | None = None
     last_checkpoint: str | None = None
     recoverable: bool = False
     reason: str | None = None
+    effect: str | None = None
 
 
 @frozen(kw_only=True)

@@ -488,16 +488,14 @@ async def test_a_halt_that_comes_while_a_reset_removes_the_latch_wins_and_is_on_
 async def test_a_reset_that_waits_in_a_sessions_mailbox_when_a_halt_comes_does_not_end_that_halt(
     autojump_clock, monkeypatch
 ):
-    post = Session.post
-
-    def halted_as_soon_as_it_waits(self, message):
-        post(self, message)
-        if type(getattr(message, "params", None)) is HaltReset:
+    def halted_as_soon_as_it_waits(self, request):
+        self.post(request)
+        if type(request.params) is HaltReset:
             world.runtime.halt.halt("second", "a test")
 
     async with a_world() as world, world.sessions().open_session() as session:
         await session.halt("first")
-        monkeypatch.setattr(Session, "post", halted_as_soon_as_it_waits)
+        monkeypatch.setattr(Session, "ask", halted_as_soon_as_it_waits)
         with pytest.raises(Halted):
             await session.reset_halt()
         assert (await session.halt_status()).halted

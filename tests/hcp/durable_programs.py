@@ -98,7 +98,7 @@ class Course:
         position = self._next()
         with self._seeing(position) as see:
             step = self._step(position, 0, tool, bus)
-            see(await self.job.run(step.tool, **step.args))
+            see(await self.job.run(step.tool, replay=True, **step.args))
 
     async def _look(self, bus):
         await self._act(bus, "look")

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 import trio
-from support.hcp import Caller, capability, failing, hcp_world, reading, scripted, step, waiting
+from support.hcp import Caller, as_if_failed, capability, failing, hcp_world, reading, scripted, step, waiting
 from support.world import ALICE, BOB
 
 from hearth.hcp.capability import Limit, SafetyEnvelope
@@ -476,7 +476,7 @@ def counting(n):
         for index in range(n):
             if index == fail_at and not job.context:
                 raise CapabilityFailed("out of luck", recoverable=True)
-            result = await job.run("bench.read", tag=f"n{index}")
+            result = await job.run("bench.read", replay=True, tag=f"n{index}")
             seen.append(result["tag"])
         return {"seen": seen}
 
@@ -497,6 +497,9 @@ async def test_a_resubmission_goes_on_from_the_checkpoint_and_numbers_its_steps_
         assert reasons[0] == "recovered_from_checkpoint"
         ids = [event["data"]["checkpoint_id"] for event in caller.events_in(second, "checkpoint_created")]
         assert ids == [f"ckpt-{second}-000004", f"ckpt-{second}-000005"]
+        refused = await caller.rejected(Caller.submission(inputs={"fail_at": 3}, context={"resume_from": ids[0]}))
+        assert "is COMPLETED" in refused["reason_message"]
+        await as_if_failed(world.job_server, second)
         third = await caller.accepted(inputs={"fail_at": 3}, context={"resume_from": ids[0]})
         assert (await caller.outcome(third))["outputs"] == completed["outputs"]
         assert world.observer.labels("begin")[5:] == ["n4"]

@@ -100,7 +100,7 @@ async def test_a_job_that_waits_notices_that_its_hacp_session_has_ended(look):
 
 
 async def test_a_step_past_its_limit_is_a_failed_outcome(look):
-    async with look() as world, job_sessions(world.runtime)(ALICE, "hcp:test", OFFERED) as session:
+    async with look() as world, job_sessions(world.runtime)(ALICE, "hcp:test", OFFERED, 0) as session:
         steps = Steps(
             session,
             priority="normal",
@@ -235,7 +235,7 @@ async def talkative(job):
     for index in range(3):
         await job.report(index=index)
         await job.sleep(60 if index == 2 and not job.context else 0)
-        result = await job.run("bench.read", tag=f"n{index}")
+        result = await job.run("bench.read", replay=True, tag=f"n{index}")
         seen.append(result["tag"])
     return {"seen": seen}
 
@@ -317,12 +317,12 @@ async def test_a_halt_fails_a_job_that_acts_with_the_reason_and_refuses_the_next
         session_id = await caller.accepted()
         while not world.records("task.step.start", tool="bench.wait"):
             await world.journal.post({"event": "test"}).get()
-        # The bench's `wait` only reads, so the halt lets it end; the step after it is refused.
         world.runtime.halt.halt("smoke", "a test")
         world.event("never").set()
         failed = await caller.outcome(session_id)
         assert failed["error_code"] == "safety_violation"
-        assert ": smoke; nothing was done" in failed["error_message"]
+        assert failed["error_message"] == "the daemon was halted: smoke"
+        assert (failed["error_details"]["reason"], failed["error_details"]["effect"]) == ("halted", "none")
         assert world.driver.levels == {1: 0}
         rejected = await caller.rejected(Caller.submission())
         assert rejected["reason_code"] == "resource_unavailable"

@@ -31,7 +31,7 @@ async def one_set(job):
 
 
 async def look_sleep_set(job):
-    await job.run("bench.read", tag="look")
+    await job.run("bench.read", tag="look", replay=True)
     await job.sleep(0)
     await job.random()
     await job.run("bench.set", line=1, value=1, gate="g")
@@ -173,17 +173,17 @@ async def test_a_part_that_was_cancelled_is_cleaned_up_after_in_the_same_order_w
 
         async def works():
             try:
-                await job.run("bench.read", tag="outer")
-                await job.run("bench.read", tag="outer again")
+                await job.run("bench.read", tag="outer", replay=True)
+                await job.run("bench.read", tag="outer again", replay=True)
                 try:
-                    await job.run("bench.read", tag="inner")
+                    await job.run("bench.read", tag="inner", replay=True)
                     await job.sleep(60)
                 finally:
                     async with job.clean_up():
-                        await job.run("bench.read", tag="clean inner")
+                        await job.run("bench.read", tag="clean inner", replay=True)
             finally:
                 async with job.clean_up():
-                    await job.run("bench.read", tag="clean outer")
+                    await job.run("bench.read", tag="clean outer", replay=True)
 
         with pytest.raises(StepFailed):
             await job.gather(fails, works)
@@ -239,15 +239,15 @@ async def test_parts_that_wait_for_each_other_do_not_wait_for_ever_when_the_job_
         ready = trio.Event()
 
         async def one():
-            await job.run("bench.read", tag="one")
+            await job.run("bench.read", tag="one", replay=True)
             await ready.wait()
-            await job.run("bench.read", tag="one again")
+            await job.run("bench.read", tag="one again", replay=True)
 
         async def other():
-            await job.run("bench.read", tag="other")
+            await job.run("bench.read", tag="other", replay=True)
             if not job.context:
                 raise CapabilityFailed("the first time")
-            await job.run("bench.read", tag="other again")
+            await job.run("bench.read", tag="other again", replay=True)
             ready.set()
 
         await job.gather(one, other)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 from PIL import Image
+from support.hcp import as_if_failed
 
 import hearth
 from hearth.config.model import load_config
@@ -458,6 +459,7 @@ async def twice(
     made = [event.data["checkpoint_id"] async for event in job.events() if event.event_type == "checkpoint_created"]
     whole = (await job.wait()).raise_for_state()
     before = int(len(made) * part)
+    await as_if_failed(await runtime._runtime.job_server.real(), job.session_id)
     resumed = await done(runtime, capability, inputs, context={"resume_from": made[before - 1]})
     assert resumed.raise_for_state().summary.steps_executed == len(made) - before
     return whole, resumed, before

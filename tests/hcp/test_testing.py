@@ -122,7 +122,7 @@ def test_a_function_that_takes_another_course_at_a_replay_is_found_out():
 @declared("switch", tools=["gpio.get", "gpio.set"], risk="R3")
 async def switch(job: Any) -> Outputs:
     """Sets a line, and says what it knows of that."""
-    await job.run("gpio.get", line="LED")
+    await job.run("gpio.get", line="LED", replay=True)
     try:
         await job.run("gpio.set", line="LED", value=1)
         known = True

@@ -89,18 +89,28 @@ class Job:
 
     # --- work -----------------------------------------------------------------------------------------------------
 
-    async def run(self, tool: str, /, *, expect: Expect | None = None, **args: Any) -> dict[str, Any]:
+    async def run(
+        self, tool: str, /, *, expect: Expect | None = None, replay: bool = False, **args: Any
+    ) -> dict[str, Any]:
         """Run one step, and return its result (as the tool's result_schema has it); `expect` is as for `hearth.step`.
+
+        A job that may act and resumes reads again what it had read, as it is now. With `replay` it gets the recorded
+        result of a step that only reads: for data that are collected, on which nothing that moves depends.
 
         Raises StepFailed, and OutcomeUnknown for a step that was under way when the daemon died.
         """
-        result: dict[str, Any] = await self._execution.run_steps("run", [Step(tool, args, expect)], {})
+        result: dict[str, Any] = await self._execution.run_steps("run", [Step(tool, args, expect)], {}, replay=replay)
         return result
 
     async def submit(
-        self, steps: Sequence[Step], *, exclusive: bool = False, rollback_on_failure: bool = False
+        self,
+        steps: Sequence[Step],
+        *,
+        exclusive: bool = False,
+        rollback_on_failure: bool = False,
+        replay: bool = False,
     ) -> list[dict[str, Any]]:
-        """Run several steps as one task, and return their results. Raises as `run`.
+        """Run several steps as one task, and return their results. `replay`, and what is raised, are as for `run`.
 
         `exclusive` reserves all buses of its steps for the task's whole time; `rollback_on_failure` undoes the
         completed steps if one fails.
@@ -109,7 +119,7 @@ class Job:
             return []
         chosen = {"exclusive": exclusive, "rollback_on_failure": rollback_on_failure}
         constraints = {name: True for name, wanted in chosen.items() if wanted}
-        results = await self._execution.run_steps("submit", list(steps), constraints)
+        results = await self._execution.run_steps("submit", list(steps), constraints, replay=replay)
         return [results] if len(steps) == 1 else results
 
     async def gather(self, *parts: Callable[[], Awaitable[T]]) -> list[T]:
@@ -133,7 +143,11 @@ class Job:
                 await self.sleep(after_s)
 
     async def ask_person(self, question: str) -> Answer:
-        """Ask a person who may approve jobs, other than the caller; no answer within approval_timeout_s means no."""
+        """Ask a person who may approve jobs, other than the caller; no answer within approval_timeout_s means no.
+
+        A job that resumes asks again, unless it goes on within approval_timeout_s, in the same run of the daemon, and
+        no halt and no change of the policy lies between.
+        """
         return await self._execution.ask(question)
 
     async def plan(self, intent: str) -> list[Step]:

@@ -5,6 +5,8 @@
 - Every operation goes through `Execution.perform`. It takes the next position of the branch that asks, and looks it up
   in the `ReplayHistory`. If there is no record, it runs the operation and stores its outcome before it returns. A
   context variable holds the branch: the function's own, or that of a part of a gather.
+- A job that resumes does two kinds of recorded operations again: readings, whose new values are not stored, and a
+  person's answer that no longer holds, whose new one is stored behind it and counts from then on.
 - A step that may have an effect (effective risk above 0) is noted as begun before it is submitted. Storing its outcome
   removes the note. So a note without an outcome, which a crash leaves, means an unknown outcome.
 - A step that failed without any effect is stored only once the function goes on. If it is the last step of a job that
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.services import Services
     from hearth.actors.bridges.hcp.steps import Steps
     from hearth.api import Step
+    from hearth.errors import Effect
     from hearth.hcp.capability import Capability
     from hearth.hcp.durable import OperationKind
     from hearth.hcp.messages import TaskSubmit
@@ -154,6 +157,12 @@ class Execution:
     submit: TaskSubmit
     session_id: str
     principal: str
+    halts: int
+    """The number of halts when the job came."""
+    acts: bool
+    """False for a job that only reads."""
+    resumed: Mapping[str, Any]
+    """What a question says of the job that this one resumes; empty if it resumes none."""
     events: EventWriter
     steps: Steps
     history: ReplayHistory
@@ -182,6 +191,10 @@ class Execution:
     partial: dict[str, Any] = field(factory=dict)
     begun: set[str] = field(factory=set)
     """Positions noted as begun that have no outcome yet."""
+    halted: bool = False
+    """True once the daemon is being halted."""
+    _met: set[Effect] = field(factory=set)
+    """The effects of the steps that a halt met."""
     fatal: Exception | None = None
     _asked: int = 0
     _reported: int = 0
@@ -193,12 +206,27 @@ class Execution:
     _advanced: trio.Event = field(factory=trio.Event)
     """Set when a branch has asked for an operation or has ended."""
 
+    @property
+    def effect(self) -> Effect:
+        """The effect of the steps that a halt met, once they have ended."""
+        return next((one for one in ("unknown", "done") if one in self._met), "none")
+
     # --- operations -----------------------------------------------------------------------------------------------
 
     async def perform(
-        self, kind: OperationKind, title: str, asked: Any, live: Live, *, tools: Sequence[str] = ()
+        self,
+        kind: OperationKind,
+        title: str,
+        asked: Any,
+        live: Live,
+        *,
+        tools: Sequence[str] = (),
+        again: Callable[[Outcome], bool] = lambda _found: False,
     ) -> Any:
-        """Do or replay an operation, and return its value. Raises StepFailed, OutcomeUnknown and the `FATAL` errors."""
+        """Do or replay an operation, and return its value. Raises StepFailed, OutcomeUnknown and the `FATAL` errors.
+
+        A recorded outcome that is `again` to be made is not replayed.
+        """
         if self.fatal is not None:
             raise self.fatal
         branch = BRANCH.get()
@@ -219,6 +247,16 @@ class Execution:
                 # The part that failed will cancel this one, as it did in the recorded run.
                 with trio.move_on_after(REPLAY_TIMEOUT):
                     await trio.sleep_forever()
+            elif again(outcome):
+                found, outcome = outcome, await live(operation)
+                if kind == "ask_person":
+                    async with self._shielded():
+                        await self._keep(Recorded(operation, outcome))
+                else:
+                    # Its place in time stays: what the function computed from that is on record.
+                    outcome = evolve(outcome, elapsed_s=found.elapsed_s)
+                self._replaying.add(branch)
+                await trio.lowlevel.checkpoint_if_cancelled()
             else:
                 self._replaying.add(branch)
                 await trio.lowlevel.checkpoint()
@@ -310,8 +348,13 @@ class Execution:
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
-    async def run_steps(self, kind: OperationKind, steps: Sequence[Step], constraints: Mapping[str, Any]) -> Any:
-        """Run steps as one task. Raises as `perform`, and CapabilityFailed for a tool that is not declared."""
+    async def run_steps(
+        self, kind: OperationKind, steps: Sequence[Step], constraints: Mapping[str, Any], *, replay: bool = False
+    ) -> Any:
+        """Run steps as one task. Raises as `perform`, and CapabilityFailed for a tool that is not declared.
+
+        With `replay`, a job that resumes gets the recorded results of steps that only read.
+        """
         reads = [step.expect.tool for step in steps if step.expect is not None]
         tools = [step.tool for step in steps]
         self._check_tools([*tools, *reads])
@@ -322,27 +365,39 @@ class Execution:
         elif constraints:
             asked = {"steps": asked, **constraints}
         name = tools[0] if len(tools) == 1 else f"{tools[0]} and {len(tools) - 1} more"
+        registry = self.services.registry
+        reads_only = all(
+            (tool := registry.get(step.tool)) is not None and not tool.risk_of(step.args) for step in steps
+        )
 
         async def live(operation: Operation) -> Outcome:
             if not BRANCH.get().cleaning:
                 # The token expires with max_duration. Clean-up may run later, within a time limit of its own.
                 self.authorize()
-            noted = await self._note(operation, steps)
+            noted = not reads_only and await self._note(operation)
+            meets = not reads_only and not self.halted
             try:
                 outcome = await self.steps.do(name, steps, **constraints)
             except StepsEnded as error:
                 if noted and not error.begun:
                     await self._withdraw(operation)
+                if meets and self.halted and error.begun:
+                    self._met.add("unknown")
                 raise
+            if meets and self.halted:
+                self._met.add("done" if outcome.status == "done" else outcome.effect)
             if noted and outcome.status == "failed" and outcome.effect == "none":
                 await self._withdraw(operation)
             elif not noted and outcome.status != "done":
                 # A step without a possible effect is done again by a job that resumes from here.
                 error_data = {**(outcome.error_data or {}), "effect": "none"}
                 return evolve(outcome, status="failed", error=outcome.error or "unknown", error_data=error_data)
-            return outcome
+            return evolve(outcome, acted=not reads_only, replayed=reads_only and replay)
 
-        return await self.perform(kind, title, asked, live, tools=tools)
+        def again(found: Outcome) -> bool:
+            return self.acts and reads_only and not replay and found.status == "done"
+
+        return await self.perform(kind, title, asked, live, tools=tools, again=again)
 
     def _check_tools(self, tools: Sequence[str]) -> None:
         cleaning = BRANCH.get().cleaning
@@ -353,11 +408,9 @@ class Execution:
                 reason = f"{self.capability.name} uses {tool}, which is not among the {where} that it declares"
                 raise CapabilityFailed(f"{reason}; add it there", "internal_error")
 
-    async def _note(self, operation: Operation, steps: Sequence[Step]) -> bool:
-        """Note that steps begin, and return True; False for steps that cannot have an effect. Raises JobStoreError."""
-        registry = self.services.registry
-        harmless = all((tool := registry.get(step.tool)) is not None and not tool.risk_of(step.args) for step in steps)
-        if harmless or not operation.position:
+    async def _note(self, operation: Operation) -> bool:
+        """Note that steps begin, and return True; False in clean-up that is not recorded. Raises JobStoreError."""
+        if not operation.position:
             return False
         # Shielded: cancelled in between, the store could have a note that `begun` lacks.
         with trio.CancelScope(shield=True):
@@ -416,10 +469,19 @@ class Execution:
                 "capability_version": self.capability.version,
                 "caller_id": self.submit.caller_id,
                 "intent": self.submit.intent,
-                "question": question,
                 "session_id": self.session_id,
+                **self.resumed,
             }
-            asked = Question("job", self.principal, ANOTHER_PERSON, about, session_id=self.session_id)
+            about = {"question": question, **about}
+            asked = Question(
+                "job",
+                self.principal,
+                ANOTHER_PERSON,
+                about,
+                halts=self.halts,
+                acts=self.acts,
+                session_id=self.session_id,
+            )
             if self.events.state == "RUNNING":
                 await self.events.move("PAUSED", f"asks a person: {question}"[:200])
             try:
@@ -427,16 +489,26 @@ class Execution:
             finally:
                 if self.events.state == "PAUSED" and not self.stopping():
                     await self.events.move("RUNNING", "asks a person no longer")
-            return Outcome(elapsed_s=self.elapsed(), value=asdict(answer))
+            return Outcome(
+                elapsed_s=self.elapsed(),
+                value=asdict(answer),
+                stamp=self.services.stamp(),
+                given_at=self.services.clock(),
+            )
 
-        return Answer(**await self.perform("ask_person", "", question, live))
+        return Answer(**await self.perform("ask_person", "", question, live, again=self._expired))
+
+    def _expired(self, found: Outcome) -> bool:
+        """Return True for a recorded answer that is not for this run any more: a person is asked again."""
+        age = self.services.clock() - found.given_at
+        return found.stamp != self.services.stamp() or not 0 <= age <= self.services.settings.approval_timeout_s
 
     async def _answer(self, question: Question) -> Answer:
         try:
             decision = await self.services.ask(question)
         except Rejection as rejection:
             if rejection.reason_code != "approval_timeout":
-                # The daemon is ending, and will cancel this job in a moment.
+                # The daemon is ending, or is halted, and cancels this job.
                 await trio.sleep_forever()
             return Answer(approved=False, by="", reason=rejection.message)
         self.services.audit(

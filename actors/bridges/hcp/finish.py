@@ -8,6 +8,7 @@ of the summary was counted or measured, here or by the job.
 on record: the outcome of a step that was in flight is unknown. No job goes on by itself, since its caller may be gone;
 a caller resubmits with `last_checkpoint` (`resumption`). A checkpoint belongs to its session's principal; another
 principal's is answered as an unknown one. A resumed job must be the same work: the same capability, version and inputs.
+Only a job that failed or was aborted is resumed, and once: what it has done, and a person's answers, count for one run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,17 +33,16 @@ from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.hcp.codec import write_payload
 from hearth.hcp.durable import ANNOUNCED, Recorded, unknown as unknown_of
-from hearth.hcp.messages import CLASSIFICATIONS, ErrorDetails, Rejection, TaskCompleted, TaskFailed
+from hearth.hcp.messages import CLASSIFICATIONS, ErrorDetails, Rejection, TaskCompleted, TaskFailed, write_duration
 from hearth.hcp.plot import PlotError, draw
 from hearth.hcp.report import conform, summary
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Mapping
 
     from hearth.actors.bridges.hcp.execution import ArtifactFile, Execution
-    from hearth.actors.bridges.hcp.job import RunningJob
+    from hearth.actors.bridges.hcp.job import JobTable, RunningJob
     from hearth.actors.bridges.hcp.services import Services
-    from hearth.actors.bridges.hcp.store import JobStore
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.hcp.messages import Artifact, TaskSubmit
     from hearth.hcp.safety import Approval
@@ -175,6 +175,7 @@ class JobFinisher:
             last_checkpoint=job.last_checkpoint,
             recoverable=end.recoverable,
             reason=end.reason,
+            effect=end.effect,
         )
         failed = TaskFailed(
             error_code=end.error_code,
@@ -300,6 +301,11 @@ MEMBERS: Final = ("last_checkpoint", "resume_from")
 """The members of `context` that may name the checkpoint to resume from; error_details uses the first name."""
 _CHECKPOINT: Final = re.compile(r"ckpt-(.{1,200})-(\d{6,9})", re.DOTALL)
 
+MOST_SHOWN: Final = 20
+"""Steps of each kind that a question about a resumption shows: the newest."""
+MOST_VALUE: Final = 160
+"""Characters of a reading that a question shows."""
+
 
 @frozen(kw_only=True)
 class Resumption:
@@ -310,15 +316,39 @@ class Resumption:
     steps: tuple[Recorded, ...]
     recorded: tuple[dict[str, Any], ...]
     """The same steps, as the job store has them."""
+    age_s: float
+    """Seconds since the session that made it last changed."""
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Return what a person must know of it before deciding: its age, what was done, what is replayed as data."""
+        done = [one for one in self.steps if one.outcome.acted]
+        replayed = [one for one in self.steps if one.outcome.replayed]
+        shown: dict[str, Any] = {
+            "resumed_from": self.checkpoint,
+            "checkpoint_age": write_duration(timedelta(seconds=round(self.age_s))),
+            "done_before": [
+                f"{one.operation}: {one.outcome.error or one.outcome.status}" for one in done[-MOST_SHOWN:]
+            ],
+            "replayed_readings": [
+                f"{one.operation}: {orjson.dumps(one.outcome.value).decode()[:MOST_VALUE]}"
+                for one in replayed[-MOST_SHOWN:]
+            ],
+        }
+        for name, all_of_them in (("done_before", done), ("replayed_readings", replayed)):
+            if (more := len(all_of_them) - MOST_SHOWN) > 0:
+                shown[name].insert(0, f"{more} more before these")
+        return shown
 
 
 async def resumption(
-    job_store: JobStore, principal: str, submit: TaskSubmit, approval: Approval, live: Container[str]
+    services: Services, principal: str, submit: TaskSubmit, approval: Approval, jobs: JobTable
 ) -> Resumption | None:
     """Return what a submission resumes from; None if it names no checkpoint. Raises Rejection, JobStoreError.
 
     The rejection's reason code is invalid_input.
     """
+    job_store = services.job_store
     named = next(((name, given) for name in MEMBERS if (given := submit.context.get(name)) is not None), None)
     if named is None:
         return None
@@ -331,6 +361,11 @@ async def resumption(
             "this is no checkpoint of a session of yours that is still kept",
             "leave it out to start from the beginning",
         )
+    if row.session_id in jobs.running:
+        raise _no(at, f"session {row.session_id} is still running", "abort it first, or wait for its end")
+    if row.state not in ("FAILED", "ABORTED"):
+        cure = "leave it out to start a new job; only one that failed or was aborted goes on"
+        raise _no(at, f"session {row.session_id} is {row.state}", cure)
     number = int(found[2])
     recorded = await job_store.outcomes(row.session_id, row.checkpoints)
     while 0 < number < row.checkpoints and recorded[number]["kind"] not in ANNOUNCED:
@@ -341,8 +376,6 @@ async def resumption(
     if number > row.checkpoints or not (number or begun):
         cure = f"name {checkpoint_id(row.session_id, row.checkpoints)}" if row.checkpoints else "leave it out"
         raise _no(at, f"session {row.session_id} has {row.checkpoints} checkpoints", cure)
-    if row.session_id in live:
-        raise _no(at, f"session {row.session_id} is still running", "abort it first, or wait for its end")
     capability = approval.capability
     if (row.capability, row.version) != (capability.name, capability.version):
         was = f"{row.capability} {row.version}"
@@ -358,7 +391,14 @@ async def resumption(
         raise _no(at, f"the checkpoint holds data of class {was}", f"submit it with data_classification {was}")
     recorded = recorded[:number] + [unknown_of(operation).write() for operation in begun]
     steps = tuple(map(Recorded.read, recorded))
-    return Resumption(checkpoint=checkpoint, row=row, steps=steps, recorded=tuple(recorded))
+    # Last, and nothing is awaited from here to the note that this submission resumes it.
+    later = await job_store.resumed_by(row.session_id)
+    if later is not None or row.session_id in jobs.resuming:
+        how = "is being resumed" if later is None else f"was resumed by session {later}"
+        cure = "resume that one, from its own checkpoint" if later else "wait for the answer to that submission"
+        raise _no(at, f"session {row.session_id} {how}, and what was done and answered in it counts once", cure)
+    age_s = max(0.0, services.clock() - row.updated_at)
+    return Resumption(checkpoint=checkpoint, row=row, steps=steps, recorded=tuple(recorded), age_s=age_s)
 
 
 def _no(member: str, reason: str, cure: str) -> Rejection:

@@ -1,9 +1,12 @@
 """The job actor: one approved job, from its first operation to its end (HCP L2, L4; decisions 0076, 0107).
 
 It runs the capability's function, whose operations an `Execution` does or replays, and reports events and state. A job
-may end in these ways: done, failed, aborted, out of time, by the daemon's end, by a bug in its function. In each case
-it stops cooperatively: a transaction in flight finishes, and its outcome is stored. `finish` writes the end itself,
-with files and summary, when the HACP session has closed.
+may end in these ways: done, failed, aborted, out of time, by a halt, by the daemon's end, by a bug in its function. In
+each case it stops cooperatively: a transaction in flight finishes, and its outcome is stored. `finish` writes the end
+itself, with files and summary, when the HACP session has closed.
+
+A halt ends every job that may act in the turn in which it comes, whether its function runs, sleeps or waits for a
+person. Nothing that the function still does acts: its session counts every step as older than the halt.
 
 Submissions and the hcp.* methods share one `JobTable`: the running jobs, their quota, and the messages of each session.
 A submission over the quota (L3, concurrent_limit) is rejected at once, and may be sent again: none queues here.
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from hearth.actors.bridges.hcp.capability_api import Job, run_function
 from hearth.actors.bridges.hcp.event_stream import MessageLog
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.services import Services
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.api import Session
+    from hearth.errors import Effect
     from hearth.hcp.capability import Capability
     from hearth.hcp.durable import Recorded
     from hearth.hcp.messages import ErrorCode, State, TaskSubmit
@@ -122,8 +126,12 @@ class RunningJob:
     token: str
     events: EventWriter
     planning: OpenPlanning
+    halts: int
+    """The number of halts when it came."""
     recorded: Sequence[Recorded] = ()
     """The records that are replayed: those of the job that this one resumes."""
+    resumed: Mapping[str, Any] = field(factory=dict)
+    """What a question says of that job."""
     execution: Execution | None = None
     risk_events: list[str] = field(factory=list)
     warnings: list[str] = field(factory=list)
@@ -147,6 +155,14 @@ class RunningJob:
         # A later request can only shorten the wait for the step in flight.
         if self.steps is not None and self._stop_request is not None:
             self.steps.end_by(request.until)
+
+    def halt(self, reason: str) -> None:
+        """End the job, if it may act, because the daemon is being halted."""
+        if NEEDED_RISK_LEVEL[self.approval.risk] and self.end is None:
+            until = trio.current_time() + self.services.settings.abort_timeout_s
+            if self.execution is not None:
+                self.execution.halted = True
+            self.stop(StopRequest(message=f"the daemon was halted: {reason}", until=until, aborts=False, halts=True))
 
     def check(self, token: str) -> None:
         """Check a session token. Raises TokenError for one that is not this session's, or has expired.
@@ -228,6 +244,9 @@ class RunningJob:
             submit=self.submit,
             session_id=self.row.session_id,
             principal=self.row.principal,
+            halts=self.halts,
+            acts=NEEDED_RISK_LEVEL[approval.risk] > 0,
+            resumed=self.resumed,
             events=self.events,
             steps=self.steps,
             history=ReplayHistory.of(self.recorded),
@@ -350,6 +369,9 @@ class RunningJob:
             limit = self.approval.max_duration.total_seconds()
             message = f"the job was not done within max_duration, {limit:.15g} s"
             return JobOutcome.failed("timeout", message, reason="timeout", recoverable=True)
+        if self._stop_request.halts:
+            effect = "none" if self.execution is None else self.execution.effect
+            return evolve(self._stop_request.end(), effect=effect)
         return self._stop_request.end()
 
     def _elapsed(self) -> float:
@@ -394,6 +416,8 @@ class JobOutcome:
     """A machine-readable reason within one error code."""
     recoverable: bool = False
     """True if resuming from the newest checkpoint may help."""
+    effect: Effect | None = None
+    """The effect of the step that a halt met."""
     place: str | None = None
     """FILE:LINE in the capability that crashed, for the audit log."""
 
@@ -418,12 +442,16 @@ class StopRequest:
     message: str
     until: float
     aborts: bool = True
-    """True if the caller asked for it; False if the daemon is ending."""
+    """True if the caller asked for it; False if the daemon is ending, or is being halted."""
+    halts: bool = False
+    """True if the daemon is being halted."""
 
     def end(self) -> JobOutcome:
         """Return the outcome of a job that this request stopped."""
         if self.aborts:
             return JobOutcome(state="ABORTED", message=self.message)
+        if self.halts:
+            return JobOutcome.failed("safety_violation", self.message, reason="halted", recoverable=True)
         return JobOutcome.failed("internal_error", self.message, reason="daemon_ended", recoverable=True)
 
 
@@ -494,6 +522,8 @@ class JobTable:
         self.quota = JobQuota(settings.max_jobs, settings.max_jobs_per_principal, services.rate)
         self.running: dict[str, RunningJob] = {}
         """The jobs that run or are being ended, by session id."""
+        self.resuming: set[str] = set()
+        """The sessions that a submission under way resumes: each is resumed once."""
         self.closing = False
         """True once no more jobs are accepted."""
         self._ended: WeakValueDictionary[str, MessageLog] = WeakValueDictionary()

@@ -103,6 +103,16 @@ class LazyJobServer:
             raise ShuttingDown
         self._hand_on(_Waiting(principal, request=request, sink=sink))
 
+    def halt(self) -> None:
+        """See messages.JobServer. Whether a message that waits would act is not known yet: it may be sent again."""
+        if self._job_server is not None:
+            self._job_server.halt()
+            return
+        messages = [one for one in self._waiting if one.message is not None]
+        self._waiting = [one for one in self._waiting if one.message is None]
+        for waiting in messages:
+            waiting.refuse("resource_unavailable", "the daemon was halted before the job server was open")
+
     def _hand_on(self, waiting: _Waiting) -> None:
         if self._job_server is not None:
             waiting.deliver(self._job_server)

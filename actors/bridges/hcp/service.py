@@ -123,6 +123,7 @@ async def serve_jobs(
         line_name=parts.board.line_name,
         port_name=parts.board.port_name,
         clock=parts.clock,
+        stamp=runtime.stamp,
         idle_ttl_s=parts.limits.idle_ttl_s,
         approvals=runtime.approvals,
         memory=runtime.memory,
@@ -221,7 +222,16 @@ class HcpJobServer:
                 return
             account.add(weight)
             submission = Submission(
-                self.jobs, principal, allowed, message.message_id, submit, digest, account, weight, [request]
+                self.jobs,
+                principal,
+                allowed,
+                message.message_id,
+                submit,
+                digest,
+                account,
+                weight,
+                self.services.halt_flag.count,
+                [request],
             )
             self._underway[key] = submission
             self._nursery.start_soon(self._attend, submission)
@@ -296,6 +306,14 @@ class HcpJobServer:
             partial(self._methods.answer, principal, request, sink),
             lambda _error: request.error(InternalError()),
         )
+
+    def halt(self) -> None:
+        """See messages.JobServer. A submission that has not been accepted is refused (`Submission.halts`)."""
+        reason = self.services.halt_flag.reason
+        for submission in self._underway.values():
+            submission.halt()
+        for job in list(self.jobs.running.values()):
+            job.halt(reason)
 
     def withdraw(self, principal: Principal, message_id: str, reason: str | None) -> bool:
         """Withdraw a principal's task_submit that has not been accepted; False if none is under way."""
@@ -479,7 +497,7 @@ class Methods:
         approvals = self._jobs.services.approvals
         question = approvals.find(params.approval_id, "job")
         if question is None or question.rule.right not in allowed.rights:
-            why = "no such approval is open: it was decided, timed out, or never asked for"
+            why = f"no such approval is open: {approvals.gone(params.approval_id)}"
             raise InvalidParams(data={"path": "/approval_id", "reason": why})
         if not params.approve and principal.key in question.approved_by:
             approvals.end_approval(question, principal.key)

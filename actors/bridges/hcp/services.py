@@ -40,9 +40,11 @@ class OpenSession(Protocol):
     """
 
     def __call__(
-        self, principal: Principal, client_name: str, tools: frozenset[str], *, conversation: bool = False
+        self, principal: Principal, client_name: str, tools: frozenset[str], halts: int, *, conversation: bool = False
     ) -> AbstractAsyncContextManager[Session]:
-        """Open the session; `conversation` is as for session.open.
+        """Open the session of a job that came when the last halt had the number `halts`.
+
+        `conversation` is as for session.open.
 
         Raises PermissionDenied, QueueFull, ShuttingDown.
         """
@@ -69,6 +71,8 @@ class Services:
     """Return the board's canonical spelling of a serial port."""
     clock: Callable[[], float]
     """Epoch seconds."""
+    stamp: Callable[[], str]
+    """Return what a person's answer depends on: this run of the daemon, its halts, its readings of the policy."""
     idle_ttl_s: float
     """Seconds after which a HACP session without requests ends."""
     approvals: Approvals
@@ -78,7 +82,7 @@ class Services:
     refusals: Refusals
     """The limit on refusals that get an audit record of their own."""
     halt_flag: HaltFlag
-    """The halt: a job that may act is refused while it is set."""
+    """The halt: it ends every job that may act, and what came before it starts no more."""
     rate: Rate
     """The rate at which one principal may begin jobs, and read artifacts whose reading is audited."""
 
@@ -88,7 +92,7 @@ class Services:
         return timedelta(seconds=self.settings.abort_timeout_s)
 
     async def ask(self, question: Question) -> Decision:
-        """Wait for a person's decision. Raises Rejection: approval_timeout, or shutting_down."""
+        """Wait for a person's decision. Raises Rejection: approval_timeout, shutting_down, or what a halt has ended."""
         timeout_s = self.settings.approval_timeout_s
         question.asked_at = self.clock()
         question.expires_at = question.asked_at + timeout_s
@@ -97,6 +101,9 @@ class Services:
             return decision
         if self.approvals.closed:
             raise shutting_down()
+        if question.acts and self.halt_flag.stops(question.halts):
+            cure = "submit it again when a person has reset the halt"
+            raise Rejection("resource_unavailable", self.halt_flag.error().message, suggestion=cure)
         reason = f"no person approved it within {timeout_s:g} s"
         cure = "make sure that a person who may approve jobs is there, then submit it again under a new message_id"
         raise Rejection("approval_timeout", reason, suggestion=cure)

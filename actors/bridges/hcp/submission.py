@@ -63,6 +63,8 @@ class Submission:
     """The memory account of the principal."""
     weight: int
     """Bytes charged for it and its job until the job has ended."""
+    halts: int
+    """The number of halts when it came: a job that may act starts only if none has come since."""
     requests: list[HcpRequest] = field(factory=list)
     """The requests that have no answer yet."""
     session_id: str | None = None
@@ -116,11 +118,16 @@ class Submission:
                 port_name=services.port_name,
             )
             self._check_time(approval)
-            if services.halt_flag.halted and NEEDED_RISK_LEVEL[approval.risk]:
-                cure = "submit it again when a person has reset the halt"
-                raise Rejection("resource_unavailable", services.halt_flag.error().message, suggestion=cure)
-            resumed = await resumption(services.job_store, self.principal.key, self.submit, approval, self.jobs.running)
-            await self._admit(approval, resumed)
+            self._require_not_halted(approval)
+            resumed = await resumption(services, self.principal.key, self.submit, approval, self.jobs)
+            if resumed is None:
+                await self._admit(approval, None)
+            else:
+                self.jobs.resuming.add(resumed.row.session_id)
+                try:
+                    await self._admit(approval, resumed)
+                finally:
+                    self.jobs.resuming.discard(resumed.row.session_id)
         except Rejection as rejection:
             await self._reject(rejection)
         except JobStoreError as error:
@@ -129,6 +136,18 @@ class Submission:
     def _check_time(self, approval: Approval) -> None:
         """Raise Rejection if the order is too late by now; of one that was sent several times, the latest counts."""
         self.requests[-1].check_time(moves=NEEDED_RISK_LEVEL[approval.risk] > 0)
+
+    def halt(self) -> None:
+        """End its wait for an approval, because the daemon is being halted."""
+        if self._question is not None and self._question.acts:
+            self._waiting.cancel()
+
+    def _require_not_halted(self, approval: Approval) -> None:
+        """Raise Rejection if the job may act, and the daemon is halted or was halted since the submission came."""
+        halt_flag = self.jobs.services.halt_flag
+        if NEEDED_RISK_LEVEL[approval.risk] and halt_flag.stops(self.halts):
+            cure = "submit it again when a person has reset the halt"
+            raise Rejection("resource_unavailable", halt_flag.error().message, suggestion=cure)
 
     async def _is_new(self) -> bool:
         """Claim the message; False if it has been answered before: then that answer is sent again."""
@@ -158,17 +177,20 @@ class Submission:
             self._on_record = True
             if approval.rule is not None:
                 with self._waiting:
-                    await self._have_approved(approval, approval.rule)
+                    await self._have_approved(approval, approval.rule, resumed)
             # `withdraw` may have come after the decision: it counts until `_starting` is set.
             if self._taken_back:
                 raise withdrawn(self._why, approval.risk)
+            self._require_not_halted(approval)
             self._starting = True
             with quota.for_capability(approval.capability):
                 await self._start(approval, resumed)
 
-    async def _have_approved(self, approval: Approval, rule: ApprovalRule) -> None:
+    async def _have_approved(self, approval: Approval, rule: ApprovalRule, resumed: Resumption | None) -> None:
         capability = approval.capability
-        question = Question("job", self.principal.key, rule, _about(approval, self.submit, self.message_id))
+        acts = NEEDED_RISK_LEVEL[approval.risk] > 0
+        about = {**_about(approval, self.submit, self.message_id), **({} if resumed is None else resumed.shown)}
+        question = Question("job", self.principal.key, rule, about, halts=self.halts, acts=acts)
         self._question = question
         decision = await self.jobs.services.ask(question)
         self._audit(
@@ -192,10 +214,11 @@ class Submission:
             raise shutting_down()
         # Again: a person's approval may have taken long.
         self._check_time(approval)
+        self._require_not_halted(approval)
         job: RunningJob | None = None
         try:
             capability = approval.capability
-            opening = services.open_session(self.principal, f"hcp:{capability.name}", capability.tools)
+            opening = services.open_session(self.principal, f"hcp:{capability.name}", capability.tools, self.halts)
             async with opening as session:
                 job = await self._accept(approval, resumed, session)
                 await job.run(session)
@@ -251,6 +274,7 @@ class Submission:
             cure = "try again when the audit log can be written"
             raise Rejection("resource_unavailable", error.message, suggestion=cure) from None
         # Again: the policy may have been read again since the decision.
+        self._require_not_halted(approval)
         if not self._still_approved():
             raise Rejection("approval_denied", _LOST, risk=approval.risk)
         accepted = TaskAccepted(
@@ -269,13 +293,16 @@ class Submission:
         message_log = MessageLog((line,), metrics=services.journal.metrics, account=self.memory)
         events = EventWriter(row.session_id, services.job_store, message_log, services.clock)
         replayed = () if resumed is None else resumed.steps
-        opening = (self.principal, f"hcp:{capability.name}:plan", capability.tools)
+        opening = (self.principal, f"hcp:{capability.name}:plan", capability.tools, self.halts)
         planning = partial(services.open_session, *opening, conversation=True)
-        job = RunningJob(services, approval, submit, row, token, events, planning, replayed)
+        shown = {} if resumed is None else resumed.shown
+        job = RunningJob(services, approval, submit, row, token, events, planning, self.halts, replayed, shown)
         self.jobs.running[row.session_id] = job
         self._follow(message_log)
         # And while the job store was written: the caller has been told that it is accepted, and so it ends as a job.
-        if not self._still_approved():
+        if services.halt_flag.stops(self.halts):
+            job.halt(services.halt_flag.reason)
+        elif not self._still_approved():
             job.stop(StopRequest(message=_LOST, until=trio.current_time()))
         return job
 
@@ -357,6 +384,8 @@ def _about(approval: Approval, submit: TaskSubmit, message_id: str) -> dict[str,
         "caller_id": submit.caller_id,
         "intent": submit.intent,
         "inputs": approval.inputs,
+        "context": dict(submit.context),
+        "max_duration": write_duration(approval.max_duration),
         "risk_level": approval.risk,
         "data_classification": approval.classification,
     }

@@ -165,7 +165,7 @@ async def read(job: Job, lines: list[int | str], levels: list[Level]) -> None:
     """Read inputs one after the other, and add them to `levels`."""
     for line in lines:
         try:
-            level, error = (await job.run("gpio.get", line=line))["value"], None
+            level, error = (await job.run("gpio.get", line=line, replay=True))["value"], None
         except StepFailed as failed:
             level, error = None, await warned(job, failed)
         levels.append(Level(line, level, job.elapsed_s, error))

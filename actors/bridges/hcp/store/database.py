@@ -404,6 +404,11 @@ _RELEASES: Final[tuple[str, ...]] = (
     ALTER TABLE sessions ADD COLUMN rewinds INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX sessions_to_publish ON sessions (no) WHERE published < lines;
     """,
+    """
+    -- Outcomes say whether a step may have acted, and when, by whom and in what state of things an answer was given.
+    -- Without that a person is asked again. Sessions are looked up by what they resume.
+    CREATE INDEX sessions_by_resumed ON sessions (resumed_from) WHERE resumed_from IS NOT NULL;
+    """,
 )
 """The additions of each release of the schema; `user_version` counts those that a file has."""
 

@@ -204,6 +204,16 @@ def find_session(job_store: sqlite3.Connection, session_id: str) -> SessionRow |
     return None if row is None else _session(row)
 
 
+def find_resumption(job_store: sqlite3.Connection, session_id: str) -> str | None:
+    """Return the id of the session that has resumed another one; None if none has."""
+    # All names of its checkpoints: "." comes after "-".
+    names = f"ckpt-{session_id}-", f"ckpt-{session_id}."
+    row = job_store.execute(
+        "SELECT session_id FROM sessions WHERE resumed_from >= ? AND resumed_from < ?", names
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
 def newest_sessions(job_store: sqlite3.Connection, principal: str, most: int) -> list[SessionRow]:
     """Return a principal's sessions, the newest first."""
     rows = job_store.execute(f"{_SELECT} WHERE principal = ? ORDER BY no DESC LIMIT ?", (principal, most))
