@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import asdict, evolve
 
+from hearth._util.files import noting
 from hearth._util.text import suggest
 from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
 from hearth.actors.attestation import Attestation
@@ -44,7 +45,7 @@ from hearth.policy.rules import ApprovalRule, JobRules, Match, PolicyEntry, in_f
 from hearth.tools import ToolRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from hearth.drivers.base import Driver, Style
     from hearth.drivers.linux.sensors import KernelSensors
@@ -68,6 +69,20 @@ def build_parts(
 
     Raises ConfigError.
     """
+    with noting() as read:
+        return _build(config, default_policy, board, style, clock, config_file, socket, read)
+
+
+def _build(
+    config: Config,
+    default_policy: Sequence[PolicyEntry],
+    board: Board | None,
+    style: Style | None,
+    clock: Callable[[], float],
+    config_file: Path | None,
+    socket: Path | None,
+    read: Collection[Path],
+) -> RuntimeParts:
     profile = None
     if board is None:
         profile = profile_file(config.board.profile)
@@ -117,7 +132,7 @@ def build_parts(
         ),
     )
     files = [path for path in (config_file, profile) if path is not None]
-    measured = partial(_fixed_measurements, config, tools, files)
+    measured = partial(_fixed_measurements, config, tools, files, read)
     attest = config.attest
     return RuntimeParts(
         board=board,
@@ -146,12 +161,17 @@ def build_parts(
     )
 
 
-def _fixed_measurements(config: Config, tools: Sequence[Tool], files: Sequence[Path]) -> dict[str, str]:
-    """Return the hashes of what the operator has configured and of what follows from it. Blocking."""
+def _fixed_measurements(
+    config: Config, tools: Sequence[Tool], files: Sequence[Path], read: Collection[Path]
+) -> dict[str, str]:
+    """Return the hashes of what the operator has configured and of what follows from it. Blocking.
+
+    `read` are the files that were read while the parts were made, and grows while the listeners open theirs.
+    """
     # Imported here, as everything for statements: a start need not wait for it.
     from hearth.attest.measure import manifest, sha256_of, sha256_of_bytes
 
-    mine = [(str(path), path) for path in files]
+    mine = [(str(path), path) for path in {*(each.absolute() for each in files), *read}]
     for path in config.hcp.capability_paths:
         mine += [(str(file), file) for file in (path.glob("*") if path.is_dir() else (path,)) if file.is_file()]
     return {

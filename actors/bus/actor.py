@@ -105,6 +105,7 @@ class Bus:
         self.guard = guard or BusGuard(bus_id, driver)
         # What transactions get instead of the driver.
         self._face = self.guard.face
+        self._reader = self.guard.reader
         self.state: BusState = "opening"
         self.reason: str | None = None
         self._halt_flag = halt_flag or HaltFlag()
@@ -200,7 +201,7 @@ class Bus:
         self._counted += 1
         begun = time.perf_counter()
         try:
-            value = self._enter_output(ticket, op)(self._face)
+            value = self._enter_output(ticket, op)(self._face_for(ticket))
             if type(value) is WentSafe:
                 value = self._went_safe(ticket, value)
         except RpcError as error:
@@ -471,6 +472,10 @@ class Bus:
             # need no wake-up: they look at the queue when they have finished.
             trio.lowlevel.reschedule(self._idle.pop())
 
+    def _face_for(self, ticket: Ticket) -> Any:
+        """Return the guarded driver for a transaction: of one that must run, and of a step of risk 1 or more, the whole."""
+        return self._face if ticket.risk or ticket.must_run else self._reader
+
     def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Enter the session that holds the output which a transaction is about to drive; return the operation to run.
 
@@ -737,7 +742,7 @@ class Bus:
             else:
                 op = self._enter_output(ticket, op)
             if worker is None:
-                value = op(self._face)
+                value = op(self._face_for(ticket))
             else:
                 value = await self._watched(worker, ticket, op)
             if type(value) is WentSafe:
@@ -762,7 +767,7 @@ class Bus:
         Raises TimedOut, with effect "done" and the result, for a transaction that returned after its limit.
         """
         # The worker has its own thread or shielded task; this lane only waits for the slot.
-        outcome: Slot[Any] = worker.submit(partial(op, self._face))
+        outcome: Slot[Any] = worker.submit(partial(op, self._face_for(ticket)))
         if await self._returned(outcome, deadline=ticket.begun_at + ticket.limit):
             return await outcome.get()
         self._is_overdue(ticket)
@@ -880,7 +885,7 @@ class Bus:
             raise refusal
         assert ticket.op is not None, "a lease is granted"
         try:
-            return ticket.op(self._face)
+            return ticket.op(self._face_for(ticket))
         finally:
             if self.guard.clamped:
                 # Before the next transaction begins.

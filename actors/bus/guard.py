@@ -13,6 +13,9 @@ Order of one operation, all of it inside one transaction, so nothing comes in be
 
 Bringing outputs to their safe state (`make_safe`, `halt`) is never checked, only noted: safety comes first.
 
+A step of effective risk 0 gets another face (`BusGuard.reader`), behind which every check refuses: whatever its tool
+has declared, it only reads.
+
 A control loop claims its outputs (`claims`): it alone may drive them, by the same operations and checks.
 
 To plug in: set `BusGuard.halt` to a callable `(output, level) -> None`, or its `interlocks` to an `InterlockChecks`,
@@ -42,7 +45,7 @@ from hearth.actors.bus.outputs import reported_output
 from hearth.actors.bus.signals import SignalLimits
 from hearth.drivers.base import Wakeup
 from hearth.drivers.i2c import Read, Write, selects
-from hearth.errors import LimitViolated, RpcError, effect_of
+from hearth.errors import LimitViolated, PermissionDenied, RpcError, effect_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
@@ -120,11 +123,14 @@ class BusGuard:
     """By output: the control loop that drives it."""
     _limits: LineLimits | RegisterLimits | SignalLimits | None = field(init=False)
     face: Any = field(init=False)
+    reader: Any = field(init=False)
+    """The guarded driver for steps of risk 0."""
 
     def __attrs_post_init__(self) -> None:
         self._limits = self.lines or self.registers or self.signals
         face = _FACES.get(self.bus_id.partition(":")[0])
         self.face = self._driver if face is None else face(self._driver, self)
+        self.reader = self._driver if face is None else face(self._driver, cast("BusGuard", _ReadersGuard(self)))
 
     def check(self, output: Hashable, level: Any) -> Any:
         """Return the level to bring an output to: `level`, or the nearest permitted one where the profile clamps.
@@ -209,6 +215,24 @@ class BusGuard:
         if self._limits is not None:
             # A chip that is opened during a halt drives nothing.
             self._limits.opened(self._clock(), driven=not getattr(self._driver, "halted", False))
+
+
+class _ReadersGuard:
+    """The guard of a transaction of a step of risk 0: it refuses every effect."""
+
+    def __init__(self, guard: BusGuard) -> None:
+        self._guard = guard
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._guard, name)
+
+    def check(self, output: Hashable, _level: Any) -> Any:
+        name = self._guard.names.get(output, output)
+        reason = f"a step of risk 0 only reads, and would drive {name!r} of {self._guard.bus_id}"
+        cure = "its tool has to declare the risk of what it does (risk_level, effective_risk)"
+        raise PermissionDenied(f"Permission denied: {reason}; {cure}", data={"reason": reason, "effect": "none"})
+
+    permit = check
 
 
 async def keep_lines(guard: BusGuard, lines: LineLimits, bring_safe: Callable[[int], Ticket]) -> None:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import define, evolve, field, fields_dict
 
-from hearth._util.files import read_file
+from hearth._util.files import noting, read_file
 from hearth._util.threads import IMPORTING
 from hearth._version import __version__
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
@@ -403,7 +403,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             _check(config, options.config)
             return
         log_handler.write_as(config.log.format)
-        _serve(config, options.config, log_handler, no_sandbox=options.no_sandbox)
+        with noting():
+            _serve(config, options.config, log_handler, no_sandbox=options.no_sandbox)
     except ConfigError as error:
         for line in str(error).splitlines():
             log_handler.write_line(f"hearthd: {line}", logging.ERROR)

@@ -8,7 +8,7 @@ It refuses and changes nothing: the daemon refuses, for socket, log and halt lat
 
 `read_file` opens every file that decides what the daemon does: configuration, board profile, DBC and capability files,
 certificates, keys (decision 0156). It examines the descriptor that it reads from, so that no other user can change what
-is read between the check and the reading.
+is read between the check and the reading. Within `noting` the files that it reads are noted, for attestation.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import pwd
 import stat
 import time
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -68,6 +69,26 @@ LARGEST = 16 * 1024 * 1024
 _NULL = os.makedev(1, 3)
 
 
+_noted: ContextVar[set[Path] | None] = ContextVar("hearth_files_noted", default=None)
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[set[Path]]:
+    """Note the files that `read_file` reads in the block, but for private ones; yield the set, which grows.
+
+    A block within another one yields the set of that one.
+    """
+    if (noted := _noted.get()) is not None:
+        yield noted
+        return
+    noted = set()
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
+
+
 def read_file(
     path: Path, *, trusted: Collection[int] | None, most: int = LARGEST, private: bool = False
 ) -> tuple[bytes, os.stat_result]:
@@ -95,6 +116,8 @@ def read_file(
             data = stream.read(most + 1)
     finally:
         os.close(descriptor)
+    if not private and (noted := _noted.get()) is not None:
+        noted.add(path.absolute())
     if len(data) > most:
         raise ConfigError(f"{path} has more than {most} bytes; name another file")
     return data, status

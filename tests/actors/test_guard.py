@@ -10,7 +10,8 @@ from support.world import running, simulated
 from hearth import step
 from hearth.actors.bus.guard import BusGuard
 from hearth.drivers.base import BaseDriver
-from hearth.errors import Halted
+from hearth.errors import Halted, PermissionDenied
+from hearth.tools import Tool
 
 LINE = 17
 
@@ -89,6 +90,21 @@ async def test_a_tool_with_an_effect_asks_the_guard_before_the_driver(tmp_path, 
         assert len(asked.questions) == 1
         if question is not None:
             assert asked.questions == [question]
+        assert runtime.parts.board.drivers["gpio:sim"].state(LINE) == "input"
+        assert runtime.parts.board.drivers["i2c:1"].devices[0x50].memory[0] == 0xFF
+
+
+@pytest.mark.parametrize("tool", EFFECTS)
+async def test_a_step_of_risk_0_drives_nothing_whatever_its_tool_does(tmp_path, tool, monkeypatch):
+    # As the tool of a vendor that has declared no risk.
+    monkeypatch.setattr(Tool, "risk_of", lambda _tool, _args: 0)
+    _, args, _ = EFFECTS[tool]
+    async with a_session(tmp_path) as (runtime, session):
+        task = await session.submit("effect", [step(tool.partition(":")[0], **args)])
+        result = await task.wait()
+        assert result.steps[0].error_code == PermissionDenied.code
+        assert "a step of risk 0 only reads" in result.steps[0].error
+        assert result.steps[0].error_data["effect"] == "none"
         assert runtime.parts.board.drivers["gpio:sim"].state(LINE) == "input"
         assert runtime.parts.board.drivers["i2c:1"].devices[0x50].memory[0] == 0xFF
 

@@ -127,7 +127,8 @@ async def test_unknown_devices_and_too_many_registers_are_refused_with_what_ther
 
 async def vendor(session, op):
     """A transaction of any code on the line, past the tools."""
-    return await session.bus.request(Ticket(op, Requester("s", "t", "p"), limit=30.0)).get()
+    requester = Requester("s", "t", "p", halts=session.bus._halt_flag.count)
+    return await session.bus.request(Ticket(op, requester, limit=30.0, risk=1)).get()
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ async def test_closing_with_output_that_does_not_leave_stalls_no_other_and_ends(
             nursery.start_soon(ticker.run)
             async with trio.open_nursery() as life:
                 await life.start(bus.run)
-                ticket = bus.request(Ticket(lambda d: d.write(b"stuck", timeout_s=5), ME, limit=10))
+                ticket = bus.request(Ticket(lambda d: d.write(b"stuck", timeout_s=5), ME, limit=10, risk=1))
                 assert await ticket.get() == 5
                 before = time.perf_counter()
                 life.cancel_scope.cancel()
