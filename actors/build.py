@@ -132,6 +132,8 @@ def _build(
         ),
     )
     files = [path for path in (config_file, profile) if path is not None]
+    # Read when their messages are first needed, and measured in any case.
+    files += [Path(spec.dbc) for spec in board.profile.cans if spec.dbc is not None]
     measured = partial(_fixed_measurements, config, tools, files, read)
     attest = config.attest
     return RuntimeParts(

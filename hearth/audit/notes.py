@@ -214,10 +214,13 @@ class Witness:
         notes = self._read()
         return Checkpoint.parse(next(iter(notes.values()))) if len(notes) == 1 else None
 
-    def cosign(self, old: int, proof: Sequence[bytes], note: str, now: int) -> str:
-        """Check a checkpoint, remember it on the disk, and return it with the cosignature. Raises NotAccepted."""
+    def cosign(self, old: int, proof: Sequence[bytes], note: str, now: int, *, new_log: bool = False) -> str:
+        """Check a checkpoint, remember it on the disk, and return it with the cosignature. Raises NotAccepted.
+
+        A key has one log: that of another origin is taken, in place of the one that is known, only as a `new_log`.
+        """
         checkpoint = Checkpoint.parse(note)
-        checkpoint.signer_among(self.known)
+        signer, remembered = checkpoint.signer_among(self.known), self._read()
         last = self.last(checkpoint.origin)
         if last is not None:
             if checkpoint.size >= last.size and old != last.size:
@@ -227,9 +230,22 @@ class Witness:
             continues(last, checkpoint, proof)
         elif old or proof:
             raise NotAccepted("other-size", f"the proof begins at {old} records; no checkpoint of this log is known")
-        memory = {"format": _FORMAT, **self._read(), checkpoint.origin: note}
+        else:
+            for origin in [origin for origin, one in remembered.items() if self._signer_of(one) == signer]:
+                if not new_log:
+                    why = f"its key has signed the log {origin}, and this is another one: {checkpoint.origin}"
+                    raise NotAccepted("second-log", f"{why}; find out who began it anew, then take it with --new-log")
+                del remembered[origin]
+        memory = {"format": _FORMAT, **remembered, checkpoint.origin: note}
         replace_file(self.path, orjson.dumps(memory), 0o600, sync=True)
         return note + checkpoint.cosigned(self.signer, self.name, now)
+
+    def _signer_of(self, note: str) -> str | None:
+        """Return the known key that has signed a remembered checkpoint; None if it is of another one."""
+        try:
+            return Checkpoint.parse(note).signer_among(self.known)
+        except NotAccepted:
+            return None
 
     def _read(self) -> dict[str, str]:
         try:

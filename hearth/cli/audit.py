@@ -171,18 +171,21 @@ def verify_proof(options: Options, proof: IO[str], record: IO[bytes], key: Path)
 @click.option("--state", metavar="FILE", type=click.Path(path_type=Path), required=True, help="What was cosigned last.")
 @click.option("--key", metavar="PUB", type=click.Path(path_type=Path), required=True, help="The log's public key.")
 @click.option("--name", metavar="NAME", default="hearth-witness", show_default=True, help="The witness's name.")
+@click.option("--new-log", is_flag=True, help="Take another log of the same key, in place of the one known so far.")
 @standard
-async def witness(options: Options, request: str | None, state: Path, key: Path, name: str) -> int:
+async def witness(
+    options: Options, request: str | None, state: Path, key: Path, name: str, *, new_log: bool
+) -> int:
     """Cosign the daemon's checkpoint if it continues the last one cosigned; refuse a fork and a rollback.
 
-    Run it on another machine, regularly. It asks the daemon, or reads REQUEST (a file, or - for stdin) as `audit prove
+    Of one key it knows one log: one that was begun anew is refused until --new-log. Run it on another machine, regularly. It asks the daemon, or reads REQUEST (a file, or - for stdin) as `audit prove
     --consistency` prints it. The witness's own key is made beside FILE.
     """
     with locked(state):
         mine = await trio.to_thread.run_sync(load_or_create, state.with_name(f"{state.name}.key"))
         memory = notes.Witness(state, name, load_public(key), mine)
         last = memory.only()
-        size = 0 if last is None else last.size
+        size = 0 if last is None or new_log else last.size
         if request is None:
             async with common.session(options) as (_, opened):
                 answer = await opened.attest_quote(secrets.token_hex(16), since=size)
@@ -192,7 +195,7 @@ async def witness(options: Options, request: str | None, state: Path, key: Path,
             with click.open_file(request, encoding="utf-8", errors="replace") as file:
                 size, proof, note = notes.read_witness_request(file.read(notes.MOST_BYTES + 1))
         try:
-            cosigned = memory.cosign(size, proof, note, int(time.time()))
+            cosigned = memory.cosign(size, proof, note, int(time.time()), new_log=new_log)
         except notes.NotAccepted as refused:
             return common.report_refusal(options, refused, checkpoint=note)
     vkey = notes.verifier_key(name, notes.COSIGNATURE, mine.raw)

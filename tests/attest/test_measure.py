@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from hearth._util.files import noting, read_file
 from hearth.actors.attestation import policy_json
 from hearth.actors.build import build_parts
 from hearth.attest import measure
@@ -162,6 +164,29 @@ def test_a_changed_byte_of_the_operators_files_changes_the_statement(tmp_path):
         "configuration",
         "tools",
     }
+
+
+def test_every_file_that_is_read_while_the_configuration_is_read_is_measured_but_no_key(tmp_path):
+    dbc = tmp_path / "cell.dbc"
+    shutil.copy(ROOT / "drivers" / "boards" / "sim.dbc", dbc)
+    profile = tmp_path / "board.toml"
+    profile.write_text('name = "cell"\ndescription = "a cell"\n[[can]]\nbus = "can0"\ndriver = "sim"\ndbc = "cell.dbc"\n')
+    config = attrs.evolve(
+        Config(),
+        audit=attrs.evolve(Config().audit, path=tmp_path / "log" / "audit.log"),
+        board=attrs.evolve(Config().board, profile=str(profile)),
+    )
+    before = fixed(config)
+    dbc.write_bytes(dbc.read_bytes() + b"\n")
+    assert {name for name, value in fixed(config).items() if value != before[name]} == {"files"}
+    with noting() as read:
+        certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+        for file in (certificate, key):
+            file.write_text("x")
+            file.chmod(0o600)
+        read_file(certificate, trusted={os.geteuid()})
+        read_file(key, trusted={os.geteuid()}, private=True)
+        assert read == {certificate}
 
 
 def test_files_of_capabilities_are_measured(tmp_path):

@@ -480,6 +480,19 @@ def test_a_witness_refuses(watched, tmp_path, refused, old, size, lines, origin,
     assert witness.only().size == 5
 
 
+def test_a_second_log_of_a_known_key_is_refused_until_it_is_taken_as_a_new_one(watched, tmp_path):
+    log, witness = watched
+    again = Log(tmp_path, leaves(3), "hearth-audit/begun-anew")
+    with pytest.raises(NotAccepted, match=r"begun-anew; find out who began it anew, then take it with --new-log") as no:
+        witness.cosign(0, [], again.note(3), 1_700_000_001)
+    assert no.value.name == "second-log"
+    assert witness.only().origin == log.origin
+    witness.cosign(0, [], again.note(3), 1_700_000_002, new_log=True)
+    assert witness.only().origin == again.origin
+    with pytest.raises(NotAccepted, match="second-log"):
+        witness.cosign(0, [], log.note(12), 1_700_000_003)
+
+
 def test_a_witness_refuses_a_note_that_was_changed_and_one_that_the_log_did_not_sign(watched):
     log, witness = watched
     with pytest.raises(NotAccepted, match="bad-signature"):
