@@ -162,7 +162,8 @@ class SessionServices:
 
 def halt_status(halt: Halt, principal: str, rights: Collection[str]) -> dict[str, Any]:
     """Return the halt as a principal may see it: without these rights it does not learn of other principals."""
-    return halt.status(by="observe" in rights or "reset_halt" in rights or principal)
+    status = halt.status(by="observe" in rights or "reset_halt" in rights or principal)
+    return {"halted": status.pop("halted"), "generation": halt.flag.count, **status}
 
 
 @define(eq=False)
@@ -452,7 +453,7 @@ class Session:
             # Nothing was charged or counted yet: the whole request is executed again with the verdicts.
             self.wait_beside(request, partial(self._look_up, request, question))
         except RpcError as error:
-            request.error(error)
+            self._refuse(request, error)
         self._handling = None
 
     def _execute(self, request: Request, verdicts: Verdicts) -> None:
@@ -529,7 +530,7 @@ class Session:
                 self._waits.discard(scope)
                 # Cancelled by `_wind_up`, or torn down.
                 if answer is not None:
-                    request.error(answer)
+                    self._refuse(request, answer)
 
     async def _answer(self, request: Request, work: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         """Answer with what `work` returns, which the end of the session waits for, unless it is torn down."""
@@ -540,7 +541,7 @@ class Session:
             answer = error
         finally:
             if isinstance(answer, RpcError):
-                request.error(answer)
+                self._refuse(request, answer)
             else:
                 request.result(answer)
 
@@ -692,11 +693,21 @@ class Session:
         registry = self._services.checks.registry
         names = [name for spec in submit.steps for name in (spec.tool, spec.expect and spec.expect.tool) if name]
         foreign = next((name for name in names if not registry[name].plain_result), None)
-        if foreign is None or submit.constraints.dry_run:
-            return
-        tainted = {"session_id": self.session_id, "principal": self.principal, "tool": foreign}
-        self._services.tasks.journal.post({"event": "session.taint", **tainted}, minor=True)
-        self._take_grant(self._grant.for_conversation(foreign))
+        if foreign is not None and not submit.constraints.dry_run:
+            self.taint(foreign)
+
+    def taint(self, source: str) -> None:
+        """See plans.Host: from now on a person decides on what this session proposes, if it is a conversation."""
+        if self._opening.conversation and self._grant.tainted_by is None:
+            tainted = {"session_id": self.session_id, "principal": self.principal, "tool": source}
+            self._services.tasks.journal.post({"event": "session.taint", **tainted}, minor=True)
+            self._take_grant(self._grant.for_conversation(source))
+
+    def _refuse(self, request: Request, error: RpcError) -> None:
+        """Answer with an error, which may quote another principal (`data.quotes`)."""
+        if (error.data or {}).get("quotes"):
+            self.taint("the reason of an error")
+        request.error(error)
 
     def _repeat(self, request: Request, submit: TaskSubmit, first: IdempotencyEntry, error: RpcError | None) -> None:
         """Answer a submission that repeats the first one of its key."""
@@ -733,6 +744,8 @@ class Session:
     def halt_status(self) -> dict[str, Any]:
         """Return the halt as this session may see it, and count the request as a sign of life."""
         self._idle_timer.heard_at = self._clock()
+        if self._services.halt.flag.halted:
+            self.taint("halt.status")
         return halt_status(self._services.halt, self.principal, self._grant.rights)
 
     def _task_ended(self, task: TaskActor) -> None:

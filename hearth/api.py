@@ -228,6 +228,8 @@ class HaltStatus:
     """Halt input to "clear", or why it is not: a reset needs all of them clear."""
     holds: Sequence[Mapping[str, Any]] = ()
     """What holds the daemon halted, one for each principal, oldest first; the halt ends with the last."""
+    generation: int = 0
+    """The number of the last halt, also of one that is over: nothing that was asked for before it acts any more."""
 
 
 @frozen(kw_only=True)

@@ -27,6 +27,7 @@ from attrs import define, field, frozen
 from hearth._util.ids import new_id
 from hearth.audit.record import timestamp
 from hearth.errors import InvalidParams, PermissionDenied
+from hearth.shown import prose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -141,7 +142,8 @@ class Approvals:
     def _note_gone(self, question: Question) -> None:
         decision = question.decision
         if self._halted(question):
-            why = f"the daemon was halted after it was asked ({self._halt_flag.reason}); submit or prepare it again"
+            reason = prose(self._halt_flag.reason)
+            why = f"the daemon was halted after it was asked ({reason}); submit or prepare it again"
         elif decision is not None:
             why = f"{decision.by} has {'approved' if decision.approved else 'rejected'} it"
         else:

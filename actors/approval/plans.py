@@ -61,7 +61,7 @@ from hearth.protocol.methods import (
     StepSpec,
     TaskSubmit,
 )
-from hearth.shown import StepNotes, plan_lines
+from hearth.shown import StepNotes, plan_lines, prose
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -349,6 +349,11 @@ class Plans:
         more = len(plans) - len(shown)
         return {"plans": shown, **({"more": more} if more else {}), "seq": self.approvals.seq}
 
+    def has_words_of_others(self, principal: str) -> bool:
+        """Return True if a plan of this principal's has the words of the person who rejected it."""
+        own = [one.decision for one in self._plans.values() if one.principal == principal]
+        return any(decision is not None and decision.reason for decision in own)
+
     def get(self, plan_id: str, principal: str, grant: Grant) -> dict[str, Any]:
         """Return one of these plans with its contents. Raises PlanStale."""
         plan = self._current(plan_id)
@@ -401,6 +406,9 @@ class Host(Protocol):
     def resume(self, request: Request, then: Callable[[], None]) -> None:
         """Run `then` in the session's turn."""
 
+    def taint(self, source: str) -> None:
+        """Note that an answer brings another principal's words into a conversation."""
+
 
 @define(eq=False)
 class PlanRequests:
@@ -432,7 +440,7 @@ class PlanRequests:
         elif isinstance(params, PlanList):
             self._list(request, params)
         elif isinstance(params, PlanGet):
-            request.result(self._plans.get(params.plan_id, self._principal, self._grant))
+            request.result(self._told(self._plans.get(params.plan_id, self._principal, self._grant), "plan.get"))
         else:
             self._decide(request, params)
 
@@ -576,8 +584,10 @@ class PlanRequests:
             raise stale("the daemon has been halted since it was prepared; prepare it again")
         decision = plan.decision
         if decision is not None and not decision.approved:
-            reason = f"{decision.by} has rejected the plan" + (f": {decision.reason}" if decision.reason else "")
-            raise PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "plan_id": plan.plan_id})
+            reason = f"{decision.by} has rejected the plan" + (f": {prose(decision.reason)}" if decision.reason else "")
+            quotes = {"quotes": ["reason"]} if decision.reason else {}
+            data = {"reason": reason, "plan_id": plan.plan_id, **quotes}
+            raise PermissionDenied(f"Permission denied: {reason}", data=data)
         return plan
 
     async def _until_decided(
@@ -600,7 +610,7 @@ class PlanRequests:
         approvals = self._plans.approvals
 
         def answer() -> None:
-            request.result(self._plans.listed(self._principal, self._grant))
+            request.result(self._told(self._plans.listed(self._principal, self._grant), "plan.list"))
 
         async def until_changed() -> Callable[[], None]:
             with trio.move_on_after(params.wait_ms / 1000):
@@ -655,6 +665,11 @@ class PlanRequests:
         plan, _ = question()
         event = "plan.approve" if approves else "plan.reject"
         self._host.recorded(request, self._record(event, plan.plan_id, plan.hash, **reason), decided)
+
+    def _told(self, answer: dict[str, Any], method: str) -> dict[str, Any]:
+        if self._plans.has_words_of_others(self._principal):
+            self._host.taint(method)
+        return answer
 
     # --- records
 

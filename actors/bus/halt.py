@@ -304,7 +304,8 @@ class Halt:
         return AuditUnavailable(f"still halted: {why}", data={"reason": why, "effect": "none"})
 
     def _refused(self, why: Iterable[str], blocked: Mapping[tuple[str, str], str], **members: Any) -> Halted:
-        data = {"since": self.flag.since, "reason": self.flag.reason, "effect": "none", **members}
+        reason = {"reason": self.flag.reason, "quotes": ["reason"]}
+        data = {"since": self.flag.since, **reason, "effect": "none", **members}
         for source, words in (("interlock", "interlocks are open"), ("input", "halt inputs are not clear")):
             states = {by.removeprefix(f"{source} "): state for (kind, by), state in blocked.items() if kind == source}
             if states:

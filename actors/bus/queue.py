@@ -55,6 +55,7 @@ from attrs import define, field, frozen
 
 from hearth.actors.mailbox import Slot
 from hearth.errors import Halted, InterlockOpen, ResourceBusy
+from hearth.shown import prose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
@@ -101,18 +102,19 @@ class HaltFlag:
         return self.since is not None
 
     def error(self) -> Halted:
-        """Return the refusal of anything that has an effect."""
-        data = {"since": self.since, "reason": self.reason, "effect": "none"}
+        """Return the refusal of anything that has an effect. The reason is another principal's words: data, in quotes."""
+        data = {"since": self.since, "reason": self.reason, "quotes": ["reason"], "effect": "none"}
+        reason = prose(self.reason)
         if self.since is None:
-            text = f"this was accepted before the daemon was halted ({self.reason}), and was not run: submit it again"
+            text = f"this was accepted before the daemon was halted ({reason}), and was not run: submit it again"
             return Halted(f"Halted: {text}", data=data)
         cure = "reads go on; a person resets the halt when the cause is gone (`hearth halt reset`)"
-        return Halted(f"Halted since {self.since}: {self.reason}; nothing was done; {cure}", data=data)
+        return Halted(f"Halted since {self.since}: {reason}; nothing was done; {cure}", data=data)
 
     def ended(self) -> Halted:
         """Return the error of a task that is cancelled because of the halt."""
-        data = {"since": self.since, "reason": self.reason, "effect": "unknown"}
-        text = f"the daemon was halted: {self.reason}; the task ends, and outputs go to their safe states"
+        data = {"since": self.since, "reason": self.reason, "quotes": ["reason"], "effect": "unknown"}
+        text = f"the daemon was halted: {prose(self.reason)}; the task ends, and outputs go to their safe states"
         return Halted(f"Halted: {text}", data=data)
 
     def stops(self, halts: int) -> bool:

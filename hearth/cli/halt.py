@@ -88,7 +88,7 @@ def _facts(found: HaltStatus) -> dict[str, Any]:
 
 def halt_lines(found: HaltStatus) -> list[str]:
     """Return the screen of a halt."""
-    shown = {name: value for name, value in _facts(found).items() if name not in ("holds", "unsafe", "safe")}
+    shown = {name: value for name, value in _facts(found).items() if name not in ("holds", "unsafe", "safe", "generation")}
     return [*common.fields(shown), *map(common.clean, hold_lines(found.holds))]
 
 

@@ -66,6 +66,7 @@
  *
  * @typedef {object} HaltStatus The state of the halt. All but `halted` and `inputs` is left out while it is not halted.
  * @property {boolean} halted
+ * @property {number} generation The number of the last halt: nothing that was asked for before it acts any more.
  * @property {string} [since] RFC 3339, UTC.
  * @property {string} [reason]
  * @property {string} [by] The principal or the input behind it; left out if this session may not know.

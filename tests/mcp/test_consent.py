@@ -420,6 +420,34 @@ async def test_the_question_comes_as_a_result_and_the_answer_with_the_next_call(
     assert ran(w) == ["a"]
 
 
+async def halted_and_reset(w):
+    """A halt, and its reset by a person."""
+    w.runtime.halt.halt("smoke", "a test")
+    while w.runtime.halt.status()["stopping"]:
+        await trio.sleep(0)
+    await w.runtime.halt.reset("a person", w.runtime.halt.flag.count)
+
+
+async def test_an_answer_to_what_was_asked_before_a_halt_lets_nothing_run_after_its_reset(autojump_clock, w, rounds):
+    question = await rounds.call("bench_danger", {"tag": "a"})
+    await halted_and_reset(w)
+    again = await rounds.call("bench_danger", {"tag": "a"}, state=question.request_state, answer=YES)
+    assert isinstance(again, types.InputRequiredResult), "it is asked anew"
+    assert not ran(w)
+
+
+async def test_a_person_who_answers_after_a_halt_is_told_through_the_model_that_it_is_too_late(autojump_clock, w):
+    async def late(_context, _params):
+        await halted_and_reset(w)
+        return YES
+
+    async with mcp_client(w.sessions(), "legacy", elicitation_callback=late) as client:
+        result = await client.call_tool("bench_danger", {"tag": "a"})
+    assert result.is_error
+    assert "halted after the person was asked, so the answer came too late" in text_of(result)
+    assert not ran(w)
+
+
 async def test_an_answer_cannot_be_used_twice(autojump_clock, w, rounds):
     question = await rounds.call("bench_danger", {"tag": "a"})
     await rounds.call("bench_danger", {"tag": "a"}, state=question.request_state, answer=YES)

@@ -46,6 +46,7 @@ from hearth.hcp.durable import (
 from hearth.hcp.messages import NEEDED_RISK_LEVEL, Rejection, write_duration
 from hearth.hcp.token import TokenError, verify
 from hearth.policy.rules import Buckets, too_often
+from hearth.shown import prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -162,7 +163,7 @@ class RunningJob:
             until = trio.current_time() + self.services.settings.abort_timeout_s
             if self.execution is not None:
                 self.execution.halted = True
-            self.stop(StopRequest(message=f"the daemon was halted: {reason}", until=until, aborts=False, halts=True))
+            self.stop(StopRequest(message=f"the daemon was halted: {prose(reason)}", until=until, aborts=False, halts=True))
 
     def check(self, token: str) -> None:
         """Check a session token. Raises TokenError for one that is not this session's, or has expired.

@@ -167,7 +167,9 @@ async def consent(
             "Do without it, or ask the person who operates the machine to do it"
         )
     answer = (params.input_responses or {}).get(KEY)
-    about = _digest(job) if plan is None else plan.hash.encode()
+    # With the number of halts: an answer to what was asked before a halt lets nothing run after its reset.
+    halts = await _halts(request)
+    about = (_digest(job) if plan is None else plan.hash.encode()) + b" %d" % halts
     questions = request.client.questions if plan is None else request.client.plan_questions
     if isinstance(answer, types.ElicitResult) and questions.settle(params.request_state, about):
         return _verdict(answer)
@@ -177,12 +179,17 @@ async def consent(
     if question is None:
         return "A person has to allow such a call, and it is too long to be shown to one: make it smaller"
     if not request.modern:
-        return await _asked(request, question)
+        return await _asked(request, question, halts)
     form = types.ElicitRequest(params=types.ElicitRequestFormParams(message=question, requested_schema=FORM))
     return types.InputRequiredResult(input_requests={KEY: form}, request_state=questions.ask(about))
 
 
-async def _asked(request: McpRequest, question: str) -> str | None:
+async def _halts(request: McpRequest) -> int:
+    session = await request.client.session()
+    return (await session.halt_status()).generation
+
+
+async def _asked(request: McpRequest, question: str, halts: int) -> str | None:
     """Ask on the request's own stream, and wait for the answer."""
     try:
         with trio.fail_after(ANSWER_TIMEOUT):
@@ -191,6 +198,8 @@ async def _asked(request: McpRequest, question: str) -> str | None:
         return f"No person has answered within {ANSWER_TIMEOUT:g} s"
     except (MCPError, ValidationError) as error:
         return f"A person has to allow each such call, and the client could not ask one ({str(error).splitlines()[0]})"
+    if answer.action == "accept" and await _halts(request) != halts:
+        return "The daemon was halted after the person was asked, so the answer came too late. Ask again after the reset"
     return _verdict(answer)
 
 
@@ -423,7 +432,7 @@ async def _by_plan(
     elif plan.state == "waiting":
         raise _waits(plan)
     elif plan.state == "rejected":
-        why = f": {plan.reason}" if plan.reason else ""
+        why = f": {prose(plan.reason)}" if plan.reason else ""
         return refused(job, f"{plan.rejected_by} has rejected it{why}. Do not try again, and not by another way either")
     try:
         return Running(client, session, job, await session.execute(plan))
