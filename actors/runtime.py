@@ -236,6 +236,8 @@ class Runtime:
         self.reload: Callable[[bool], Awaitable[dict[str, Any]]] = _not_reloaded
         """Reads the configuration again, for policy.reload; returns its answer. Raises RpcError."""
         self.job_server: JobServer | None = None
+        self.lost_sockets: list[str] = []
+        """For each Unix socket of the daemon whose file was removed: what that means."""
         """The receiver of jobs (HCP), while it serves."""
         self.uplink: Callable[[], Mapping[str, Any]] | None = None
         """Returns the state of the uplink to a broker, if there is one."""
@@ -614,6 +616,7 @@ class Runtime:
         ok = (
             failure is None
             and outputs_file.failure is None
+            and not self.lost_sockets
             and all(bus.state == "ready" for bus in self.buses.values())
         )
         health = {
@@ -627,6 +630,8 @@ class Runtime:
         }
         if self.listeners:
             health["listeners"] = self.listeners
+        if self.lost_sockets:
+            health["sockets"] = {"ok": False, "reason": "; ".join(self.lost_sockets)}
         if self.uplink is not None:
             # Not a part of `ok`: a device without its broker works on, and its heartbeat goes on.
             health["amqp"] = self.uplink()

@@ -473,7 +473,7 @@ class Bus:
             trio.lowlevel.reschedule(self._idle.pop())
 
     def _face_for(self, ticket: Ticket) -> Any:
-        """Return the guarded driver for a transaction: of one that must run, and of a step of risk 1 or more, the whole."""
+        """Return the guarded driver for a transaction; a step of risk 0 gets the one that only reads."""
         return self._face if ticket.risk or ticket.must_run else self._reader
 
     def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:

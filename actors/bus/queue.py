@@ -102,7 +102,7 @@ class HaltFlag:
         return self.since is not None
 
     def error(self) -> Halted:
-        """Return the refusal of anything that has an effect. The reason is another principal's words: data, in quotes."""
+        """Return the refusal of anything that has an effect; the reason, another one's words, is quoted as data."""
         data = {"since": self.since, "reason": self.reason, "quotes": ["reason"], "effect": "none"}
         reason = prose(self.reason)
         if self.since is None:

@@ -34,6 +34,7 @@ import trio
 from attrs import define, evolve, field, fields_dict
 
 from hearth._util.files import noting, read_file
+from hearth._util.inotify import watch_file
 from hearth._util.threads import IMPORTING
 from hearth._version import __version__
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
@@ -132,6 +133,8 @@ class Daemon:
     """The configuration's file, for a reload."""
     _default_policy: Sequence[PolicyEntry] = field(default=(), kw_only=True, alias="default_policy")
     _max_connections: int = field(kw_only=True, alias="max_connections")
+    socket_watches: dict[Path, int] = field(factory=dict, init=False)
+    """A watch on the file of each Unix socket that this process has bound (`_util.inotify`)."""
     _listeners: Sequence[Listener] = field(default=(), init=False)
     signals: Signals = field(kw_only=True)
     log_handler: NonBlockingLogHandler = field(kw_only=True)
@@ -186,6 +189,7 @@ class Daemon:
                 if self._parts.attestation is not None:
                     accepting.start_soon(self._parts.attestation.run)
                 accepting.start_soon(self._remind, listeners)
+                accepting.start_soon(self._watch_sockets, runtime)
                 while (asked := await self.signals.next()) is RELOAD:
                     await self._reload_by_signal()
                 log.info("%s: shutting down", asked)
@@ -331,6 +335,25 @@ class Daemon:
     async def _stop_waiting(self, runtime: Runtime) -> None:
         log.warning("%s again: not waiting for transactions in flight", await self.signals.end())
         runtime.stop_waiting()
+
+    async def _watch_sockets(self, runtime: Runtime) -> None:
+        async with trio.open_nursery() as nursery:
+            for path, watch in self.socket_watches.items():
+                nursery.start_soon(self._watch_socket, runtime, path, watch)
+
+    async def _watch_socket(self, runtime: Runtime, path: Path, watch: int) -> None:
+        """Say in the log and in health that the file of a socket was removed: nobody can connect there any more."""
+        try:
+            while await trio.to_thread.run_sync(path.is_socket):
+                await trio.lowlevel.wait_readable(watch)
+                with suppress(BlockingIOError):
+                    os.read(watch, 4096)
+        finally:
+            os.close(watch)
+        # It is not bound again: the daemon may be another user by now, and confined.
+        lost = f"the socket {path} was removed: nobody can connect there any more; restart hearthd"
+        runtime.lost_sockets.append(lost)
+        log.error("%s", lost)
 
     async def _warm_up(self) -> None:
         """Import the library that explains invalid args, in a thread.
@@ -586,6 +609,8 @@ def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler
             log_handler=log_handler,
             notifier=notifier,
         )
+        found = {each: watch_file(str(each)) for each in bound}
+        daemon.socket_watches |= {each: watch for each, watch in found.items() if watch is not None}
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
         if parts.attestation is not None:
             parts.attestation.open()

@@ -10,7 +10,6 @@ unlinked at once, and a watch on the node reports that without polling.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import grp
 import os
@@ -23,6 +22,7 @@ import trio
 from attrs import asdict
 
 from hearth._util.exceptions import unwrapped
+from hearth._util.inotify import watch_file
 from hearth.drivers.linux.device_users import holders
 from hearth.errors import ResourceBusy
 
@@ -37,8 +37,6 @@ ENOTSUPP = 524
 
 _NAMES: Mapping[int, str] = {ENOTSUPP: "ENOTSUPP", errno.EOPNOTSUPP: "EOPNOTSUPP"}
 """Errnos for which the C library has no name, or two."""
-
-_IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x4, 0x400, 0x800
 
 
 def errno_name(error: OSError) -> str:
@@ -95,7 +93,7 @@ class Presence:
         self._handle = handle
         self._entry = entry
         self._identity = self._identify()
-        self.watch = _watch(path)
+        self.watch = watch_file(path)
 
     def _identify(self) -> int | None:
         try:
@@ -146,15 +144,3 @@ class Presence:
             if trio.lowlevel.in_trio_run():
                 trio.lowlevel.notify_closing(watch)
             os.close(watch)
-
-
-def _watch(path: str) -> int | None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if descriptor < 0:
-        return None
-    # A node that is unlinked while it is open loses a link, which is a change of its attributes.
-    if libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_ATTRIB | _IN_DELETE_SELF | _IN_MOVE_SELF) < 0:
-        os.close(descriptor)
-        return None
-    return descriptor

@@ -173,13 +173,12 @@ def verify_proof(options: Options, proof: IO[str], record: IO[bytes], key: Path)
 @click.option("--name", metavar="NAME", default="hearth-witness", show_default=True, help="The witness's name.")
 @click.option("--new-log", is_flag=True, help="Take another log of the same key, in place of the one known so far.")
 @standard
-async def witness(
-    options: Options, request: str | None, state: Path, key: Path, name: str, *, new_log: bool
-) -> int:
+async def witness(options: Options, request: str | None, state: Path, key: Path, name: str, *, new_log: bool) -> int:
     """Cosign the daemon's checkpoint if it continues the last one cosigned; refuse a fork and a rollback.
 
-    Of one key it knows one log: one that was begun anew is refused until --new-log. Run it on another machine, regularly. It asks the daemon, or reads REQUEST (a file, or - for stdin) as `audit prove
-    --consistency` prints it. The witness's own key is made beside FILE.
+    Of one key it knows one log: one that was begun anew is refused until --new-log. Run it on another machine,
+    regularly. It asks the daemon, or reads REQUEST (a file, or - for stdin) as `audit prove --consistency` prints it.
+    The witness's own key is made beside FILE.
     """
     with locked(state):
         mine = await trio.to_thread.run_sync(load_or_create, state.with_name(f"{state.name}.key"))

@@ -1,7 +1,8 @@
 """`hearth fleet`: orders to many devices over a RabbitMQ broker, and the enrolment of its users.
 
 The orders and all that was heard of them are in an order store (--state), so a command that was killed is followed up
-by `hearth fleet watch`. Exit codes: 0 done, 1 an order was not completed, 2 usage, 3 the broker cannot be reached.
+by `hearth fleet watch`. A command that waits says on stderr, every `NOTICE_S`, what stands between. Exit codes: 0 done,
+1 an order was not completed, or a device has not got the halt, 2 usage, 3 the broker cannot be reached.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import shlex
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import orjson
 import trio
 from attrs import evolve, frozen
 
+from hearth._util.exceptions import unwrapped
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, standard
 from hearth.cli.hcp import read_job
@@ -29,15 +31,21 @@ from hearth.errors import CarrierError, ConfigError
 from hearth.hcp.messages import read_duration
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from hearth.fleet.client import FleetClient
     from hearth.fleet.enrolment import Part
     from hearth.fleet.order_store import FleetOrder
     from hearth.fleet.selectors import FleetDevice
 
+T = TypeVar("T")
+
 CONNECT_S: Final = 15.0
 """Seconds that a command waits for the broker."""
+NOTICE_S: Final = 3.0
+"""Seconds without an answer after which a command says what it waits for."""
+LOOK_S: Final = 1.0
+"""Seconds between two looks at which devices have the halt."""
 REFRESH_S: Final = 0.2
 """Seconds between two looks at the order store."""
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
@@ -70,14 +78,13 @@ def calling(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @asynccontextmanager
-async def connected(where: FleetOptions) -> AsyncIterator[FleetClient]:
+async def connected(where: FleetOptions, within_s: float = CONNECT_S) -> AsyncIterator[FleetClient]:
     """Run a caller with its orders, once it is connected. Raises ConfigError, OrderStoreError, BrokerNotReached."""
     try:
         from hearth.actors.bridges.amqp.connection import BrokerSettings
         from hearth.fleet.client import FleetClient
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'hearthd[amqp,hcp]'") from None
-    from hearth._util.exceptions import unwrapped
     from hearth.amqp.address import parse_broker
     from hearth.fleet.order_store import OrderStore
 
@@ -91,15 +98,31 @@ async def connected(where: FleetOptions) -> AsyncIterator[FleetClient]:
         async with unwrapped() as body, trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             async with body.watched():
-                with trio.move_on_after(CONNECT_S) as waiting:
-                    await client.connected()
-                if waiting.cancelled_caught:
-                    why = None if client.link is None else client.link.error
-                    raise BrokerNotReached(f"{why or address.place}: no connection within {CONNECT_S:g} s")
+                await answered(client, client.connected, within_s)
                 yield client
             nursery.cancel_scope.cancel()
     finally:
         order_store.close()
+
+
+async def answered(client: FleetClient, work: Callable[[], Awaitable[T]], within_s: float) -> T:
+    """Return the outcome of what needs the broker; say what stands between meanwhile. Raises BrokerNotReached."""
+
+    async def tell() -> None:
+        while True:
+            await trio.sleep(NOTICE_S)
+            click.echo(common.clean(client.standing), err=True)
+
+    found: list[T] = []
+    async with unwrapped() as body, trio.open_nursery() as beside:
+        beside.start_soon(tell)
+        with trio.move_on_after(within_s):
+            async with body.watched():
+                found.append(await work())
+        beside.cancel_scope.cancel()
+    if not found:
+        raise BrokerNotReached(f"{client.standing}, within {within_s:g} s")
+    return found[0]
 
 
 def _common_name(cert: Path | None) -> str:
@@ -137,14 +160,16 @@ def fleet() -> None:
 
 @fleet.command("list")
 @click.argument("selectors", nargs=-1, metavar="[SELECTOR]...")
+@click.option("--within", default="15s", metavar="TIME", help="Give up after this time, and exit with 3.")
 @standard
 @calling
-async def list_(options: Options, where: FleetOptions, selectors: Sequence[str]) -> int:
+async def list_(options: Options, where: FleetOptions, selectors: Sequence[str], within: str) -> int:
     """List the devices that have announced themselves, by their ids and labels."""
     from hearth.fleet.selectors import select
 
-    async with connected(where) as client:
-        devices = sorted(await client.devices(), key=lambda one: one.device)
+    within_s = _seconds(within)
+    async with connected(where, within_s) as client:
+        devices = sorted(await answered(client, client.devices, within_s), key=lambda one: one.device)
         if selectors:
             devices = select(devices, selectors)
     if options.json:
@@ -181,19 +206,41 @@ def _labels(labels: Any) -> str:
 @fleet.command()
 @click.option("--reason", default="", help="The reason, for the devices' logs.")
 @click.option("--reset", is_flag=True, help="End the fleet's halt on the devices that it halted.")
+@click.option("--within", default="15s", metavar="TIME", help="How long to wait for the broker, and for the devices.")
 @standard
 @calling
-async def halt(options: Options, where: FleetOptions, reason: str, reset: bool) -> int:
+async def halt(options: Options, where: FleetOptions, reason: str, reset: bool, within: str) -> int:
     """Halt every device: those that are connected at once, the others when they connect; or reset that halt.
 
     It reaches a device that is away as long as it has not been reset. A halt that a person or an input has caused on
-    the device itself stays.
+    the device itself stays. Says which devices have it; exits with 3 if the broker has not got it within the time, with
+    1 if a device has not.
     """
-    async with connected(where) as client:
-        await (client.reset() if reset else client.halt(reason))
-    told = "The broker has the reset of" if reset else "The broker has the halt for"
-    click.echo(common.compact({"ok": True}) if options.json else f"{told} every device; `hearth fleet list` shows it.")
-    return DONE
+    within_s = _seconds(within)
+    async with connected(where, within_s) as client:
+        await answered(client, client.reset if reset else partial(client.halt, reason), within_s)
+        if not options.json:
+            told = "the reset of" if reset else "the halt for"
+            click.echo(f"The broker has {told} every device.")
+        have: list[str] = []
+        not_yet: list[str] = []
+        with trio.move_on_after(within_s):
+            while True:
+                devices = await answered(client, client.devices, within_s)
+                by = {one.device: "fleet" in one.halted_by or (one.halted and not one.halted_by) for one in devices}
+                have = sorted(device for device, halted in by.items() if halted is not reset)
+                not_yet = sorted(by.keys() - set(have))
+                if not not_yet:
+                    break
+                await trio.sleep(LOOK_S)
+    what = "the reset" if reset else "the halt"
+    if options.json:
+        click.echo(common.compact({"ok": True, "have": have, "not_yet": not_yet}))
+    else:
+        click.echo(f"have {what}: {', '.join(have) or 'none'}")
+        if not_yet:
+            click.echo(f"not yet: {', '.join(not_yet)}; one that is away gets it when it connects")
+    return FAILED if not_yet else DONE
 
 
 # --- orders -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ must not cause one. Two words or more always halt.
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -13,14 +14,18 @@ import click
 import trio
 from attrs import asdict
 
+from hearth._util.exceptions import unwrapped
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, session, standard
 from hearth.client.connection import call_halt
+from hearth.transport.address import UnixAddress
+from hearth.transport.listener import listening_process
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from hearth.api import HaltStatus
+    from hearth.transport.address import Address
 
 SETTLE_S: Final = 1.0
 """Seconds after the stop sequence until an output counts as unsafe."""
@@ -88,8 +93,35 @@ def _facts(found: HaltStatus) -> dict[str, Any]:
 
 def halt_lines(found: HaltStatus) -> list[str]:
     """Return the screen of a halt."""
-    shown = {name: value for name, value in _facts(found).items() if name not in ("holds", "unsafe", "safe", "generation")}
+    shown = {
+        name: value for name, value in _facts(found).items() if name not in ("holds", "unsafe", "safe", "generation")
+    }
     return [*common.fields(shown), *map(common.clean, hold_lines(found.holds))]
+
+
+NOTICE_S: Final = 3.0
+"""Seconds without an answer after which a person is told what stands between."""
+
+
+@asynccontextmanager
+async def saying_what_is_waited_for(address: Address) -> AsyncIterator[None]:
+    """Say on stderr, every NOTICE_S until the block ends, that there is no answer yet, and whose it would be."""
+
+    async def tell() -> None:
+        began = trio.current_time()
+        while True:
+            await trio.sleep(NOTICE_S)
+            found = listening_process(address.path) if isinstance(address, UnixAddress) else None
+            who = f"{address.place}: {found or 'the daemon'} has not answered"
+            cure = f"; `kill -CONT {found.pid}` lets it go on" if found is not None and found.stopped else ""
+            waited = trio.current_time() - began
+            click.echo(f"{common.clean(who)} for {waited:.0f} s, still waiting{cure}", err=True)
+
+    async with unwrapped() as body, trio.open_nursery() as nursery:
+        nursery.start_soon(tell)
+        async with body.watched():
+            yield
+        nursery.cancel_scope.cancel()
 
 
 @click.command()
@@ -114,6 +146,11 @@ async def halt(options: Options, reason: tuple[str, ...], status: bool, reset: b
         raise click.UsageError(unclear(words, "hearth halt"))
     # Without a session: none of the limits of sessions may hold up a halt. Only a reset needs one, for its right.
     look = partial(call_halt, options.address, "halt.status", {})
+    async with saying_what_is_waited_for(options.address):
+        return await _halt(options, words, means, look)
+
+
+async def _halt(options: Options, words: str, means: str, look: Callable[[], Awaitable[HaltStatus]]) -> int:
     if means == "reset":
         async with session(options) as (_client, opened):
             found = await opened.reset_halt()

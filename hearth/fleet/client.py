@@ -147,6 +147,17 @@ class FleetClient:
             await self._changed.wait()
         return self._connection
 
+    @property
+    def standing(self) -> str:
+        """What stands between this caller and an answer of the broker, as a sentence."""
+        connection, place = self._connection, self.address.place
+        if connection is None:
+            why = None if self.link is None else self.link.error
+            return f"{why}; trying again" if why is not None else f"{place} has not answered yet"
+        if connection.blocked is not None:
+            return f"{place} is connected and takes no messages: it is blocked ({connection.blocked})"
+        return f"{place} is connected and has not answered yet"
+
     async def abort(self, order: FleetOrder, reason: str) -> None:
         """Ask a device to abort the session of an order."""
         await self._tell(order.device, "abort", {"reason": reason}, session_id=order.session_id)

@@ -20,6 +20,7 @@ import trio
 
 from hearth.errors import CarrierError, ConfigError
 from hearth.transport.address import SshAddress, TlsAddress, UnixAddress
+from hearth.transport.listener import listening_process
 from hearth.transport.sockets import SocketTransport
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[SocketTransport]:
     try:
         connected = await _connected(path)
     except FileNotFoundError:
-        raise CarrierError(f"no daemon at {path}: there is no such socket; start one with `hearthd`") from None
+        raise CarrierError(_nobody(path)) from None
     except ConnectionRefusedError:
         raise CarrierError(f"no daemon at {path}: no process listens there; start one with `hearthd`") from None
     except PermissionError:
@@ -60,6 +61,15 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[SocketTransport]:
                 f"if you trust that user, name the address with --to {address} or HEARTH_ADDRESS"
             )
         yield stream
+
+
+def _nobody(path: Path) -> str:
+    """Return the error for a path without a socket; it names a daemon that listens there all the same."""
+    found = listening_process(path)
+    if found is None:
+        return f"no daemon at {path}: there is no such socket; start one with `hearthd`"
+    term = f"; `kill {found.pid}` ends it, and makes its outputs safe" if found.pid is not None else ""
+    return f"no daemon at {path}: the socket was removed, and {found} still runs on it{term}; then start it again"
 
 
 def _foreign_owner(connected: socket.socket, path: Path) -> int | None:

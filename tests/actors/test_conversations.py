@@ -102,7 +102,7 @@ async def test_the_reason_of_another_principals_halt_taints_a_conversation_and_c
             assert f'"{ORDER}"' in refused.value.message, "in quotes, on its own"
             assert refused.value.data["quotes"] == ["reason"]
         while (await person.halt_status()).stopping:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
         await person.reset_halt()
         plan = await session.prepare("light", [LED])
         assert plan.state == "waiting"

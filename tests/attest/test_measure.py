@@ -170,7 +170,8 @@ def test_every_file_that_is_read_while_the_configuration_is_read_is_measured_but
     dbc = tmp_path / "cell.dbc"
     shutil.copy(ROOT / "drivers" / "boards" / "sim.dbc", dbc)
     profile = tmp_path / "board.toml"
-    profile.write_text('name = "cell"\ndescription = "a cell"\n[[can]]\nbus = "can0"\ndriver = "sim"\ndbc = "cell.dbc"\n')
+    can = '[[can]]\nbus = "can0"\ndriver = "sim"\ndbc = "cell.dbc"\n'
+    profile.write_text(f'name = "cell"\ndescription = "a cell"\n{can}')
     config = attrs.evolve(
         Config(),
         audit=attrs.evolve(Config().audit, path=tmp_path / "log" / "audit.log"),

@@ -9,6 +9,7 @@ import mcp_types as types
 import orjson
 import pytest
 import trio
+import trio.testing
 from hypothesis import example, given, strategies as st
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
@@ -424,7 +425,7 @@ async def halted_and_reset(w):
     """A halt, and its reset by a person."""
     w.runtime.halt.halt("smoke", "a test")
     while w.runtime.halt.status()["stopping"]:
-        await trio.sleep(0)
+        await trio.testing.wait_all_tasks_blocked()
     await w.runtime.halt.reset("a person", w.runtime.halt.flag.count)
 
 

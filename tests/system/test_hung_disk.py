@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
@@ -255,3 +256,16 @@ def test_with_a_frozen_disk_halt_deadman_and_limits_act_and_the_log_is_whole_aft
     report = verify(Path(shutil.copy(log, daemon.directory / "copy.log")))
     assert report.ok, report.first_bad
     assert daemon.stop() == 0
+
+
+@pytest.mark.proof
+def test_with_a_disk_that_hangs_hearth_halt_is_answered_and_says_that_the_halt_is_not_on_the_disk(frozen_disk):
+    daemon, disk = frozen_disk
+    disk.freeze()
+    try:
+        command = [sys.executable, "-m", "hearth.cli.main", "halt", "smoke", "--to", f"unix:{daemon.socket}"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    finally:
+        disk.thaw()
+    assert ended.returncode == 1, ended.stderr
+    assert "the disk does not answer" in ended.stdout

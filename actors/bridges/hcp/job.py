@@ -163,7 +163,8 @@ class RunningJob:
             until = trio.current_time() + self.services.settings.abort_timeout_s
             if self.execution is not None:
                 self.execution.halted = True
-            self.stop(StopRequest(message=f"the daemon was halted: {prose(reason)}", until=until, aborts=False, halts=True))
+            message = f"the daemon was halted: {prose(reason)}"
+            self.stop(StopRequest(message=message, until=until, aborts=False, halts=True))
 
     def check(self, token: str) -> None:
         """Check a session token. Raises TokenError for one that is not this session's, or has expired.

@@ -199,7 +199,7 @@ async def _asked(request: McpRequest, question: str, halts: int) -> str | None:
     except (MCPError, ValidationError) as error:
         return f"A person has to allow each such call, and the client could not ask one ({str(error).splitlines()[0]})"
     if answer.action == "accept" and await _halts(request) != halts:
-        return "The daemon was halted after the person was asked, so the answer came too late. Ask again after the reset"
+        return "The daemon was halted after the person was asked: the answer came too late. Ask again after the reset"
     return _verdict(answer)
 
 
