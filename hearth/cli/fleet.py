@@ -2,7 +2,7 @@
 
 The orders and all that was heard of them are in an order store (--state), so a command that was killed is followed up
 by `hearth fleet watch`. A command that waits says on stderr, every `NOTICE_S`, what stands between. Exit codes: 0 done,
-1 an order was not completed, or a device has not got the halt, 2 usage, 3 the broker cannot be reached.
+1 an order was not completed, 2 usage, 3 the broker cannot be reached, or a device has not got the halt in time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from attrs import evolve, frozen
 
 from hearth._util.exceptions import unwrapped
 from hearth.cli import common
-from hearth.cli.common import DONE, FAILED, Options, standard
+from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, standard
 from hearth.cli.hcp import read_job
 from hearth.errors import CarrierError, ConfigError
 from hearth.hcp.messages import read_duration
@@ -213,8 +213,8 @@ async def halt(options: Options, where: FleetOptions, reason: str, reset: bool, 
     """Halt every device: those that are connected at once, the others when they connect; or reset that halt.
 
     It reaches a device that is away as long as it has not been reset. A halt that a person or an input has caused on
-    the device itself stays. Says which devices have it; exits with 3 if the broker has not got it within the time, with
-    1 if a device has not.
+    the device itself stays. Says which devices have it; exits with 3 if the broker, or one of them, has not got it
+    within the time.
     """
     within_s = _seconds(within)
     async with connected(where, within_s) as client:
@@ -240,7 +240,7 @@ async def halt(options: Options, where: FleetOptions, reason: str, reset: bool, 
         click.echo(f"have {what}: {', '.join(have) or 'none'}")
         if not_yet:
             click.echo(f"not yet: {', '.join(not_yet)}; one that is away gets it when it connects")
-    return FAILED if not_yet else DONE
+    return UNREACHABLE if not_yet else DONE
 
 
 # --- orders -----------------------------------------------------------------------------------------------------------

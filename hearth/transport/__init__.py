@@ -20,7 +20,6 @@ import trio
 
 from hearth.errors import CarrierError, ConfigError
 from hearth.transport.address import SshAddress, TlsAddress, UnixAddress
-from hearth.transport.listener import listening_process
 from hearth.transport.sockets import SocketTransport
 
 if TYPE_CHECKING:
@@ -65,6 +64,9 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[SocketTransport]:
 
 def _nobody(path: Path) -> str:
     """Return the error for a path without a socket; it names a daemon that listens there all the same."""
+    # Imported here: only this error needs it.
+    from hearth.transport.listener import listening_process
+
     found = listening_process(path)
     if found is None:
         return f"no daemon at {path}: there is no such socket; start one with `hearthd`"

@@ -203,7 +203,7 @@ async def test_one_rejection_ends_a_plan_that_one_of_two_has_approved(make_world
             await carol.reject(plan.plan_id, reason="the cell is open")
             with pytest.raises(PlanStale):
                 await bob.approve(plan)
-        with pytest.raises(PermissionDenied, match="uid:1003 has rejected the plan: the cell is open"):
+        with pytest.raises(PermissionDenied, match='uid:1003 has rejected the plan: "the cell is open"'):
             await alice.execute(plan, wait_ms=60_000)
         (shown,) = await alice.plans()
         assert (shown.state, shown.rejected_by, shown.reason) == ("rejected", CAROL.key, "the cell is open")

@@ -107,7 +107,7 @@ class Course:
         position = self._next()
         steps = [self._step(position, index, *tool) for index, tool in enumerate(tools)]
         with self._seeing(position) as see:
-            see(await self.job.submit(steps, exclusive=exclusive, rollback_on_failure=rollback))
+            see(await self.job.submit(steps, exclusive=exclusive, rollback_on_failure=rollback, replay=True))
 
     async def _sleep(self, seconds):
         with self._seeing(self._next()):

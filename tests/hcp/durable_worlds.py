@@ -4,12 +4,15 @@
 checkpoint after every failure, up to three times. Steps fail, transactions hang, the HACP session ends, the audit log
 or the job store fails, the caller aborts, the time runs out; and up to twice the process dies, at a write of the job
 store (before or after its commit), in a step, or at any time. There is no thread and no real clock, and chance is the
-seed's alone. Every promise that does not hold is a `Broken`.
+seed's alone. The daemon is halted, and reset by a person, also while the job runs. Every promise that does not hold is
+a `Broken`.
 
 What is promised, whatever happens:
 
 - a session's messages end with one terminal message and one session_closed, and no event's number is missing;
 - what a caller was told before a death, it is told again after it, to the byte;
+- no effect after a halt by a job that is older than it, whether the halt has been reset or not;
+- what is resumed is a job that failed or was aborted, and each at most once;
 - no step that began without being known to have had no effect begins again at its position;
 - what a function sees at a position it sees again when it is replayed, and it was on record when it went on;
 - the records of a session are numbered without gap, and its checkpoints are those of them that are steps;
@@ -49,7 +52,7 @@ from hearth.actors.bridges.hcp import capability_api, execution, store as store_
 from hearth.actors.bridges.hcp.store.database import JobDatabase
 from hearth.actors.bridges.hcp.store.queries import JobStoreError
 from hearth.actors.messages import CloseSession
-from hearth.errors import DeviceError
+from hearth.errors import AuditUnavailable, DeviceError, Halted
 from hearth.hcp import messages as values
 from hearth.hcp.durable import ANNOUNCED
 from hearth.policy.rules import Match, PolicyEntry
@@ -139,6 +142,10 @@ class World:
         self.store_fails = range(0)
         self.live = set()
         """Sessions that have begun a step."""
+        self.older = set()
+        """Sessions that were there when the daemon was last halted."""
+        self.inherited = 0
+        """The records that the session which runs goes on from."""
         self.touched = set()
         """Sessions during which the job store failed."""
         self._tries = Counter()
@@ -175,7 +182,10 @@ class World:
             if end == "none" or life.dead:
                 raise DeviceError("the device said no", effect="none")
             self.begun[tag] += 1
-            self.live.add(next(reversed(self.heard)))
+            session = next(reversed(self.heard))
+            self.live.add(session)
+            if session in self.older:
+                self.broken(f"step {tag} of {session} began after a halt that came after that job")
             self.figures["effects"] += 1
             if self.begun[tag] > 1:
                 self.broken(f"step {tag} began twice")
@@ -223,6 +233,8 @@ class World:
         self.failure = self.failure or Broken(reason)
 
     failure = None
+    unstored = False
+    """True if the last session's end could not be stored: the next start ends it, before which nothing resumes it."""
 
     # --- the disk
 
@@ -299,7 +311,7 @@ class World:
                     self.figures[f"ended: {life.death.kind}"] += 1
                     break
                 document = await self._next_document(world, session)
-                if self.rng.random() < 0.3:
+                if self.rng.random() < 0.3 or self.unstored:
                     break
         self._hear()
         if self.failure is not None:
@@ -328,20 +340,31 @@ class World:
             if answer["payload"]["reason_code"] not in PASSING:
                 raise Broken(f"refused: {answer['payload']}")
             self.figures["refused"] += 1
-            self._heal(world)
+            await self._heal(world)
         session = answer["session_id"]
         self.heard.setdefault(session, [])
         async with trio.open_nursery() as nursery:
             self._plan_ends(nursery, world, session)
             await caller.closed(session)
             nursery.cancel_scope.cancel()
-        self._heal(world)
+        await self._heal(world)
         self._hear()
         return session
 
-    def _heal(self, world):
+    async def _heal(self, world):
         world.journal.heal()
         self.store_fails = range(0)
+        while world.runtime.halt.flag.halted:
+            await self._reset(world)
+            await trio.sleep(0.1)
+
+    async def _reset(self, world):
+        """A person resets the halt; refused while the stop sequence runs."""
+        halt = world.runtime.halt
+        try:
+            await halt.reset("a person", halt.flag.count)
+        except (Halted, AuditUnavailable):
+            self.figures["resets refused"] += 1
 
     def _plan_faults(self, world):
         """What of the surroundings fails while the next job runs."""
@@ -373,6 +396,16 @@ class World:
             self.figures["audit log failed"] += 1
             world.journal.fail("disk full")
 
+        async def halt():
+            await trio.sleep(rng.choice((0.001, 0.01, 0.1, 1.0)) * rng.random())
+            self.figures["halts"] += 1
+            self.older = set(self.heard)
+            world.runtime.halt.halt("for the test", "a test")
+            await trio.sleep(rng.choice((0.0, 0.01, 1.0)))
+            await self._reset(world)
+
+        if rng.random() < 0.2:
+            nursery.start_soon(halt)
         for chance, what in ((0.2, abort), (0.1, end_session), (0.1, fail_audit)):
             if rng.random() < chance * self.hard:
                 nursery.start_soon(later, what)
@@ -402,6 +435,7 @@ class World:
         row = await job_store.session(session)
         records = await job_store.outcomes(session, row.checkpoints)
         notes = [one["position"] for one in await job_store.begun(session)]
+        self.unstored = row.ended_at is None
         self._check_records(session, records, notes)
         message_log = self.heard[session]
         state = message_log[-1]["payload"]["data"]["final_state"]
@@ -418,6 +452,7 @@ class World:
             return None
         self.figures["resumed"] += 1
         self.on_record = {one["position"]: _as_seen(one) for one in records} | {one: ["unknown"] for one in notes}
+        self.inherited = len(records) + len(notes)
         return self._document(checkpoint)
 
     def _last_checkpoint(self, failed, notes):
@@ -435,7 +470,9 @@ class World:
 
     def _check_records(self, session, records, notes):
         recorded = {one["position"]: _as_seen(one) for one in records}
-        if len(recorded) != len(records):
+        # Of an answer that no longer held, and was asked for again, there is another record.
+        twice = Counter(one["position"] for one in records if one["kind"] != "ask_person")
+        if any(count > 1 for count in twice.values()):
             raise Broken(f"session {session}: a position has two records: {[one['position'] for one in records]}")
         for position, found in self.seen.get(session, {}).items():
             if position in recorded:
@@ -451,8 +488,8 @@ class World:
         begun = {tag.partition("#")[0] for tag, count in self.begun.items() if count and "c" not in tag}
         if missing := begun - set(recorded) - set(notes):
             raise Broken(f"session {session}: {missing} had an effect, and nothing is on record of them")
-        inherited = len(self.on_record)
-        steps = [number for number, one in enumerate(records, 1) if one["kind"] in ANNOUNCED and number > inherited]
+        numbered = enumerate(records, 1)
+        steps = [number for number, one in numbered if one["kind"] in ANNOUNCED and number > self.inherited]
         events = [one["payload"]["data"] for one in self.heard[session] if one["type"] == "event"]
         told = [data.get("checkpoint_id", "") for data in events]
         if steps != [int(checkpoint[-6:]) for checkpoint in told if checkpoint]:

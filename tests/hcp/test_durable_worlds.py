@@ -12,7 +12,9 @@ import pytest
 from hcp.durable_worlds import Broken, play
 
 from hearth.actors.bridges.hcp.execution import Execution
+from hearth.actors.bridges.hcp.job import RunningJob
 from hearth.actors.bridges.hcp.store import JobStore
+from hearth.actors.session import Session
 from hearth.hcp.durable import ReplayHistory
 
 QUICK, WORLDS, BLOCK = 120, 2000, 500
@@ -42,7 +44,8 @@ def test_many_more_worlds_keep_every_promise(block):
     for what in (
         "ended: write", "ended: act", "ended: time", "ended: stop", "store failed", "audit log failed", "aborts",
         "HACP sessions ended", "refused", "COMPLETED", "FAILED", "ABORTED", "FAILED: outcome_unknown",
-        "FAILED: timeout", "FAILED: daemon_ended", "FAILED: book_unavailable", "FAILED: hacp_session_ended",
+        "FAILED: halted", "FAILED: timeout", "FAILED: daemon_ended", "FAILED: book_unavailable",
+        "FAILED: hacp_session_ended",
     ):  # fmt: skip
         assert figures[what], (what, figures)
 
@@ -90,7 +93,19 @@ def a_step_that_was_under_way_is_taken_for_none(monkeypatch):
     monkeypatch.setattr(JobStore, "begun", begun)
 
 
+def a_job_outlives_a_halt(monkeypatch):
+    heard = Session._heard
+
+    def newer(self, request):
+        heard(self, request)
+        request.halts = self._services.tasks.halt_flag.count
+
+    monkeypatch.setattr(Session, "_heard", newer)
+    monkeypatch.setattr(RunningJob, "halt", lambda *_: None)
+
+
 BUGS = {
+    a_job_outlives_a_halt: "began after a halt that came after that job",
     outcomes_are_written_late: "was seen as|had an effect",
     beginnings_are_not_noted: "began twice|nothing is on record",
     replay_ignores_the_record: "began twice|is on record as|two records",

@@ -79,7 +79,7 @@ async def test_a_job_that_sleeps_when_the_daemon_is_halted_closes_no_relay_after
         halted(world)
         await reset(world)
         failed = await caller.outcome(session_id)
-        assert (failed["error_code"], failed["error_message"]) == ("safety_violation", "the daemon was halted: smoke")
+        assert (failed["error_code"], failed["error_message"]) == ("safety_violation", 'the daemon was halted: "smoke"')
         details = failed["error_details"]
         assert (details["reason"], details["effect"]) == ("halted", "none")
         assert driven(world) == []
@@ -96,7 +96,7 @@ async def test_a_halt_ends_a_job_that_waits_for_a_person_and_its_question(world_
         await reset(world)
         assert (await bob.call("hcp.pending"))["approvals"] == []
         late = await bob.ask("hcp.decide", {"approval_id": question["approval_id"], "approve": True})
-        assert "the daemon was halted after it was asked (smoke)" in late["error"]["data"]["reason"]
+        assert 'the daemon was halted after it was asked ("smoke")' in late["error"]["data"]["reason"]
         assert driven(world) == []
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 import trio
-from support.hcp import Caller, capability, hcp_world, scripted, step, waiting
+from support.hcp import Caller, as_if_failed, capability, hcp_world, scripted, step, waiting
 from support.world import BOB
 
 import hearth
@@ -54,6 +54,7 @@ async def resumed(world, session_id, **more):
     """Go on from a session's newest checkpoint; the new session's id and its outcome."""
     caller = world.caller()
     context = {"resume_from": await last_checkpoint(world, session_id)}
+    await as_if_failed(world.job_server, session_id)
     again = await caller.accepted(context=context, **more)
     return again, await caller.outcome(again)
 
@@ -65,13 +66,13 @@ async def chance(job):
     """Ask everything that could be different the next time; end the first time, after all of it."""
     seen = [await job.random(), write_instant(await job.now()), job.elapsed_s]
     seen += [
-        [number, (await job.run("bench.read", tag=f"n{number}"))["tag"], job.elapsed_s]
+        [number, (await job.run("bench.read", tag=f"n{number}", replay=True))["tag"], job.elapsed_s]
         async for number in job.every(0.01, 3)
     ]
     await job.sleep(0.01)
-    results = await job.submit([hearth.step("bench.read", tag="a"), hearth.step("bench.read", tag="b")])
+    results = await job.submit([hearth.step("bench.read", tag="a"), hearth.step("bench.read", tag="b")], replay=True)
     seen.append([result["tag"] for result in results])
-    seen.append(await job.gather(job.random, partial(job.run, "bench.read", tag="c"), job.random))
+    seen.append(await job.gather(job.random, partial(job.run, "bench.read", tag="c", replay=True), job.random))
     seen.append(write_instant(job.at))
     if "resume_from" not in job.context:
         job.partial(seen=seen)
@@ -98,6 +99,7 @@ async def test_any_checkpoint_is_good_to_go_on_from(look):
         seen = (await caller.outcome(first))["partial_outputs"]["seen"]
         done = int((await last_checkpoint(world, first))[-6:])
         for number in range(1, done):
+            await as_if_failed(world.job_server, first)
             again = await caller.accepted(context={"resume_from": f"ckpt-{first}-{number:06d}"})
             outputs = (await caller.outcome(again))["outputs"]["seen"]
             assert outputs[0] == seen[0], "the first random number is on record from the first checkpoint on"
@@ -254,7 +256,7 @@ async def test_a_function_may_look_what_became_of_an_unknown_step_and_go_on(look
         try:
             await job.run("bench.set", line=1, value=1, gate="g")
         except OutcomeUnknown:
-            await job.run("bench.read", tag="what is it now")
+            await job.run("bench.read", tag="what is it now", replay=True)
             return {"handled": True}
         return {"handled": False}
 
@@ -303,8 +305,8 @@ async def test_a_failed_step_is_tried_again_by_the_next_session_only_if_it_had_n
 async def test_parts_run_side_by_side_and_each_has_numbers_of_its_own(look):
     async def function(job):
         async def part(name):
-            first = await job.run("bench.read", tag=f"{name}1")
-            second = await job.run("bench.read", tag=f"{name}2")
+            first = await job.run("bench.read", tag=f"{name}1", replay=True)
+            second = await job.run("bench.read", tag=f"{name}2", replay=True)
             return [first["tag"], second["tag"]]
 
         found = await job.gather(partial(part, "x"), partial(part, "y"))

@@ -321,7 +321,7 @@ async def test_a_halt_fails_a_job_that_acts_with_the_reason_and_refuses_the_next
         world.event("never").set()
         failed = await caller.outcome(session_id)
         assert failed["error_code"] == "safety_violation"
-        assert failed["error_message"] == "the daemon was halted: smoke"
+        assert failed["error_message"] == 'the daemon was halted: "smoke"'
         assert (failed["error_details"]["reason"], failed["error_details"]["effect"]) == ("halted", "none")
         assert world.driver.levels == {1: 0}
         rejected = await caller.rejected(Caller.submission())
@@ -342,7 +342,7 @@ async def test_a_step_of_a_job_that_a_halt_cancels_fails_the_job_with_the_reason
         world.runtime.halt.halt("smoke", "a test")
         failed = await caller.outcome(session_id)
         assert failed["error_code"] == "safety_violation"
-        assert "the daemon was halted: smoke" in failed["error_message"]
+        assert 'the daemon was halted: "smoke"' in failed["error_message"]
         assert world.driver.levels == {}
 
 

@@ -106,7 +106,7 @@ async def test_a_rejected_call_is_told_by_whom_and_why(autojump_clock, mode):
         async with w.sessions(BOB).open_session() as session:
             await session.reject(plan_id, reason="the door is open")
         told = text_of(await client.call_tool(*CALL))
-        assert f"{BOB.key} has rejected it: the door is open" in told
+        assert f'{BOB.key} has rejected it: "the door is open"' in told
         assert ran(w) == []
 
 

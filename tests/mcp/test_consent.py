@@ -445,7 +445,7 @@ async def test_a_person_who_answers_after_a_halt_is_told_through_the_model_that_
     async with mcp_client(w.sessions(), "legacy", elicitation_callback=late) as client:
         result = await client.call_tool("bench_danger", {"tag": "a"})
     assert result.is_error
-    assert "halted after the person was asked, so the answer came too late" in text_of(result)
+    assert "halted after the person was asked: the answer came too late" in text_of(result)
     assert not ran(w)
 
 

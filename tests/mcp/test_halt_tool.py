@@ -72,7 +72,7 @@ async def test_while_halted_a_model_is_told_plainly_that_nothing_was_done_and_wh
             result = await client.call_tool(name, arguments)
             assert result.is_error
             assert result.meta[META_ERROR]["symbol"] == "HALTED"
-            assert ": smoke; nothing was done" in text_of(result)
+            assert ': "smoke"; nothing was done' in text_of(result)
             assert "Do not try it again: tell the person" in text_of(result)
     assert w.driver.levels == {}
 

@@ -79,10 +79,13 @@ def offering(directory, *files, **hcp):
 
 
 async def as_if_failed(job_server, session_id):
-    """Let a job that has completed count as one that failed: then it may be resumed, once."""
-    await job_server.services.job_store.write(
-        lambda store: store.execute("UPDATE sessions SET state = 'FAILED' WHERE session_id = ?", (session_id,)) and None
-    )
+    """Let a job that has completed, or was resumed, count as one that failed and was not: it may be resumed again."""
+
+    def change(store):
+        store.execute("UPDATE sessions SET state = 'FAILED' WHERE session_id = ?", (session_id,))
+        store.execute("UPDATE sessions SET resumed_from = NULL")
+
+    await job_server.services.job_store.write(change)
 
 
 def step(tool, phase="work", **args):

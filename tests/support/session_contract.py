@@ -178,7 +178,7 @@ class SessionContract:
             assert (await finished(await session.execute(plan))).status == "SUCCESS"
             rejected = await session.prepare("arm", [step("bench.arm", line=1, value=0)])
             await session.reject(rejected, reason="not now")
-            with pytest.raises(PermissionDenied, match="has rejected the plan: not now"):
+            with pytest.raises(PermissionDenied, match='has rejected the plan: "not now"'):
                 await session.execute(rejected)
         assert face.world.driver.levels == {1: 0}, "safe at the end of the session"
         assert face.world.observer.labels("begin").count("set") == 1
@@ -737,7 +737,7 @@ class SessionContract:
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", status.since)
             for one in (session, other):
                 for dry_run in (False, True):
-                    with pytest.raises(Halted, match=r"Halted since .*: smoke; nothing was done") as refused:
+                    with pytest.raises(Halted, match=r'Halted since .*: "smoke"; nothing was done') as refused:
                         await one.submit("x", steps, dry_run=dry_run)
                     assert refused.value.data["step_index"] == 1
                     assert refused.value.data["effect"] == "none"
@@ -757,7 +757,7 @@ class SessionContract:
             await other.halt("smoke")
             done = await finished(acts)
             assert (done.status, [one.status for one in done.steps]) == ("CANCELLED", ["SUCCESS", "CANCELLED"])
-            assert "the daemon was halted: smoke" in done.error
+            assert 'the daemon was halted: "smoke"' in done.error
             assert face.world.driver.levels == {1: 0, 31: 0}, "also the line that keeps its level after a session"
             assert (await reads.get()).status == "RUNNING"
             face.world.event("go on").set()

@@ -166,7 +166,7 @@ def main(target: Path, *names: str) -> None:
                 found = [word for word in (*foreign, place.encode()) if word in content]
                 assert not found, f"{file.name} has {found} in it"
                 file.chmod(0o755 if file.is_dir() else 0o644)
-            shutil.copytree(made, target / name)
+            shutil.copytree(made, target / name, ignore=shutil.ignore_patterns("hearth.sock*"))
 
 
 if __name__ == "__main__":

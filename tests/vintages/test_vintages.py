@@ -16,9 +16,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.hcp_job_store import running
 from support.hearthd import BOUND, Hearthd
 from vintages.make import CONFIG, REASON, run_job, submit
 
+from hearth.actors.bridges.hcp.store import JobStore
 from hearth.actors.bridges.hcp.store.database import APPLICATION_ID
 from hearth.ask.transcript import RecordedModel, read_transcript
 from hearth.audit import keys, notes
@@ -27,6 +29,7 @@ from hearth.audit.tree import Prover, origin_of
 from hearth.audit.verify import verify
 from hearth.errors import ConfigError
 from hearth.fleet.order_store import OrderStore
+from hearth.hcp.durable import Recorded
 
 HERE = Path(__file__).parent
 VINTAGES = sorted(place for place in HERE.iterdir() if place.name[0].isdigit())
@@ -100,6 +103,24 @@ def test_what_was_submitted_to_an_earlier_daemon_is_answered_as_that_one_did(dae
     assert b"".join(run_job(daemon)) == (vintage / "daemon/job.jsonl").read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["daemon/audit.log.hcp", "jobs-4"])
+async def test_the_outcomes_of_an_earlier_job_store_are_read_and_none_counts_as_an_answer_that_holds(
+    vintage, tmp_path, store
+):
+    shutil.copytree(vintage / store, tmp_path / "hcp")
+    for file in (tmp_path / "hcp").rglob("*"):
+        file.chmod(0o700 if file.is_dir() else 0o600)
+    (tmp_path / "hcp").chmod(0o700)
+    job_store = JobStore(tmp_path / "hcp")
+    async with running(job_store):
+        (row,) = await job_store.sessions("uid:0", 10)
+        found = [Recorded.read(one) for one in await job_store.outcomes(row.session_id, row.checkpoints)]
+        assert found
+        assert {(one.outcome.stamp, one.outcome.replayed) for one in found} == {(None, False)}
+        assert await job_store.resumed_by(row.session_id) is None
+
+
 def test_a_witness_goes_on_from_the_checkpoint_that_it_cosigned(vintage, tmp_path):
     place = copied(vintage, "witness", tmp_path)
     signer = keys.load_or_create(place / "state.key")
@@ -156,7 +177,7 @@ def in_header(file):
 
 def in_database(file):
     with sqlite3.connect(file) as db:
-        number = db.execute("PRAGMA user_version").fetchone()[0] + 1
+        number = db.execute("PRAGMA user_version").fetchone()[0] + 90
         db.execute(f"PRAGMA user_version = {number}")
     db.close()
     return number

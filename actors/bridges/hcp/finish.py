@@ -363,6 +363,10 @@ async def resumption(
         )
     if row.session_id in jobs.running:
         raise _no(at, f"session {row.session_id} is still running", "abort it first, or wait for its end")
+    if row.ended_at is None:
+        cure = "restart hearthd: its start ends the session, which can then be resumed"
+        reason = f"the end of session {row.session_id} could not be stored"
+        raise Rejection("resource_unavailable", reason, suggestion=cure)
     if row.state not in ("FAILED", "ABORTED"):
         cure = "leave it out to start a new job; only one that failed or was aborted goes on"
         raise _no(at, f"session {row.session_id} is {row.state}", cure)
