@@ -72,7 +72,7 @@ async def run(runtime, words, *, yes=None):
             approvals = runtime._runtime.approvals
             while True:
                 for one in await person.pending_approvals():
-                    asked.append(one["question"])
+                    asked.append("\n".join(one["shown"]))
                     await person.decide(one["approval_id"], approve=yes)
                 await approvals.changed()
 
@@ -101,7 +101,8 @@ async def test_from_risk_2_on_a_person_is_asked_with_the_steps(model, tmp_path, 
         ended, asked = await run(runtime, "light the LED", yes=yes)
         starts = [line for line in runtime.audit_path.read_text().splitlines() if '"task.step.start"' in line]
     (question,) = asked
-    assert 'gpio.set {"line":"LED","value":1}' in question
+    assert 'steps [{tool="gpio.set" args={line="LED" value=1}}]' in question
+    assert "A model proposes steps for 'light the LED'. May the job run them?" in question
     assert any('"gpio.set"' in line for line in starts) == yes
     assert ended.state == ("COMPLETED" if yes else "FAILED")
     assert yes or "a person has not approved what a model proposed" in ended.error_message

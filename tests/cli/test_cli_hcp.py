@@ -328,7 +328,9 @@ def test_a_person_decides_about_a_job_of_another_principal(local_cli, boss, file
         for said in (asked["approval_id"], "line-check 1.2.0", "R4", "noise", "loud"):
             assert said in shown
         decided = boss("hcp", command, asked["approval_id"], "--reason", "I was there")
-        assert (decided.code, decided.out.strip()) == (0, "approved" if command == "approve" else "denied")
+        *read, said = decided.out.splitlines()
+        assert (decided.code, said) == (0, "approved" if command == "approve" else "denied")
+        assert read == asked["shown"], "what was decided on, whole, as the daemon shows it"
         out, err = process.communicate(timeout=60)
         assert process.returncode == (0 if command == "approve" else 1)
         assert "COMPLETED" in out if command == "approve" else "approval_denied" in err

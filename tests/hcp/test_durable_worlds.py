@@ -56,6 +56,13 @@ def test_one_seed():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [3645, 8352, 9988])
+def test_a_world_that_once_found_a_fault_keeps_every_promise(seed):
+    """A question that was asked again beside other parts; a pause, and a warning, that could not be stored."""
+    play(seed)
+
+
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_world_again():
     first = [play(seed) for seed in range(5)]
     assert [play(seed) for seed in reversed(range(5))] == first[::-1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 import trio
 from support.hcp import Caller, capability, failing, hcp_world, scripted, step, waiting
 from support.world import BOB
 
 from hearth.actors.embedded import LocalRequest
+from hearth.cli.plan import _job_lines
 from hearth.errors import Halted
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.methods import METHODS
@@ -197,6 +199,58 @@ async def test_a_request_that_waited_for_its_turn_over_a_halt_and_its_reset_driv
         with pytest.raises(Halted, match="accepted before the daemon was halted"):
             await late.slot.get()
         assert driven(world) == []
+
+
+# --- what a person is shown -------------------------------------------------------------------------------------------
+
+OF_THE_LIST = {"approval_id", "principal", "submitted_at", "expires_at", "own", "shown"}
+"""Members of an entry that are not about the job: every client shows them on lines of their own."""
+
+
+@pytest.mark.parametrize("what", ["a job to start", "a job to resume", "a question", "the question of a resumed job"])
+async def test_every_member_of_what_waits_is_in_the_lines_that_terminal_and_page_print_and_the_question_is_first(
+    world_of, what
+):
+    asked_first = "to" in what
+    safety = {"requires_human_approval": True, "hazard_categories": ("moving_parts",)} if asked_first else {}
+    told = {"context": {"shift": "night"}, "constraints": {"max_duration": "PT30S"}}
+    async with world_of(*([] if asked_first else [asks]), failing("no more"), safety=safety) as world:
+        caller = world.caller()
+        document = Caller.submission(**told)
+        await caller.send(document)
+        (entry,) = await pending(world)
+        if "resume" in what:
+            await answered(world)
+            session_id = (await caller.until_replied(document))["session_id"]
+            failed = await caller.outcome(session_id)
+            checkpoint = failed["error_details"].get("last_checkpoint") or f"ckpt-{session_id}-000001"
+            if asked_first:
+                # It has done nothing yet; let it have done something.
+                await world.job_server.services.job_store.write(_with_a_step, session_id)
+            halted(world)
+            await reset(world)
+            await caller.send(Caller.submission(**{**told, "context": {**told["context"], "resume_from": checkpoint}}))
+            (entry,) = await pending(world)
+            assert {"resumed_from", "checkpoint_age", "done_before", "replayed_readings"} <= entry.keys()
+        shown = entry["shown"]
+        for member in entry.keys() - OF_THE_LIST:
+            assert any(line.startswith(f"{member} ") for line in shown), f"{member} is not shown"
+        assert ("question" in entry) is not asked_first
+        assert asked_first or shown[0] == f'question "{CLOSED}"'
+        assert 'intent "look at the bench"' in shown, "as the quoted words of its caller"
+        assert any(line.startswith('context {shift="night"') for line in shown)
+        assert 'max_duration "PT30S"' in shown
+        # The terminal prints these lines and nothing of its own in between; the page puts them into one element.
+        printed = _job_lines(entry)
+        assert printed[-len(shown) :] == shown
+
+
+def _with_a_step(store, session_id):
+    store.execute("UPDATE sessions SET checkpoints = 1 WHERE session_id = ?", (session_id,))
+    outcome = {"status": "done", "elapsed_s": 0.1, "acted": True}
+    record = {"position": "1", "kind": "run", "what": "bench.set", "digest": "sha256:0", "outcome": outcome}
+    number = store.execute("SELECT no FROM sessions WHERE session_id = ?", (session_id,)).fetchone()[0]
+    store.execute("INSERT INTO outcomes (session, n, outcome) VALUES (?, 1, ?)", (number, orjson.dumps(record)))
 
 
 # --- rule 2: an answer belongs to one run -----------------------------------------------------------------------------

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MOST_PROPOSED_BYTES: Final = 48 << 10
+"""Bytes of the steps of a model that a person is asked about: they are shown whole."""
 LONGEST_SLEEP: Final = 366 * 86_400.0
 """Seconds of the longest sleep."""
 
@@ -164,8 +166,11 @@ class Job:
             for one in found["steps"]
         ]
         if found["risk"] >= TAINTED_FROM_RISK:
-            shown = "; ".join(f"{one.tool} {orjson.dumps(dict(one.args)).decode()}" for one in steps)
-            answer = await self.ask_person(f"A model proposes for {intent!r}: {shown}. May the job run this?"[:4000])
+            proposed = [one.to_wire() for one in steps]
+            if len(orjson.dumps(proposed)) > MOST_PROPOSED_BYTES:
+                raise CapabilityFailed("what a model proposed is too long to be shown to a person", "safety_violation")
+            question = f"A model proposes steps for {intent!r}. May the job run them?"
+            answer = await self._execution.ask(question, steps=proposed)
             if not answer.approved:
                 why = f": {answer.reason}" if answer.reason else ""
                 raise CapabilityFailed(f"a person has not approved what a model proposed{why}", "safety_violation")
@@ -222,8 +227,7 @@ class Job:
 
     async def warn(self, message: str, *, code: str = "capability", **details: Any) -> None:
         """Report a problem that is not a failure; it is in the summary too."""
-        if not self._execution.history.replaying:
-            await self._execution.warn(code, message, {"details": details} if details else {})
+        await self._execution.caution(code, message, {"details": details} if details else {})
 
     def partial(self, **outputs: Any) -> None:
         """Set outputs that are known already: a job that fails or is aborted reports them."""

@@ -170,8 +170,13 @@ class EventWriter:
         await self.write(("session_created", created), self._changed("RUNNING", reason))
 
     async def move(self, to: State, reason: str | None, *entries: Entry) -> None:
-        """Change the state and report it, then send the other messages. Raises JobStoreError."""
-        await self.write(self._changed(to, reason), *entries)
+        """Change the state and report it, then send the other messages. Raises JobStoreError; then it is as before."""
+        former = self.state
+        try:
+            await self.write(self._changed(to, reason), *entries)
+        except JobStoreError:
+            self.state = former
+            raise
 
     async def record(self, number: int, outcome: dict[str, Any], *entries: Entry) -> None:
         """Store an operation's outcome together with the messages about it. Raises JobStoreError."""
@@ -187,7 +192,9 @@ class EventWriter:
         a session without an end, and writes one.
         """
         async with self._uninterrupted():
-            moved = [self._changed(to, reason)] if self.state != to else []
+            # L2 has no transition from PAUSED to an end.
+            moved = [self._changed("RUNNING", "asks a person no longer")] if self.state == "PAUSED" else []
+            moved += [self._changed(to, reason)] if self.state != to else []
             closed = {"final_state": to, "reason": reason, **(closing or {})}
             lines = self._lines([*moved, *entries, ("session_closed", closed)])
             try:

@@ -161,8 +161,8 @@ class Execution:
     """The number of halts when the job came."""
     acts: bool
     """False for a job that only reads."""
-    resumed: Mapping[str, Any]
-    """What a question says of the job that this one resumes; empty if it resumes none."""
+    about: Mapping[str, Any]
+    """What a question says of the job: its risk, class and time, and what it resumes."""
     events: EventWriter
     steps: Steps
     history: ReplayHistory
@@ -203,13 +203,15 @@ class Execution:
     _keeping: trio.StrictFIFOLock = field(factory=trio.StrictFIFOLock)
     _replaying: set[Branch] = field(factory=set)
     """Branches that got a recorded outcome and have not asked for another operation since."""
+    _repeated: int = 0
+    """Recorded operations that are being done again: a person may take long to answer."""
     _advanced: trio.Event = field(factory=trio.Event)
     """Set when a branch has asked for an operation or has ended."""
 
     @property
     def effect(self) -> Effect:
         """The effect of the steps that a halt met, once they have ended."""
-        return next((one for one in ("unknown", "done") if one in self._met), "none")
+        return "unknown" if "unknown" in self._met else "done" if "done" in self._met else "none"
 
     # --- operations -----------------------------------------------------------------------------------------------
 
@@ -248,14 +250,19 @@ class Execution:
                 with trio.move_on_after(REPLAY_TIMEOUT):
                     await trio.sleep_forever()
             elif again(outcome):
-                found, outcome = outcome, await live(operation)
+                found = outcome
+                self._replaying.add(branch)
+                self._repeated += 1
+                try:
+                    outcome = await live(operation)
+                finally:
+                    self._repeated -= 1
                 if kind == "ask_person":
                     async with self._shielded():
                         await self._keep(Recorded(operation, outcome))
                 else:
                     # Its place in time stays: what the function computed from that is on record.
                     outcome = evolve(outcome, elapsed_s=found.elapsed_s)
-                self._replaying.add(branch)
                 await trio.lowlevel.checkpoint_if_cancelled()
             else:
                 self._replaying.add(branch)
@@ -279,7 +286,7 @@ class Execution:
         while self.history.awaits(prefix) or any(one.prefix.startswith(prefix) for one in self._replaying):
             with trio.move_on_after(REPLAY_TIMEOUT) as waiting:
                 await self._advanced.wait()
-            if waiting.cancelled_caught:
+            if waiting.cancelled_caught and not self._repeated:
                 # The parts wait for each other by other means than the job's.
                 return
 
@@ -459,8 +466,8 @@ class Execution:
         found: Mapping[str, Any] = await self.perform("plan", "", intent, live, tools=("job.plan",))
         return found
 
-    async def ask(self, question: str) -> Answer:
-        """Ask a person; the job's state is PAUSED for that time."""
+    async def ask(self, question: str, *, steps: Sequence[Mapping[str, Any]] = ()) -> Answer:
+        """Ask a person, about these steps if there are any; the job's state is PAUSED for that time."""
 
         async def live(_operation: Operation) -> Outcome:
             about = {
@@ -470,9 +477,10 @@ class Execution:
                 "caller_id": self.submit.caller_id,
                 "intent": self.submit.intent,
                 "session_id": self.session_id,
-                **self.resumed,
+                "context": dict(self.submit.context),
+                **self.about,
             }
-            about = {"question": question, **about}
+            about = {"question": question, **({"steps": list(steps)} if steps else {}), **about}
             asked = Question(
                 "job",
                 self.principal,
@@ -496,7 +504,8 @@ class Execution:
                 given_at=self.services.clock(),
             )
 
-        return Answer(**await self.perform("ask_person", "", question, live, again=self._expired))
+        asked_about: Any = [question, *steps] if steps else question
+        return Answer(**await self.perform("ask_person", "", asked_about, live, again=self._expired))
 
     def _expired(self, found: Outcome) -> bool:
         """Return True for a recorded answer that is not for this run any more: a person is asked again."""
@@ -576,6 +585,17 @@ class Execution:
         except JobStoreError as error:
             self.fatal = error
             raise
+
+    async def caution(self, code: str, message: str, more: Mapping[str, Any]) -> None:
+        """Send a warning of the function, unless it was sent before a crash. Raises JobStoreError."""
+        if self.fatal is not None:
+            raise self.fatal
+        if not self.history.replaying:
+            try:
+                await self.warn(code, message, more)
+            except JobStoreError as error:
+                self.fatal = error
+                raise
 
     def leave(self, artifact: ArtifactFile) -> None:
         """Note a file to keep when the job ends. Raises CapabilityFailed, ValueError."""

@@ -248,7 +248,12 @@ class RunningJob:
             principal=self.row.principal,
             halts=self.halts,
             acts=NEEDED_RISK_LEVEL[approval.risk] > 0,
-            resumed=self.resumed,
+            about={
+                "risk_level": approval.risk,
+                "data_classification": approval.classification,
+                "max_duration": write_duration(approval.max_duration),
+                **self.resumed,
+            },
             events=self.events,
             steps=self.steps,
             history=ReplayHistory.of(self.recorded),

@@ -67,7 +67,7 @@ export class Approvals {
 
   #job(job) {
     const about = `job ${job.capability} ${job.capability_version} of ${job.caller_id} (${who(job.principal)}), risk ${job.risk_level}, data ${job.data_classification}`;
-    return this.#card(job.intent || job.capability, about, shownLines(job), !job.own, {
+    return this.#card(job.question || job.intent || job.capability, about, shownLines(job), !job.own, {
       id: job.approval_id,
       approve: () => this.client().call("hcp.decide", { approval_id: job.approval_id, approve: true }),
       reject: (reason) => this.client().call("hcp.decide", { approval_id: job.approval_id, approve: false, reason }),
