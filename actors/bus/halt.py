@@ -182,8 +182,10 @@ class Halt:
         """Take over in the flag what the holds are: halted by the oldest, or not halted."""
         first = next(iter(self._holds.values()), None)
         if first is None:
-            self.flag.since, self._began, self._problem = None, 0, None
+            ended, self.flag.since, self._began, self._problem = self.flag.halted, None, 0, None
             self._stopped.clear()
+            for note in self.flag.on_reset if ended else ():
+                note()
         else:
             self.flag.since, self.flag.reason = first.since, first.reason
             self._began = self._began or self.flag.count

@@ -87,7 +87,7 @@ class HaltFlag:
     it. What is older than a halt drives nothing after it, even if the halt has been reset by then.
     """
 
-    __slots__ = ("count", "reason", "since")
+    __slots__ = ("count", "on_reset", "reason", "since")
 
     def __init__(self) -> None:
         self.count = 0
@@ -95,6 +95,8 @@ class HaltFlag:
         self.since: str | None = None
         """The time of the halt; None while the daemon is not halted."""
         self.reason = ""
+        self.on_reset: list[Callable[[], None]] = []
+        """Called in the turn in which a reset ends the halt."""
 
     @property
     def halted(self) -> bool:

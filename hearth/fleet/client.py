@@ -360,7 +360,10 @@ class FleetClient:
         left_s = order.not_after - self.clock()
         # The tick was made before it came: counted from its coming, the device's limit is never too late.
         terms = l1.OrderTime(
-            not_after=datetime.fromtimestamp(order.not_after, UTC), tick=tick, valid_ms=int((left_s + age_s) * 1000)
+            not_after=datetime.fromtimestamp(order.not_after, UTC),
+            tick=tick,
+            valid_ms=int((left_s + age_s) * 1000),
+            made_ms=int((age_s - (self.clock() - order.made_at)) * 1000),
         )
         # A late order stays in the queue for its answer.
         more = {"expiration": str(int(left_s * 1000) + 1)} if left_s > 0 else {}

@@ -213,6 +213,8 @@ class OrderTime:
     tick: Tick | None = None
     valid_ms: int = 0
     """Milliseconds after the tick."""
+    made_ms: int = 0
+    """Milliseconds after the tick at which the order was made; negative for one that was made before."""
     waited: bool = False
     """Whether it was in the queue before the device was there."""
 
@@ -227,18 +229,21 @@ class OrderTime:
             sent = None
         not_after = given.get("not_after")
         boot, at_ms, valid_ms = given.get("hearth_boot"), given.get("hearth_at_ms"), given.get("hearth_valid_ms")
+        made_ms = given.get("hearth_made_ms", 0)
         if not_after is not None and not isinstance(not_after, str):
             raise ValueError("header not_after: expected an instant as text")
         tick, valid = None, 0
         if boot is not None:
-            if not (isinstance(boot, str) and type(at_ms) is int and type(valid_ms) is int):
-                raise ValueError("headers hearth_boot, hearth_at_ms, hearth_valid_ms: expected text and two integers")
+            if not (isinstance(boot, str) and type(at_ms) is int and type(valid_ms) is int and type(made_ms) is int):
+                names = "hearth_boot, hearth_at_ms, hearth_valid_ms, hearth_made_ms"
+                raise ValueError(f"headers {names}: expected text and three integers, the last of which may be missing")
             tick, valid = Tick(boot=boot, at_ms=at_ms), valid_ms
         return cls(
             sent=sent,
             not_after=None if not_after is None else read_instant(not_after),
             tick=tick,
             valid_ms=valid,
+            made_ms=0 if tick is None else made_ms,
             waited=waited,
         )
 
@@ -252,15 +257,26 @@ class OrderTime:
                 "hearth_boot": self.tick.boot,
                 "hearth_at_ms": self.tick.at_ms,
                 "hearth_valid_ms": self.valid_ms,
+                "hearth_made_ms": self.made_ms,
             }
         return written
 
-    def check(self, now: datetime, tick: Tick, *, moves: bool) -> None:
+    def _older_than(self, reset: Tick, now: datetime, tick: Tick) -> bool:
+        """Return True if the order was made before a moment of the device; by both wall clocks where it has no tick."""
+        if self.tick is not None:
+            return self.tick.boot == reset.boot and self.tick.at_ms + self.made_ms < reset.at_ms
+        return self.sent is not None and self.sent < now - timedelta(milliseconds=tick.at_ms - reset.at_ms)
+
+    def check(self, now: datetime, tick: Tick, *, moves: bool, reset: Tick | None = None) -> None:
         """Raise Rejection if an order must not begin at the device's time `tick` (`now` on its wall clock).
 
-        `moves`: the order may have an effect on hardware; any other is checked only if its caller gave a time.
+        `moves`: the order may have an effect on hardware; any other is checked only if its caller gave a time. `reset`
+        is when a person last ended a halt of the device: what moves and was made before that does not begin.
         """
         cure = "submit it again under a new message_id, if it is still wanted"
+        if moves and reset is not None and self._older_than(reset, now, tick):
+            reason = "the order was made before the halt of the device was reset"
+            raise Rejection("expired", reason, suggestion=cure)
         if self.tick is not None:
             if self.tick.boot != tick.boot:
                 raise Rejection("expired", "the device has started again since this order was made", suggestion=cure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -54,6 +55,32 @@ def test_an_order_with_a_tick_is_judged_by_the_time_since_the_boot_alone(off) ->
 def test_a_tick_of_another_boot_says_nothing() -> None:
     order = OrderTime(sent=NOW, tick=Tick(boot="another", at_ms=1_000_000), valid_ms=60_000)
     assert told(order) == "the device has started again since this order was made"
+
+
+RESET = Tick(boot="boot", at_ms=990_000)
+OLDER = "the order was made before the halt of the device was reset"
+
+
+@pytest.mark.parametrize(("made_ms", "says"), [(0, OLDER), (49_999, OLDER), (50_000, None), (-5_000, OLDER)])
+def test_an_order_that_was_made_before_a_reset_of_the_device_does_not_begin_after_it(made_ms, says) -> None:
+    """The tick may be older than the order: `made_ms` says by how much. Without it the order counts as that old."""
+    order = OrderTime(tick=Tick(boot="boot", at_ms=940_000), valid_ms=90_000, made_ms=made_ms)
+    read = OrderTime.of(None, order.headers())
+    for one in (order, read):
+        refusal = nullcontext() if says is None else pytest.raises(Rejection, match=says)
+        with refusal:
+            one.check(NOW, HERE, moves=True, reset=RESET)
+        one.check(NOW, HERE, moves=False, reset=RESET)
+
+
+@pytest.mark.parametrize(("sent", "refused"), [(11, True), (9, False)])
+def test_an_order_without_a_tick_is_held_against_the_reset_by_the_wall_clocks(sent, refused) -> None:
+    order = OrderTime(sent=ago(sent))
+    if refused:
+        with pytest.raises(Rejection, match=OLDER):
+            order.check(NOW, HERE, moves=True, reset=RESET)
+    else:
+        order.check(NOW, HERE, moves=True, reset=RESET)
 
 
 # --- without one, both wall clocks do ---------------------------------------------------------------------------------

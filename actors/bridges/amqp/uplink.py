@@ -110,7 +110,7 @@ class AmqpHcpRequest:
         """See HcpRequest. Also refuses new orders while the outbox is full."""
         self._uplink.check_room()
         now = datetime.fromtimestamp(self._uplink.clock(), UTC)
-        self.time.check(now, self._uplink.tick(), moves=moves)
+        self.time.check(now, self._uplink.tick(), moves=moves, reset=self._uplink.reset_at)
 
     def answer(self, line: bytes) -> None:
         """See HcpRequest. Acknowledged once the broker has confirmed the answer."""
@@ -151,6 +151,8 @@ class Uplink:
     settings: BrokerSettings = field(factory=BrokerSettings, kw_only=True)
     tick: Any = field(default=tick_now, kw_only=True)
     """Returns the present tick."""
+    reset_at: l1.Tick | None = field(default=None, init=False)
+    """When a person has last ended a halt, in this run: orders that are older do not begin."""
     address: BrokerAddress = field(init=False)
     device: str = field(init=False)
     """The id of this device."""
@@ -189,6 +191,7 @@ class Uplink:
         self.user = address.user or self.device
         self._halts = FleetHalts(self.device, self._runtime.halt, self._allowed)
         self._jobs.services.job_store.on_lines = self._wake
+        self._runtime.halt.flag.on_reset.append(self.note_reset)
 
     @property
     def clock(self) -> Any:
@@ -235,6 +238,10 @@ class Uplink:
                 name=f"hearthd {self.device}",
                 on_change=self._changed,
             )
+
+    def note_reset(self) -> None:
+        """Note that a halt has ended."""
+        self.reset_at = self.tick()
 
     def stop(self) -> None:
         """Take no more orders: those that are in the queue stay there."""
