@@ -272,7 +272,8 @@ class Session:
         For requests that take little time: the caller's turn becomes longer by it. A bug crashes the session, not the
         caller; nor can a Ctrl-C end it half-way in an embedding program.
         """
-        if not self._waiting or self._handling is not None:
+        # A reset has its turn after the stop sequence of a halt that has only just been asked for.
+        if not self._waiting or self._handling is not None or type(request.params) is HaltReset:
             self.post(request)
             return
         self._heard(request)

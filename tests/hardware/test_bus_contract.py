@@ -555,7 +555,7 @@ async def test_an_error_tells_whether_anything_crossed_the_wire() -> None:
         async with serving(bench) as bus:
 
             async def effect(*, addr=MEMORY):
-                ticket = Ticket(lambda driver: driver.transfer(addr, [Write(bytes(100))]), ME, limit=BOUND)
+                ticket = Ticket(lambda driver: driver.transfer(addr, [Write(bytes(100))]), ME, limit=BOUND, risk=1)
                 with pytest.raises(DeviceError) as failed:
                     await bus.request(ticket).get()
                 return effect_of(failed.value)

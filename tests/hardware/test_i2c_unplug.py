@@ -84,7 +84,7 @@ async def test_the_pump_raises_when_the_adapter_goes_though_it_is_not_in_use(ada
 
 async def test_an_operation_that_finds_the_adapter_gone_wakes_the_pump(adapter, driver, monkeypatch):
     """As where the node in /dev is not the kernel's own and stays: nothing tells, so the operation's word has to do."""
-    monkeypatch.setattr("hearth.drivers.linux.node._watch", lambda _path: None)
+    monkeypatch.setattr("hearth.drivers.linux.node.watch_file", lambda _path: None)
     driver.close()
     driver.open()
     with trio.fail_after(60):

@@ -58,7 +58,7 @@ async def test_the_pump_raises_when_the_device_goes_though_it_is_not_in_use(driv
 
 async def test_a_transfer_that_finds_the_device_gone_wakes_the_pump(driver, monkeypatch):
     """As where the node in /dev is not the kernel's own and stays: the transfer's report has to do."""
-    monkeypatch.setattr("hearth.drivers.linux.node._watch", lambda _path: None)
+    monkeypatch.setattr("hearth.drivers.linux.node.watch_file", lambda _path: None)
     driver.close()
     driver.open()
     with trio.fail_after(60):

@@ -184,7 +184,7 @@ async def test_what_was_written_before_the_end_still_leaves(adapter):
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery, trio.open_nursery() as life:
             await life.start(bus.run)
-            await bus.request(Ticket(lambda d: d.write(b"last words", timeout_s=5), ME, limit=10)).get()
+            await bus.request(Ticket(lambda d: d.write(b"last words", timeout_s=5), ME, limit=10, risk=1)).get()
             nursery.start_soon(late_reader)
             life.cancel_scope.cancel()
     assert got == [b"last words"]
@@ -260,7 +260,7 @@ async def test_a_waiting_read_and_a_write_go_on_at_the_same_time(adapter, other_
 
             nursery.start_soon(read)
             await trio.testing.wait_all_tasks_blocked()
-            assert await bus.request(Ticket(lambda d: d.write(b"ping", timeout_s=5), ME, limit=5)).get() == 4
+            assert await bus.request(Ticket(lambda d: d.write(b"ping", timeout_s=5), ME, limit=5, risk=1)).get() == 4
             order.append(await other_side.read(4))
             await other_side.write(b"reply")
             await read_ended.wait()
