@@ -578,6 +578,7 @@ class Runtime:
     def _stop_tasks(self) -> None:
         for session in self._sessions.values():
             session.post(StopTasks(self.halt.flag.ended()))
+        self.plans.halt()
         self.approvals.halt()
         if self.job_server is not None:
             self.job_server.halt()
@@ -616,7 +617,6 @@ class Runtime:
         ok = (
             failure is None
             and outputs_file.failure is None
-            and not self.lost_sockets
             and all(bus.state == "ready" for bus in self.buses.values())
         )
         health = {
@@ -631,6 +631,7 @@ class Runtime:
         if self.listeners:
             health["listeners"] = self.listeners
         if self.lost_sockets:
+            # Not a part of `ok`: what runs goes on, and so does the heartbeat.
             health["sockets"] = {"ok": False, "reason": "; ".join(self.lost_sockets)}
         if self.uplink is not None:
             # Not a part of `ok`: a device without its broker works on, and its heartbeat goes on.

@@ -419,6 +419,8 @@ class Session:
             for task in self._task_registry.all_live():
                 if task.acts:
                     task.cancel("halted", message.error)
+                    # Its result quotes the reason.
+                    self.taint("the reason of a halt")
         elif isinstance(message, Disconnected):
             observed = self._observing is not None and self._observing.forget(message.follower)
             if observed or self._subscribers.had(message.follower, message.followed):

@@ -235,6 +235,7 @@ class StepScope:
                 if gives_back is None
                 else GiveBack(gives_back, self._requester.session_id, step.held, borrowed=True, instead=instead),
                 must_run=must_run,
+                only_reads=not step.risk,
                 on_cancel=on_cancel,
             )
 

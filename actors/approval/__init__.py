@@ -164,7 +164,9 @@ class Approvals:
         for question in (*self._open.values(), *self._approved.values()):
             if self._halted(question):
                 question.decision = None
-                self._approved.pop(question.question_id, None)
+                if self._approved.pop(question.question_id, None) is not None:
+                    self._note_gone(question)
+                    self.note_change()
                 self.withdraw(question)
 
     async def ask(self, question: Question, timeout_s: float) -> Decision | None:

@@ -112,6 +112,8 @@ class PreparedPlan:
     question: Question | None = None
     task_id: str | None = None
     """The task that it became."""
+    halted: bool = False
+    """True if the daemon was halted since: it does not run any more, and is kept only to say so."""
     tainted_by: str | None = None
     """The tool through which foreign text had entered the conversation that prepared it."""
 
@@ -149,6 +151,7 @@ class PreparedPlan:
         return (
             rule is not None
             and self.state == "waiting"
+            and not self.halted
             and rule.right in grant.rights
             and rule.counts(by, self.principal)
             and by not in self.approved_by
@@ -157,7 +160,8 @@ class PreparedPlan:
     def may_see(self, by: str, grant: Grant) -> bool:
         """Return True if plan.list and plan.get show it: one's own, one to decide on, or one that one has approved."""
         rule = self.rule
-        may_decide = rule is not None and self.state == "waiting" and rule.right in grant.rights
+        waits = self.state == "waiting" and not self.halted
+        may_decide = rule is not None and waits and rule.right in grant.rights
         return self.principal == by or may_decide or self.may_take_back(by)
 
     def may_take_back(self, by: str) -> bool:
@@ -251,7 +255,7 @@ class Plans:
 
     def _forget_ended(self, plans: Iterable[PreparedPlan]) -> bool:
         """Forget the oldest of these plans that has ended; return False if none has."""
-        ended = next((plan for plan in plans if plan.state in ("executed", "rejected")), None)
+        ended = next((plan for plan in plans if plan.halted or plan.state in ("executed", "rejected")), None)
         if ended is not None:
             self._forget(ended)
         return ended is not None
@@ -269,6 +273,11 @@ class Plans:
             self.approvals.open(plan.question)
         self._wake_at(plan.plan_id, trio.current_time() + self._limits.plan_ttl_s)
 
+    def halt(self) -> None:
+        """Note that the daemon is being halted: no plan that acts and has not run runs any more."""
+        for plan in self._plans.values():
+            plan.halted = plan.halted or (plan.risk > 0 and plan.task_id is None)
+
     def expire(self, plan_id: str) -> None:
         """Forget a plan whose time is over."""
         plan = self._plans.get(plan_id)
@@ -285,7 +294,9 @@ class Plans:
     def ready(self, plan_id: str, principal: str) -> PreparedPlan | None:
         """Return a plan of this principal that needs no approval and has not run; None if it is no such plan."""
         plan = self._current(plan_id)
-        return plan if plan is not None and plan.principal == principal and plan.state == "ready" else None
+        if plan is None or principal != plan.principal:
+            return None
+        return plan if plan.halted or plan.state == "ready" else None
 
     def approved(self, plan_id: str, principal: str) -> PreparedPlan | None:
         """Return a plan of another principal that this one has approved and that has not run; None if there is none."""
@@ -352,7 +363,7 @@ class Plans:
     def has_words_of_others(self, principal: str) -> bool:
         """Return True if a plan of this principal's has the words of the person who rejected it."""
         own = [one.decision for one in self._plans.values() if one.principal == principal]
-        return any(decision is not None and decision.reason for decision in own)
+        return any(one is not None and not one.approved and one.reason for one in own)
 
     def get(self, plan_id: str, principal: str, grant: Grant) -> dict[str, Any]:
         """Return one of these plans with its contents. Raises PlanStale."""

@@ -305,6 +305,9 @@ class StandingRequests:
 
     def _give(self, request: Request, params: ApprovalGrant) -> None:
         standing, by = self._standing, self._host.who
+        # Also of a halt that is in force: an approval that is older than a reset must not count after it.
+        if standing.halt_flag.stops(request.halts):
+            raise standing.halt_flag.error()
         principal = params.principal or by.key
         tool = self._tool(params)
         rule = standing.rule_of(principal, tool.risk_level)
@@ -321,7 +324,7 @@ class StandingRequests:
             params.args,
             params.times,
             right,
-            standing.halt_flag.count,
+            request.halts,
             now,
             now + params.within_s,
             trio.current_time() + params.within_s,
@@ -336,6 +339,8 @@ class StandingRequests:
             return
 
         def kept() -> None:
+            if standing.halt_flag.stops(request.halts):
+                raise standing.halt_flag.error()
             if not standing.approvals.may(by, right):
                 reason = f"the policy has taken the right {right!r} from this principal"
                 raise PermissionDenied(f"Permission denied: {reason}", data={"reason": reason})

@@ -474,7 +474,8 @@ class Bus:
 
     def _face_for(self, ticket: Ticket) -> Any:
         """Return the guarded driver for a transaction; a step of risk 0 gets the one that only reads."""
-        return self._face if ticket.risk or ticket.must_run else self._reader
+        whole = ticket.risk or (ticket.must_run and not ticket.only_reads)
+        return self._face if whole else self._reader
 
     def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Enter the session that holds the output which a transaction is about to drive; return the operation to run.

@@ -149,6 +149,9 @@ class BusGuard:
         if self.interlocks is not None:
             self.interlocks.check(output, level)
 
+    def permit_safe(self) -> None:
+        """Permit to bring outputs to their safe states: nothing but a step of risk 0 is ever refused that."""
+
     def towards(self, output: Hashable, target: Any) -> Any:
         """Return the level on the way to a target that the limits of a signal permit now."""
         return target if self.signals is None else self.signals.towards(output, target, self._clock())
@@ -234,6 +237,9 @@ class _ReadersGuard:
 
     permit = check
 
+    def permit_safe(self) -> None:
+        self.check("outputs", "safe")
+
 
 async def keep_lines(guard: BusGuard, lines: LineLimits, bring_safe: Callable[[int], Ticket]) -> None:
     """Bring each line that was on for its longest time to its safe state; runs beside the transactions of its bus."""
@@ -304,9 +310,11 @@ class _GuardedOutputs(_GuardedDriver):
     """The parts that all drivers of outputs with a safe state have in common."""
 
     def make_safe(self, outputs: Iterable[Hashable]) -> Any:
+        self._guard.permit_safe()
         return self._noted(self._driver.make_safe(outputs))
 
     def halt(self, outputs: Iterable[Hashable]) -> Any:
+        self._guard.permit_safe()
         return self._noted(self._driver.halt(outputs))
 
     def _noted(self, reports: Any) -> Any:

@@ -48,6 +48,7 @@ from hearth.actors.bus.queue import HaltFlag, Requester, Ticket
 from hearth.actors.mailbox import Slot
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, DeviceError, Halted, PermissionDenied, RpcError, ShuttingDown
+from hearth.shown import prose
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
@@ -306,7 +307,7 @@ class Halt:
         return AuditUnavailable(f"still halted: {why}", data={"reason": why, "effect": "none"})
 
     def _refused(self, why: Iterable[str], blocked: Mapping[tuple[str, str], str], **members: Any) -> Halted:
-        reason = {"reason": self.flag.reason, "quotes": ["reason"]}
+        reason = {"reason": self.flag.reason, "quotes": ["reason", *(["holds"] if "holds" in members else [])]}
         data = {"since": self.flag.since, **reason, "effect": "none", **members}
         for source, words in (("interlock", "interlocks are open"), ("input", "halt inputs are not clear")):
             states = {by.removeprefix(f"{source} "): state for (kind, by), state in blocked.items() if kind == source}
@@ -454,7 +455,7 @@ class Halt:
         others = [one for key, one in self._holds.items() if key not in reset.blocked]
         if any(one.generation > reset.asked for one in others):
             why.append("a halt has come since the reset was asked for; ask again")
-        if older := [f"{one.by}: {one.last_reason}" for one in others if one.generation <= reset.asked]:
+        if older := [f"{one.by}: {prose(one.last_reason)}" for one in others if one.generation <= reset.asked]:
             why.append(f"this reset does not end the hold of {', '.join(older)}")
         holds = [_recorded(one) for one in self._holds.values()]
         return self._refused(why, reset.blocked, holds=holds)

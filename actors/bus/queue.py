@@ -183,6 +183,8 @@ class Ticket(Slot[Any]):
     borrows: bool = field(default=False, kw_only=True)
     gives_back: GiveBack | None = field(default=None, kw_only=True)
     must_run: bool = field(default=False, kw_only=True)
+    only_reads: bool = field(default=False, kw_only=True)
+    """True for what a step of risk 0 does: it gets a driver that refuses every effect, also where it must run."""
     on_cancel: Callable[[], None] | None = field(default=None, kw_only=True)
     """Asks a transaction that has begun to end early. The transaction still returns its outcome."""
     held_by: str | None = field(default=None, init=False)

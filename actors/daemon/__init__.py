@@ -133,8 +133,8 @@ class Daemon:
     """The configuration's file, for a reload."""
     _default_policy: Sequence[PolicyEntry] = field(default=(), kw_only=True, alias="default_policy")
     _max_connections: int = field(kw_only=True, alias="max_connections")
-    socket_watches: dict[Path, int] = field(factory=dict, init=False)
-    """A watch on the file of each Unix socket that this process has bound (`_util.inotify`)."""
+    socket_watches: dict[Path, tuple[os.stat_result, int]] = field(factory=dict, init=False)
+    """The file of each Unix socket that this process has bound, and a watch on it (`_util.inotify`)."""
     _listeners: Sequence[Listener] = field(default=(), init=False)
     signals: Signals = field(kw_only=True)
     log_handler: NonBlockingLogHandler = field(kw_only=True)
@@ -338,13 +338,20 @@ class Daemon:
 
     async def _watch_sockets(self, runtime: Runtime) -> None:
         async with trio.open_nursery() as nursery:
-            for path, watch in self.socket_watches.items():
-                nursery.start_soon(self._watch_socket, runtime, path, watch)
+            for path, (bound, watch) in self.socket_watches.items():
+                nursery.start_soon(self._watch_socket, runtime, path, bound, watch)
 
-    async def _watch_socket(self, runtime: Runtime, path: Path, watch: int) -> None:
+    async def _watch_socket(self, runtime: Runtime, path: Path, bound: os.stat_result, watch: int) -> None:
         """Say in the log and in health that the file of a socket was removed: nobody can connect there any more."""
+
+        def there() -> bool:
+            try:
+                return os.path.samestat(path.lstat(), bound)
+            except OSError:
+                return False
+
         try:
-            while await trio.to_thread.run_sync(path.is_socket):
+            while await trio.to_thread.run_sync(there):
                 await trio.lowlevel.wait_readable(watch)
                 with suppress(BlockingIOError):
                     os.read(watch, 4096)
@@ -530,7 +537,7 @@ def check_credentials(config: Config) -> None:
             # One that cannot be read is reported where it is used: it may come later.
             with suppress(OSError):
                 if path is not None:
-                    read_file(path.expanduser(), trusted={os.geteuid()})
+                    read_file(path.expanduser(), trusted={os.geteuid()}, secret=True)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
 
@@ -609,8 +616,8 @@ def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler
             log_handler=log_handler,
             notifier=notifier,
         )
-        found = {each: watch_file(str(each)) for each in bound}
-        daemon.socket_watches |= {each: watch for each, watch in found.items() if watch is not None}
+        found = [(each, status, watch_file(str(each))) for each, status in bound.items()]
+        daemon.socket_watches |= {each: (status, watch) for each, status, watch in found if watch is not None}
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
         if parts.attestation is not None:
             parts.attestation.open()

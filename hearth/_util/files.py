@@ -74,7 +74,7 @@ _noted: ContextVar[set[Path] | None] = ContextVar("hearth_files_noted", default=
 
 @contextlib.contextmanager
 def noting() -> Iterator[set[Path]]:
-    """Note the files that `read_file` reads in the block, but for private ones; yield the set, which grows.
+    """Note the files that `read_file` reads in the block, but for private and secret ones; yield the set, which grows.
 
     A block within another one yields the set of that one.
     """
@@ -90,7 +90,12 @@ def noting() -> Iterator[set[Path]]:
 
 
 def read_file(
-    path: Path, *, trusted: Collection[int] | None, most: int = LARGEST, private: bool = False
+    path: Path,
+    *,
+    trusted: Collection[int] | None,
+    most: int = LARGEST,
+    private: bool = False,
+    secret: bool = False,
 ) -> tuple[bytes, os.stat_result]:
     """Return the content of a regular file of at most `most` bytes, and its status.
 
@@ -116,7 +121,7 @@ def read_file(
             data = stream.read(most + 1)
     finally:
         os.close(descriptor)
-    if not private and (noted := _noted.get()) is not None:
+    if not (private or secret) and (noted := _noted.get()) is not None:
         noted.add(path.absolute())
     if len(data) > most:
         raise ConfigError(f"{path} has more than {most} bytes; name another file")

@@ -90,8 +90,9 @@ class Asking(Display):
     async def _keep_alive(self, session: ClientSession) -> None:
         while True:
             await trio.sleep(KEEP_ALIVE)
+            # Not by the state of the halt: its reason, which the model does not see, would taint the conversation.
             for each in (self.person, session):
-                await each.halt_status()
+                await each.plans()
 
     def _note_activity(self, text: str) -> None:
         self.planner.activity = text

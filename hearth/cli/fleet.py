@@ -13,7 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -216,6 +216,8 @@ async def halt(options: Options, where: FleetOptions, reason: str, reset: bool, 
     the device itself stays. Says which devices have it; exits with 3 if the broker, or one of them, has not got it
     within the time.
     """
+    from hearth.amqp.errors import AmqpError
+
     within_s = _seconds(within)
     async with connected(where, within_s) as client:
         await answered(client, client.reset if reset else partial(client.halt, reason), within_s)
@@ -224,18 +226,28 @@ async def halt(options: Options, where: FleetOptions, reason: str, reset: bool, 
             click.echo(f"The broker has {told} every device.")
         have: list[str] = []
         not_yet: list[str] = []
-        with trio.move_on_after(within_s):
-            while True:
-                devices = await answered(client, client.devices, within_s)
-                by = {one.device: "fleet" in one.halted_by or (one.halted and not one.halted_by) for one in devices}
-                have = sorted(device for device, halted in by.items() if halted is not reset)
-                not_yet = sorted(by.keys() - set(have))
-                if not not_yet:
-                    break
-                await trio.sleep(LOOK_S)
+        looked = False
+
+        async def look() -> None:
+            """Ask for the devices until all have it."""
+            nonlocal have, not_yet, looked
+            while not looked or not_yet:
+                with suppress(AmqpError):
+                    devices = await client.devices()
+                    by = {one.device: "fleet" in one.halted_by or (one.halted and not one.halted_by) for one in devices}
+                    have = sorted(device for device, halted in by.items() if halted is not reset)
+                    not_yet, looked = sorted(by.keys() - set(have)), True
+                if not looked or not_yet:
+                    await trio.sleep(LOOK_S)
+
+        try:
+            await answered(client, look, within_s)
+        except BrokerNotReached as error:
+            if not looked:
+                raise BrokerNotReached(f"{error}; which devices have it is not known") from None
     what = "the reset" if reset else "the halt"
     if options.json:
-        click.echo(common.compact({"ok": True, "have": have, "not_yet": not_yet}))
+        click.echo(common.compact({"ok": not not_yet, "have": have, "not_yet": not_yet}))
     else:
         click.echo(f"have {what}: {', '.join(have) or 'none'}")
         if not_yet:

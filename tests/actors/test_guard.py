@@ -9,6 +9,7 @@ from support.world import running, simulated
 
 from hearth import step
 from hearth.actors.bus.guard import BusGuard
+from hearth.actors.step import StepScope
 from hearth.drivers.base import BaseDriver
 from hearth.errors import Halted, PermissionDenied
 from hearth.tools import Tool
@@ -107,6 +108,18 @@ async def test_a_step_of_risk_0_drives_nothing_whatever_its_tool_does(tmp_path, 
         assert result.steps[0].error_data["effect"] == "none"
         assert runtime.parts.board.drivers["gpio:sim"].state(LINE) == "input"
         assert runtime.parts.board.drivers["i2c:1"].devices[0x50].memory[0] == 0xFF
+
+
+@pytest.mark.parametrize("effect", [lambda d: d.set(LINE, 1), lambda d: d.make_safe([LINE]), lambda d: d.halt([LINE])])
+async def test_a_step_of_risk_0_drives_nothing_although_its_transaction_must_run(tmp_path, effect, monkeypatch):
+    # As the tool of a vendor that has declared no risk, and whose transactions take something back.
+    asked = StepScope.transact
+    monkeypatch.setattr(Tool, "risk_of", lambda _tool, _args: 0)
+    monkeypatch.setattr(StepScope, "transact", lambda scope, _op, **_more: asked(scope, effect, must_run=True))
+    async with a_session(tmp_path) as (runtime, session):
+        task = await session.submit("effect", [step("gpio.watch", line=LINE, timeout_ms=1)])
+        assert "a step of risk 0 only reads" in (await task.wait()).steps[0].error
+        assert runtime.parts.board.drivers["gpio:sim"].state(LINE) == "input"
 
 
 @pytest.mark.parametrize("tool", READS)

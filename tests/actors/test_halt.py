@@ -415,7 +415,7 @@ async def test_the_halt_of_a_person_and_that_of_the_fleet_are_both_latched_one_a
         assert [one[:2] for one in holds_of(world)] == [("fleet", "amqp:boss"), ("person", "uid:1000")]
         halt = world.runtime.halt
         assert await halt.latched()
-        with pytest.raises(Halted, match="this reset does not end the hold of uid:1000: a hand in the machine"):
+        with pytest.raises(Halted, match='this reset does not end the hold of uid:1000: "a hand in the machine"'):
             await halt.reset("amqp:boss", halt.flag.count, source="fleet")
         assert halt.status()["reason"] == "a hand in the machine"
         found.open(0)
@@ -534,7 +534,7 @@ async def test_a_reset_of_the_holds_that_it_names_leaves_the_others_and_those_th
             halt.halt("smoke", by)
         first, second, _ = (one["generation"] for one in (await session.halt_status()).holds)
         halt.halt("fire", "uid:2")
-        with pytest.raises(Halted, match="hold of uid:2: fire, uid:3: smoke"):
+        with pytest.raises(Halted, match='hold of uid:2: "fire", uid:3: "smoke"'):
             await session.reset_halt([first, second])
         assert [one[1] for one in holds_of(world)] == ["uid:2", "uid:3"]
         with pytest.raises(Halted, match="hold of uid:2"):

@@ -655,3 +655,25 @@ async def test_ones_own_plan_that_waits_for_nobody_is_withdrawn_by_rejecting_it(
         await (await alice.execute(ran)).wait()
         with pytest.raises((PermissionDenied, PlanStale)):
             await alice.reject(ran)
+
+
+async def test_plans_that_a_halt_has_ended_make_room_and_can_be_withdrawn(make_world):
+    async with (
+        make_world(policy=policy(), max_plans_per_principal=2) as world,
+        world.sessions(ALICE).open_session() as alice,
+        world.sessions(BOB).open_session() as bob,
+    ):
+        first, second = [await alice.prepare("arm", [ARM]) for _ in range(2)]
+        world.runtime.halt.halt("smoke", "a test")
+        while world.runtime.halt.status()["stopping"]:
+            await trio.lowlevel.checkpoint()
+        await world.runtime.halt.reset("a person", world.runtime.halt.flag.count)
+        assert [one.may_approve for one in await bob.plans()] == []
+        with pytest.raises(PlanStale, match="the daemon was halted after it was asked"):
+            await bob.approve(first)
+        await alice.reject(first)
+        await alice.prepare("arm", [ARM])
+        await alice.prepare("arm", [ARM])
+        with pytest.raises(PlanStale):
+            await alice.execute(second)
+        assert driven(world) == []

@@ -10,9 +10,11 @@ from support.world import ALICE, BOB, BenchWorld, running, simulated
 
 from hearth import step
 from hearth.actors.approval import standing
+from hearth.actors.embedded import LocalRequest
 from hearth.errors import (
     ApprovalRequired,
     AuditUnavailable,
+    Halted,
     InvalidParams,
     LimitViolated,
     PermissionDenied,
@@ -23,6 +25,7 @@ from hearth.errors import (
 )
 from hearth.policy.principal import Principal
 from hearth.policy.rules import ApprovalRule, Match, PolicyEntry
+from hearth.protocol.methods import METHODS
 
 CAROL = Principal(kind="unix", uid=1003, gid=1003)
 DAN = Principal(kind="unix", uid=1004, gid=1004)
@@ -248,6 +251,24 @@ async def test_it_is_not_used(governed, ended, autojump_clock):
         plan = await alice.prepare("set", [SET])
         with pytest.raises(ApprovalRequired):
             await alice.execute(plan)
+
+
+async def test_one_that_was_asked_for_before_a_reset_is_not_given(governed):
+    async with governed.sessions(BOB).open_session() as session:
+        own = governed.runtime.find_session(session.session_id, BOB.key)
+        asked = {"tool": "bench.set", "args": LIGHT, "times": 1, "within_s": 60, "principal": ALICE.key}
+        late = LocalRequest(METHODS["approval.grant"]({"session_id": session.session_id, **asked}))
+        own.post(late)
+        governed.runtime.halt.halt("smoke", "a test")
+        with pytest.raises(Halted):
+            await given(governed)
+        while governed.runtime.halt.status()["stopping"]:
+            await trio.lowlevel.checkpoint()
+        await governed.runtime.halt.reset("a person", governed.runtime.halt.flag.count)
+        with pytest.raises(Halted):
+            await late.slot.get()
+        assert await session.standing_approvals() == []
+    await given(governed)
 
 
 async def test_it_ends_at_the_time_that_it_shows_also_where_the_machine_has_slept_or_the_clock_was_set_back(

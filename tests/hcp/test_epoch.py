@@ -8,6 +8,7 @@ import trio
 from support.hcp import Caller, capability, failing, hcp_world, scripted, step, waiting
 from support.world import BOB
 
+from hearth.actors.bridges.hcp.event_stream import EventWriter
 from hearth.actors.embedded import LocalRequest
 from hearth.cli.plan import _job_lines
 from hearth.errors import Halted
@@ -338,6 +339,42 @@ async def test_an_answer_is_replayed_only_if_nothing_that_it_may_rest_on_has_cha
         await caller.closed(again)
         assert [one["event"] for one in world.records("hcp.approve")] == ["hcp.approve"] * (1 + (between != "nothing"))
         assert driven(world) == ["set"]
+
+
+async def test_an_answer_is_older_than_what_changes_while_the_job_goes_on_from_its_pause(world_of, monkeypatch):
+    moved = EventWriter.move
+
+    async def while_it_is_stored(self, to, reason, *entries):
+        await moved(self, to, reason, *entries)
+        if reason == "asks a person no longer" and not world.records("test.changed"):
+            await world.journal.post({"event": "test.changed"}).get()
+            world.runtime.replace_policy(POLICY)
+
+    async with world_of(asks) as world:
+        monkeypatch.setattr(EventWriter, "move", while_it_is_stored)
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await answered(world)
+        # The policy that was read meanwhile may not know the person any more: the answer is asked for again.
+        await answered(world, approve=False)
+        await caller.closed(session_id)
+        assert driven(world) == []
+
+
+async def test_a_job_that_was_resumed_is_not_resumed_again_when_the_one_that_did_is_forgotten(world_of):
+    async with world_of(asks, failing("no more")) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await answered(world)
+        checkpoint = await checkpoint_of(caller, session_id)
+        again = await caller.accepted(context={"resume_from": checkpoint})
+        await caller.closed(again)
+        # As by its retention, if the clock was wrong while it ran.
+        await world.job_server.services.job_store.write(
+            lambda store: store.execute("DELETE FROM sessions WHERE session_id = ?", (again,)) and None
+        )
+        refused = await caller.rejected(Caller.submission(context={"resume_from": checkpoint}))
+        assert f"was resumed by session {again}" in refused["reason_message"]
 
 
 async def test_an_answer_that_is_asked_again_may_be_no_and_nothing_moves(world_of):

@@ -176,7 +176,7 @@ async def test_an_older_releases_job_store_is_brought_up_to_this_one_and_its_che
         await job_store.record(ONE, 1, {"ok": True, "result": {"value": 1.5}}, [event(1)])
     change(
         place,
-        "DROP INDEX sessions_by_resumed",
+        "ALTER TABLE sessions DROP COLUMN resumed_by",
         "DROP INDEX sessions_to_publish",
         "ALTER TABLE sessions DROP COLUMN published",
         "ALTER TABLE sessions DROP COLUMN rewinds",

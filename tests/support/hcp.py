@@ -83,7 +83,7 @@ async def as_if_failed(job_server, session_id):
 
     def change(store):
         store.execute("UPDATE sessions SET state = 'FAILED' WHERE session_id = ?", (session_id,))
-        store.execute("UPDATE sessions SET resumed_from = NULL")
+        store.execute("UPDATE sessions SET resumed_by = NULL")
 
     await job_server.services.job_store.write(change)
 

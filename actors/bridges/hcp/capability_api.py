@@ -20,6 +20,7 @@ from hearth.hcp.durable import CapabilityFailed, SafetyViolation, StepFailed
 from hearth.hcp.messages import write_instant
 from hearth.policy.rules import TAINTED_FROM_RISK
 from hearth.protocol.methods import read_expect
+from hearth.shown import prose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -172,7 +173,7 @@ class Job:
             question = f"A model proposes steps for {intent!r}. May the job run them?"
             answer = await self._execution.ask(question, steps=proposed)
             if not answer.approved:
-                why = f": {answer.reason}" if answer.reason else ""
+                why = f": {prose(answer.reason)}" if answer.reason else ""
                 raise CapabilityFailed(f"a person has not approved what a model proposed{why}", "safety_violation")
         return steps
 

@@ -204,7 +204,7 @@ class Execution:
     _replaying: set[Branch] = field(factory=set)
     """Branches that got a recorded outcome and have not asked for another operation since."""
     _repeated: int = 0
-    """Recorded operations that are being done again: a person may take long to answer."""
+    """Questions that are being asked again: a person may take long to answer."""
     _advanced: trio.Event = field(factory=trio.Event)
     """Set when a branch has asked for an operation or has ended."""
 
@@ -252,11 +252,13 @@ class Execution:
             elif again(outcome):
                 found = outcome
                 self._replaying.add(branch)
-                self._repeated += 1
+                # What moves waits for the person. A reading may wait for another part's step: it holds up nothing.
+                asks = kind == "ask_person"
+                self._repeated += asks
                 try:
                     outcome = await live(operation)
                 finally:
-                    self._repeated -= 1
+                    self._repeated -= asks
                 if kind == "ask_person":
                     async with self._shielded():
                         await self._keep(Recorded(operation, outcome))
@@ -494,15 +496,14 @@ class Execution:
                 await self.events.move("PAUSED", f"asks a person: {question}"[:200])
             try:
                 answer = await self._answer(asked)
+                # In the turn of the decision: what changes while the next message is stored is newer than the answer.
+                stamp, given_at = self.services.stamp(), self.services.clock()
             finally:
                 if self.events.state == "PAUSED" and not self.stopping():
                     await self.events.move("RUNNING", "asks a person no longer")
-            return Outcome(
-                elapsed_s=self.elapsed(),
-                value=asdict(answer),
-                stamp=self.services.stamp(),
-                given_at=self.services.clock(),
-            )
+            if answer.approved and stamp != self.services.stamp():
+                return await live(_operation)
+            return Outcome(elapsed_s=self.elapsed(), value=asdict(answer), stamp=stamp, given_at=given_at)
 
         asked_about: Any = [question, *steps] if steps else question
         return Answer(**await self.perform("ask_person", "", asked_about, live, again=self._expired))

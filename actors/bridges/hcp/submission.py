@@ -28,6 +28,7 @@ from hearth.hcp.codec import dump, message
 from hearth.hcp.messages import NEEDED_RISK_LEVEL, AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
 from hearth.hcp.safety import assess, crashed, no_hacp_session, reused, shutting_down, withdrawn
 from hearth.hcp.token import issue
+from hearth.shown import prose
 
 if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.job import JobTable
@@ -201,7 +202,7 @@ class Submission:
             reason=decision.reason,
         )
         if not decision.approved:
-            why = f": {decision.reason}" if decision.reason else ""
+            why = f": {prose(decision.reason)}" if decision.reason else ""
             raise Rejection("approval_denied", f"a person has not approved it{why}", risk=approval.risk)
 
     async def _start(self, approval: Approval, resumed: Resumption | None) -> None:

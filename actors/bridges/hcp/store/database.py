@@ -406,8 +406,8 @@ _RELEASES: Final[tuple[str, ...]] = (
     """,
     """
     -- Outcomes say whether a step may have acted, and when, by whom and in what state of things an answer was given.
-    -- Without that a person is asked again. Sessions are looked up by what they resume.
-    CREATE INDEX sessions_by_resumed ON sessions (resumed_from) WHERE resumed_from IS NOT NULL;
+    -- Without that a person is asked again. A session knows which one has resumed it: that one may be deleted first.
+    ALTER TABLE sessions ADD COLUMN resumed_by TEXT;
     """,
 )
 """The additions of each release of the schema; `user_version` counts those that a file has."""

@@ -188,6 +188,9 @@ def put_answer(
         assert no is not None, "an INSERT that succeeded has a row"
         _add_outcomes(job_store, no, 0, outcomes)
         _add_lines(job_store, no, 0, [line])
+        if session.resumed_from is not None:
+            resumed = session.resumed_from.removeprefix("ckpt-").rpartition("-")[0]
+            job_store.execute("UPDATE sessions SET resumed_by = ? WHERE session_id = ?", (session.session_id, resumed))
     job_store.execute(
         "INSERT INTO answers (principal, message_id, digest, answer, session_id, answered_at)"
         " VALUES (?, ?, ?, ?, ?, ?)",
@@ -206,12 +209,8 @@ def find_session(job_store: sqlite3.Connection, session_id: str) -> SessionRow |
 
 def find_resumption(job_store: sqlite3.Connection, session_id: str) -> str | None:
     """Return the id of the session that has resumed another one; None if none has."""
-    # All names of its checkpoints: "." comes after "-".
-    names = f"ckpt-{session_id}-", f"ckpt-{session_id}."
-    row = job_store.execute(
-        "SELECT session_id FROM sessions WHERE resumed_from >= ? AND resumed_from < ?", names
-    ).fetchone()
-    return None if row is None else str(row[0])
+    row = job_store.execute("SELECT resumed_by FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
+    return None if row is None or row[0] is None else str(row[0])
 
 
 def newest_sessions(job_store: sqlite3.Connection, principal: str, most: int) -> list[SessionRow]:
