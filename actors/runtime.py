@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import field, frozen
 
-from hearth._util.ids import new_id
 from hearth._version import __version__
 from hearth.actors.admission import DRY_RUN_RATE, Checks
 from hearth.actors.approval import Approvals
@@ -246,7 +246,7 @@ class Runtime:
         self._nursery: trio.Nursery | None = None
         self._policy_read_at = timestamp(parts.clock())
         self._policy_readings = 0
-        self._run_id = new_id()
+        self._run_id = f"{parts.clock():.6f}.{os.getpid()}"
         self._running = 0
         self._one_ended = trio.Event()
         self._started = trio.Event()

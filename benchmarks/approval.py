@@ -7,6 +7,7 @@ accepted, with the approval on record. Both are clients of one process, so they 
 
 from __future__ import annotations
 
+import json
 import time
 from statistics import median
 from typing import TYPE_CHECKING
@@ -72,6 +73,10 @@ def _released_ms(agent: Client, theirs: str, person: Client, mine: str) -> float
     released = time.monotonic_ns()
     if b'"task_id"' not in answer:
         raise RuntimeError(f"the plan was not released: {answer!r}")
+    # Until it is done: the next plan shows what this one has changed.
+    task_id = json.loads(answer)["result"]["task_id"]
+    while agent.call("task.get", session_id=theirs, task_id=task_id)["status"] in ("QUEUED", "RUNNING"):
+        pass
     return (released - asked) / 1e6
 
 

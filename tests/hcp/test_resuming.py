@@ -147,7 +147,7 @@ async def test_a_part_that_was_cancelled_before_its_next_step_does_not_do_that_s
             await job.run("bench.fail", tag="fail", effect="done")
 
         async def opens_a_valve_later():
-            await job.run("bench.read", tag="valve", bus="b")
+            await job.run("bench.read", tag="valve", bus="b", replay=True)
             await job.sleep(1.5)
             await job.run("bench.set", tag="open", line=1, value=1, bus="b")
 
@@ -168,7 +168,7 @@ async def test_a_part_that_was_cancelled_before_its_next_step_does_not_do_that_s
 async def test_a_part_that_was_cancelled_is_cleaned_up_after_in_the_same_order_when_the_job_is_replayed(tmp_path):
     async def function(job):
         async def fails():
-            await job.run("bench.nap", ms=50)
+            await job.run("bench.nap", ms=50, replay=True)
             await job.run("bench.fail", tag="fail", effect="done", bus="b")
 
         async def works():
