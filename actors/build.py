@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import asdict, evolve
 
-from hearth._util.files import noting
+from hearth._util.files import noted, noting
 from hearth._util.text import suggest
 from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
 from hearth.actors.attestation import Attestation
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from hearth.tools import Tool
 
 
+@noting()
 def build_parts(
     config: Config,
     *,
@@ -69,20 +70,6 @@ def build_parts(
 
     Raises ConfigError.
     """
-    with noting() as read:
-        return _build(config, default_policy, board, style, clock, config_file, socket, read)
-
-
-def _build(
-    config: Config,
-    default_policy: Sequence[PolicyEntry],
-    board: Board | None,
-    style: Style | None,
-    clock: Callable[[], float],
-    config_file: Path | None,
-    socket: Path | None,
-    read: Collection[Path],
-) -> RuntimeParts:
     profile = None
     if board is None:
         profile = profile_file(config.board.profile)
@@ -134,7 +121,7 @@ def _build(
     files = [path for path in (config_file, profile) if path is not None]
     # Read when their messages are first needed, and measured in any case.
     files += [Path(spec.dbc) for spec in board.profile.cans if spec.dbc is not None]
-    measured = partial(_fixed_measurements, config, tools, files, read)
+    measured = partial(_fixed_measurements, config, tools, files, noted())
     attest = config.attest
     return RuntimeParts(
         board=board,

@@ -578,7 +578,6 @@ class Runtime:
     def _stop_tasks(self) -> None:
         for session in self._sessions.values():
             session.post(StopTasks(self.halt.flag.ended()))
-        self.plans.halt()
         self.approvals.halt()
         if self.job_server is not None:
             self.job_server.halt()

@@ -104,6 +104,7 @@ class PreparedPlan:
     account: Account
     halts: int
     """The number of halts when it was prepared: what was prepared before a halt does not run after it."""
+    _halt_flag: HaltFlag
     hash: str
     intent: str
     """Its beginning."""
@@ -112,8 +113,6 @@ class PreparedPlan:
     question: Question | None = None
     task_id: str | None = None
     """The task that it became."""
-    halted: bool = False
-    """True if the daemon was halted since: it does not run any more, and is kept only to say so."""
     tainted_by: str | None = None
     """The tool through which foreign text had entered the conversation that prepared it."""
 
@@ -126,6 +125,11 @@ class PreparedPlan:
             return "ready"
         decision = self.decision
         return "waiting" if decision is None else "ready" if decision.approved else "rejected"
+
+    @property
+    def halted(self) -> bool:
+        """True if the daemon was halted since: it does not run any more, and is kept only to say so."""
+        return self.risk > 0 and self.task_id is None and self.halts != self._halt_flag.count
 
     @property
     def decision(self) -> Decision | None:
@@ -241,7 +245,8 @@ class Plans:
         if len(intent) > MOST_LISTED_INTENT:
             intent = intent[: MOST_LISTED_INTENT - 1] + "…"
         count = len(contents["steps"])
-        return PreparedPlan(principal, document, shown, risk, rule, now, ends, account, halts, plan_hash, intent, count)
+        kept = (account, halts, self.standing.halt_flag)
+        return PreparedPlan(principal, document, shown, risk, rule, now, ends, *kept, plan_hash, intent, count)
 
     def require_room(self, principal: str) -> None:
         """Raise QueueFull if this principal has prepared too many plans, after forgetting those that have ended."""
@@ -272,11 +277,6 @@ class Plans:
             )
             self.approvals.open(plan.question)
         self._wake_at(plan.plan_id, trio.current_time() + self._limits.plan_ttl_s)
-
-    def halt(self) -> None:
-        """Note that the daemon is being halted: no plan that acts and has not run runs any more."""
-        for plan in self._plans.values():
-            plan.halted = plan.halted or (plan.risk > 0 and plan.task_id is None)
 
     def expire(self, plan_id: str) -> None:
         """Forget a plan whose time is over."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import frozen
 
+from hearth._util.processes import HEARTHD
 from hearth.config.model import default_socket, default_state_dir
 from hearth.drivers.boards.board import overlay_cure
 from hearth.drivers.boards.can import can_json_found, can_problems
@@ -36,7 +37,7 @@ from hearth.drivers.boards.generic import (
 from hearth.drivers.boards.iio import iio_problems
 from hearth.drivers.boards.modbus import unreachable
 from hearth.drivers.boards.profile import load_profile
-from hearth.drivers.linux.device_users import HEARTHD, find_holders
+from hearth.drivers.linux.device_users import find_holders
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
 from hearth.drivers.sandbox.enforce import available

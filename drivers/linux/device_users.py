@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attrs import frozen
 
+from hearth._util.processes import PROC, name_of, processes, target_of
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 # --- owners -----------------------------------------------------------------------------------------------------------
 #
@@ -84,9 +86,6 @@ def shared_device(entry: Path) -> str | None:
 
 _Key = TypeVar("_Key")
 
-_PROC = Path("/proc")
-HEARTHD = "hearthd"
-
 
 @frozen
 class Holder:
@@ -112,7 +111,7 @@ class Holders:
 NO_HOLDERS = Holders({}, {}, complete=True)
 
 
-def holders(path: str, *, proc: Path = _PROC) -> list[Holder]:
+def holders(path: str, *, proc: Path = PROC) -> list[Holder]:
     """Return the processes that have the device at `path` open, by process id; this one is among them if it has.
 
     Empty when there is no such device, or none of them can be seen.
@@ -123,7 +122,7 @@ def holders(path: str, *, proc: Path = _PROC) -> list[Holder]:
         return []
     return [
         _holder(process)
-        for process, descriptors in _processes(proc)
+        for process, descriptors in processes(proc)
         if any(_is_device(descriptor, device) for descriptor in descriptors or ())
     ]
 
@@ -133,7 +132,7 @@ def find_holders(proc: Path, dev: Path) -> Holders:
     lines: dict[tuple[str, int], list[Holder]] = {}
     nodes: dict[str, list[Holder]] = {}
     complete = True
-    for process, descriptors in _processes(proc):
+    for process, descriptors in processes(proc):
         if int(process.name) == os.getpid():
             continue
         if descriptors is None:
@@ -141,7 +140,7 @@ def find_holders(proc: Path, dev: Path) -> Holders:
             continue
         holder = _holder(process)
         for descriptor in descriptors:
-            for line in _lines_of(process, descriptor, target := _target(descriptor)):
+            for line in _lines_of(process, descriptor, target := target_of(descriptor)):
                 _note(lines, line, holder)
             if target.startswith(f"{dev}/"):
                 _note(nodes, target, holder)
@@ -152,31 +151,8 @@ def find_holders(proc: Path, dev: Path) -> Holders:
     )
 
 
-def _processes(proc: Path) -> Iterator[tuple[Path, list[Path] | None]]:
-    """Yield every process, by id, with its descriptors; None for one that must not be looked into."""
-    for process in sorted(proc.glob("[0-9]*"), key=lambda process: int(process.name)):
-        try:
-            descriptors: list[Path] | None = list((process / "fd").iterdir())
-        except PermissionError:
-            descriptors = None
-        except OSError:
-            continue  # it has ended since
-        yield process, descriptors
-
-
 def _holder(process: Path) -> Holder:
-    return Holder(int(process.name), _name(process))
-
-
-def _name(process: Path) -> str:
-    """Return a process's name; a daemon of ours is "hearthd", whatever interpreter runs it."""
-    try:
-        argv = (process / "cmdline").read_bytes().split(b"\0")[:3]
-        if b"hearth.actors.daemon" in argv or any(word.endswith(b"/hearthd") for word in argv[:2]):
-            return HEARTHD
-        return (process / "comm").read_text(errors="replace").strip()
-    except OSError:
-        return "a process"
+    return Holder(int(process.name), name_of(process))
 
 
 def _note(table: dict[_Key, list[Holder]], key: _Key, holder: Holder) -> None:
@@ -185,17 +161,10 @@ def _note(table: dict[_Key, list[Holder]], key: _Key, holder: Holder) -> None:
         held.append(holder)
 
 
-def _target(descriptor: Path) -> str:
-    try:
-        return str(descriptor.readlink())
-    except OSError:
-        return ""
-
-
 def _is_device(descriptor: Path, device: int) -> bool:
     # Read the link before it is followed: following one to a file of a dead network mount may block for ever.
     try:
-        return _target(descriptor).startswith("/dev/") and descriptor.stat().st_rdev == device
+        return target_of(descriptor).startswith("/dev/") and descriptor.stat().st_rdev == device
     except OSError:
         return False
 

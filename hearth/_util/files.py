@@ -73,20 +73,26 @@ _noted: ContextVar[set[Path] | None] = ContextVar("hearth_files_noted", default=
 
 
 @contextlib.contextmanager
-def noting() -> Iterator[set[Path]]:
-    """Note the files that `read_file` reads in the block, but for private and secret ones; yield the set, which grows.
+def noting() -> Iterator[None]:
+    """Note the files that `read_file` reads in the block, but for private and secret ones.
 
-    A block within another one yields the set of that one.
+    Within another such block it is that one that notes them. Also a decorator, of a function whose body is the block.
     """
-    if (noted := _noted.get()) is not None:
-        yield noted
+    if _noted.get() is not None:
+        yield
         return
-    noted = set()
-    token = _noted.set(noted)
+    token = _noted.set(set())
     try:
-        yield noted
+        yield
     finally:
         _noted.reset(token)
+
+
+def noted() -> Collection[Path]:
+    """Return the files that were read in this `noting` block; it grows. Raises AssertionError outside of one."""
+    found = _noted.get()
+    assert found is not None, "files are noted in a `noting` block"
+    return found
 
 
 def read_file(
@@ -121,8 +127,8 @@ def read_file(
             data = stream.read(most + 1)
     finally:
         os.close(descriptor)
-    if not (private or secret) and (noted := _noted.get()) is not None:
-        noted.add(path.absolute())
+    if not (private or secret) and (read := _noted.get()) is not None:
+        read.add(path.absolute())
     if len(data) > most:
         raise ConfigError(f"{path} has more than {most} bytes; name another file")
     return data, status

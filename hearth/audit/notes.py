@@ -221,8 +221,8 @@ class Witness:
         """
         checkpoint = Checkpoint.parse(note)
         signer, remembered = checkpoint.signer_among(self.known), self._read()
-        last = self.last(checkpoint.origin)
-        if last is not None:
+        if (known := remembered.get(checkpoint.origin)) is not None:
+            last = Checkpoint.parse(known)
             if checkpoint.size >= last.size and old != last.size:
                 raise NotAccepted(
                     "other-size", f"the proof begins at {old} records; the last checkpoint has {last.size}"

@@ -176,7 +176,7 @@ def verify_proof(options: Options, proof: IO[str], record: IO[bytes], key: Path)
 async def witness(options: Options, request: str | None, state: Path, key: Path, name: str, *, new_log: bool) -> int:
     """Cosign the daemon's checkpoint if it continues the last one cosigned; refuse a fork and a rollback.
 
-    Of one key it knows one log: one that was begun anew is refused until --new-log. Run it on another machine,
+    Of one key it knows one log: one that was begun again is refused until --new-log. Run it on another machine,
     regularly. It asks the daemon, or reads REQUEST (a file, or - for stdin) as `audit prove --consistency` prints it.
     The witness's own key is made beside FILE.
     """

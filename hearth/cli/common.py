@@ -217,6 +217,27 @@ def _as_text(content: bytes) -> str | None:
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 
+NOTICE_S = 3.0
+"""Seconds without an answer after which a command says what it waits for."""
+
+
+@asynccontextmanager
+async def telling(says: Callable[[float], str]) -> AsyncIterator[None]:
+    """Print on stderr, every NOTICE_S until the block ends, what `says` returns for the seconds so far."""
+
+    async def tell() -> None:
+        began = trio.current_time()
+        while True:
+            await trio.sleep(NOTICE_S)
+            click.echo(clean(says(trio.current_time() - began)), err=True)
+
+    async with unwrapped() as body, trio.open_nursery() as nursery:
+        nursery.start_soon(tell)
+        async with body.watched():
+            yield
+        nursery.cancel_scope.cancel()
+
+
 CURES = {
     "RPC_SESSION_INVALID": "the session has ended (closed, or idle for too long), or it is another user's",
     "RPC_TASK_NOT_FOUND": "the session keeps its last tasks only; `hearth audit tail` has the outcome of older ones",

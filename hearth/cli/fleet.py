@@ -1,7 +1,7 @@
 """`hearth fleet`: orders to many devices over a RabbitMQ broker, and the enrolment of its users.
 
 The orders and all that was heard of them are in an order store (--state), so a command that was killed is followed up
-by `hearth fleet watch`. A command that waits says on stderr, every `NOTICE_S`, what stands between. Exit codes: 0 done,
+by `hearth fleet watch`. A command that waits says on stderr what stands between (`common.telling`). Exit codes: 0 done,
 1 an order was not completed, 2 usage, 3 the broker cannot be reached, or a device has not got the halt in time.
 """
 
@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 CONNECT_S: Final = 15.0
 """Seconds that a command waits for the broker."""
-NOTICE_S: Final = 3.0
-"""Seconds without an answer after which a command says what it waits for."""
 LOOK_S: Final = 1.0
 """Seconds between two looks at which devices have the halt."""
 REFRESH_S: Final = 0.2
@@ -106,23 +104,11 @@ async def connected(where: FleetOptions, within_s: float = CONNECT_S) -> AsyncIt
 
 
 async def answered(client: FleetClient, work: Callable[[], Awaitable[T]], within_s: float) -> T:
-    """Return the outcome of what needs the broker; say what stands between meanwhile. Raises BrokerNotReached."""
-
-    async def tell() -> None:
-        while True:
-            await trio.sleep(NOTICE_S)
-            click.echo(common.clean(client.standing), err=True)
-
-    found: list[T] = []
-    async with unwrapped() as body, trio.open_nursery() as beside:
-        beside.start_soon(tell)
+    """Return the outcome of what needs the broker; until then, say what stands between. Raises BrokerNotReached."""
+    async with common.telling(lambda _waited_s: client.standing):
         with trio.move_on_after(within_s):
-            async with body.watched():
-                found.append(await work())
-        beside.cancel_scope.cancel()
-    if not found:
-        raise BrokerNotReached(f"{client.standing}, within {within_s:g} s")
-    return found[0]
+            return await work()
+    raise BrokerNotReached(f"{client.standing}, within {within_s:g} s")
 
 
 def _common_name(cert: Path | None) -> str:

@@ -6,7 +6,6 @@ must not cause one. Two words or more always halt.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -14,7 +13,6 @@ import click
 import trio
 from attrs import asdict
 
-from hearth._util.exceptions import unwrapped
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, session, standard
 from hearth.client.connection import call_halt
@@ -22,7 +20,7 @@ from hearth.transport.address import UnixAddress
 from hearth.transport.listener import listening_process
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from hearth.api import HaltStatus
     from hearth.transport.address import Address
@@ -99,29 +97,11 @@ def halt_lines(found: HaltStatus) -> list[str]:
     return [*common.fields(shown), *map(common.clean, hold_lines(found.holds))]
 
 
-NOTICE_S: Final = 3.0
-"""Seconds without an answer after which a person is told what stands between."""
-
-
-@asynccontextmanager
-async def saying_what_is_waited_for(address: Address) -> AsyncIterator[None]:
-    """Say on stderr, every NOTICE_S until the block ends, that there is no answer yet, and whose it would be."""
-
-    async def tell() -> None:
-        began = trio.current_time()
-        while True:
-            await trio.sleep(NOTICE_S)
-            found = listening_process(address.path) if isinstance(address, UnixAddress) else None
-            who = f"{address.place}: {found or 'the daemon'} has not answered"
-            cure = f"; `kill -CONT {found.pid}` lets it go on" if found is not None and found.stopped else ""
-            waited = trio.current_time() - began
-            click.echo(f"{common.clean(who)} for {waited:.0f} s, still waiting{cure}", err=True)
-
-    async with unwrapped() as body, trio.open_nursery() as nursery:
-        nursery.start_soon(tell)
-        async with body.watched():
-            yield
-        nursery.cancel_scope.cancel()
+def unanswered(address: Address, waited_s: float) -> str:
+    """Return the sentence that there is no answer yet, and whose it would be."""
+    found = listening_process(address.path) if isinstance(address, UnixAddress) else None
+    cure = f"; `kill -CONT {found.pid}` lets it go on" if found is not None and found.stopped else ""
+    return f"{address.place}: {found or 'the daemon'} has not answered for {waited_s:.0f} s, still waiting{cure}"
 
 
 @click.command()
@@ -146,7 +126,7 @@ async def halt(options: Options, reason: tuple[str, ...], status: bool, reset: b
         raise click.UsageError(unclear(words, "hearth halt"))
     # Without a session: none of the limits of sessions may hold up a halt. Only a reset needs one, for its right.
     look = partial(call_halt, options.address, "halt.status", {})
-    async with saying_what_is_waited_for(options.address):
+    async with common.telling(partial(unanswered, options.address)):
         return await _halt(options, words, means, look)
 
 

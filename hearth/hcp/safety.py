@@ -134,6 +134,11 @@ class Approval:
     expected: CallerSchema | None
     confidence_threshold: float | None
 
+    @property
+    def acts(self) -> bool:
+        """True if the job may have an effect; any other only reads, and a halt does not concern it."""
+        return NEEDED_RISK_LEVEL[self.risk] > 0
+
 
 def allowance(policy: Iterable[PolicyEntry], principal: Principal, registry: Mapping[str, Tool]) -> Allowance | None:
     """Return the rights that the first matching entry gives; None where none matches."""

@@ -7,14 +7,17 @@ root and by the process's own user.
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from hearth._util.processes import PROC, name_of, processes, target_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _ACCEPTS: Final = 0x10000
 """The flag of a listening socket in /proc/net/unix."""
-_PROC: Final = Path("/proc")
 
 
 @frozen
@@ -35,17 +38,16 @@ def listening_process(path: Path) -> ListeningProcess | None:
     """Return the process that listens at a path, also at one whose file was removed; None if none does."""
     inodes = set()
     with suppress(OSError, ValueError):
-        for line in (_PROC / "net" / "unix").read_text(errors="surrogateescape").splitlines()[1:]:
+        for line in (PROC / "net" / "unix").read_text(errors="surrogateescape").splitlines()[1:]:
             _, _, _, flags, _, _, inode, *place = line.split(None, 7)
             if int(flags, 16) & _ACCEPTS and place == [str(path)]:
                 inodes.add(f"socket:[{inode}]")
     if not inodes:
         return None
-    for process in _PROC.glob("[0-9]*"):
-        with suppress(OSError):
-            for descriptor in (process / "fd").iterdir():
-                with suppress(OSError):
-                    if str(descriptor.readlink()) in inodes:
-                        name, state = (process / "stat").read_text().partition("(")[2].rpartition(")")[::2]
-                        return ListeningProcess(int(process.name), name, state.split()[0] in ("T", "t"))
+    for process, descriptors in processes():
+        if any(target_of(descriptor) in inodes for descriptor in descriptors or ()):
+            stopped = False
+            with suppress(OSError, IndexError):
+                stopped = (process / "stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+            return ListeningProcess(int(process.name), name_of(process), stopped)
     return ListeningProcess(None)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from support.world import ALICE, BOB, simulated
+from support.world import ALICE, BOB, reset_halt, simulated
 
 from hearth import step
 from hearth.actors.runtime import Runtime
@@ -91,7 +91,6 @@ async def test_the_reason_of_another_principals_halt_taints_a_conversation_and_c
         bench(tmp_path, STRANGER, OPEN) as world,
         world.sessions(ALICE).open_session(conversation=True) as session,
         world.sessions(BOB).open_session() as stranger,
-        world.sessions(ALICE).open_session() as person,
     ):
         await stranger.halt(ORDER)
         if by == "the state of the halt":
@@ -101,9 +100,7 @@ async def test_the_reason_of_another_principals_halt_taints_a_conversation_and_c
                 await session.prepare("light", [LED])
             assert f'"{ORDER}"' in refused.value.message, "in quotes, on its own"
             assert refused.value.data["quotes"] == ["reason"]
-        while (await person.halt_status()).stopping:
-            await trio.lowlevel.checkpoint()
-        await person.reset_halt()
+        await reset_halt(world.runtime)
         plan = await session.prepare("light", [LED])
         assert plan.state == "waiting"
         assert plan.tainted_by == {"the state of the halt": "halt.status"}.get(by, "the reason of an error")

@@ -13,7 +13,7 @@ import trio.testing
 from attrs import evolve
 from hypothesis import given, settings, strategies as st
 from support.doubles import Op
-from support.world import ALICE, BOB, BenchWorld, running
+from support.world import ALICE, BOB, BenchWorld, reset_halt, running
 
 from hearth import step
 from hearth.actors.approval import plans
@@ -665,9 +665,7 @@ async def test_plans_that_a_halt_has_ended_make_room_and_can_be_withdrawn(make_w
     ):
         first, second = [await alice.prepare("arm", [ARM]) for _ in range(2)]
         world.runtime.halt.halt("smoke", "a test")
-        while world.runtime.halt.status()["stopping"]:
-            await trio.lowlevel.checkpoint()
-        await world.runtime.halt.reset("a person", world.runtime.halt.flag.count)
+        await reset_halt(world.runtime)
         assert [one.may_approve for one in await bob.plans()] == []
         with pytest.raises(PlanStale, match="the daemon was halted after it was asked"):
             await bob.approve(first)

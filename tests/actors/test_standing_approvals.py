@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 from attrs import evolve
-from support.world import ALICE, BOB, BenchWorld, running, simulated
+from support.world import ALICE, BOB, BenchWorld, reset_halt, running, simulated
 
 from hearth import step
 from hearth.actors.approval import standing
@@ -262,9 +262,7 @@ async def test_one_that_was_asked_for_before_a_reset_is_not_given(governed):
         governed.runtime.halt.halt("smoke", "a test")
         with pytest.raises(Halted):
             await given(governed)
-        while governed.runtime.halt.status()["stopping"]:
-            await trio.lowlevel.checkpoint()
-        await governed.runtime.halt.reset("a person", governed.runtime.halt.flag.count)
+        await reset_halt(governed.runtime)
         with pytest.raises(Halted):
             await late.slot.get()
         assert await session.standing_approvals() == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from hearth._util.files import noting, read_file
+from hearth._util.files import noted, noting, read_file
 from hearth.actors.attestation import policy_json
 from hearth.actors.build import build_parts
 from hearth.attest import measure
@@ -180,14 +180,14 @@ def test_every_file_that_is_read_while_the_configuration_is_read_is_measured_but
     before = fixed(config)
     dbc.write_bytes(dbc.read_bytes() + b"\n")
     assert {name for name, value in fixed(config).items() if value != before[name]} == {"files"}
-    with noting() as read:
+    with noting():
         certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
         for file in (certificate, key):
             file.write_text("x")
             file.chmod(0o600)
         read_file(certificate, trusted={os.geteuid()})
         read_file(key, trusted={os.geteuid()}, private=True)
-        assert read == {certificate}
+        assert noted() == {certificate}
 
 
 def test_files_of_capabilities_are_measured(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.machine import FilesMachine
 
+from hearth._util.processes import HEARTHD
 from hearth.drivers.boards import generic, generic as access
 from hearth.drivers.boards.discover import (
     DeviceOrigin,
@@ -20,7 +21,7 @@ from hearth.drivers.boards.discover import (
     find_ports,
     functionality,
 )
-from hearth.drivers.linux.device_users import HEARTHD, Holder, find_holders
+from hearth.drivers.linux.device_users import Holder, find_holders
 
 USB = "pci0000:00/0000:00:14.0/usb1/1-2"
 

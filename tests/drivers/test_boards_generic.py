@@ -5,6 +5,7 @@ import os
 import pytest
 from support.machine import FilesMachine
 
+from hearth._util.processes import HEARTHD
 from hearth.drivers.boards import generic as access, open_board
 from hearth.drivers.boards.diagnose import mismatches, safety_gaps
 from hearth.drivers.boards.discover import (
@@ -18,7 +19,7 @@ from hearth.drivers.boards.discover import (
 )
 from hearth.drivers.boards.generic import HEADERS, NAME_IT, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
-from hearth.drivers.linux.device_users import HEARTHD, NO_HOLDERS, Holder, Holders
+from hearth.drivers.linux.device_users import NO_HOLDERS, Holder, Holders
 
 SIM = DeviceOrigin(("gpio", "platform"), "gpio-sim")
 SOC = DeviceOrigin(("gpio", "platform"), "pinctrl-bcm2835", "devicetree")

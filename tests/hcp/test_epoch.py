@@ -270,12 +270,17 @@ async def answered(world, *, approve=True, count=1):
     return question
 
 
+async def answered_and_ended(world):
+    """A job whose question was answered with yes, and which has ended: its caller, and its newest checkpoint."""
+    caller = world.caller()
+    session_id = await caller.accepted()
+    await answered(world)
+    return caller, await checkpoint_of(caller, session_id)
+
+
 async def test_a_job_that_completed_is_not_resumed(world_of):
     async with world_of(asks) as world:
-        caller = world.caller()
-        session_id = await caller.accepted()
-        await answered(world)
-        checkpoint = await checkpoint_of(caller, session_id)
+        caller, checkpoint = await answered_and_ended(world)
         refused = await caller.rejected(Caller.submission(context={"resume_from": checkpoint}))
         assert "is COMPLETED" in refused["reason_message"]
         assert "only one that failed or was aborted goes on" in refused["suggestion"]
@@ -284,10 +289,7 @@ async def test_a_job_that_completed_is_not_resumed(world_of):
 
 async def test_a_job_is_resumed_once_and_a_second_time_is_told_of_the_first(world_of):
     async with world_of(asks, failing("no more")) as world:
-        caller = world.caller()
-        session_id = await caller.accepted()
-        await answered(world)
-        checkpoint = await checkpoint_of(caller, session_id)
+        caller, checkpoint = await answered_and_ended(world)
         again = await caller.accepted(context={"resume_from": checkpoint})
         await caller.closed(again)
         refused = await caller.rejected(Caller.submission(context={"resume_from": checkpoint}))
@@ -363,10 +365,7 @@ async def test_an_answer_is_older_than_what_changes_while_the_job_goes_on_from_i
 
 async def test_a_job_that_was_resumed_is_not_resumed_again_when_the_one_that_did_is_forgotten(world_of):
     async with world_of(asks, failing("no more")) as world:
-        caller = world.caller()
-        session_id = await caller.accepted()
-        await answered(world)
-        checkpoint = await checkpoint_of(caller, session_id)
+        caller, checkpoint = await answered_and_ended(world)
         again = await caller.accepted(context={"resume_from": checkpoint})
         await caller.closed(again)
         # As by its retention, if the clock was wrong while it ran.
@@ -379,10 +378,7 @@ async def test_a_job_that_was_resumed_is_not_resumed_again_when_the_one_that_did
 
 async def test_an_answer_that_is_asked_again_may_be_no_and_nothing_moves(world_of):
     async with world_of(asks, failing("no more")) as world:
-        caller = world.caller()
-        session_id = await caller.accepted()
-        await answered(world)
-        checkpoint = await checkpoint_of(caller, session_id)
+        caller, checkpoint = await answered_and_ended(world)
         halted(world)
         await reset(world)
         again = await caller.accepted(context={"resume_from": checkpoint})

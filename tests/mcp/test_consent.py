@@ -9,13 +9,12 @@ import mcp_types as types
 import orjson
 import pytest
 import trio
-import trio.testing
 from hypothesis import example, given, strategies as st
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from support.doubles import Op
 from support.mcp import ERAS, mcp_client, memory, text_of
-from support.world import BenchWorld, running
+from support.world import BenchWorld, reset_halt, running
 
 from hearth.actors.bridges.mcp.calls import FORM, KEY, ConsentRequest, _digest, _question, arguments_of
 from hearth.actors.bridges.mcp.provider import ANSWER_TIMEOUT, MOST_QUESTIONS, Client as HacpClient, Questions, Refused
@@ -424,9 +423,7 @@ async def test_the_question_comes_as_a_result_and_the_answer_with_the_next_call(
 async def halted_and_reset(w):
     """A halt, and its reset by a person."""
     w.runtime.halt.halt("smoke", "a test")
-    while w.runtime.halt.status()["stopping"]:
-        await trio.testing.wait_all_tasks_blocked()
-    await w.runtime.halt.reset("a person", w.runtime.halt.flag.count)
+    await reset_halt(w.runtime)
 
 
 async def test_an_answer_to_what_was_asked_before_a_halt_lets_nothing_run_after_its_reset(autojump_clock, w, rounds):

@@ -436,6 +436,13 @@ async def over_the_wire(world, **opening):
         yield session
 
 
+async def reset_halt(runtime):
+    """End a halt as a person does, once its stop sequence is over."""
+    while runtime.halt.status()["stopping"]:
+        await trio.lowlevel.checkpoint()
+    await runtime.halt.reset("a person", runtime.halt.flag.count)
+
+
 @asynccontextmanager
 async def running(world, *, release_at_end=True):
     """Run a world; on the way out every gate is opened, so that what a failed test left behind can end."""

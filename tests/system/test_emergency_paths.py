@@ -15,7 +15,7 @@ import pytest
 from support.hearthd import BOUND, eventually
 from support.rabbitmq import killable as killable
 
-from hearth.cli import fleet, halt
+from hearth.cli import common
 from hearth.config.model import halt_socket
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def start(*words, env=None):
 
 
 def test_what_is_said_comes_within_five_seconds():
-    assert max(fleet.NOTICE_S, halt.NOTICE_S) <= 4
+    assert common.NOTICE_S <= 4
 
 
 # --- the fleet's broker -----------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ class Execution:
     acts: bool
     """False for a job that only reads."""
     about: Mapping[str, Any]
-    """What a question says of the job: its risk, class and time, and what it resumes."""
+    """What a question says of the job, and of the one that it resumes."""
     events: EventWriter
     steps: Steps
     history: ReplayHistory
@@ -472,17 +472,8 @@ class Execution:
         """Ask a person, about these steps if there are any; the job's state is PAUSED for that time."""
 
         async def live(_operation: Operation) -> Outcome:
-            about = {
-                "message_id": "",
-                "capability": self.capability.name,
-                "capability_version": self.capability.version,
-                "caller_id": self.submit.caller_id,
-                "intent": self.submit.intent,
-                "session_id": self.session_id,
-                "context": dict(self.submit.context),
-                **self.about,
-            }
-            about = {"question": question, **({"steps": list(steps)} if steps else {}), **about}
+            proposed = {"steps": list(steps)} if steps else {}
+            about = {"question": question, **proposed, "message_id": "", "session_id": self.session_id, **self.about}
             asked = Question(
                 "job",
                 self.principal,

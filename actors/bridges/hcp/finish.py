@@ -396,7 +396,8 @@ async def resumption(
     recorded = recorded[:number] + [unknown_of(operation).write() for operation in begun]
     steps = tuple(map(Recorded.read, recorded))
     # Last, and nothing is awaited from here to the note that this submission resumes it.
-    later = await job_store.resumed_by(row.session_id)
+    now = await job_store.session(row.session_id)
+    later = None if now is None else now.resumed_by
     if later is not None or row.session_id in jobs.resuming:
         how = "is being resumed" if later is None else f"was resumed by session {later}"
         cure = "resume that one, from its own checkpoint" if later else "wait for the answer to that submission"

@@ -159,7 +159,7 @@ class RunningJob:
 
     def halt(self, reason: str) -> None:
         """End the job, if it may act, because the daemon is being halted."""
-        if NEEDED_RISK_LEVEL[self.approval.risk] and self.end is None:
+        if self.approval.acts and self.end is None:
             until = trio.current_time() + self.services.settings.abort_timeout_s
             if self.execution is not None:
                 self.execution.halted = True
@@ -247,13 +247,8 @@ class RunningJob:
             session_id=self.row.session_id,
             principal=self.row.principal,
             halts=self.halts,
-            acts=NEEDED_RISK_LEVEL[approval.risk] > 0,
-            about={
-                "risk_level": approval.risk,
-                "data_classification": approval.classification,
-                "max_duration": write_duration(approval.max_duration),
-                **self.resumed,
-            },
+            acts=approval.acts,
+            about={**about_job(approval, self.submit), **self.resumed},
             events=self.events,
             steps=self.steps,
             history=ReplayHistory.of(self.recorded),
@@ -408,6 +403,20 @@ def _place_of(error: BaseException, place: str) -> str:
     return f"{file}:{lines[-1]}" if lines else place
 
 
+def about_job(approval: Approval, submit: TaskSubmit) -> dict[str, Any]:
+    """Return what a person must know of a job, whether it is to start or asks a question."""
+    return {
+        "capability": approval.capability.name,
+        "capability_version": approval.capability.version,
+        "caller_id": submit.caller_id,
+        "intent": submit.intent,
+        "context": dict(submit.context),
+        "max_duration": write_duration(approval.max_duration),
+        "risk_level": approval.risk,
+        "data_classification": approval.classification,
+    }
+
+
 # --- Values: a job's outcome, and a request to stop it. `finish` reports the outcome ----------------------------------
 
 
@@ -534,6 +543,15 @@ class JobTable:
         self.closing = False
         """True once no more jobs are accepted."""
         self._ended: WeakValueDictionary[str, MessageLog] = WeakValueDictionary()
+
+    @contextmanager
+    def resumes(self, session_id: str) -> Iterator[None]:
+        """Note, until the block ends, that a submission resumes a session."""
+        self.resuming.add(session_id)
+        try:
+            yield
+        finally:
+            self.resuming.discard(session_id)
 
     async def messages_of(self, session_id: str, owner: Principal) -> MessageLog | None:
         """Return a session's messages, running or ended; None if they are no longer kept.

@@ -91,6 +91,12 @@ class Services:
         """Return the longest time in state ABORTING, as task_accepted announces it."""
         return timedelta(seconds=self.settings.abort_timeout_s)
 
+    def require_not_halted(self, halts: int, *, acts: bool) -> None:
+        """Raise Rejection for a job that may act, if the daemon is halted, or was since halt number `halts`."""
+        if acts and self.halt_flag.stops(halts):
+            cure = "submit it again when a person has reset the halt"
+            raise Rejection("resource_unavailable", self.halt_flag.error().message, suggestion=cure)
+
     async def ask(self, question: Question) -> Decision:
         """Wait for a person's decision. Raises Rejection: approval_timeout, shutting_down, or what a halt has ended."""
         timeout_s = self.settings.approval_timeout_s
@@ -101,9 +107,7 @@ class Services:
             return decision
         if self.approvals.closed:
             raise shutting_down()
-        if question.acts and self.halt_flag.stops(question.halts):
-            cure = "submit it again when a person has reset the halt"
-            raise Rejection("resource_unavailable", self.halt_flag.error().message, suggestion=cure)
+        self.require_not_halted(question.halts, acts=question.acts)
         reason = f"no person approved it within {timeout_s:g} s"
         cure = "make sure that a person who may approve jobs is there, then submit it again under a new message_id"
         raise Rejection("approval_timeout", reason, suggestion=cure)

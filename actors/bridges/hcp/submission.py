@@ -8,6 +8,7 @@ connection: over a broker every rejection is final.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from attrs import define, field
 from hearth.actors.approval import Question
 from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
 from hearth.actors.bridges.hcp.finish import JobFinisher, Resumption, resumption
-from hearth.actors.bridges.hcp.job import RunningJob, StopRequest
+from hearth.actors.bridges.hcp.job import RunningJob, StopRequest, about_job
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.bridges.hcp.store.queries import SessionRow
@@ -25,7 +26,7 @@ from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.hcp.codec import dump, message
-from hearth.hcp.messages import NEEDED_RISK_LEVEL, AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
+from hearth.hcp.messages import AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
 from hearth.hcp.safety import assess, crashed, no_hacp_session, reused, shutting_down, withdrawn
 from hearth.hcp.token import issue
 from hearth.shown import prose
@@ -121,14 +122,8 @@ class Submission:
             self._check_time(approval)
             self._require_not_halted(approval)
             resumed = await resumption(services, self.principal.key, self.submit, approval, self.jobs)
-            if resumed is None:
-                await self._admit(approval, None)
-            else:
-                self.jobs.resuming.add(resumed.row.session_id)
-                try:
-                    await self._admit(approval, resumed)
-                finally:
-                    self.jobs.resuming.discard(resumed.row.session_id)
+            with nullcontext() if resumed is None else self.jobs.resumes(resumed.row.session_id):
+                await self._admit(approval, resumed)
         except Rejection as rejection:
             await self._reject(rejection)
         except JobStoreError as error:
@@ -136,7 +131,7 @@ class Submission:
 
     def _check_time(self, approval: Approval) -> None:
         """Raise Rejection if the order is too late by now; of one that was sent several times, the latest counts."""
-        self.requests[-1].check_time(moves=NEEDED_RISK_LEVEL[approval.risk] > 0)
+        self.requests[-1].check_time(moves=approval.acts)
 
     def halt(self) -> None:
         """End its wait for an approval, because the daemon is being halted."""
@@ -145,10 +140,7 @@ class Submission:
 
     def _require_not_halted(self, approval: Approval) -> None:
         """Raise Rejection if the job may act, and the daemon is halted or was halted since the submission came."""
-        halt_flag = self.jobs.services.halt_flag
-        if NEEDED_RISK_LEVEL[approval.risk] and halt_flag.stops(self.halts):
-            cure = "submit it again when a person has reset the halt"
-            raise Rejection("resource_unavailable", halt_flag.error().message, suggestion=cure)
+        self.jobs.services.require_not_halted(self.halts, acts=approval.acts)
 
     async def _is_new(self) -> bool:
         """Claim the message; False if it has been answered before: then that answer is sent again."""
@@ -189,9 +181,8 @@ class Submission:
 
     async def _have_approved(self, approval: Approval, rule: ApprovalRule, resumed: Resumption | None) -> None:
         capability = approval.capability
-        acts = NEEDED_RISK_LEVEL[approval.risk] > 0
         about = {**_about(approval, self.submit, self.message_id), **({} if resumed is None else resumed.shown)}
-        question = Question("job", self.principal.key, rule, about, halts=self.halts, acts=acts)
+        question = Question("job", self.principal.key, rule, about, halts=self.halts, acts=approval.acts)
         self._question = question
         decision = await self.jobs.services.ask(question)
         self._audit(
@@ -378,18 +369,7 @@ class Submission:
 def _about(approval: Approval, submit: TaskSubmit, message_id: str) -> dict[str, Any]:
     """Return what a person must know of a job that has passed the gate."""
     capability = approval.capability
-    about: dict[str, Any] = {
-        "message_id": message_id,
-        "capability": capability.name,
-        "capability_version": capability.version,
-        "caller_id": submit.caller_id,
-        "intent": submit.intent,
-        "inputs": approval.inputs,
-        "context": dict(submit.context),
-        "max_duration": write_duration(approval.max_duration),
-        "risk_level": approval.risk,
-        "data_classification": approval.classification,
-    }
+    about = {"message_id": message_id, **about_job(approval, submit), "inputs": approval.inputs}
     if capability.safety.hazard_categories:
         about["hazard_categories"] = list(capability.safety.hazard_categories)
     return about

@@ -425,10 +425,6 @@ class JobStore(DatabaseActor):
         """Return a session; None if it does not exist, or is no longer kept."""
         return await self.read(queries.find_session, session_id)
 
-    async def resumed_by(self, session_id: str) -> str | None:
-        """Return the session that has resumed this one; None if none has."""
-        return await self.read(queries.find_resumption, session_id)
-
     async def sessions(self, principal: str, most: int) -> list[SessionRow]:
         """Return a principal's sessions, the newest first."""
         return await self.read(queries.newest_sessions, principal, most)

@@ -112,6 +112,8 @@ class SessionRow:
     """The start of the first session in a chain of sessions that each resumed the one before."""
     resumed_from: str | None = None
     """The checkpoint that it resumed from."""
+    resumed_by: str | None = None
+    """The session that has resumed it."""
     state: State = "RUNNING"
     updated_at: float = 0.0
     """The time of the last change of state."""
@@ -205,12 +207,6 @@ def find_session(job_store: sqlite3.Connection, session_id: str) -> SessionRow |
     """Return a session; None if it is not known."""
     row = job_store.execute(f"{_SELECT} WHERE session_id = ?", (session_id,)).fetchone()
     return None if row is None else _session(row)
-
-
-def find_resumption(job_store: sqlite3.Connection, session_id: str) -> str | None:
-    """Return the id of the session that has resumed another one; None if none has."""
-    row = job_store.execute("SELECT resumed_by FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
-    return None if row is None or row[0] is None else str(row[0])
 
 
 def newest_sessions(job_store: sqlite3.Connection, principal: str, most: int) -> list[SessionRow]:
