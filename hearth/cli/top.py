@@ -98,7 +98,8 @@ class Top(App[HearthError]):
         self._changed = True
 
     def _draw(self) -> None:
-        if not self._changed:
+        # Once more, perhaps, while the application ends and its widgets are gone.
+        if not self._changed or not self.query("#state"):
             return
         self._changed = False
         wrong = status.faults(self._state) if self._state else []

@@ -108,6 +108,18 @@ def test_the_key_h_halts_by_the_halt_socket_where_there_is_no_connection(own_dae
     assert daemon.recorded(event="halt")["reason"] == "key h of hearth top"
 
 
+def test_a_change_that_comes_while_it_ends_is_not_drawn(own_daemon):
+    daemon = own_daemon(CONFIG)
+
+    async def work() -> None:
+        async with healthy(daemon) as (app, _):
+            await app.query("*").remove()
+            app._changed = True
+            app._draw()
+
+    asyncio.run(work())
+
+
 @pytest.mark.proof
 def test_it_says_that_the_connection_is_lost_halts_nothing_then_and_comes_back(own_daemon):
     daemon = own_daemon(CONFIG)
