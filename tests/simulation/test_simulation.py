@@ -47,10 +47,14 @@ def played(tmp_path, seeds, *more):
     return kept["figures"]
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_of_other_tests():
+    """Close what other tests of this process left: within a world, which counts descriptors, it would be in its tape."""
+    gc.collect()
+
+
 @pytest.mark.slow
 def test_some_worlds_keep_every_promise():
-    # What other tests of this process left is closed now, not within a world that counts descriptors.
-    gc.collect()
     figures = runner.Counter()
     for seed in range(FAST):
         mine, failure = runner.one(seed)
