@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from hearth.agentcard.build import CardEndpoint
     from hearth.config.listen import HttpConfig
     from hearth.config.model import CardConfig
-    from hearth.drivers.linux.sensors import KernelSensors
+    from hearth.drivers.iio.kernel import KernelSensors
     from hearth.tools import Tool
 
 log = logging.getLogger("hearth.agentcard")

@@ -31,10 +31,10 @@ from hearth.audit.files import real
 from hearth.audit.log import AuditSettings
 from hearth.config.model import CARDS, Config, HcpConfig, default_state_dir
 from hearth.drivers.boards import Board, load_profile, open_board, profile_file
-from hearth.drivers.boards.devices import SENSORS_BUS
 from hearth.drivers.files import FileDriver
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.programs import ProgramDriver
+from hearth.drivers.sensor import SENSORS_BUS
 from hearth.drivers.system import SystemDriver
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from hearth.drivers.base import Driver, Style
-    from hearth.drivers.linux.sensors import KernelSensors
+    from hearth.drivers.iio.kernel import KernelSensors
     from hearth.drivers.programs import LauncherClient
     from hearth.tools import Tool
 

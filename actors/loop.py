@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from hearth.actors.bus.loop_thread import LoopClock, LoopIO
     from hearth.actors.journal import Journal
     from hearth.drivers.boards import Board
-    from hearth.drivers.gpio import GpioDriver
+    from hearth.drivers.gpio.driver import GpioDriver
     from hearth.loop import LoopStats, OnOverrun, Sample
     from hearth.tools import StepContext
 

@@ -23,7 +23,7 @@ import hearth
 from benchmarks.quiet import quietest
 from benchmarks.report import Row
 from benchmarks.servers import started
-from hearth.drivers.boards.can import SHIPPED
+from hearth.drivers.can.spec import SHIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

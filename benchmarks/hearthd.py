@@ -20,7 +20,7 @@ from unittest.mock import patch
 from hearth.actors import daemon
 from hearth.actors.build import build_parts
 from hearth.drivers.base import Style
-from hearth.drivers.linux import can
+from hearth.drivers.can import linux as can
 
 if TYPE_CHECKING:
     from benchmarks.watchers import Watcher

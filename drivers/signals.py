@@ -32,6 +32,9 @@ ROUNDING: Final = 1e-6
 OFF: Final = "off"
 SignalLevel: TypeAlias = float | Literal["off"]
 """The value of an output in its unit, or "off": it gives out nothing."""
+Level: TypeAlias = Literal[0, 1]
+LineState: TypeAlias = Literal[0, 1, "input"]
+"""The state that hearth gives a line: driven low, driven high, or input (high impedance)."""
 
 
 @frozen

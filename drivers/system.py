@@ -235,7 +235,7 @@ def _address(address: str, netmask: str | None) -> dict[str, Any] | None:
 #
 # Temperatures and the machine's reactions to them, from /sys: zones, chips' temperatures, cooling devices, and
 # throttling of the processor. It sets nothing, and reads no alarm that reading would clear. Single quantities by
-# lasting names are in `hearth.drivers.linux.sensors`.
+# lasting names are in `hearth.drivers.iio.kernel`.
 
 THROTTLES = ("undervoltage", "frequency-capped", "throttled", "soft-temperature-limit")
 """The firmware's flags of a Raspberry Pi, bits 0 to 3: true now. The same 16 bits further up: was true earlier."""

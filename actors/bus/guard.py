@@ -44,7 +44,8 @@ from hearth.actors.bus.modbus_limits import ModbusLimits
 from hearth.actors.bus.outputs import reported_output
 from hearth.actors.bus.signals import SignalLimits
 from hearth.drivers.base import Wakeup
-from hearth.drivers.i2c import Read, Write, selects
+from hearth.drivers.i2c.driver import selects
+from hearth.drivers.registers import Read, Write
 from hearth.errors import LimitViolated, PermissionDenied, RpcError, effect_of
 
 if TYPE_CHECKING:
@@ -54,16 +55,17 @@ if TYPE_CHECKING:
     from hearth.actors.bus.queue import Ticket
     from hearth.drivers.base import Driver
     from hearth.drivers.boards import Board
-    from hearth.drivers.can import CanBase, CanDriver, Frame
-    from hearth.drivers.dac import DacDriver
-    from hearth.drivers.dbc import CanDatabase
-    from hearth.drivers.gpio import GpioDriver, LineState
-    from hearth.drivers.i2c import I2cDriver, Message, Outcome, RegWidth
-    from hearth.drivers.modbus import ModbusDriver
-    from hearth.drivers.modbus_codec import ModbusTable
-    from hearth.drivers.pwm import PwmDriver, Wave
-    from hearth.drivers.signals import SignalLevel
-    from hearth.drivers.uart import UartDriver
+    from hearth.drivers.can.dbc import CanDatabase
+    from hearth.drivers.can.driver import CanBase, CanDriver, Frame
+    from hearth.drivers.dac.driver import DacDriver
+    from hearth.drivers.gpio.driver import GpioDriver
+    from hearth.drivers.i2c.driver import I2cDriver
+    from hearth.drivers.modbus.codec import ModbusTable
+    from hearth.drivers.modbus.driver import ModbusDriver
+    from hearth.drivers.pwm.driver import PwmDriver, Wave
+    from hearth.drivers.registers import Message, Outcome, RegWidth
+    from hearth.drivers.signals import LineState, SignalLevel
+    from hearth.drivers.uart.driver import UartDriver
     from hearth.tools import Drive
 
 log = logging.getLogger("hearth.bus")
@@ -288,7 +290,7 @@ def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
             return BusGuard(bus_id, driver, signals=SignalLimits(bus_id, _database(driver).stepped()))
     for spec in board.profile.i2c if kind == "i2c" else ():
         if str(spec.bus) == name and any(device.registers for device in spec.devices):
-            return BusGuard(bus_id, driver, registers=RegisterLimits(spec.bus, spec.devices))
+            return BusGuard(bus_id, driver, registers=RegisterLimits(spec.bus, [device.map for device in spec.devices]))
     for device in board.profile.spi if kind == "spi" else ():
         if device.name == name and device.declared is not None:
             return BusGuard(bus_id, driver, registers=SpiLimits(device))

@@ -54,7 +54,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 
     from hearth.actors.bus.actor import Bus
-    from hearth.drivers.gpio import Edge, GpioDriver, HaltInput, HaltSpec, Heartbeat, Level, StopEntry, Watch
+    from hearth.drivers.boards.halt import HaltInput, HaltSpec, Heartbeat, StopEntry
+    from hearth.drivers.gpio.driver import Edge, GpioDriver, Watch
+    from hearth.drivers.signals import Level
 
 log = logging.getLogger("hearth.halt")
 

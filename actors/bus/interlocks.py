@@ -37,7 +37,7 @@ from attrs import define, field
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT
 from hearth.actors.bus.queue import Requester, Ticket, WentSafe
 from hearth.drivers.base import Wakeup
-from hearth.drivers.boards.devices import SENSORS_BUS
+from hearth.drivers.sensor import SENSORS_BUS
 from hearth.errors import InterlockOpen, RpcError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from hearth.actors.bus.actor import Bus
     from hearth.drivers.boards import Board
     from hearth.drivers.boards.profile import Condition, InterlockSpec
-    from hearth.drivers.gpio import GpioDriver
+    from hearth.drivers.gpio.driver import GpioDriver
     from hearth.tools import Drive
 
 log = logging.getLogger("hearth.interlocks")

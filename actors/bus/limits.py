@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import define, field, frozen
 
 from hearth.actors.bus.signals import BoundedValue
-from hearth.drivers.i2c import LAST_SEVEN_BIT, Read, Write
+from hearth.drivers.i2c.driver import LAST_SEVEN_BIT
+from hearth.drivers.registers import Read, Write
 from hearth.drivers.signals import ROUNDING
-from hearth.drivers.spi import refused
+from hearth.drivers.spi.driver import refused
 from hearth.errors import LimitViolated
 from hearth.tools import Drive
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from hearth.drivers.boards.devices import DeviceSpec
-    from hearth.drivers.boards.spi import SpiSpec
-    from hearth.drivers.gpio import LineSpec
-    from hearth.drivers.i2c import Message, Register
+    from hearth.drivers.gpio.spec import LineSpec
+    from hearth.drivers.registers import Message, Register, RegisterMap
+    from hearth.drivers.spi.spec import SpiSpec
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -231,7 +231,7 @@ class _BoundedRegister(BoundedValue):
 class RegisterLimits:
     """The limits of the devices on one I2C adapter that list their registers."""
 
-    def __init__(self, bus: int, devices: Iterable[DeviceSpec]) -> None:
+    def __init__(self, bus: int, devices: Iterable[RegisterMap]) -> None:
         self._bus = bus
         self._devices = {device.addr: device for device in devices if device.registers}
         self._registers: dict[Hashable, _BoundedRegister] = {

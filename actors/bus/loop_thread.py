@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
     from hearth.actors.bus.guard import BusGuard
-    from hearth.drivers.gpio import Level
+    from hearth.drivers.signals import Level
 
 PRIORITY: Final = 20
 """Of SCHED_FIFO: above ordinary threads, below the kernel's interrupt threads (50)."""

@@ -10,15 +10,15 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 from hearth.actors.bus.limits import RegisterLimits, bounded
-from hearth.drivers.modbus import device_of
+from hearth.drivers.modbus.driver import device_of
 from hearth.errors import LimitViolated
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from hearth.drivers.boards.modbus import ModbusSpec
-    from hearth.drivers.modbus import ModbusRegister
-    from hearth.drivers.modbus_codec import ModbusTable
+    from hearth.drivers.modbus.codec import ModbusTable
+    from hearth.drivers.modbus.driver import ModbusRegister
+    from hearth.drivers.modbus.spec import ModbusSpec
     from hearth.tools import Drive
 
 

@@ -22,7 +22,7 @@ from hearth.ask.transcript import FORMAT, Transcript
 from hearth.config.model import AuditConfig, Config, FilesConfig
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.sim.uart import EchoPeer
+from hearth.drivers.serial_port.pty import EchoPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

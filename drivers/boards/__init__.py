@@ -6,7 +6,6 @@ from hearth.drivers.boards.board import (
     BoardDriver as BoardDriver,
     open_board as open_board,
 )
-from hearth.drivers.boards.devices import Sensor as Sensor
 from hearth.drivers.boards.profile import (
     Profile as Profile,
     Undriven as Undriven,
@@ -14,3 +13,4 @@ from hearth.drivers.boards.profile import (
     profile_file as profile_file,
     shipped_profiles as shipped_profiles,
 )
+from hearth.drivers.sensor import Sensor as Sensor

@@ -18,27 +18,28 @@ from attrs import asdict, evolve, field, frozen
 
 from hearth._util.text import suggestions
 from hearth.drivers.base import BaseDriver, Driver, Style
-from hearth.drivers.boards.can import can_driver, can_json
-from hearth.drivers.boards.dac import dac_driver
-from hearth.drivers.boards.devices import SENSOR_KINDS, SENSORS_BUS, Sensor
-from hearth.drivers.boards.iio import iio_driver
-from hearth.drivers.boards.spi import with_spi_pins
+from hearth.drivers.can.spec import can_driver, can_json
+from hearth.drivers.dac.spec import dac_driver
+from hearth.drivers.i2c.chips import SENSOR_KINDS, I2cSensor
+from hearth.drivers.iio.spec import iio_driver
+from hearth.drivers.sensor import SENSORS_BUS, Sensor
 from hearth.errors import ConfigError, InvalidParams, PermissionDenied
 from hearth.tools import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from hearth.drivers.boards.devices import ChipSpec, DeviceSpec, I2cSpec, UartSpec
-    from hearth.drivers.boards.discover import Machine
+    from hearth.drivers.boards.discover import FoundSpi, Machine
     from hearth.drivers.boards.profile import BusKind, Profile, Undriven
-    from hearth.drivers.boards.pwm import PwmSpec
-    from hearth.drivers.boards.spi import SpiSpec
-    from hearth.drivers.dac import DacChannelSpec
-    from hearth.drivers.gpio import LineSpec
-    from hearth.drivers.pwm import ChannelSpec
+    from hearth.drivers.dac.driver import DacChannelSpec
+    from hearth.drivers.gpio.spec import ChipSpec, LineSpec
+    from hearth.drivers.i2c.spec import DeviceSpec, I2cSpec
+    from hearth.drivers.pwm.driver import ChannelSpec
+    from hearth.drivers.pwm.spec import PwmSpec
+    from hearth.drivers.serial_port.settings import UartSettings
     from hearth.drivers.signals import SignalChannel
-    from hearth.drivers.uart import UartSettings
+    from hearth.drivers.spi.spec import SpiSpec
+    from hearth.drivers.uart.spec import UartSpec
 
 _HEADER_PIN = re.compile(r"PIN\d+")
 """The form of an alias that is a position on the board's pin header."""
@@ -455,8 +456,7 @@ def _or_reserved(line: LineSpec, reason: str) -> str:
 def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, machine: Machine | None = None) -> Board:
     """Make the drivers of a profile's buses, and "board" itself; open none of them.
 
-    `style` and `seed` are for simulated buses: the way they wait (see `hearth.drivers.sim`), and the readings of their
-    devices. ASYNC is the one for tests with a virtual clock. Where the profile asks for it, the machine (this one, if
+    `style` and `seed` are for simulated buses: the way they wait, and the readings of their devices. ASYNC is the one for tests with a virtual clock. Where the profile asks for it, the machine (this one, if
     no other is given) is surveyed, once; devices that are there and may not be driven are listed in `undriven` with the
     reason, so that the rest of the machine (files, telemetry) can be served.
     """
@@ -499,13 +499,13 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
     drivers |= {spec.bus: iio_driver(spec, style, seed) for spec in profile.iio if spec.driver == "sim"}
     _connect_tanks(profile, drivers)
     if machine is not None and "sensors" in profile.discover:
-        from hearth.drivers.linux.sensors import KernelSensors
+        from hearth.drivers.iio.kernel import KernelSensors
 
         triggers = {spec.label: spec.trigger for spec in profile.iio if spec.trigger is not None}
         drivers[SENSORS_BUS] = KernelSensors(sys=machine.sys, dev=machine.dev, triggers=triggers)
     chips = {chip.label: chip for chip in profile.chips}
     sensors = {
-        spec.name: Sensor(
+        spec.name: I2cSensor(
             spec.name, spec.kind, f"i2c:{spec.bus}", spec.addr, SENSOR_KINDS[spec.kind].unit, spec.description
         )
         for spec in profile.sensors
@@ -529,7 +529,7 @@ def _absent(profile: Profile, machine: Machine | None) -> Iterator[Undriven]:
     if optional:
         from hearth.drivers.boards.discover import THIS
         from hearth.drivers.boards.profile import Undriven
-        from hearth.drivers.linux.pwm import pwm_chips
+        from hearth.drivers.pwm.linux import pwm_chips
 
         where = machine or THIS
         there = {chip.device for chip in pwm_chips(where.sys, where.dev)}
@@ -570,7 +570,7 @@ def _names(chip: ChipSpec, wanted: Callable[[LineSpec], bool]) -> dict[int | str
 
 
 def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
-    from hearth.drivers.sim.gpio import SimGpio
+    from hearth.drivers.gpio.sim import SimGpio
 
     # A chip never waits: in virtual time it is INLINE.
     mine = Style.THREAD if style is Style.THREAD else Style.INLINE
@@ -585,7 +585,7 @@ def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
         style=mine,
     )
     if style is Style.ASYNC:
-        from hearth.drivers.sim.i2c import clock_for
+        from hearth.drivers.simulated import clock_for
 
         clock = clock_for(style)
         driver.clock_ns = lambda: round(clock() * 1e9)
@@ -593,7 +593,8 @@ def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
 
 
 def _sim_i2c(spec: I2cSpec, style: Style | None, seed: int) -> Driver:
-    from hearth.drivers.sim.i2c import Device, Eeprom, Mcp3221, SimI2c, SlowTemperature, Tmp102, clock_for
+    from hearth.drivers.i2c.sim import Device, Eeprom, Mcp3221, SimI2c, SlowTemperature, Tmp102
+    from hearth.drivers.simulated import clock_for
 
     mine = style or Style.THREAD
     clock = clock_for(mine)
@@ -613,8 +614,8 @@ def _connect_tanks(profile: Profile, drivers: Mapping[str, Any]) -> None:
     for spec in profile.i2c:
         for device in spec.devices:
             if device.tank is not None:
-                from hearth.drivers.sim.gpio import Tank
-                from hearth.drivers.sim.i2c import clock_for
+                from hearth.drivers.gpio.sim import Tank
+                from hearth.drivers.simulated import clock_for
 
                 adapter = drivers[f"i2c:{spec.bus}"]
                 found = profile.simulated_line(device.tank.pump)
@@ -625,26 +626,26 @@ def _connect_tanks(profile: Profile, drivers: Mapping[str, Any]) -> None:
 
 
 def _sim_uart(spec: UartSpec, style: Style | None, _seed: int) -> Driver:
-    from hearth.drivers.sim.uart import SimUart
+    from hearth.drivers.serial_port.pty import SimUart
 
     return SimUart(spec.port, spec.settings, peer=spec.peer, terminal=style is not Style.ASYNC)
 
 
 def _sim_pwm(spec: PwmSpec, style: Style | None, _seed: int) -> Driver:
-    from hearth.drivers.sim.pwm import SimPwm
+    from hearth.drivers.pwm.sim import SimPwm
 
     # A chip never waits: in virtual time it is INLINE.
     return SimPwm(spec.label, spec.channels, style=Style.THREAD if style is Style.THREAD else Style.INLINE)
 
 
 def _linux_gpio(chip: ChipSpec, _style: Style | None, _seed: int) -> Driver:
-    from hearth.drivers.linux.gpio import LinuxGpio
+    from hearth.drivers.gpio.linux import LinuxGpio
 
     return LinuxGpio(chip.label, chip.lines, path=chip.path, blocking=chip.blocking)
 
 
 def _linux_i2c(spec: I2cSpec, _style: Style | None, _seed: int) -> Driver:
-    from hearth.drivers.linux.i2c import LinuxI2c
+    from hearth.drivers.i2c.linux import LinuxI2c
 
     return LinuxI2c(
         spec.bus,
@@ -657,20 +658,20 @@ def _linux_i2c(spec: I2cSpec, _style: Style | None, _seed: int) -> Driver:
 
 
 def _linux_uart(spec: UartSpec, _style: Style | None, _seed: int) -> Driver:
-    from hearth.drivers.linux.uart import LinuxUart
+    from hearth.drivers.serial_port.tty import LinuxUart
 
     assert spec.path is not None, "parse_port asks for it"
     return LinuxUart(spec.port, spec.path, spec.settings)
 
 
 def _linux_pwm(spec: PwmSpec, _style: Style | None, _seed: int) -> Driver:
-    from hearth.drivers.linux.pwm import LinuxPwm
+    from hearth.drivers.pwm.linux import LinuxPwm
 
     return LinuxPwm(spec.label, spec.channels, chardev=spec.chardev)
 
 
 def _sim_spi(spec: SpiSpec, style: Style | None, _seed: int) -> Driver:
-    from hearth.drivers.sim.spi import Loopback, RegisterChip, SimSpi
+    from hearth.drivers.spi.sim import Loopback, RegisterChip, SimSpi
 
     chip: Loopback | RegisterChip = Loopback()
     if spec.kind == "registers":
@@ -681,7 +682,7 @@ def _sim_spi(spec: SpiSpec, style: Style | None, _seed: int) -> Driver:
 
 
 def _linux_spi(spec: SpiSpec, _style: Style | None, _seed: int) -> Driver:
-    from hearth.drivers.linux.spi import LinuxSpi
+    from hearth.drivers.spi.linux import LinuxSpi
 
     assert spec.path is not None, "parse_device asks for it"
     return LinuxSpi(spec.name, spec.path, spec.settings)
@@ -707,3 +708,24 @@ _FACTORIES: Mapping[tuple[BusKind, str], Callable[[Any, Style | None, int], Driv
 
 Each imports its modules when it is called.
 """
+
+
+def with_spi_pins(chips: Iterable[ChipSpec], found: Iterable[FoundSpi]) -> tuple[ChipSpec, ...]:
+    """Reserve the lines that are pins of the SPI controllers that are switched on, by the lines' `functions`.
+
+    The kernel does not count a pin that has another function as a line in use, and driving it would take the function
+    away.
+    """
+    pins: set[str] = set()
+    for device in found:
+        if named := re.fullmatch(r"spidev(\d+)\.(\d+)", device.node):
+            wires = ("MISO", "MOSI", "SCLK", "SIO0", "SIO1", f"CE{named[2]}", f"CE{named[2]}_N")
+            pins.update(f"SPI{named[1]}_{wire}" for wire in wires)
+
+    def reserved(line: LineSpec) -> LineSpec:
+        pin = next((word for words in line.functions for word in words.split() if word in pins), None)
+        if pin is None or line.reserved is not None:
+            return line
+        return evolve(line, reserved=f"{pin} of an SPI controller that is switched on")
+
+    return tuple(evolve(chip, lines=tuple(map(reserved, chip.lines))) for chip in chips) if pins else tuple(chips)

@@ -18,8 +18,6 @@ from attrs import frozen
 from hearth._util.processes import HEARTHD
 from hearth.config.model import default_socket, default_state_dir
 from hearth.drivers.boards.board import overlay_cure
-from hearth.drivers.boards.can import can_json_found, can_problems
-from hearth.drivers.boards.devices import SENSORS_BUS
 from hearth.drivers.boards.discover import KERNEL, THIS, clients, find, functionality
 from hearth.drivers.boards.generic import (
     DAC_REASON,
@@ -34,22 +32,22 @@ from hearth.drivers.boards.generic import (
     spi_reason,
     survey,
 )
-from hearth.drivers.boards.iio import iio_problems
-from hearth.drivers.boards.modbus import unreachable
 from hearth.drivers.boards.profile import load_profile
+from hearth.drivers.can.spec import can_json_found, can_problems
+from hearth.drivers.iio.spec import iio_problems
 from hearth.drivers.linux.device_users import find_holders
+from hearth.drivers.modbus.spec import unreachable
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
 from hearth.drivers.sandbox.enforce import available
 from hearth.drivers.sandbox.plan import Places, make_plan
+from hearth.drivers.sensor import SENSORS_BUS
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hearth.config.model import Config
-    from hearth.drivers.boards.dac import DacSpec
-    from hearth.drivers.boards.devices import ChipSpec, I2cSpec
     from hearth.drivers.boards.discover import (
         FoundAdapter,
         FoundChip,
@@ -61,9 +59,11 @@ if TYPE_CHECKING:
         Machine,
     )
     from hearth.drivers.boards.profile import BusKind, Profile
-    from hearth.drivers.boards.pwm import PwmSpec
-    from hearth.drivers.gpio import LineSpec
+    from hearth.drivers.dac.spec import DacSpec
+    from hearth.drivers.gpio.spec import ChipSpec, LineSpec
+    from hearth.drivers.i2c.spec import I2cSpec
     from hearth.drivers.linux.device_users import Holder, Holders
+    from hearth.drivers.pwm.spec import PwmSpec
 
 # --- fit --------------------------------------------------------------------------------------------------------------
 #
@@ -427,7 +427,7 @@ def _unreadable(profile: Profile, machine: Machine) -> Iterator[ProfileProblem]:
 
 
 def _kernel_sensors(machine: Machine) -> set[str]:
-    from hearth.drivers.linux.sensors import KernelSensors
+    from hearth.drivers.iio.kernel import KernelSensors
 
     return {sensor.name for sensor in KernelSensors(sys=machine.sys).scan()}
 
@@ -572,7 +572,7 @@ def _listed(abilities: tuple[str, ...] | None) -> list[str] | None:
 
 
 def _sensors(machine: Machine) -> int:
-    from hearth.drivers.linux.sensors import KernelSensors
+    from hearth.drivers.iio.kernel import KernelSensors
 
     return len(KernelSensors(sys=machine.sys).scan())
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from hearth.drivers.boards.can import FoundCan, find_can
+from hearth.drivers.can.spec import FoundCan, find_can
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -212,7 +212,7 @@ def find_ports(machine: Machine = THIS) -> list[FoundPort]:
 
 def find_pwm(machine: Machine = THIS) -> list[FoundPwm]:
     """Return the PWM chips, by number. Which of their channels a kernel driver uses is not known."""
-    from hearth.drivers.linux.pwm import pwm_chips
+    from hearth.drivers.pwm.linux import pwm_chips
 
     found = []
     for chip in pwm_chips(machine.sys, machine.dev):
@@ -224,7 +224,7 @@ def find_pwm(machine: Machine = THIS) -> list[FoundPwm]:
 
 def find_dacs(machine: Machine = THIS) -> list[FoundDac]:
     """Return the IIO devices with outputs, by number."""
-    from hearth.drivers.linux.dac import iio_outputs
+    from hearth.drivers.dac.linux import iio_outputs
 
     found = []
     for device in iio_outputs(machine.sys):
@@ -247,7 +247,7 @@ def find_spi(machine: Machine = THIS) -> list[FoundSpi]:
 
 def functionality(path: str) -> tuple[str, ...] | None:
     """Return an adapter's functions by the kernel's names, None if it cannot be opened; the bus is not used."""
-    from hearth.drivers.linux.i2c import functions_of
+    from hearth.drivers.i2c.linux import functions_of
 
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
-from hearth.drivers.boards.can import CanSpec, listed_can
-from hearth.drivers.boards.devices import MAX_OFFSET, ChipSpec, I2cSpec, UartSpec
 from hearth.drivers.boards.discover import KERNEL
 from hearth.drivers.boards.profile import Profile, Undriven, load_profile
-from hearth.drivers.boards.pwm import PwmSpec
-from hearth.drivers.boards.spi import SpiSpec
-from hearth.drivers.gpio import LineSpec
+from hearth.drivers.can.spec import CanSpec, listed_can
+from hearth.drivers.channels import MOST_CHANNELS
+from hearth.drivers.gpio.spec import MAX_OFFSET, ChipSpec, LineSpec
+from hearth.drivers.i2c.spec import I2cSpec
 from hearth.drivers.linux.device_users import NO_HOLDERS, group_name, lets_group_in, user_name
-from hearth.drivers.pwm import MOST_CHANNELS, ChannelSpec
+from hearth.drivers.pwm.driver import ChannelSpec
+from hearth.drivers.pwm.spec import PwmSpec
+from hearth.drivers.spi.spec import SpiSpec
+from hearth.drivers.uart.spec import UartSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -18,24 +18,19 @@ from attrs import evolve, field, frozen
 
 from hearth._util.files import read_file
 from hearth._util.toml import parse_toml, show
-from hearth.drivers.boards.can import CanSpec, parse_can
-from hearth.drivers.boards.dac import DacSpec, parse_dac
-from hearth.drivers.boards.devices import (
-    SENSORS_BUS,
-    ChipSpec,
-    I2cSpec,
-    SensorSpec,
-    UartSpec,
-    parse_adapter,
-    parse_chip,
-    parse_port,
-    parse_sensor,
-)
-from hearth.drivers.boards.iio import IioSpec, parse_iio
-from hearth.drivers.boards.modbus import ModbusSpec, check_lines, parse_line
-from hearth.drivers.boards.pwm import LevelField, PwmSpec, parse_pwm
-from hearth.drivers.boards.spi import SpiSpec, parse_device
-from hearth.drivers.gpio import HaltInput, HaltSpec, Heartbeat, Level, LineSpec, StopEntry
+from hearth.drivers.boards.halt import HaltInput, HaltSpec, Heartbeat, StopEntry
+from hearth.drivers.can.spec import CanSpec, parse_can
+from hearth.drivers.channels import LevelField
+from hearth.drivers.dac.spec import DacSpec, parse_dac
+from hearth.drivers.gpio.spec import ChipSpec, LineSpec, parse_chip
+from hearth.drivers.i2c.spec import I2cSpec, SensorSpec, parse_adapter, parse_sensor
+from hearth.drivers.iio.spec import IioSpec, parse_iio
+from hearth.drivers.modbus.spec import ModbusSpec, check_lines, parse_line
+from hearth.drivers.pwm.spec import PwmSpec, parse_pwm
+from hearth.drivers.sensor import SENSORS_BUS
+from hearth.drivers.signals import Level  # noqa: TC001  attrs reads the annotations
+from hearth.drivers.spi.spec import SpiSpec, parse_device
+from hearth.drivers.uart.spec import UartSpec, parse_port
 from hearth.errors import ConfigError
 from hearth.fields import (
     ANY_NUMBER,

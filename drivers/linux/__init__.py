@@ -1,4 +1,1 @@
-"""Drivers over the kernel's own interfaces: GPIO character devices, I2C adapters, serial ports and sysfs.
-
-`hearth.drivers.sim` has the simulated ones, which pass the same tests. Nothing here knows a board or a tool.
-"""
+"""What drivers over the kernel's interfaces share: device nodes, and the processes that use them; it knows no kind."""

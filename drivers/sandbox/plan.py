@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
-from hearth.drivers.linux.dac import iio_outputs
-from hearth.drivers.linux.pwm import pwm_chips
-from hearth.drivers.linux.sensors import sysfs
+from hearth.drivers import sysfs
+from hearth.drivers.dac.linux import iio_outputs
+from hearth.drivers.pwm.linux import pwm_chips
 from hearth.drivers.sandbox.identity import ProcessIdentity, find_user
 from hearth.errors import ConfigError
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from hearth.config.model import Config
     from hearth.drivers.boards.profile import Profile
-    from hearth.drivers.linux.pwm import PwmNode
-    from hearth.drivers.linux.sensors.sysfs import SensorDevice
+    from hearth.drivers.pwm.linux import PwmNode
+    from hearth.drivers.sysfs import SensorDevice
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 #
@@ -487,13 +487,13 @@ def _settings(profile: Profile, sys: Path) -> Iterator[tuple[str, Path | None]]:
 
 
 def _labels() -> dict[str, str]:
-    from hearth.drivers.linux.gpio_chips import survey
+    from hearth.drivers.gpio.linux_chips import survey
 
     return {chip.label: chip.path for chip in survey().chips}
 
 
 def _adapter(bus: int, name: str | None) -> Path | None:
-    from hearth.drivers.linux.i2c_adapter import find_adapter
+    from hearth.drivers.i2c.linux_adapter import find_adapter
     from hearth.errors import DeviceError
 
     try:

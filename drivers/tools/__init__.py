@@ -63,18 +63,18 @@ def build_tools(
 
 
 def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Sequence[str]]) -> list[Tool]:
-    from hearth.drivers.tools.can import can_tools
-    from hearth.drivers.tools.dac import dac_tools
+    from hearth.drivers.can.tools import can_tools
+    from hearth.drivers.dac.tools import dac_tools
+    from hearth.drivers.gpio.tools import gpio_tools
+    from hearth.drivers.i2c.tools import i2c_tools
+    from hearth.drivers.modbus.tools import modbus_tools
+    from hearth.drivers.pwm.tools import pwm_tools
+    from hearth.drivers.spi.tools import spi_tools
     from hearth.drivers.tools.files import file_tools
-    from hearth.drivers.tools.gpio import gpio_tools
     from hearth.drivers.tools.hardware import hardware_tools
-    from hearth.drivers.tools.i2c import i2c_tools
-    from hearth.drivers.tools.modbus import modbus_tools
     from hearth.drivers.tools.process import process_tools
-    from hearth.drivers.tools.pwm import pwm_tools
-    from hearth.drivers.tools.spi import spi_tools
     from hearth.drivers.tools.system import system_tools
-    from hearth.drivers.tools.uart import uart_tools
+    from hearth.drivers.uart.tools import uart_tools
 
     return [
         *hardware_tools(board),
@@ -93,7 +93,7 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
 
 
 def _has_bus(board: Board, tool: Tool, known: Mapping[str, Tool]) -> bool:
-    from hearth.drivers.tools.pwm import has_servo
+    from hearth.drivers.pwm.tools import has_servo
 
     kind = tool.name.partition(".")[0]
     if tool.name in known and kind == "servo":

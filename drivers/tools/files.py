@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hearth.drivers import schemas
 from hearth.drivers.files import LIST_MAX, READ_MAX, UNDO_MAX, WRITE_MAX
-from hearth.drivers.tools import schemas
 from hearth.tools import Args, Done, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:

@@ -11,21 +11,21 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from hearth._util.text import suggestions
+from hearth.drivers import schemas
 from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
-from hearth.drivers.boards.devices import SENSORS_BUS
-from hearth.drivers.iio import MAX_SENSORS as MAX_CAPTURED, MAX_VALUES, CaptureRequest, check_size
-from hearth.drivers.tools import schemas
-from hearth.drivers.tools.can import can_list_tool
-from hearth.drivers.tools.schemas import wrong
+from hearth.drivers.can.tools import can_list_tool
+from hearth.drivers.iio.driver import MAX_SENSORS as MAX_CAPTURED, MAX_VALUES, CaptureRequest, check_size
+from hearth.drivers.schemas import wrong
+from hearth.drivers.sensor import SENSORS_BUS
 from hearth.errors import InvalidParams
 from hearth.tools import Args, Run, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hearth.drivers.iio import Captured
-    from hearth.drivers.linux.sensors import KernelReading, KernelSensor, KernelSensors
-    from hearth.drivers.tools.schemas import Schema
+    from hearth.drivers.iio.driver import Captured
+    from hearth.drivers.iio.kernel import KernelReading, KernelSensor, KernelSensors
+    from hearth.drivers.schemas import Schema
 
 MAX_SENSORS = 1024
 """Most of the kernel's sensors in one answer; a server with hundreds of cores has hundreds of them."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hearth.config.exec import MAX_PARAM, ExecParam, ExecTemplate
+from hearth.drivers import schemas
 from hearth.drivers.process import MAX_LISTED, SIGNALS
 from hearth.drivers.programs import Stopping
-from hearth.drivers.tools import schemas
-from hearth.drivers.tools.schemas import wrong
+from hearth.drivers.schemas import wrong
 from hearth.errors import DeviceError, InvalidParams, TimedOut
 from hearth.tools import Args, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.drivers.tools.schemas import Schema
+    from hearth.drivers.schemas import Schema
 
 _MARGIN_MS = 3_000
 """Beyond a template's time and the grace after SIGTERM: only a process that cannot be killed takes longer."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hearth.drivers import schemas
 from hearth.drivers.system import THROTTLES
-from hearth.drivers.tools import schemas
 from hearth.tools import Args, Run, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hearth.drivers.tools.schemas import Schema
+    from hearth.drivers.schemas import Schema
 
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _BYTES: Schema = {**_COUNT, "description": "in bytes"}

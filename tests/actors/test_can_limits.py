@@ -9,7 +9,7 @@ import pytest
 import trio
 from support.world import BoardWorld, running
 
-from hearth.drivers.boards.can import SHIPPED
+from hearth.drivers.can.spec import SHIPPED
 from hearth.errors import LimitViolated, TimedOut
 
 DBC = """VERSION ""

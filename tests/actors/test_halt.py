@@ -28,8 +28,8 @@ from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.gpio import WATCH_CAPACITY
-from hearth.drivers.tools.gpio import gpio_tools
+from hearth.drivers.gpio.driver import WATCH_CAPACITY
+from hearth.drivers.gpio.tools import gpio_tools
 from hearth.errors import AuditUnavailable, ConfigError, Halted, PermissionDenied
 from hearth.protocol.methods import HaltReset
 from hearth.tools import Tool, ToolRegistry

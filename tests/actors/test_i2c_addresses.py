@@ -13,7 +13,8 @@ from hearth import step
 from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
-from hearth.drivers.i2c import Addresses, Read
+from hearth.drivers.i2c.driver import Addresses
+from hearth.drivers.registers import Read
 from hearth.errors import InvalidParams, PermissionDenied
 
 BOARD = """

@@ -24,8 +24,9 @@ from hearth.actors.bus.outputs import FoundOutputs, OutputsFile
 from hearth.actors.runtime import RuntimeParts
 from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
-from hearth.drivers.boards import devices, open_board
+from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.i2c.chips import I2cSensor
 from hearth.drivers.tools import build_tools
 from hearth.errors import DeviceError, Halted, InterlockOpen, from_wire
 from hearth.mcp.results import META_ERROR
@@ -372,7 +373,7 @@ async def test_a_sensor_that_fails_counts_as_an_open_interlock(autojump_clock, w
 
 async def test_a_reading_that_is_no_number_counts_as_open(autojump_clock, monkeypatch):
     cell = Cell(lock({"sensor": "tank", "max": 90}))
-    monkeypatch.setattr(devices.Sensor, "value", lambda _self, _raw: float("nan"))
+    monkeypatch.setattr(I2cSensor, "value", lambda _self, _raw: float("nan"))
     async with session_of(cell) as session:
         with pytest.raises(InterlockOpen, match=r"tank counts as open .it reads no number"):
             await session.run("gpio.set", line="PUMP", value=1)

@@ -17,7 +17,7 @@ from support.world import BOB, OPEN, BoardWorld, embedded, running
 
 from hearth import step
 from hearth.client import observing
-from hearth.drivers.pwm import Pulses
+from hearth.drivers.pwm.driver import Pulses
 from hearth.errors import (
     DeviceError,
     Halted,

@@ -12,7 +12,7 @@ import hearth
 from hearth import Tool, step
 from hearth.config.model import load_config
 from hearth.drivers.base import Style
-from hearth.drivers.can import Frame
+from hearth.drivers.can.driver import Frame
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Use

@@ -16,7 +16,7 @@ from hearth.agentcard.build import (
     EnergyPerInvocation,
     choose_meters,
 )
-from hearth.drivers.linux.sensors import KernelSensors
+from hearth.drivers.iio.kernel import KernelSensors
 
 RAPL = EnergyCounter("powercap/intel-rapl-package-0/energy", 1000.0)
 POWER = EnergyCounter("hwmon/ina226/power1")

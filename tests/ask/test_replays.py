@@ -10,16 +10,16 @@ from hearth.cli.ask import replayed
 from hearth.cli.common import Options
 from hearth.drivers.base import BaseDriver
 from hearth.drivers.boards import load_profile, open_board
-from hearth.drivers.linux.can import LinuxCan
-from hearth.drivers.linux.dac import LinuxDac
-from hearth.drivers.linux.gpio import LinuxGpio
-from hearth.drivers.linux.i2c import LinuxI2c
-from hearth.drivers.linux.pwm import LinuxPwm
-from hearth.drivers.linux.sensors import KernelSensors
-from hearth.drivers.linux.spi import LinuxSpi
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.modbus_line import ModbusLine
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.can.linux import LinuxCan
+from hearth.drivers.dac.linux import LinuxDac
+from hearth.drivers.gpio.linux import LinuxGpio
+from hearth.drivers.i2c.linux import LinuxI2c
+from hearth.drivers.iio.kernel import KernelSensors
+from hearth.drivers.modbus.line import ModbusLine
+from hearth.drivers.pwm.linux import LinuxPwm
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
+from hearth.drivers.spi.linux import LinuxSpi
 from hearth.errors import ConfigError
 from hearth.testing import _simulated
 

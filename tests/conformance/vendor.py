@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hearth.drivers.i2c import Read
+from hearth.drivers.registers import Read
 from hearth.tools import Tool
 
 if TYPE_CHECKING:

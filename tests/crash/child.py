@@ -15,11 +15,11 @@ import cryptography.hazmat.primitives.asymmetric.ed25519
 import jsonschema
 from crash.syscalls import Calls, say
 
-import hearth.drivers.sim.gpio as sim_gpio
-import hearth.drivers.sim.i2c as sim_i2c
+import hearth.drivers.gpio.sim as sim_gpio
+import hearth.drivers.i2c.sim as sim_i2c
 from hearth.actors import daemon
 from hearth.audit.writer import Disk
-from hearth.drivers.i2c import Write
+from hearth.drivers.registers import Write
 
 LOADED = (cryptography, jsonschema)
 """What the daemon would load when it is needed: loaded once, before the fork."""

@@ -17,9 +17,9 @@ from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as 
 from hearth.amqp.connection import LONGEST_FRAME
 from hearth.audit import backlog, verify
 from hearth.config.model import Config
-from hearth.drivers.modbus_codec import MOST_STRAYS
-from hearth.drivers.modbus_line import TcpPort
-from hearth.drivers.uart import INBOX_CAPACITY
+from hearth.drivers.modbus.codec import MOST_STRAYS
+from hearth.drivers.modbus.line import TcpPort
+from hearth.drivers.serial_port.settings import INBOX_CAPACITY
 from hearth.policy import memory
 from hearth.policy.rules import Rate
 from hearth.protocol import jsonrpc, methods

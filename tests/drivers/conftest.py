@@ -20,37 +20,38 @@ from support.mcp2221_chip import Memory
 from hearth.drivers.base import Style, finish_now
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.dac import DacChannelSpec
-from hearth.drivers.gpio import LineSpec
-from hearth.drivers.linux.can import LinuxCan
-from hearth.drivers.linux.dac import LinuxDac
-from hearth.drivers.linux.gpio import LinuxGpio
-from hearth.drivers.linux.i2c import LinuxI2c
-from hearth.drivers.linux.pwm import LinuxPwm
-from hearth.drivers.linux.spi import LinuxSpi
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.modbus import ModbusDevice
-from hearth.drivers.modbus_line import ModbusLine, TcpPort
-from hearth.drivers.pwm import ChannelSpec, ServoSpec
-from hearth.drivers.sim.can import SimCan
-from hearth.drivers.sim.dac import SimDac
-from hearth.drivers.sim.gpio import SimGpio
-from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102, clock_for
-from hearth.drivers.sim.modbus import SimModbusPort
-from hearth.drivers.sim.pwm import SimPwm
-from hearth.drivers.sim.spi import Loopback, RegisterChip, SimSpi
-from hearth.drivers.sim.uart import EchoPeer, SimUart
-from hearth.drivers.spi import SpiSettings
-from hearth.drivers.tools.can import can_tools
-from hearth.drivers.tools.dac import dac_tools
-from hearth.drivers.tools.gpio import gpio_tools
+from hearth.drivers.can.linux import LinuxCan
+from hearth.drivers.can.sim import SimCan
+from hearth.drivers.can.tools import can_tools
+from hearth.drivers.dac.driver import DacChannelSpec
+from hearth.drivers.dac.linux import LinuxDac
+from hearth.drivers.dac.sim import SimDac
+from hearth.drivers.dac.tools import dac_tools
+from hearth.drivers.gpio.linux import LinuxGpio
+from hearth.drivers.gpio.sim import SimGpio
+from hearth.drivers.gpio.spec import LineSpec
+from hearth.drivers.gpio.tools import gpio_tools
+from hearth.drivers.i2c.linux import LinuxI2c
+from hearth.drivers.i2c.sim import Eeprom, SimI2c, SlowTemperature, Tmp102
+from hearth.drivers.i2c.tools import i2c_tools
+from hearth.drivers.modbus.driver import ModbusDevice
+from hearth.drivers.modbus.line import ModbusLine, TcpPort
+from hearth.drivers.modbus.sim import SimModbusPort
+from hearth.drivers.modbus.tools import modbus_tools
+from hearth.drivers.pwm.driver import ChannelSpec, ServoSpec
+from hearth.drivers.pwm.linux import LinuxPwm
+from hearth.drivers.pwm.sim import SimPwm
+from hearth.drivers.pwm.tools import pwm_tools
+from hearth.drivers.serial_port.pty import EchoPeer, SimUart
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
+from hearth.drivers.simulated import clock_for
+from hearth.drivers.spi.driver import SpiSettings
+from hearth.drivers.spi.linux import LinuxSpi
+from hearth.drivers.spi.sim import Loopback, RegisterChip, SimSpi
+from hearth.drivers.spi.tools import spi_tools
 from hearth.drivers.tools.hardware import hardware_tools
-from hearth.drivers.tools.i2c import i2c_tools
-from hearth.drivers.tools.modbus import modbus_tools
-from hearth.drivers.tools.pwm import pwm_tools
-from hearth.drivers.tools.spi import spi_tools
-from hearth.drivers.tools.uart import uart_tools
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.uart.tools import uart_tools
 from hearth.tools import Done
 
 

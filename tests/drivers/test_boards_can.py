@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from hearth.drivers.boards import load_profile, open_board
-from hearth.drivers.boards.can import CanSpec, FoundCan, can_json_found, can_problem, find_can
 from hearth.drivers.boards.diagnose import look, mismatches
 from hearth.drivers.boards.discover import FoundDevices, Machine
 from hearth.drivers.boards.generic import survey
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.can import IdFilter
-from hearth.drivers.linux.can import LinuxCan, up_command
+from hearth.drivers.can.driver import IdFilter
+from hearth.drivers.can.linux import LinuxCan, up_command
+from hearth.drivers.can.spec import CanSpec, FoundCan, can_json_found, can_problem, find_can
 from hearth.drivers.linux.device_users import NO_HOLDERS
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, DeviceError, InvalidParams

@@ -16,15 +16,15 @@ from hearth.drivers.boards import open_board
 from hearth.drivers.boards.diagnose import mismatches, safety_gaps
 from hearth.drivers.boards.discover import Machine, find
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.iio import MAX_VALUES, CaptureRequest, ScanType, SimulatedWave, check_size, layout, scaled
+from hearth.drivers.iio.driver import MAX_VALUES, CaptureRequest, ScanType, SimulatedWave, check_size, layout, scaled
+from hearth.drivers.iio.kernel import KernelSensors
+from hearth.drivers.iio.sim import SimIio
 from hearth.drivers.linux.device_users import NO_HOLDERS
-from hearth.drivers.linux.sensors import KernelSensors
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.enforce import RIGHTS
 from hearth.drivers.sandbox.identity import no_new_privs
 from hearth.drivers.sandbox.landlock import Ruleset
 from hearth.drivers.sandbox.plan import devices_of
-from hearth.drivers.sim.iio import SimIio
 from hearth.errors import ConfigError, DeviceError, InvalidParams, ResourceBusy
 
 # --- the form of samples ----------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_a_node_that_may_not_be_read_is_an_error_with_the_cure(device, monkeypat
     def refuse(_at, node):
         raise PermissionError(13, "denied", str(node))
 
-    monkeypatch.setattr("hearth.drivers.linux.sensors.capture._opened", refuse)
+    monkeypatch.setattr("hearth.drivers.iio.capture._opened", refuse)
     with pytest.raises(DeviceError, match=r"no permission to use .*60-hearth\.rules") as caught:
         device.capture("voltage0")
     assert caught.value.data["errno"] == "EACCES"

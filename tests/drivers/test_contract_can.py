@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.drivers.can import EXTENDED, FD_LENGTHS, MOST_CURSORS, Frame, key_of
+from hearth.drivers.can.driver import EXTENDED, FD_LENGTHS, MOST_CURSORS, Frame, key_of
 from hearth.errors import DeviceError, LimitViolated
 
 

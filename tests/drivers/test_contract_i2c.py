@@ -5,7 +5,8 @@ import json
 import pytest
 import trio
 
-from hearth.drivers.i2c import DANGEROUS, LAST_ADDR, MAX_MESSAGES, Addresses, Read, Write, limit_ms
+from hearth.drivers.i2c.driver import DANGEROUS, LAST_ADDR, MAX_MESSAGES, Addresses, limit_ms
+from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError, PermissionDenied, ResourceBusy
 
 PATTERN = bytes(n * 7 % 251 for n in range(4096))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hearth.drivers.pwm import Wave
+from hearth.drivers.pwm.driver import Wave
 from hearth.errors import DeviceError, LimitViolated
 
 PLAIN, SERVO, PULSE, KEPT, INVERSED = range(5)

@@ -5,7 +5,7 @@ import json
 import pytest
 import trio
 
-from hearth.drivers.spi import MAX_LENGTH, RegisterFrame, SpiRegister, SpiSettings, limit_ms
+from hearth.drivers.spi.driver import MAX_LENGTH, RegisterFrame, SpiRegister, SpiSettings, limit_ms
 from hearth.errors import DeviceError
 
 PATTERN = bytes(n * 7 % 251 for n in range(MAX_LENGTH))

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.drivers.uart import MODEM_LINES, MOST_CURSORS, ModemLines
+from hearth.drivers.serial_port.settings import MODEM_LINES, MOST_CURSORS, ModemLines
 from hearth.errors import DeviceError
 
 

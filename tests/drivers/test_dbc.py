@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats
 
-from hearth.drivers.boards.can import SHIPPED
-from hearth.drivers.can import EXTENDED, Frame
-from hearth.drivers.dbc import MAX_BYTES, CanDatabase, check_bounds
+from hearth.drivers.can import sim
+from hearth.drivers.can.dbc import MAX_BYTES, CanDatabase, check_bounds
+from hearth.drivers.can.driver import EXTENDED, Frame
+from hearth.drivers.can.spec import SHIPPED
 from hearth.drivers.signals import SignalLimit
-from hearth.drivers.sim import can as sim
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
 
 DBC = """VERSION ""
@@ -232,8 +232,8 @@ WITHOUT = """
 import sys
 sys.modules["cantools"] = None
 from pathlib import Path
-from hearth.drivers.can import Frame
-from hearth.drivers.dbc import CanDatabase
+from hearth.drivers.can.driver import Frame
+from hearth.drivers.can.dbc import CanDatabase
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, InvalidParams
 path = Path(sys.argv[1])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hearth.drivers.files import READ_MAX, UNDO_MAX, WRITE_MAX, FileDriver
+from hearth.drivers.schemas import read_bytes
 from hearth.drivers.tools.files import file_tools
-from hearth.drivers.tools.schemas import read_bytes
 from hearth.errors import DeviceError, InvalidParams, PermissionDenied
 from hearth.policy.paths import PathGuard
 from hearth.schema import Validator, check_schema

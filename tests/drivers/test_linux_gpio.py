@@ -9,10 +9,11 @@ import trio
 import trio.testing
 
 from hearth.drivers.base import Style
-from hearth.drivers.gpio import LineSpec, Watch
+from hearth.drivers.gpio.driver import Watch
+from hearth.drivers.gpio.linux import EdgePump, Edges, LinuxGpio
+from hearth.drivers.gpio.linux_chips import cannot_open, style_of, survey
+from hearth.drivers.gpio.spec import LineSpec
 from hearth.drivers.linux.device_users import shared_device
-from hearth.drivers.linux.gpio import EdgePump, Edges, LinuxGpio
-from hearth.drivers.linux.gpio_chips import cannot_open, style_of, survey
 from hearth.errors import DeviceError
 
 # --- what a chip hangs on ---------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import os
 
 import pytest
 
-from hearth.drivers.i2c import Read, Write
-from hearth.drivers.linux import i2c_adapter
-from hearth.drivers.linux.i2c import CALLS, LinuxI2c, call_for
-from hearth.drivers.linux.i2c_adapter import adapters, failed, find_adapter, gone, owner_of
+from hearth.drivers.i2c import linux_adapter as i2c_adapter
+from hearth.drivers.i2c.linux import CALLS, LinuxI2c, call_for
+from hearth.drivers.i2c.linux_adapter import adapters, failed, find_adapter, gone, owner_of
 from hearth.drivers.linux.node import Presence, claim_node, errno_name
+from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError, ResourceBusy, TimedOut
 
 WRITE, READ, REGISTER, QUERY = [Write(b"\x00\x01")], [Read(2)], [Write(b"\x00"), Read(2)], [Write(b"abc"), Read(2)]
@@ -136,7 +136,7 @@ def test_an_adapter_is_found_by_its_number_or_its_name(sys):
 
 
 def test_an_adapter_that_has_no_node_yet_is_told_from_one_that_is_not_there(sys, tmp_path, monkeypatch):
-    monkeypatch.setattr("hearth.drivers.linux.i2c.DEV", tmp_path / "dev")
+    monkeypatch.setattr("hearth.drivers.i2c.linux.DEV", tmp_path / "dev")
     for driver, told in (
         (LinuxI2c(1, adapter="left"), "i2c-10 is not there, though the kernel has the adapter"),
         (LinuxI2c(3), r"i2c-3 is not there; adapters: i2c-2 \(twin\)"),

@@ -20,10 +20,10 @@ import trio
 import trio.testing
 
 from hearth.actors.bus.actor import Bus
-from hearth.drivers.linux import uart
 from hearth.drivers.linux.device_users import Holder, holders
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.serial_port import tty as uart
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import DeviceError, ResourceBusy
 
 TIOCGEXCL = 0x80045440
@@ -103,7 +103,7 @@ def test_a_port_that_is_open_without_a_lock_is_not_touched(terminal):
 
 
 def test_a_login_console_is_told_how_to_be_freed(terminal, monkeypatch):
-    monkeypatch.setattr("hearth.drivers.linux.uart.holders", lambda path: [Holder(1, "agetty")])
+    monkeypatch.setattr("hearth.drivers.serial_port.tty.holders", lambda path: [Holder(1, "agetty")])
     assert "systemctl stop serial-getty@" in refused(terminal[0], ResourceBusy).message
 
 

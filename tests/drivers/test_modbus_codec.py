@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from pymodbus.framer import FramerRTU, FramerSocket
 from pymodbus.pdu import DecodePDU, bit_message as bits, register_message as registers
 
-from hearth.drivers.modbus_codec import (
+from hearth.drivers.modbus.codec import (
     MOST_READ,
     MOST_STRAYS,
     MOST_WRITTEN,

@@ -12,9 +12,9 @@ from support.modbus_server import modbus_server
 
 from hearth.drivers.boards.diagnose import mismatches
 from hearth.drivers.boards.discover import FoundDevices
-from hearth.drivers.boards.modbus import ModbusSpec, unreachable
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.linux.device_users import NO_HOLDERS
+from hearth.drivers.modbus.spec import ModbusSpec, unreachable
 
 WITHIN_S = 0.3
 

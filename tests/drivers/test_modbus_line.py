@@ -16,12 +16,12 @@ import trio
 import trio.testing
 from support.waiting import passes
 
-from hearth.drivers.modbus import ModbusDevice
-from hearth.drivers.modbus_codec import MOST_STRAYS, checked
-from hearth.drivers.modbus_line import NOISE_S, ModbusLine, TcpPort, frame_gap_s
-from hearth.drivers.sim.modbus import SimModbusPort
-from hearth.drivers.sim.uart import SimUart
-from hearth.drivers.uart import Rs485, UartSettings
+from hearth.drivers.modbus.codec import MOST_STRAYS, checked
+from hearth.drivers.modbus.driver import ModbusDevice
+from hearth.drivers.modbus.line import NOISE_S, ModbusLine, TcpPort, frame_gap_s
+from hearth.drivers.modbus.sim import SimModbusPort
+from hearth.drivers.serial_port.pty import SimUart
+from hearth.drivers.serial_port.settings import Rs485, UartSettings
 from hearth.errors import DeviceError, TimedOut
 
 BAUD = 19_200

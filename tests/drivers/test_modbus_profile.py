@@ -10,9 +10,9 @@ import pytest
 
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.modbus_line import TcpPort
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.modbus.line import TcpPort
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

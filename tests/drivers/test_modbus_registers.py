@@ -8,7 +8,7 @@ from math import inf, nan
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.drivers.modbus import ModbusDevice, ModbusRegister
+from hearth.drivers.modbus.driver import ModbusDevice, ModbusRegister
 from hearth.errors import InvalidParams, PermissionDenied
 
 TYPES = {"u16": (0, 0xFFFF), "s16": (-0x8000, 0x7FFF), "u32": (0, 2**32 - 1), "s32": (-(2**31), 2**31 - 1)}

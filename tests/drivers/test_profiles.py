@@ -10,9 +10,9 @@ import pytest
 
 import hearth.drivers.boards
 from hearth.drivers.boards import generic, load_profile, shipped_profiles
-from hearth.drivers.boards.devices import I2cSpec
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.uart import Rs485, UartSettings
+from hearth.drivers.i2c.spec import I2cSpec
+from hearth.drivers.serial_port.settings import Rs485, UartSettings
 from hearth.errors import ConfigError
 
 SIM = tomllib.loads((Path(hearth.drivers.boards.__file__).parent / "sim.toml").read_text())

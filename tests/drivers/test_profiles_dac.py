@@ -12,7 +12,7 @@ from hearth.drivers.boards import generic as access
 from hearth.drivers.boards.diagnose import look, mismatches, safety_gaps
 from hearth.drivers.boards.discover import find
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.dac import DacChannelSpec, DacStep
+from hearth.drivers.dac.driver import DacChannelSpec, DacStep
 from hearth.drivers.linux.device_users import NO_HOLDERS
 from hearth.drivers.sandbox.plan import devices_of
 from hearth.drivers.signals import SignalLimit

@@ -9,7 +9,7 @@ import pytest
 
 from hearth.drivers.boards import load_profile
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.pwm import ChannelSpec, ServoSpec, Wave
+from hearth.drivers.pwm.driver import ChannelSpec, ServoSpec, Wave
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError
 

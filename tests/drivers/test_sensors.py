@@ -7,8 +7,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from hearth.drivers import sysfs as sysfs
 from hearth.drivers.base import Style
-from hearth.drivers.linux.sensors import CLASSES, KernelSensors, sysfs as sysfs
+from hearth.drivers.iio.kernel import CLASSES, KernelSensors
 from hearth.errors import DeviceError, ResourceBusy
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hearth.drivers.boards.devices import SENSOR_KINDS, Sensor
+from hearth.drivers.i2c.chips import SENSOR_KINDS, I2cSensor
 from hearth.errors import DeviceError
 
 EXAMPLES = [
@@ -31,7 +31,7 @@ EXAMPLES = [
 
 
 def sensor(kind):
-    return Sensor("t", kind, "i2c:1", 0x48, SENSOR_KINDS[kind].unit)
+    return I2cSensor("t", kind, "i2c:1", 0x48, SENSOR_KINDS[kind].unit)
 
 
 @pytest.mark.parametrize(("kind", "raw", "value"), EXAMPLES)

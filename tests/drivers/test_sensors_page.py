@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from hearth.drivers import sysfs
 from hearth.drivers.boards import load_profile
-from hearth.drivers.boards.devices import SENSOR_KINDS
-from hearth.drivers.linux.sensors import CLASSES, sysfs
+from hearth.drivers.i2c.chips import SENSOR_KINDS
+from hearth.drivers.iio.kernel import CLASSES
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/sensors.md").read_text("utf-8")
 UNITS = PAGE.partition("## Units")[2].partition("##")[0]

@@ -4,8 +4,8 @@ import jsonschema
 import pytest
 from attrs import evolve
 
-from hearth.drivers.boards.devices import SENSORS_BUS
-from hearth.drivers.linux.sensors import KernelSensors
+from hearth.drivers.iio.kernel import KernelSensors
+from hearth.drivers.sensor import SENSORS_BUS
 from hearth.drivers.tools.hardware import MAX_SENSORS, hardware_tools
 from hearth.errors import DeviceError, InvalidParams
 

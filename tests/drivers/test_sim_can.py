@@ -9,8 +9,8 @@ import trio
 import trio.testing
 from hypothesis import given, strategies as st
 
-from hearth.drivers.can import Frame, FrameQueue, errors_of, key_name, key_of
-from hearth.drivers.sim.can import FAN_COMMAND, Plant, SimCan, segments
+from hearth.drivers.can.driver import Frame, FrameQueue, errors_of, key_name, key_of
+from hearth.drivers.can.sim import FAN_COMMAND, Plant, SimCan, segments
 from hearth.errors import DeviceError, TimedOut
 
 

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.drivers.boards.devices import decode_tmp102
-from hearth.drivers.sim.i2c import Eeprom, Mcp3221, SlowTemperature, Tmp102, encode_tmp102
+from hearth.drivers.i2c.chips import decode_tmp102
+from hearth.drivers.i2c.sim import Eeprom, Mcp3221, SlowTemperature, Tmp102, encode_tmp102
 
 
 def word(value):

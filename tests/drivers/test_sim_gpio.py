@@ -7,8 +7,9 @@ import trio
 import trio.testing
 from hypothesis import given, strategies as st
 
-from hearth.drivers.gpio import LineSpec, Watch
-from hearth.drivers.sim.gpio import SimGpio, Tank
+from hearth.drivers.gpio.driver import Watch
+from hearth.drivers.gpio.sim import SimGpio, Tank
+from hearth.drivers.gpio.spec import LineSpec
 from hearth.errors import DeviceError
 
 

@@ -5,8 +5,10 @@ import trio
 import trio.testing
 
 from hearth.drivers.base import Style, finish_now
-from hearth.drivers.i2c import MAX_LENGTH, Read, Write, limit_ms, plan
-from hearth.drivers.sim.i2c import Eeprom, SimI2c, clock_for
+from hearth.drivers.i2c.driver import MAX_LENGTH, limit_ms, plan
+from hearth.drivers.i2c.sim import Eeprom, SimI2c
+from hearth.drivers.registers import Read, Write
+from hearth.drivers.simulated import clock_for
 from hearth.errors import DeviceError, TimedOut
 
 BYTE_S = 9 / 100_000

@@ -7,9 +7,9 @@ import trio
 import trio.testing
 from hypothesis import given, strategies as st
 
-from hearth.drivers.sim.uart import EchoPeer, SimUart
-from hearth.drivers.uart import INBOX_CAPACITY, MAX_TAKE, Inbox, Rs485, UartSettings, write_timeout_s
-from hearth.drivers.uart_fd import FdUart
+from hearth.drivers.serial_port.fd import FdUart
+from hearth.drivers.serial_port.pty import EchoPeer, SimUart
+from hearth.drivers.serial_port.settings import INBOX_CAPACITY, MAX_TAKE, Inbox, Rs485, UartSettings, write_timeout_s
 from hearth.errors import DeviceError, TimedOut
 
 
@@ -226,7 +226,7 @@ async def test_the_simulated_port_passes_a_failing_pump_on_as_one_error_and_no_g
     def broken(fd, size):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("hearth.drivers.uart_fd.os.read", broken)
+    monkeypatch.setattr("hearth.drivers.serial_port.fd.os.read", broken)
     port.peer = None
     os.write(port._far, b"x")
     with trio.fail_after(60), pytest.raises(DeviceError, match="Input/output"):
@@ -245,7 +245,7 @@ async def test_a_wakeup_without_bytes_is_no_end(monkeypatch):
             raise BlockingIOError
         return real(fd, size)
 
-    monkeypatch.setattr("hearth.drivers.uart_fd.os.read", first_nothing)
+    monkeypatch.setattr("hearth.drivers.serial_port.fd.os.read", first_nothing)
     port.far.send(b"hi")
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:

@@ -21,12 +21,12 @@ from hearth.drivers.boards.diagnose import look, mismatches
 from hearth.drivers.boards.discover import FoundDevices, FoundSpi, find
 from hearth.drivers.boards.generic import survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
-from hearth.drivers.i2c import Read, Write
 from hearth.drivers.linux.device_users import NO_HOLDERS, Holder, Holders
 from hearth.drivers.linux.node import Presence
-from hearth.drivers.linux.spi import LinuxSpi
-from hearth.drivers.sim.spi import Loopback, RegisterChip, SimSpi
-from hearth.drivers.spi import RegisterFrame, Registers, SpiRegister, SpiSettings
+from hearth.drivers.registers import Read, Write
+from hearth.drivers.spi.driver import RegisterFrame, Registers, SpiRegister, SpiSettings
+from hearth.drivers.spi.linux import LinuxSpi
+from hearth.drivers.spi.sim import Loopback, RegisterChip, SimSpi
 from hearth.errors import ConfigError, DeviceError, InvalidParams, TimedOut
 
 # --- frames -----------------------------------------------------------------------------------------------------------

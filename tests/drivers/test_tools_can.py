@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.drivers.can import Frame
-from hearth.drivers.tools.can import MAX_READ, _Can
+from hearth.drivers.can.driver import Frame
+from hearth.drivers.can.tools import MAX_READ, _Can
 from hearth.errors import DeviceError, InvalidParams, LimitViolated, PermissionDenied
 
 

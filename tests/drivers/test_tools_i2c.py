@@ -6,8 +6,9 @@ import pytest
 import trio
 from support.mcp2221_chip import Memory
 
-from hearth.drivers.boards.devices import decode_tmp102
-from hearth.drivers.i2c import Read, Write, limit_ms
+from hearth.drivers.i2c.chips import decode_tmp102
+from hearth.drivers.i2c.driver import limit_ms
+from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError, InvalidParams
 from hearth.schema import Validator, authority
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.drivers.uart import INBOX_CAPACITY
+from hearth.drivers.serial_port.settings import INBOX_CAPACITY
 from hearth.errors import DeviceError, InvalidParams
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from support.rabbitmq import RabbitMq
 
     from hearth.amqp.address import BrokerAddress
-    from hearth.drivers.sim.gpio import SimGpio
+    from hearth.drivers.gpio.sim import SimGpio
 
 MARKS = '''\
 """Effects that can be counted: each is a pulse of a simulated line, and a file that must not be there before."""

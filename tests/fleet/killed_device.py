@@ -26,7 +26,7 @@ from hearth.actors import daemon
 from hearth.actors.bridges.amqp.connection import Confirmation, Publisher
 from hearth.actors.bridges.hcp.store.database import JobDatabase
 from hearth.amqp.channel import Delivery
-from hearth.drivers.sim.gpio import SimGpio
+from hearth.drivers.gpio.sim import SimGpio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -26,21 +26,21 @@ from support.waiting import passes
 
 from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.queue import Requester, Ticket
-from hearth.drivers.dac import DacChannelSpec
-from hearth.drivers.gpio import LineSpec
-from hearth.drivers.i2c import Write
-from hearth.drivers.linux.can import LinuxCan
-from hearth.drivers.linux.dac import LinuxDac
-from hearth.drivers.linux.gpio import LinuxGpio
-from hearth.drivers.linux.i2c import LinuxI2c
-from hearth.drivers.linux.pwm import LinuxPwm
-from hearth.drivers.linux.spi import LinuxSpi
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.modbus import ModbusDevice
-from hearth.drivers.modbus_codec import checked
-from hearth.drivers.modbus_line import ModbusLine
-from hearth.drivers.pwm import ChannelSpec
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.can.linux import LinuxCan
+from hearth.drivers.dac.driver import DacChannelSpec
+from hearth.drivers.dac.linux import LinuxDac
+from hearth.drivers.gpio.linux import LinuxGpio
+from hearth.drivers.gpio.spec import LineSpec
+from hearth.drivers.i2c.linux import LinuxI2c
+from hearth.drivers.modbus.codec import checked
+from hearth.drivers.modbus.driver import ModbusDevice
+from hearth.drivers.modbus.line import ModbusLine
+from hearth.drivers.pwm.driver import ChannelSpec
+from hearth.drivers.pwm.linux import LinuxPwm
+from hearth.drivers.registers import Write
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
+from hearth.drivers.spi.linux import LinuxSpi
 from hearth.errors import DeviceError, HearthError, ResourceBusy, TimedOut, effect_of
 
 ME = Requester("session", "task", "me")

@@ -15,8 +15,8 @@ from hearth.drivers.boards import open_board
 from hearth.drivers.boards.diagnose import look
 from hearth.drivers.boards.discover import find
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.can import EXTENDED, Frame
-from hearth.drivers.linux.can import LinuxCan
+from hearth.drivers.can.driver import EXTENDED, Frame
+from hearth.drivers.can.linux import LinuxCan
 from hearth.errors import DeviceError, LimitViolated, TimedOut, effect_of
 
 DBC = """VERSION ""

@@ -19,8 +19,8 @@ from support.waiting import passes
 import hearth
 from hearth.drivers.boards import load_profile
 from hearth.drivers.boards.diagnose import look
-from hearth.drivers.dac import DacChannelSpec
-from hearth.drivers.linux.dac import LinuxDac, iio_outputs
+from hearth.drivers.dac.driver import DacChannelSpec
+from hearth.drivers.dac.linux import LinuxDac, iio_outputs
 from hearth.drivers.sandbox.plan import devices_of
 from hearth.errors import DeviceError, InterlockOpen, LimitViolated, ResourceBusy
 

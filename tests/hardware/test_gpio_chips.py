@@ -14,8 +14,8 @@ from support.i2c_stub import kernel_driver, stub_bus
 from support.mcp2221 import Mcp2221
 
 from hearth.drivers.base import Style
-from hearth.drivers.gpio import LineSpec
-from hearth.drivers.linux.gpio import LinuxGpio
+from hearth.drivers.gpio.linux import LinuxGpio
+from hearth.drivers.gpio.spec import LineSpec
 from hearth.errors import DeviceError
 
 

@@ -10,8 +10,8 @@ import trio.testing
 from gpiod.line import Direction, Edge
 from support.gpio_sim import gpio_sim
 
-from hearth.drivers.gpio import LineSpec
-from hearth.drivers.linux.gpio import LinuxGpio
+from hearth.drivers.gpio.linux import LinuxGpio
+from hearth.drivers.gpio.spec import LineSpec
 from hearth.errors import DeviceError
 
 

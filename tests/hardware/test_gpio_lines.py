@@ -14,8 +14,8 @@ import trio
 from gpiod.line import Bias, Direction, Drive, Edge, Value
 from support.gpio_sim import gpio_sim
 
-from hearth.drivers.gpio import LineSpec
-from hearth.drivers.linux.gpio import LinuxGpio
+from hearth.drivers.gpio.linux import LinuxGpio
+from hearth.drivers.gpio.spec import LineSpec
 from hearth.errors import DeviceError, ResourceBusy
 
 INFO = gpiod.InfoEvent.Type

@@ -13,8 +13,8 @@ from support.waiting import passes
 import hearth
 from hearth import step
 from hearth.drivers.base import Style
-from hearth.drivers.gpio import LineSpec
-from hearth.drivers.linux.gpio import LinuxGpio
+from hearth.drivers.gpio.linux import LinuxGpio
+from hearth.drivers.gpio.spec import LineSpec
 from hearth.errors import DeviceError
 
 PROFILE = """
@@ -149,7 +149,7 @@ def test_an_unplugged_chip_leaves_no_descriptor_behind(chip, driver):
 @pytest.mark.parametrize("style", [Style.INLINE, Style.THREAD])
 async def test_the_bus_goes_down_with_its_chip_and_is_reopened_when_it_returns(chip, tmp_path, monkeypatch, style):
     """Also where the kernel may sleep over a line, as it does for one on an I2C expander."""
-    monkeypatch.setattr("hearth.drivers.linux.gpio.style_of", lambda _name: style)
+    monkeypatch.setattr("hearth.drivers.gpio.linux.style_of", lambda _name: style)
     profile = tmp_path / "cell.toml"
     profile.write_text(PROFILE)
     with trio.fail_after(30):

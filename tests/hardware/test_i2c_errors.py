@@ -17,8 +17,8 @@ from support.i2c_stub import kernel_driver, stub_bus
 from support.mcp2221 import ADAPTER, Mcp2221
 from support.mcp2221_chip import Memory
 
-from hearth.drivers.i2c import Read, Write
-from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.i2c.linux import LinuxI2c
+from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError, ResourceBusy, TimedOut
 
 MEMORY = 0x50
@@ -250,7 +250,7 @@ def test_an_adapter_that_is_not_there_is_refused_naming_those_that_are(adapter):
 
 
 def test_a_node_that_is_no_adapter_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("hearth.drivers.linux.i2c.DEV", tmp_path)
+    monkeypatch.setattr("hearth.drivers.i2c.linux.DEV", tmp_path)
     (tmp_path / "i2c-5").write_bytes(b"")
     error = unopened(LinuxI2c(5))
     assert error.data["errno"] == "ENOTTY"
@@ -260,7 +260,7 @@ def test_a_node_that_is_no_adapter_is_refused(tmp_path, monkeypatch):
 OPEN_AS_NOBODY = """
 import os, sys
 import smbus2
-from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.i2c.linux import LinuxI2c
 from hearth.errors import DeviceError
 os.setgroups([]); os.setgid(65534); os.setuid(65534)  # who may not read the host's Python
 try:
@@ -311,7 +311,7 @@ def test_a_process_without_descriptors_left_is_told_so_and_one_without_watches_w
 
 def test_opening_in_vain_leaves_no_descriptor_behind(adapter, tmp_path, monkeypatch):
     before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr("hearth.drivers.linux.i2c.DEV", tmp_path)
+    monkeypatch.setattr("hearth.drivers.i2c.linux.DEV", tmp_path)
     for number in (5, 6):
         (tmp_path / "i2c-5").write_bytes(b"")
         unopened(LinuxI2c(number))

@@ -10,8 +10,9 @@ from support.mcp2221 import Mcp2221
 from support.mcp2221_chip import Memory
 from support.tiny_usb import RAW, SMBUS, TEN_BIT, TinyUsb
 
-from hearth.drivers.i2c import DANGEROUS, MAX_MESSAGES, Read, Write
-from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.i2c.driver import DANGEROUS, MAX_MESSAGES
+from hearth.drivers.i2c.linux import LinuxI2c
+from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError, ResourceBusy
 
 MEMORY, WIDE = 0x50, 0x150

@@ -6,8 +6,9 @@ from support.i2c_stub import CHIPS, kernel_driver, stub_bus
 from support.mcp2221 import Mcp2221
 from support.mcp2221_chip import Memory
 
-from hearth.drivers.i2c import ADDRESSES, DANGEROUS, Read
-from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.i2c.driver import ADDRESSES, DANGEROUS
+from hearth.drivers.i2c.linux import LinuxI2c
+from hearth.drivers.registers import Read
 from hearth.errors import DeviceError, TimedOut
 
 CORNERS = (0x0A, 0x2F, 0x30, 0x37, 0x38, 0x4F, 0x50, 0x5F, 0x60, 0x77)

@@ -11,8 +11,8 @@ from support.mcp2221_chip import Memory
 from support.waiting import passes
 
 import hearth
-from hearth.drivers.i2c import Read, Write
-from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.i2c.linux import LinuxI2c
+from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError
 
 MEMORY = 0x50

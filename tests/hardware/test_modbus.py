@@ -23,11 +23,11 @@ from support.waiting import passes
 import hearth
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.modbus import ModbusDevice
-from hearth.drivers.modbus_codec import checked
-from hearth.drivers.modbus_line import ModbusLine
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.modbus.codec import checked
+from hearth.drivers.modbus.driver import ModbusDevice
+from hearth.drivers.modbus.line import ModbusLine
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import DeviceError, TimedOut
 
 BOUND = 60

@@ -17,8 +17,8 @@ import trio.testing
 from support.pca9685 import pca9685
 
 import hearth
-from hearth.drivers.linux.pwm import LinuxPwm, pwm_chips
-from hearth.drivers.pwm import ChannelSpec, Pulses, ServoSpec
+from hearth.drivers.pwm.driver import ChannelSpec, Pulses, ServoSpec
+from hearth.drivers.pwm.linux import LinuxPwm, pwm_chips
 from hearth.errors import DeviceError, LimitViolated, ResourceBusy
 
 FAN, SERVO, OTHER = range(3)

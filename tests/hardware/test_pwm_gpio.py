@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from support.gpio_sim import wait_until
 
-from hearth.drivers.linux.pwm import LinuxPwm
-from hearth.drivers.pwm import ChannelSpec, Wave
+from hearth.drivers.pwm.driver import ChannelSpec, Wave
+from hearth.drivers.pwm.linux import LinuxPwm
 from hearth.errors import DeviceError
 
 DEVICE = "servo"

@@ -12,7 +12,7 @@ from support.mcp2221 import Mcp2221, Memory
 from support.sysfs import named
 
 import hearth
-from hearth.drivers.linux.sensors import KernelSensors
+from hearth.drivers.iio.kernel import KernelSensors
 from hearth.errors import DeviceError, InvalidParams, ResourceBusy
 
 NOBODY = 65534
@@ -196,7 +196,7 @@ async def test_a_sensor_that_is_unbound_between_list_and_read_is_a_clear_error(s
 
 async def test_an_attribute_that_goes_while_it_is_held_open_reads_as_gone(stub, monkeypatch):
     """The narrowest moment: the chip's driver is unbound between the opening of its attribute and the reading."""
-    from hearth.drivers.linux.sensors import sysfs
+    from hearth.drivers import sysfs
 
     real_read = sysfs.os.read
     with lm75(stub, 25.5) as device:

@@ -14,8 +14,8 @@ from support.waiting import passes
 import hearth
 from hearth import step
 from hearth.drivers.boards.diagnose import look
-from hearth.drivers.linux.spi import LinuxSpi
-from hearth.drivers.spi import SpiSettings
+from hearth.drivers.spi.driver import SpiSettings
+from hearth.drivers.spi.linux import LinuxSpi
 from hearth.errors import DeviceError, LimitViolated, ResourceBusy
 
 PROFILE = """

@@ -9,7 +9,7 @@ from support.virtio_spi import DEAD, HEADER, LOOPBACK, Header, Wire, plug, spide
 from support.waiting import passes
 
 import hearth
-from hearth.drivers.linux.spi import LinuxSpi
+from hearth.drivers.spi.linux import LinuxSpi
 from hearth.errors import DeviceError
 
 

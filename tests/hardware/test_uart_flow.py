@@ -19,8 +19,8 @@ from support.usb_serial import usb_serial
 
 from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.queue import Requester, Ticket
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import TimedOut
 
 ME = Requester("session", "task", "me")

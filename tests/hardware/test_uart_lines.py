@@ -19,8 +19,8 @@ from support.usb_serial import usb_serial, wait_until
 import hearth
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.uart import MODEM_LINES, ModemLines, UartSettings
+from hearth.drivers.serial_port.settings import MODEM_LINES, ModemLines, UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import DeviceError, TimedOut
 
 

@@ -15,8 +15,8 @@ import pytest
 import trio
 from support.usb_serial import usb_serial
 
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.uart import Rs485, UartSettings
+from hearth.drivers.serial_port.settings import Rs485, UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import DeviceError, ResourceBusy
 
 NEAR = UartSettings(baud=38_400)
@@ -46,7 +46,7 @@ def said_as_nobody(code, *args):
     """What a program prints that is nobody once it has what it needs of root's files."""
     become = """
 import grp, os, pwd, serial, serial.rs485, sys
-import hearth.drivers.linux.uart, hearth.drivers.uart
+import hearth.drivers.serial_port.tty, hearth.drivers.serial_port.settings
 os.setgroups([])
 os.setgid(pwd.getpwnam("nobody").pw_gid)
 os.setuid(pwd.getpwnam("nobody").pw_uid)
@@ -120,8 +120,8 @@ def test_while_it_is_open_other_users_cannot_open_it_and_afterwards_they_can(nul
 
 
 ASK = """
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
+from hearth.drivers.serial_port.settings import UartSettings
 from hearth.errors import DeviceError
 try:
     LinuxUart("arm", sys.argv[1], UartSettings(baud=38_400)).open()

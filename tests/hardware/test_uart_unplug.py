@@ -16,8 +16,8 @@ from support.usb_serial import usb_serial
 import hearth
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import DeviceError
 
 

@@ -9,8 +9,8 @@ import pytest
 import trio
 from support.cdc_device import BREAK, CD, DSR, FRAMING, OVERRUN, PARITY, RING, cdc_device
 
-from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import DeviceError
 
 

@@ -19,8 +19,8 @@ from hearth.actors.bridges.mcp.provider import Provider
 from hearth.actors.bridges.mcp.resources import Resources, watchable
 from hearth.config.model import AuditConfig, Config, PolicyConfig
 from hearth.drivers.boards import load_profile, open_board
-from hearth.drivers.boards.devices import SENSORS_BUS
-from hearth.drivers.linux.sensors import KernelSensors
+from hearth.drivers.iio.kernel import KernelSensors
+from hearth.drivers.sensor import SENSORS_BUS
 
 OLD, NEW = VERSIONS
 NOT_FOUND = {OLD: -32002, NEW: -32602}

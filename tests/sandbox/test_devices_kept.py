@@ -10,12 +10,13 @@ from support.confinement import needs_landlock
 from support.forked import forked
 from support.users import ordinary_user
 
-from hearth.drivers.linux import gpio_chips, i2c_adapter
+from hearth.drivers.gpio import linux_chips as gpio_chips
+from hearth.drivers.i2c import linux_adapter as i2c_adapter
 from hearth.drivers.linux.device_users import kept_by_sandbox
-from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.identity import no_new_privs
-from hearth.drivers.uart import UartSettings
+from hearth.drivers.serial_port.settings import UartSettings
+from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import DeviceError
 
 CURE = "for devices that come back set [sandbox] hotplug = true, and restart hearthd"

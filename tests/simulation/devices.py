@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from hearth.drivers.base import BaseDriver, DeviceGone, Style
-from hearth.drivers.sim.gpio import SimGpio
-from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102
-from hearth.drivers.sim.uart import EchoPeer, SimUart
+from hearth.drivers.gpio.sim import SimGpio
+from hearth.drivers.i2c.sim import Eeprom, SimI2c, SlowTemperature, Tmp102
+from hearth.drivers.serial_port.pty import EchoPeer, SimUart
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -586,7 +586,7 @@ BUGS = (
     Bug(
         "can-reads-past",
         "a read of a CAN bus moves a session's place behind all that has come",
-        "hearth.drivers.can",
+        "hearth.drivers.can.driver",
         "cursor.at, cursor.kernel_lost = end, self.kernel_lost",
         "cursor.at, cursor.kernel_lost = self.received, self.kernel_lost",
         "a session gets each frame of its CAN bus once and in order, or is told how many it lost",
@@ -595,7 +595,7 @@ BUGS = (
     Bug(
         "can-lost-untold",
         "what was dropped from a CAN bus's queue is not counted",
-        "hearth.drivers.can",
+        "hearth.drivers.can.driver",
         "dropped = max(0, self.received - len(self._frames) - cursor.at)",
         "dropped = 0",
         "a session gets each frame of its CAN bus once and in order, or is told how many it lost",

@@ -49,7 +49,7 @@ def played(tmp_path, seeds, *more):
 
 @pytest.fixture(autouse=True)
 def nothing_left_of_other_tests():
-    """Close what other tests of this process left: within a world, which counts descriptors, it would be in its tape."""
+    """Close what other tests of this process left: a world counts descriptors, and its tape would show them."""
     gc.collect()
 
 

@@ -19,9 +19,9 @@ import hearth.actors.runtime
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.i2c import Read
+from hearth.drivers.gpio.tools import gpio_tools
+from hearth.drivers.registers import Read
 from hearth.drivers.tools import build_tools
-from hearth.drivers.tools.gpio import gpio_tools
 from hearth.errors import DeviceError
 from hearth.schema import Validator, check_schema
 from hearth.tools import Done, OneTransaction, Tool, Transaction

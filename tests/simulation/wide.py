@@ -13,13 +13,13 @@ import trio
 from attrs import define, field
 
 from hearth.drivers.base import Style
-from hearth.drivers.boards.can import SHIPPED
-from hearth.drivers.can import Frame, FrameQueue
-from hearth.drivers.modbus_line import ModbusLine
-from hearth.drivers.sim.can import FAN_COMMAND, SimCan
-from hearth.drivers.sim.modbus import SimModbusPort
-from hearth.drivers.sim.spi import RegisterChip, SimSpi
-from hearth.drivers.spi import RegisterFrame
+from hearth.drivers.can.driver import Frame, FrameQueue
+from hearth.drivers.can.sim import FAN_COMMAND, SimCan
+from hearth.drivers.can.spec import SHIPPED
+from hearth.drivers.modbus.line import ModbusLine
+from hearth.drivers.modbus.sim import SimModbusPort
+from hearth.drivers.spi.driver import RegisterFrame
+from hearth.drivers.spi.sim import RegisterChip, SimSpi
 
 from .devices import OnWire, beside_its_wire
 

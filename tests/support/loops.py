@@ -16,7 +16,7 @@ from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.sim.gpio import SimGpio
+from hearth.drivers.gpio.sim import SimGpio
 
 PUMP, DOOR, VALVE, LAMP, LATCH = range(5)
 BUS = "gpio:cell"

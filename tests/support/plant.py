@@ -24,7 +24,7 @@ from hearth.config.model import HcpConfig, LimitsConfig
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.i2c import Read, Write
+from hearth.drivers.registers import Read, Write
 from hearth.drivers.tools import build_tools
 from hearth.errors import from_wire
 from hearth.hcp.capability import CapabilitySet

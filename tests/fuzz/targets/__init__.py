@@ -38,8 +38,8 @@ TARGETS: dict[str, Target] = {
     "wire": Target("framing and JSON-RPC, both ends of a connection", ("hearth.protocol", "hearth.errors"), 1500),
     "config": Target("hearth.toml", tuple(f"hearth.config.model{part}" for part in
         ("", "_card", "_exec", "_files", "_hcp", "_kinds", "_listen", "_sandbox", "_toml")), 6000),
-    "board": Target("board profiles", ("hearth.drivers.boards", "hearth.drivers.uart"), 6000),
-    "modbus": Target("answers of Modbus devices", ("hearth.drivers.modbus_codec",), 600),
+    "board": Target("board profiles", ("hearth.drivers.boards", "hearth.drivers.serial_port.settings"), 6000),
+    "modbus": Target("answers of Modbus devices", ("hearth.drivers.modbus.codec",), 600),
     "amqp": Target("what a broker of AMQP sends", ("hearth.amqp",), 2500),
     "card": Target("AgentCards", ("hearth.agentcard", "hearth.schema"), 3000),
     "hcp": Target("HCP messages and session tokens", ("hearth.hcp", "hearth.protocol.jsonrpc"), 3000),

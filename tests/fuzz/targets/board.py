@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict
 
 from hearth.drivers.boards.profile import load_profile, parse_profile, shipped_profiles
-from hearth.drivers.pwm import Wave
+from hearth.drivers.pwm.driver import Wave
 from hearth.errors import ConfigError
 
 from .. import ROOT

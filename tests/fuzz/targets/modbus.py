@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from hearth.drivers.modbus_codec import (
+from hearth.drivers.modbus.codec import (
     MOST_STRAYS,
     BadAnswer,
     ModbusFraming,

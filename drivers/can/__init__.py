@@ -1,0 +1,1 @@
+"""CAN buses, their messages and signals."""

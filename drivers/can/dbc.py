@@ -1,0 +1,363 @@
+"""DBC files: the messages of a CAN bus by name, their signals in units, and the rules for what is sent.
+
+cantools reads the file and does the arithmetic (extra `can`); it is imported when a database is loaded, which the board
+does for a file that its profile names, and the first use for the one that is shipped. `SendRules` of a bus are here:
+every frame whose identifier the database knows is decoded and checked, so that raw bytes are no way around the bounds.
+The bounds are those of the file ([min|max]) and, within them, those of the profile. The bus keeps the limits of steps,
+which compare a value with the one that was sent before.
+"""
+
+from __future__ import annotations
+
+import os
+from fnmatch import fnmatchcase
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, evolve, field
+
+from hearth._util.files import read_file
+from hearth._util.text import suggestions
+from hearth._util.threads import IMPORTING
+from hearth.drivers.can.driver import FD_LENGTHS, Frame, Scope, key_name, key_of
+from hearth.drivers.signals import SignalLimit, SignalSpec
+from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_SHIPPED = Path(__file__).parents[1] / "boards"
+MAX_BYTES = 4 * 1024 * 1024
+"""Size of a DBC file up to which it is read: a whole car's has a megabyte."""
+_MOST_NAMED = 12
+_SLACK = 1e-6
+"""Of a signal's step: 4 steps of 0.3 are 1.2000000000000002, and no more than 1.2."""
+
+
+def check_bounds(name: str, value: object, unit: str | None, *limits: SignalLimit, slack: float = 0.0) -> None:
+    """Raise LimitViolated, with effect "none", for a number outside one of the limits; NaN is outside of all.
+
+    `slack` is for the arithmetic of a scaled number, and less than the least step. Pure, and without knowledge of CAN.
+    """
+    if not isinstance(value, (int, float)):
+        return
+    least, most = _narrowest(limits)
+    if not least - slack <= value <= most + slack:
+        bounds = f"{least:g} to {most:g}{f' {unit}' if unit else ''}"
+        data = {"signal": name, "value": value, "min": least, "max": most, "unit": unit, "effect": "none"}
+        raise LimitViolated(
+            f"signal {name} = {value:g} is outside of {bounds}",
+            data={key: None if one in (inf, -inf) else one for key, one in data.items()},
+        )
+
+
+def _narrowest(limits: Iterable[SignalLimit]) -> tuple[float, float]:
+    """Return the greatest `min` and the least `max`, infinite where there is none."""
+    bounds = [(one.min, one.max) for one in limits]
+    least = max((low for low, _ in bounds if low is not None), default=-inf)
+    return least, min((high for _, high in bounds if high is not None), default=inf)
+
+
+@define(eq=False)
+class CanDatabase:
+    """The messages of one bus. `limits` are the profile's, by "MESSAGE.SIGNAL"."""
+
+    bus: str
+    path: Path | None = None
+    limits: Mapping[str, SignalLimit] = field(factory=dict)
+    scope: Scope = "any"
+    _messages: dict[str, Any] | None = field(default=None, init=False)
+    _by_key: dict[int, Any] = field(factory=dict, init=False)
+    _names: dict[int, str] = field(factory=dict, init=False)
+
+    problem: str | None = field(default=None, init=False)
+    """Why the shipped file could not be read: without it everything goes by identifier."""
+
+    @property
+    def loaded(self) -> bool:
+        """True if the file was read, or if there is none."""
+        return self._messages is not None
+
+    def load(self) -> None:
+        """Read the file, once. Raises ConfigError: no cantools, no such file, not a DBC file, an unknown signal."""
+        if self._messages is not None:
+            return
+        messages = {} if self.path is None else {one.name: one for one in _read(self.path, self.bus)}
+        for name in self.limits:
+            message, _, signal = name.partition(".")
+            known = {one.name for one in messages[message].signals} if message in messages else {*messages}
+            if (signal or message) not in known or not signal:
+                cure, _ = suggestions(signal if message in messages else message, known)
+                raise ConfigError(f"can {self.bus}: signals.{name!r}: {self.path} has no such signal{cure}")
+        for message in messages.values():
+            key = key_of(message.frame_id, extended=message.is_extended_frame)
+            self._by_key[key], self._names[key] = message, message.name
+        self._messages = messages
+
+    def _loaded(self) -> dict[str, Any]:
+        self.try_load()
+        assert self._messages is not None
+        return self._messages
+
+    def try_load(self) -> None:
+        """Read the shipped file if cantools is installed; `problem` says why it could not be read."""
+        try:
+            self.load()
+        except ConfigError as error:
+            if self.limits or self.scope == "declared":
+                raise
+            self._messages, self.problem = {}, str(error)
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def message(self, name: str) -> Any:
+        """Return the message of that name. Raises InvalidParams with the nearest names."""
+        messages = self._loaded()
+        if name not in messages:
+            cure, near = suggestions(name, messages)
+            none = self.problem or "none: its board profile names no DBC file; give `id`"
+            has = ", ".join([*messages][:_MOST_NAMED]) or none
+            reason = f"bus {self.bus!r} has no message {name!r}{cure}{' It' if cure else '; it'} has {has}"
+            raise InvalidParams(reason, data={"path": "/message", "message": name, **near})
+        return messages[name]
+
+    def key(self, name: str) -> int:
+        """Return the key of a message. Raises InvalidParams."""
+        message = self.message(name)
+        return key_of(message.frame_id, extended=message.is_extended_frame)
+
+    def name_of(self, key: int) -> str | None:
+        """Return the name of the message with this key, or None."""
+        self._loaded()
+        return self._names.get(key)
+
+    def keys(self, pattern: str) -> list[int]:
+        """Return the keys of the messages whose name fits a pattern ("ENGINE_*"). Raises InvalidParams if none does."""
+        if not any(char in pattern for char in "*?["):
+            return [self.key(pattern)]
+        self._loaded()
+        found = [key for key, name in self._names.items() if fnmatchcase(name, pattern)]
+        return found or [self.key(pattern)]
+
+    # --- values -----------------------------------------------------------------------------------------------------
+
+    def frame(self, name: str, signals: Mapping[str, Any]) -> Frame:
+        """Return the frame of a message with these values, in the signals' units.
+
+        A value is a number, the name of a choice, or `{value, unit}`, whose unit must be the signal's. Raises
+        InvalidParams (a signal that is unknown or missing, another unit) and LimitViolated.
+        """
+        message = self.message(name)
+        known = {one.name: one for one in message.signals}
+        values: dict[str, Any] = {}
+        for signal, given in signals.items():
+            if signal not in known:
+                cure, near = suggestions(signal, known)
+                reason = f"message {name} has no signal {signal!r}{cure}; it has {', '.join(known)}"
+                raise _wrong(f"/signals/{signal}", reason, **near)
+            values[signal] = _value(known[signal], given)
+        self._check(message, values)
+        try:
+            data = message.encode(values, strict=True)
+        except (_errors(), ValueError, TypeError, OverflowError, KeyError) as error:
+            # cantools names the missing signal, or the value that does not fit into its bits.
+            raise _wrong("/signals", f"message {name}: {error}") from error
+        key = key_of(message.frame_id, extended=message.is_extended_frame)
+        return Frame(key, data, fd=bool(message.is_fd) or len(data) > FD_LENGTHS[8])
+
+    def decode(self, frame: Frame) -> tuple[str, dict[str, Any]] | None:
+        """Return the name and the signals of a frame, each `{value, unit?, name?}`; None if it is not in the file.
+
+        A frame that is too short for its message has no signals.
+        """
+        self._loaded()
+        message = self._by_key.get(frame.key)
+        if message is None or frame.remote or frame.error:
+            return None
+        values = self._values(message, frame.data) or {}
+        units = {one.name: (one.unit, one.choices) for one in message.signals}
+        return message.name, {name: _shown(value, *units[name]) for name, value in values.items()}
+
+    @staticmethod
+    def _values(message: Any, data: bytes) -> dict[str, Any] | None:
+        try:
+            values: dict[str, Any] = message.decode(data, decode_choices=False)
+        except (_errors(), ValueError, KeyError):
+            return None
+        return values
+
+    # --- what may be sent -------------------------------------------------------------------------------------------
+
+    def check(self, frame: Frame) -> None:
+        """See `SendRules.check`."""
+        self._loaded()
+        message = self._by_key.get(frame.key)
+        if message is None:
+            self._check_declared(frame.key)
+            return
+        if frame.remote:
+            return
+        values = self._values(message, frame.data)
+        if values is None:
+            what = f"{len(frame.data)} bytes are no {message.name}, which has {message.length}"
+            raise LimitViolated(f"can {self.bus}: {what}; send it by name", data={"bus": self.bus, "effect": "none"})
+        self._check(message, values)
+
+    def check_isotp(self, key: int) -> None:
+        """See `SendRules.check_isotp`: the frames of such a message would pass unchecked."""
+        self._loaded()
+        message = self._by_key.get(key)
+        if message is None:
+            self._check_declared(key)
+        else:
+            raise self._denied(f"{key_name(key)} is the message {message.name}; send it with can.send")
+
+    def _check_declared(self, key: int) -> None:
+        if self.scope == "declared":
+            raise self._denied(
+                f'{key_name(key)} is no message of its DBC file, and the board profile says scope = "declared"'
+            )
+
+    def _denied(self, reason: str) -> PermissionDenied:
+        text = f"can {self.bus}: {reason}"
+        return PermissionDenied(text, data={"bus": self.bus, "reason": reason, "effect": "none"})
+
+    def _check(self, message: Any, values: Mapping[str, Any]) -> None:
+        for signal in message.signals:
+            if signal.name in values:
+                name = f"{message.name}.{signal.name}"
+                slack = abs(signal.scale) * _SLACK
+                check_bounds(name, values[signal.name], signal.unit, *self._bounds(name, signal), slack=slack)
+
+    def _bounds(self, name: str, signal: Any) -> tuple[SignalLimit, ...]:
+        of_file = SignalLimit(
+            None if signal.minimum is None else float(signal.minimum),
+            None if signal.maximum is None else float(signal.maximum),
+        )
+        return (of_file, self.limits.get(name, SignalLimit()))
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+    #
+    # `check` compares a frame with no other one. The bus compares the values of a signal with the one sent before
+    # (`hearth.actors.bus.signals`); here is what it needs for that.
+
+    def stepped(self) -> list[SignalSpec]:
+        """Return the signals whose steps the profile limits; the output of each is "MESSAGE.SIGNAL"."""
+        return [self._stepped(name, limit) for name, limit in self.limits.items() if limit.stepped]
+
+    def _stepped(self, name: str, limit: SignalLimit) -> SignalSpec:
+        message, _, signal = name.partition(".")
+        unit = self.message(message).get_signal_by_name(signal).unit or ""
+        steps = evolve(limit, min=None, max=None)
+        return SignalSpec(name, "signal", name, f"can {self.bus}, signal {name}", unit, steps)
+
+    def values_of(self, frame: Frame) -> dict[str, float]:
+        """Return the values of a frame's signals by "MESSAGE.SIGNAL", none if its message is not in the file."""
+        self._loaded()
+        message = self._by_key.get(frame.key)
+        if message is None or frame.remote:
+            return {}
+        values = self._values(message, frame.data) or {}
+        return {f"{message.name}.{signal}": value for signal, value in values.items()}
+
+    # --- for hw.can.list --------------------------------------------------------------------------------------------
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the messages with their signals."""
+        return [self._message_json(one) for one in self._loaded().values()]
+
+    def _message_json(self, message: Any) -> dict[str, Any]:
+        key = key_of(message.frame_id, extended=message.is_extended_frame)
+        entry = {
+            "message": message.name,
+            "id": message.frame_id,
+            "hex": key_name(key),
+            "extended": message.is_extended_frame or None,
+            "length": message.length,
+            "cycle_ms": message.cycle_time,
+            "senders": list(message.senders) or None,
+            "note": message.comment,
+            "signals": [self._signal_json(message.name, one) for one in message.signals],
+        }
+        return {name: value for name, value in entry.items() if value is not None}
+
+    def _signal_json(self, message: str, signal: Any) -> dict[str, Any]:
+        of_file, of_profile = self._bounds(f"{message}.{signal.name}", signal)
+        least, most = _narrowest((of_file, of_profile))
+        entry = {
+            "signal": signal.name,
+            "unit": signal.unit,
+            "min": None if least == -inf else least,
+            "max": None if most == inf else most,
+            "max_step": of_profile.max_step,
+            "slew_per_s": of_profile.slew_per_s,
+            "choices": {str(name): int(value) for value, name in (signal.choices or {}).items()} or None,
+            "multiplexer": signal.is_multiplexer or None,
+            "multiplexed_by": signal.multiplexer_ids,
+            "note": signal.comment,
+        }
+        return {name: value for name, value in entry.items() if value is not None}
+
+
+def _read(path: Path, bus: str) -> Iterable[Any]:
+    try:
+        data, _ = read_file(path, trusted=None if path.parent == _SHIPPED else {os.geteuid()}, most=MAX_BYTES)
+        text = data.decode("cp1252")  # as the format's own tools write it
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"can {bus}: dbc: {path} cannot be read: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"can {bus}: dbc: {error}") from None
+    try:
+        with IMPORTING:
+            from cantools.database import load_string
+            from cantools.errors import Error
+    except ImportError:
+        raise ConfigError(
+            f"can {bus}: dbc: reading {path.name} needs cantools; `pip install 'hearthd[can]'`, or send and read by id"
+        ) from None
+    try:
+        database: Any = load_string(text, database_format="dbc", prune_choices=False)
+    except Error as error:  # of the parser too, whatever it raised
+        raise ConfigError(f"can {bus}: dbc: {path} is no DBC file: {error}") from error
+    messages: Iterable[Any] = database.messages
+    return messages
+
+
+def _errors() -> type[Exception]:
+    from cantools.errors import Error
+
+    kind: type[Exception] = Error
+    return kind
+
+
+def _wrong(pointer: str, reason: str, **more: Any) -> InvalidParams:
+    return InvalidParams(f"{pointer}: {reason}", data={"path": pointer, "reason": reason, **more})
+
+
+def _value(signal: Any, given: Any) -> Any:
+    """Return the number of a given value, by the signal's choices and its unit. Raises InvalidParams."""
+    place = f"/signals/{signal.name}"
+    if isinstance(given, dict):
+        unit = given.get("unit", signal.unit)
+        if unit != signal.unit:
+            has = f"its unit is {signal.unit!r}" if signal.unit else "it has no unit"
+            raise _wrong(f"{place}/unit", f"{unit!r} is not the unit of {signal.name}: {has}")
+        given = given["value"]
+    choices: dict[str, int] = {str(name): int(value) for value, name in (signal.choices or {}).items()}
+    if isinstance(given, str):
+        if given not in choices:
+            cure, near = suggestions(given, choices)
+            listed = f"it has {', '.join(choices)}" if choices else "it takes a number"
+            raise _wrong(place, f"{signal.name} has no choice {given!r}{cure}; {listed}", **near)
+        return choices[given]
+    return given
+
+
+def _shown(value: Any, unit: str | None, choices: Mapping[int, Any] | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"value": value}
+    if unit:
+        shown["unit"] = unit
+    if choices and value in choices:
+        shown["name"] = str(choices[value])
+    return shown

@@ -1,0 +1,509 @@
+"""The tools hw.can.list, can.send, can.read, can.watch and can.isotp (docs/reference/boards.md).
+
+A message of the board's DBC file goes by its name and its signals, any other by its identifier. A reader waits beside
+the bus, so that it can be cancelled and other steps can send at the same time. A session's cursor in the receive queue
+moves only in a transaction, so a cancelled reader misses nothing. A watch has a cursor of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+
+from hearth.drivers import schemas
+from hearth.drivers.boards import BOARD_BUS, BoardDriver
+from hearth.drivers.can.driver import FD_LENGTHS, MAX_EXTENDED, MAX_ISOTP, Frame, key_name, key_of
+from hearth.drivers.schemas import read_bytes, shown_bytes, wrong
+from hearth.tools import Args, StepContext, Tool, Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hearth.drivers.boards import Board
+    from hearth.drivers.can.dbc import CanDatabase
+    from hearth.drivers.can.driver import CanBase, CanDriver, FrameCursor, TakenFrames
+
+MAX_READ = 256
+"""Frames that one read returns, and one progress event has, at most."""
+MAX_WATCHED = 10_000_000
+MAX_WAIT_MS = 600_000
+MAX_SEND_MS = 10_000
+MAX_ISOTP_MS = 60_000
+MOST_FILTERED = 64
+_MOST_LATEST = 64
+_MOST_VERDICTS = 4096
+"""Identifiers whose permission a reader remembers: a hostile node may send any number of them."""
+_LIMIT_MS = 1_000.0
+_GRACE_MS = 5_000
+_DEFAULT_MS = 1_000
+_HEX = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
+
+
+def _key(given: int | str, at: str) -> int:
+    """Return the key of an identifier: a number, or hex, of which more than three digits stand for 29 bits."""
+    number = int(given, 16) if isinstance(given, str) else int(given)
+    if number > MAX_EXTENDED:
+        raise wrong(at, f"{given} has more than 29 bits")
+    return key_of(number, extended=isinstance(given, str) and len(given) > len("0x7ff"))
+
+
+def _uses(bus: str, key: int, message: str | None) -> Use:
+    names = (f"{bus}:{key_name(key)}", f"{bus}:{key & MAX_EXTENDED}")
+    return Use("can", names if message is None else (f"{bus}:{message}", *names))
+
+
+class _Can:
+    """The tools of one board."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def bus(self, args: Args) -> str:
+        """Return the id of a bus."""
+        return self._board.can_bus(args["bus"])
+
+    def _database(self, bus: str) -> CanDatabase:
+        driver = cast("CanBase", self._board.drivers[self._board.can_bus(bus)])
+        return cast("CanDatabase", driver.rules)
+
+    # --- hw.can.list ----------------------------------------------------------------------------------------------
+
+    async def listed(self, ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+        """hw.can.list."""
+        answer: dict[str, Any] = await ctx.transact(BoardDriver.can)
+        for bus in answer["buses"]:
+            name, database = bus["bus"], self._database(bus["bus"])
+            if not database.loaded:
+                # The shipped file, whose reader takes a while to import, and may not be installed.
+                await trio.to_thread.run_sync(database.try_load)
+            bus["messages"] = [
+                one for one in database.to_json() if ctx.permits(_uses(name, _key(one["id"], ""), one["message"]))
+            ]
+            if database.problem is not None:
+                bus["problem"] = database.problem
+        return answer
+
+    # --- can.send -------------------------------------------------------------------------------------------------
+
+    def sending_bus(self, args: Args) -> str:
+        """Return the bus of a frame. Raises InvalidParams, LimitViolated, PermissionDenied for one that may not go."""
+        bus = self.bus(args)
+        self._database(args["bus"]).check(self._frame(args))
+        return bus
+
+    def _frame(self, args: Args) -> Frame:
+        database = self._database(args["bus"])
+        name = schemas.only_one(args, ("message", "id"))
+        if name == "message" and "signals" in args:
+            if {"data", "hex", "text"} & args.keys():
+                raise wrong("/signals", "give signals or bytes, not both")
+            return database.frame(args["message"], args["signals"])
+        if "signals" in args:
+            raise wrong("/signals", "signals belong to a `message`; with `id` give `data`, `hex` or `text`")
+        key = _key(args["id"], "/id") if name == "id" else database.key(args["message"])
+        data = read_bytes(args, least=0, most=FD_LENGTHS[-1])
+        fd = bool(args.get("fd", len(data) > 8))
+        if len(data) not in (FD_LENGTHS if fd else FD_LENGTHS[:9]):
+            fits = "0 to 8, 12, 16, 20, 24, 32, 48 or 64 bytes" if fd else "0 to 8 bytes"
+            raise wrong("/data", f"a {'CAN FD' if fd else 'classic'} frame has {fits}, not {len(data)}")
+        return Frame(key, data, fd=fd, bitrate_switch=fd and bool(args.get("bitrate_switch", True)))
+
+    def send_uses(self, args: Args) -> Sequence[Use]:
+        """Return the message or identifier that a can.send sends: raw bytes never count as the message."""
+        name = args.get("message")
+        if name is not None:
+            return (_uses(args["bus"], self._database(args["bus"]).key(name), name),)
+        return (_uses(args["bus"], _key(args["id"], "/id"), None),) if "id" in args else ()
+
+    async def send(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """can.send."""
+        frame, timeout_ms = self._frame(args), args.get("timeout_ms", _DEFAULT_MS)
+
+        def op(driver: CanDriver) -> Any:
+            return driver.send(frame, timeout_s=timeout_ms / 1000, reader=ctx.session_id)
+
+        await ctx.transact(op, limit_ms=2 * timeout_ms + _LIMIT_MS)
+        return {"bus": args["bus"], **self._shown(args["bus"], frame)}
+
+    # --- can.read and can.watch -----------------------------------------------------------------------------------
+
+    def _filter(self, args: Args) -> frozenset[int] | None:
+        given: Iterable[int | str] | None = args.get("filter")
+        if given is None:
+            return None
+        keys: set[int] = set()
+        for index, one in enumerate(given):
+            if isinstance(one, str) and not _HEX.fullmatch(one):
+                keys.update(self._database(args["bus"]).keys(one))
+            else:
+                keys.add(_key(one, f"/filter/{index}"))
+        return frozenset(keys)
+
+    def read_uses(self, args: Args) -> Sequence[Use]:
+        """Return what a filter names; without one a read leaves out what the policy does not permit."""
+        bus, database = args["bus"], self._database(args["bus"])
+        return [_uses(bus, key, database.name_of(key)) for key in sorted(self._filter(args) or ())]
+
+    def _wanted(self, ctx: StepContext, args: Args) -> Callable[[int], bool]:
+        keys, bus, database = self._filter(args), args["bus"], self._database(args["bus"])
+        verdicts: dict[int, bool] = {}
+
+        def wanted(key: int) -> bool:
+            verdict = verdicts.get(key)
+            if verdict is None:
+                fits = keys is None or key in keys
+                verdict = fits and ctx.permits(_uses(bus, key, database.name_of(key)))
+                if len(verdicts) >= _MOST_VERDICTS:
+                    verdicts.clear()
+                verdicts[key] = verdict
+            return verdict
+
+        return wanted
+
+    async def read(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """can.read."""
+        wanted, count = self._wanted(ctx, args), int(args.get("count", 1))
+        errors = bool(args.get("errors", False))
+        deadline = trio.current_time() + args.get("timeout_ms", _DEFAULT_MS) / 1000
+        queue = cast("CanBase", self._board.drivers[self.bus(args)]).queue
+
+        async def take(*, partial: bool) -> TakenFrames:
+            taken: TakenFrames = await ctx.transact(
+                lambda driver: driver.take(wanted, count, partial=partial, errors=errors, reader=ctx.session_id),
+                limit_ms=_LIMIT_MS,
+            )
+            return taken
+
+        taken = await take(partial=False)
+        while not taken.complete:
+            with trio.move_on_at(deadline) as waiting:
+                await queue.wait(queue.cursor(ctx.session_id), wanted, count, errors=errors)
+            # Another step of this session may have read the frames: then wait for more.
+            taken = await take(partial=waiting.cancelled_caught)
+            if waiting.cancelled_caught:
+                break
+        frames = [self._shown(args["bus"], frame) for frame in taken.frames]
+        return {"bus": args["bus"], "frames": frames, "timed_out": not taken.complete, "lost": taken.lost}
+
+    async def watch(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """can.watch."""
+        bus, wanted, count = args["bus"], self._wanted(ctx, args), int(args.get("count", MAX_READ))
+        errors, every_s = bool(args.get("errors", False)), args.get("every_ms", 100) / 1000
+        queue = cast("CanBase", self._board.drivers[self.bus(args)]).queue
+        cursor: FrameCursor = await ctx.transact(lambda driver: driver.follow(), limit_ms=_LIMIT_MS)
+        seen = lost = 0
+        latest: dict[int, Frame] = {}
+
+        def publish() -> int:
+            """Publish the frames that are there, at most as many as one event may have; return their number."""
+            nonlocal seen, lost
+            most = min(MAX_READ, count - seen)
+            taken = queue.take(cursor, wanted, most, partial=True, errors=errors)
+            seen += len(taken.frames)
+            lost += taken.lost
+            for frame in taken.frames:
+                latest.pop(frame.key, None)
+                latest[frame.key] = frame
+            while len(latest) > _MOST_LATEST:
+                del latest[next(iter(latest))]
+            if taken.frames or taken.lost:
+                frames = [self._shown(bus, frame) for frame in taken.frames]
+                ctx.progress({"bus": bus, "frames": frames, "seen": seen, "lost": lost})
+            return len(taken.frames)
+
+        with trio.move_on_after(int(args.get("timeout_ms", 10_000)) / 1000) as watching:
+            while seen < count:
+                await queue.wait(cursor, wanted, 1, errors=errors)
+                # In groups: an event for each frame would take more time than the frames.
+                await trio.sleep(every_s)
+                while seen < count and publish() == MAX_READ:
+                    await trio.lowlevel.checkpoint()
+        if watching.cancelled_caught:
+            for _ in range(-(-queue.capacity // MAX_READ)):
+                if seen == count or publish() < MAX_READ:
+                    break
+                await trio.lowlevel.checkpoint()
+        newest = [self._shown(bus, frame) for frame in latest.values()]
+        return {"bus": bus, "seen": seen, "lost": lost, "timed_out": seen < count, "latest": newest}
+
+    def _shown(self, bus: str, frame: Frame) -> dict[str, Any]:
+        """Return a frame as JSON, with its signals where the DBC file has them."""
+        shown: dict[str, Any] = {"timestamp_us": frame.timestamp_us} if frame.timestamp_us else {}
+        if frame.error:
+            return {**shown, "error": list(frame.error)}
+        data = shown_bytes(frame.data)
+        data.pop("text", None)
+        shown |= {"id": key_name(frame.key), **data}
+        if frame.fd:
+            shown |= {"fd": True, "bitrate_switch": frame.bitrate_switch}
+        if frame.remote:
+            shown["remote"] = True
+        decoded = self._database(bus).decode(frame)
+        if decoded is not None:
+            shown["message"], shown["signals"] = decoded
+        return shown
+
+    # --- can.isotp ------------------------------------------------------------------------------------------------
+
+    def isotp_bus(self, args: Args) -> str:
+        """Return the bus of an exchange. Raises InvalidParams, and PermissionDenied for an identifier of a message."""
+        bus = self.bus(args)
+        read_bytes(args, most=MAX_ISOTP)
+        self._database(args["bus"]).check_isotp(_key(args["tx"], "/tx"))
+        if _key(args["rx"], "/rx") == _key(args["tx"], "/tx"):
+            raise wrong("/rx", "it is the same as tx; the other node answers with another identifier")
+        return bus
+
+    def isotp_uses(self, args: Args) -> Sequence[Use]:
+        """Return both identifiers of an exchange."""
+        return [_uses(args["bus"], _key(args[name], f"/{name}"), None) for name in ("tx", "rx")]
+
+    async def isotp(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """can.isotp."""
+        tx, rx, timeout_ms = _key(args["tx"], "/tx"), _key(args["rx"], "/rx"), args.get("timeout_ms", _DEFAULT_MS)
+        data = read_bytes(args, most=MAX_ISOTP)
+
+        def op(driver: CanDriver) -> Any:
+            return driver.isotp(
+                tx,
+                rx,
+                data,
+                timeout_s=timeout_ms / 1000,
+                padding=args.get("padding"),
+                fd=bool(args.get("fd", False)),
+                reader=ctx.session_id,
+            )
+
+        answer: bytes | None = await ctx.transact(op, limit_ms=timeout_ms + 2 * _LIMIT_MS)
+        echo = {"bus": args["bus"], "tx": key_name(tx), "rx": key_name(rx)}
+        return {**echo, **shown_bytes(answer or b""), "timed_out": answer is None}
+
+
+def can_list_tool(board: Board) -> Tool:
+    """Return hw.can.list."""
+    return Tool(
+        name="hw.can.list",
+        risk_level=0,
+        timeout_ms=10_000,
+        description=(
+            "List the CAN buses: interface, state of the controller, filters, and the messages of the bus's DBC file "
+            "with their signals, units, bounds and choices. Touches no hardware."
+        ),
+        params_schema=schemas.args({}),
+        result_schema=schemas.result(
+            {
+                "buses": schemas.listed("the buses", schemas.json_object("bus, interface, state, errors, messages, …")),
+                "undriven": schemas.UNDRIVEN,
+            }
+        ),
+        capability="CAP_SYS_READ",
+        bus=lambda _args: BOARD_BUS,
+        uses=lambda _args: (),
+        run=_Can(board).listed,
+    )
+
+
+def can_tools(board: Board) -> list[Tool]:
+    """Return the can tools for a board, in the default order."""
+    can = _Can(board)
+    names = [spec.bus for spec in board.profile.cans]
+    bus = schemas.text(f"the bus's name, one of: {', '.join(names) or 'none'}", most=32)
+    ident = _identifier("the identifier: a number, or hex with three digits for 11 bits and eight for 29 bits")
+    shown_id = schemas.text("the identifier in hex: three digits for 11 bits, eight for 29 bits")
+    message = schemas.text("the name of a message in the bus's DBC file (hw.can.list)", most=128)
+    signals: schemas.Schema = {
+        "type": "object",
+        "maxProperties": 256,
+        "description": (
+            "the value of each signal of `message` by name, in the signal's unit: a number, the name of a choice, or "
+            "{value, unit}, which is refused if the unit is another"
+        ),
+        "additionalProperties": {
+            "anyOf": [
+                {"type": "number"},
+                {"type": "string", "maxLength": 128},
+                {
+                    "type": "object",
+                    "properties": {
+                        "value": {"type": ["number", "string"]},
+                        "unit": {"type": "string", "maxLength": 64},
+                    },
+                    "required": ["value"],
+                },
+            ]
+        },
+    }
+    wanted = schemas.listed(
+        'only these: identifiers, names of messages, or patterns over names such as "ENGINE_*"; left out: all',
+        {"type": ["integer", "string"], "minimum": 0, "maximum": MAX_EXTENDED, "minLength": 1, "maxLength": 128},
+    )
+    wanted = {**wanted, "minItems": 1, "maxItems": MOST_FILTERED}
+    frame = schemas.json_object("id, data, hex, timestamp_us, message, signals {name: {value, unit, name}}, fd, error")
+    frames = schemas.listed("the frames, in order", frame)
+    lost = {"type": "integer", "minimum": 0, "description": "frames that were lost before these: read too late"}
+    errors = {**schemas.flag("also return what the interface reports about errors"), "default": False}
+    wait = schemas.integer("the longest wait in milliseconds", 0, MAX_WAIT_MS, default=_DEFAULT_MS)
+    return [
+        Tool(
+            name="can.send",
+            logged=("bus", "id", "message", "timeout_ms"),
+            risk_level=2,
+            timeout_ms=2 * MAX_SEND_MS + _GRACE_MS,
+            description=(
+                "Send one CAN frame: a `message` of the DBC file with the values of its `signals` in their units, or "
+                "bytes with an `id`. It ends when another node has acknowledged the frame. Values outside the bounds "
+                "of the DBC file or of the board profile are refused, in raw bytes too."
+            ),
+            params_schema=schemas.args(
+                {
+                    "bus": bus,
+                    "message": message,
+                    "signals": signals,
+                    "id": ident,
+                    **schemas.bytes_args("data", "the bytes of the frame", least=0, most=FD_LENGTHS[-1]),
+                    "fd": schemas.flag("a CAN FD frame; left out: if there are more than 8 bytes"),
+                    "bitrate_switch": {**schemas.flag("send a CAN FD frame's data faster"), "default": True},
+                    "timeout_ms": schemas.integer(
+                        "the longest wait for the acknowledgement", 1, MAX_SEND_MS, default=_DEFAULT_MS
+                    ),
+                },
+                required=["bus"],
+            ),
+            result_schema=schemas.result(
+                {
+                    "bus": bus,
+                    "id": shown_id,
+                    **schemas.bytes_result("what was sent", most=FD_LENGTHS[-1]),
+                    "message": message,
+                    "signals": schemas.json_object("the signals as they were sent"),
+                    "fd": schemas.flag("true for a CAN FD frame"),
+                    "bitrate_switch": schemas.flag("true if its data was sent faster"),
+                },
+                optional=[*schemas.SHOWN, "message", "signals", "fd", "bitrate_switch"],
+            ),
+            capability="CAP_CAN_RW",
+            bus=can.sending_bus,
+            uses=can.send_uses,
+            run=can.send,
+        ),
+        Tool(
+            name="can.read",
+            logged=("bus", "count", "timeout_ms"),
+            risk_level=1,
+            timeout_ms=MAX_WAIT_MS + _GRACE_MS,
+            description=(
+                "Read CAN frames that have come since this session's last read, with signals in their units, and wait "
+                "for more until there are `count` or `timeout_ms` has passed. Each session has a receive queue of its "
+                "own, which begins at its first use of the bus; `lost` counts what it missed. Frames that `filter` "
+                "leaves out are skipped. Running into the timeout is no failure: timed_out says so."
+            ),
+            params_schema=schemas.args(
+                {
+                    "bus": bus,
+                    "filter": wanted,
+                    "count": schemas.integer("frames to wait for", 1, MAX_READ, default=1),
+                    "timeout_ms": wait,
+                    "errors": errors,
+                },
+                required=["bus"],
+            ),
+            result_schema=schemas.result(
+                {
+                    "bus": bus,
+                    "frames": frames,
+                    "timed_out": schemas.flag("true if fewer than `count` frames came in time"),
+                    "lost": lost,
+                }
+            ),
+            capability="CAP_CAN_READ",
+            bus=can.bus,
+            uses=can.read_uses,
+            run=can.read,
+        ),
+        Tool(
+            name="can.watch",
+            logged=("bus", "count", "timeout_ms", "every_ms"),
+            risk_level=1,
+            timeout_ms=MAX_WAIT_MS + _GRACE_MS,
+            description=(
+                "Stream CAN frames, from now on, as progress events: each has the frames of the last `every_ms`. The "
+                "step ends after `count` frames or `timeout_ms`, whichever is first, and returns the newest frame of "
+                f"each identifier (of {_MOST_LATEST} at most). It takes nothing from can.read."
+            ),
+            params_schema=schemas.args(
+                {
+                    "bus": bus,
+                    "filter": wanted,
+                    "count": schemas.integer("frames to wait for", 1, MAX_WATCHED, default=MAX_READ),
+                    "timeout_ms": schemas.integer("the longest wait in milliseconds", 1, MAX_WAIT_MS, default=10_000),
+                    "every_ms": schemas.integer("milliseconds between two events", 10, 10_000, default=100),
+                    "errors": errors,
+                },
+                required=["bus"],
+            ),
+            result_schema=schemas.result(
+                {
+                    "bus": bus,
+                    "seen": schemas.integer("frames that were published", 0, MAX_WATCHED),
+                    "lost": lost,
+                    "timed_out": schemas.flag("true if fewer than `count` frames came in time"),
+                    "latest": schemas.listed("the newest frame of each identifier", frame),
+                }
+            ),
+            capability="CAP_CAN_READ",
+            bus=can.bus,
+            uses=can.read_uses,
+            run=can.watch,
+        ),
+        Tool(
+            name="can.isotp",
+            logged=("bus", "tx", "rx", "timeout_ms"),
+            risk_level=2,
+            timeout_ms=MAX_ISOTP_MS + _GRACE_MS,
+            description=(
+                f"Send a message of up to {MAX_ISOTP} bytes by ISO-TP (ISO 15765-2, as UDS and OBD-II use it) with the "
+                "identifier `tx` and return the answer that comes with `rx`. Running into the timeout is no failure: "
+                "timed_out says so. The bus is taken for the whole time."
+            ),
+            params_schema=schemas.args(
+                {
+                    "bus": bus,
+                    "tx": _identifier("the identifier of the request"),
+                    "rx": _identifier("the identifier of the answer"),
+                    **schemas.bytes_args("data", "the message", most=MAX_ISOTP),
+                    "timeout_ms": schemas.integer(
+                        "the longest wait for the answer in milliseconds", 1, MAX_ISOTP_MS, default=_DEFAULT_MS
+                    ),
+                    "padding": schemas.integer("fill every frame up to 8 bytes with this byte", 0, 255),
+                    "fd": {**schemas.flag("use CAN FD frames of up to 64 bytes"), "default": False},
+                },
+                required=["bus", "tx", "rx"],
+            ),
+            result_schema=schemas.result(
+                {
+                    "bus": bus,
+                    "tx": shown_id,
+                    "rx": shown_id,
+                    **schemas.bytes_result("the answer", most=MAX_ISOTP),
+                    "timed_out": schemas.flag("true if no answer came in time; data is empty then"),
+                },
+                optional=[*schemas.SHOWN],
+            ),
+            capability="CAP_CAN_RW",
+            bus=can.isotp_bus,
+            uses=can.isotp_uses,
+            run=can.isotp,
+        ),
+    ]
+
+
+def _identifier(description: str) -> schemas.Schema:
+    return {
+        "description": f'{description}, such as 291, "0x123" or "0x18feca00"',
+        "anyOf": [
+            {"type": "integer", "minimum": 0, "maximum": MAX_EXTENDED},
+            {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,8}$"},
+        ],
+    }

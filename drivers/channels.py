@@ -1,0 +1,56 @@
+"""The channels of a chip in a board profile: their names by number, and the table that each of them may have.
+
+It owns what the tables of all chips with numbered channels share; a chip's own module reads one channel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from hearth._util.toml import show
+from hearth.drivers.signals import OFF, SignalLevel
+from hearth.fields import ANY_NUMBER, STRINGS, FieldType, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+_Channel = TypeVar("_Channel")
+MOST_CHANNELS: Final = 64
+
+
+class LevelField(FieldType):
+    """A number in the channel's unit, or "off"."""
+
+    expected = 'a number in the unit of the channel, or "off"'
+    example = "0"
+
+    def read(self, raw: object) -> SignalLevel:
+        """Return the value unchanged."""
+        if raw == OFF:
+            return OFF
+        if not isinstance(raw, (int, float)) or isinstance(raw, bool):
+            raise self.wrong(raw)
+        return ANY_NUMBER.read(raw)
+
+
+def parse_channels(chip: Table, read: Callable[[int, str, Table], _Channel]) -> tuple[_Channel, ...]:
+    """Read the channels of a chip with `read`: their names by number, and the table that each of them may have."""
+    names: Sequence[str] | None = chip.take("channels", STRINGS)
+    numbers = {name: number for number, name in enumerate(names or ()) if name}
+    if names is not None and (not numbers or len(names) > MOST_CHANNELS):
+        chip.fault("channels", f'expected the names of up to {MOST_CHANNELS} channels, by number; "" leaves one out')
+    for name in numbers if names is not None else ():
+        if list(names or ()).count(name) > 1:
+            chip.fault("channels", f"{show(name)} is there twice")
+    details = dict(chip.named("channel"))
+    for name, entry in details.items():
+        if numbers and name not in numbers:
+            entry.fault("", "no such name under `channels`")
+    found = []
+    for name, number in {**numbers, **{name: 0 for name in details if name not in numbers}}.items():
+        table = details.get(name) or Table({}, f"{chip.at('channel')}.{name}", chip.faults)
+        channel = read(number, name, table)
+        if name in numbers:
+            found.append(channel)
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Converters: voltages, currents and resistances."""

@@ -1,0 +1,71 @@
+"""The converters of a board profile: the table `[[dac]]` and its channels, each read with its faults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import frozen
+
+from hearth.drivers.base import Style
+from hearth.drivers.channels import LevelField, parse_channels
+from hearth.drivers.dac.driver import DacChannelSpec
+from hearth.fields import ANY_NUMBER, Choice, Table, Text
+
+if TYPE_CHECKING:
+    from hearth.drivers.base import Driver
+
+_TEXT: Final = Text()
+_DRIVER: Final = Choice("sim", "iio")
+
+
+@frozen
+class DacSpec:
+    """A converter, found by its lasting name: the middle part of what hw.sensor.list calls its outputs."""
+
+    label: str
+    driver: str
+    channels: tuple[DacChannelSpec, ...] = ()
+
+    @property
+    def bus(self) -> str:
+        """Return the id of its bus."""
+        return f"dac:{self.label}"
+
+
+def dac_driver(spec: DacSpec, style: Style | None, _seed: int) -> Driver:
+    """Return the driver of a converter, not opened; `style` is for a simulated one, which is INLINE in virtual time."""
+    if spec.driver == "iio":
+        from hearth.drivers.dac.linux import LinuxDac
+
+        return LinuxDac(spec.label, spec.channels)
+    from hearth.drivers.dac.sim import SimDac
+
+    return SimDac(spec.label, spec.channels, style=Style.THREAD if style is Style.THREAD else Style.INLINE)
+
+
+def parse_dac(table: Table) -> DacSpec:
+    """Read one `[[dac]]`; only where the table is `ok` is every value of its type."""
+    label, driver = table.take("label", _TEXT), table.take("driver", _DRIVER)
+    channels = parse_channels(table, _channel)
+    table.done()
+    return DacSpec(label, driver, channels)
+
+
+def _channel(number: int, name: str, table: Table) -> DacChannelSpec:
+    low, high = table.take("min", ANY_NUMBER), table.take("max", ANY_NUMBER)
+    safe = table.take("safe", LevelField())
+    values: dict[str, Any] = table.given(DacChannelSpec)
+    table.done()
+    if not table.ok:
+        return DacChannelSpec(number, name, 0, 0, 0)
+    spec = DacChannelSpec(number, name, low, high, safe, **values)
+    if low > high:
+        table.fault("min", f"{low:g} is greater than max = {high:g}; exchange them")
+    elif (fault := spec.fault_of(safe)) is not None:
+        table.fault("safe", fault)
+    if values.get("scale") == 0:
+        table.fault("scale", "0 would make all counts one value; give the value of one step")
+    for key in ("offset", "unit"):
+        if key in values and "scale" not in values:
+            table.fault(key, "it belongs to a `scale`, the value of one step in that unit; add one, or take it out")
+    return spec

@@ -1,0 +1,1 @@
+"""GPIO chips: their lines, edges and times."""

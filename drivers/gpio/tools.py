@@ -1,0 +1,432 @@
+"""The tools gpio.get, gpio.watch, gpio.set and gpio.pulse.
+
+They own what a GPIO step does between its transactions: a transaction takes microseconds; the step waits for time or
+edges beside the bus. However a step ends, its pulse or its watch ends too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+from attrs import evolve
+
+from hearth.drivers import schemas
+from hearth.errors import LimitViolated
+from hearth.tools import Args, Done, Drive, OneTransaction, Preview, StepContext, Tool, Transaction, Undo, Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hearth.drivers.boards import Board
+    from hearth.drivers.gpio.driver import EdgeKind, GpioDriver, Watch
+    from hearth.drivers.signals import Level, LineState
+
+_LIMIT_MS = 1_000.0
+MAX_PULSE_MS = 60_000
+MAX_WATCH_MS = 600_000
+MAX_EDGES = 10_000
+_GRACE_MS = 5_000
+"""Time that a step may take beyond the time that its args ask for."""
+
+
+class _Gpio:
+    """The four tools of one board."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._chips: dict[str | None, Chip] = {label: Chip(board, label) for label in board.chips}
+        for chip in list(self._chips.values())[:1]:
+            self._chips[None] = chip  # the default chip
+
+    def _find(self, args: Args, *, drive: bool) -> tuple[Chip, int]:
+        """Return the chip and offset that args name. Raises InvalidParams, PermissionDenied."""
+        chip = self._chips.get(args.get("chip"))
+        if chip is not None:
+            offset = (chip.drivable if drive else chip.readable).get(args["line"])
+            if offset is not None:
+                return chip, offset
+        # Not there: `line` raises with the reason.
+        offset = self._board.line(args.get("chip"), args["line"], drive=drive)
+        raise AssertionError(f"the board found line {offset}, its tables did not")
+
+    def bus_to_read(self, args: Args) -> str:
+        """Return the bus of a line that may be read."""
+        return self._find(args, drive=False)[0].bus
+
+    def bus_to_drive(self, args: Args) -> str:
+        """Return the bus of a line that may be driven."""
+        return self._find(args, drive=True)[0].bus
+
+    def drives(self, args: Args) -> Sequence[Drive]:
+        """Return the line that a gpio.set or gpio.pulse will drive."""
+        chip, offset = self._find(args, drive=True)
+        return (Drive(chip.bus, offset, 1 if args["value"] else 0, args.get("duration_ms")),)
+
+    def uses_to_read(self, args: Args) -> Sequence[Use]:
+        """Return the line that a gpio.get or gpio.watch reads."""
+        return self._uses(*self._find(args, drive=False))
+
+    def uses_to_drive(self, args: Args) -> Sequence[Use]:
+        """Return the line that a gpio.set or gpio.pulse drives."""
+        return self._uses(*self._find(args, drive=True))
+
+    def _uses(self, chip: Chip, offset: int) -> Sequence[Use]:
+        return (self._board.line_use(chip.label, offset),)
+
+    def get(self, args: Args) -> Transaction:
+        """gpio.get."""
+        _, offset = self._find(args, drive=False)
+        return Transaction(
+            lambda driver: driver.get(offset),
+            lambda value: _echo(args, offset, {"value": value}),
+        )
+
+    def set(self, args: Args) -> Transaction:
+        """gpio.set."""
+        chip, offset = self._find(args, drive=True)
+        value: Level = 1 if args["value"] else 0
+        return Transaction(
+            chip.set(offset, value),
+            lambda former: Done(_echo(args, offset, {"value": value}), chip.undo(offset, former)),
+            drives=offset,
+        )
+
+    def preview_set(self, args: Args) -> Preview:
+        """Show the level of the line before a gpio.set, and after it."""
+        # By chip and offset, so that two steps that name one line in two ways are about the same thing.
+        chip, offset = self._find(args, drive=True)
+        return Preview(
+            "gpio.get", {"chip": chip.label, "line": offset}, ("value",), {"value": 1 if args["value"] else 0}
+        )
+
+    def preview_pulse(self, args: Args) -> Preview:
+        """Show the level of the line before a gpio.pulse and during it; after it, it is as it was before."""
+        shown = self.preview_set(args)
+        return evolve(shown, after=None, during=shown.after, during_ms=args["duration_ms"])
+
+    async def pulse(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """gpio.pulse."""
+        chip, offset = self._find(args, drive=True)
+        duration_ms = int(args["duration_ms"])
+        pulse = LinePulse(offset, 1 if args["value"] else 0)
+        restored = False
+        try:
+            await ctx.transact(chip.begin_pulse(pulse), limit_ms=_LIMIT_MS, drives=offset, borrows=True)
+            await trio.sleep(duration_ms / 1000)
+        finally:
+            # Not "if transact returned": one that took longer than its limit raises, and has driven the line.
+            if pulse.begun:
+                with trio.CancelScope(shield=True):
+                    ended = await ctx.transact(
+                        chip.end_pulse(pulse),
+                        limit_ms=_LIMIT_MS,
+                        gives_back=lambda: offset if chip.restores(pulse) else None,
+                        instead=lambda: chip.forget_pulse(pulse),
+                        must_run=True,
+                    )
+                    restored = ended is True
+        return _echo(args, offset, {"value": pulse.value, "duration_ms": duration_ms, "restored": restored})
+
+    async def watch(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """gpio.watch."""
+        chip, offset = self._find(args, drive=False)
+        edge: EdgeKind = args.get("edge", "both")
+        count = int(args.get("count", 1))
+        begun: list[Watch] = []
+
+        def begin(driver: GpioDriver) -> Watch:
+            begun.append(driver.watch(offset, edge))
+            return begun[0]
+
+        def end(driver: GpioDriver) -> None:
+            driver.unwatch(begun[0])
+
+        edges: list[dict[str, Any]] = []
+        try:
+            watch: Watch = await ctx.transact(begin, limit_ms=_LIMIT_MS)
+            with trio.move_on_after(int(args.get("timeout_ms", 10_000)) / 1000):
+                while len(edges) < count:
+                    seen = await watch.receive()
+                    entry = {"value": seen.value, "edge": seen.edge, "timestamp_ns": seen.timestamp_ns, "seq": seen.seq}
+                    edges.append(entry)
+                    ctx.progress(_echo(args, offset, entry))
+        finally:
+            # A watch that ended with its chip needs no undo, whose transaction would wait for the chip's return.
+            if begun and not begun[0].ended:
+                with trio.CancelScope(shield=True):
+                    await ctx.transact(end, limit_ms=_LIMIT_MS, must_run=True)
+        answer = {"edges": edges, "timed_out": len(edges) < count, "dropped": watch.dropped}
+        return {**_echo(args, offset, answer), "chip": chip.label}
+
+
+def _echo(args: Args, offset: int, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result: the line as the args name it, and the answer."""
+    line = args["line"]
+    echo: dict[str, Any] = {"line": line if isinstance(line, str) else offset, **answer}
+    if "chip" in args:
+        echo["chip"] = args["chip"]
+    return echo
+
+
+def gpio_tools(board: Board) -> list[Tool]:
+    """Return the gpio tools for a board, in the default order."""
+    gpio = _Gpio(board)
+    which = ", ".join(board.chips) or "none"
+    line: schemas.Schema = {
+        "description": 'the line: its offset on the chip (17) or its name ("GPIO17"); hw.gpio.list has them',
+        "anyOf": [
+            {"type": "integer", "minimum": 0, "maximum": 1023},
+            {"type": "string", "minLength": 1, "maxLength": 64},
+        ],
+    }
+    chip = schemas.text(f"the chip's label, one of: {which}; left out: the first")
+    named = {"line": line, "chip": chip}
+    edge_kind = {"type": "string", "enum": ["rising", "falling"], "description": "the direction of the change"}
+    stamp = {
+        "type": "integer",
+        "description": "CLOCK_MONOTONIC in nanoseconds, a 64-bit integer: beyond 2^53 after 104 days of uptime",
+    }
+    edge = schemas.result(
+        {"value": schemas.LEVEL, "edge": edge_kind, "timestamp_ns": stamp, "seq": {"type": "integer", "minimum": 1}}
+    )
+    return [
+        Tool(
+            name="gpio.get",
+            plain_result=True,
+            logged=("chip", "line"),
+            risk_level=0,
+            timeout_ms=1_000,
+            description=(
+                "Read a GPIO line: 1 if it is high, 0 if it is low, whatever drives it; the other way round on a line "
+                "that is active low (hw.gpio.list)."
+            ),
+            params_schema=schemas.args(named, required=["line"]),
+            result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
+            capability="CAP_GPIO_READ",
+            bus=gpio.bus_to_read,
+            uses=gpio.uses_to_read,
+            run=OneTransaction(gpio.get),
+        ),
+        Tool(
+            name="gpio.watch",
+            plain_result=True,
+            logged=("chip", "line", "edge", "count", "timeout_ms"),
+            risk_level=0,
+            timeout_ms=MAX_WATCH_MS + _GRACE_MS,
+            description=(
+                "Wait for edges (changes of level) on a GPIO line. Each is published as a progress event; "
+                "the step ends after `count` edges or `timeout_ms`, whichever is first, and returns all of "
+                "them. Running into the timeout is no failure: timed_out says so. Gaps in `seq` are edges "
+                "that were dropped. While the line is driven by hearth they are hearth's own changes of it."
+            ),
+            params_schema=schemas.args(
+                {
+                    **named,
+                    "edge": {
+                        "type": "string",
+                        "enum": ["rising", "falling", "both"],
+                        "default": "both",
+                        "description": "which edges to report",
+                    },
+                    "count": schemas.integer("edges to wait for", 1, MAX_EDGES, default=1),
+                    "timeout_ms": schemas.integer("the longest wait in milliseconds", 1, MAX_WATCH_MS, default=10_000),
+                },
+                required=["line"],
+            ),
+            result_schema=schemas.result(
+                {
+                    **named,
+                    "edges": schemas.listed("the edges, in order", edge),
+                    "timed_out": schemas.flag("true if fewer than `count` edges came in time"),
+                    "dropped": {"type": "integer", "minimum": 0, "description": "edges lost because too many came"},
+                }
+            ),
+            capability="CAP_GPIO_READ",
+            bus=gpio.bus_to_read,
+            uses=gpio.uses_to_read,
+            run=gpio.watch,
+        ),
+        Tool(
+            name="gpio.set",
+            plain_result=True,
+            logged=("chip", "line", "value"),
+            risk_level=2,
+            timeout_ms=1_000,
+            supports_rollback=True,
+            idempotent=True,
+            description=(
+                "Drive a GPIO line low (0) or high (1); the other way round if it is active low. It stays so until it "
+                "is set again; when the session ends it goes to its safe state (hw.gpio.list), unless its `hold` is "
+                "keep. Rollback restores what it was before."
+            ),
+            params_schema=schemas.args({**named, "value": schemas.LEVEL}, required=["line", "value"]),
+            result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
+            capability="CAP_GPIO_RW",
+            bus=gpio.bus_to_drive,
+            uses=gpio.uses_to_drive,
+            drives=gpio.drives,
+            run=OneTransaction(gpio.set),
+            preview=gpio.preview_set,
+        ),
+        Tool(
+            name="gpio.pulse",
+            plain_result=True,
+            logged=("chip", "line", "value", "duration_ms"),
+            risk_level=2,
+            timeout_ms=MAX_PULSE_MS + _GRACE_MS,
+            description=(
+                "Drive a GPIO line to a value for a duration, then bring it back to what it was before, "
+                "also when the step is cancelled or fails. The duration is at least what was asked for, and "
+                "some milliseconds more on a busy machine."
+            ),
+            params_schema=schemas.args(
+                {
+                    **named,
+                    "value": schemas.LEVEL,
+                    "duration_ms": schemas.integer("how long, in milliseconds", 1, MAX_PULSE_MS),
+                },
+                required=["line", "value", "duration_ms"],
+            ),
+            result_schema=schemas.result(
+                {
+                    **named,
+                    "value": schemas.LEVEL,
+                    "duration_ms": schemas.integer("as asked for", 1, MAX_PULSE_MS),
+                    "restored": schemas.flag(
+                        "true if this pulse brought the line back; false if another pulse still runs and will, if "
+                        "the line has been set since, or if the session that held it has ended and it is safe"
+                    ),
+                },
+                optional=["chip"],
+            ),
+            capability="CAP_GPIO_RW",
+            bus=gpio.bus_to_drive,
+            uses=gpio.uses_to_drive,
+            drives=gpio.drives,
+            run=gpio.pulse,
+            preview=gpio.preview_pulse,
+        ),
+    ]
+
+
+# --- the state of a chip: its lines, its transactions, and the pulses under way on it
+# --- the state of a chip: its lines, its transactions, and the pulses under way on it ---------------------------------
+#
+# One rule: a pulse leaves its line as it was before it, however many overlap; and a set of a pulsed line takes
+# precedence. Tables are computed before the first step, so that a gpio.set only looks up.
+
+
+class _Pulsed:
+    """A line with pulses under way: the state before the first, which the last one to end restores."""
+
+    __slots__ = ("count", "rest")
+
+    def __init__(self, rest: LineState) -> None:
+        self.rest: LineState = rest
+        self.count = 0
+
+
+class LinePulse:
+    """One pulse; `begun` once the line has been driven, even if the step that asked for it was not answered."""
+
+    __slots__ = ("line", "offset", "value")
+
+    def __init__(self, offset: int, value: Level) -> None:
+        self.offset = offset
+        self.value: Level = value
+        self.line: _Pulsed | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Return True once the line has been driven: then `Chip.end_pulse` must be called."""
+        return self.line is not None
+
+
+class Chip:
+    """One chip. `_pulses` is touched by transactions only, and so by one at a time."""
+
+    __slots__ = ("_pulses", "_sets", "_undos", "bus", "drivable", "label", "readable")
+
+    def __init__(self, board: Board, label: str) -> None:
+        self.label = label
+        self.bus = board.gpio_bus(label)
+        self.readable = board.readable[label]
+        self.drivable = board.drivable[label]
+        self._pulses: dict[int, _Pulsed] = {}
+        self._sets: dict[tuple[int, LineState], Callable[[GpioDriver], LineState]] = {}
+        self._undos: dict[tuple[int, LineState], Undo] = {}
+
+    def set(self, offset: int, state: LineState) -> Callable[[GpioDriver], LineState]:
+        """Return the transaction that sets a line; it returns the state to go back to.
+
+        It takes the line away from pulses under way, which then leave it alone: the last set takes precedence.
+        """
+        known = self._sets.get((offset, state))
+        if known is not None:
+            return known
+        pulses = self._pulses
+
+        def op(driver: GpioDriver) -> LineState:
+            former = driver.set(offset, state)
+            if pulses:
+                line = pulses.pop(offset, None)
+                if line is not None:
+                    return line.rest
+            return former
+
+        self._sets[offset, state] = op
+        return op
+
+    def undo(self, offset: int, former: LineState) -> Undo:
+        """Return the undo to `former`."""
+        undo = self._undos.get((offset, former))
+        if undo is None:
+            back = "an input" if former == "input" else str(former)
+            undo = Undo(self.set(offset, former), f"gpio line {offset} of {self.label} back to {back}", offset)
+            self._undos[offset, former] = undo
+        return undo
+
+    def begin_pulse(self, pulse: LinePulse) -> Callable[[GpioDriver], None]:
+        """Return the transaction that begins a pulse."""
+
+        def op(driver: GpioDriver) -> None:
+            former = driver.set(pulse.offset, pulse.value)
+            line = self._pulses.get(pulse.offset)
+            if line is None:
+                line = self._pulses[pulse.offset] = _Pulsed(former)
+            line.count += 1
+            pulse.line = line
+
+        return op
+
+    def restores(self, pulse: LinePulse) -> bool:
+        """Return True if the end of this pulse, if it came now, would restore the line; within a transaction's turn."""
+        line = self._pulses.get(pulse.offset)
+        return line is not None and line is pulse.line and line.count == 1
+
+    def forget_pulse(self, pulse: LinePulse) -> None:
+        """Forget the last pulse on a line, which is in its safe state; within a transaction's turn."""
+        self._pulses.pop(pulse.offset, None)
+
+    def end_pulse(self, pulse: LinePulse) -> Callable[[GpioDriver], bool]:
+        """Return the transaction that ends a pulse; True if it restored the line."""
+
+        def op(driver: GpioDriver) -> bool:
+            line = self._pulses.get(pulse.offset)
+            if line is None or line is not pulse.line:
+                return False
+            line.count -= 1
+            if line.count:
+                return False
+            # Dropped only once the line is restored: if the driver fails now, the next pulse still knows the state.
+            try:
+                driver.set(pulse.offset, line.rest)
+            except LimitViolated:
+                # Too early: the transaction comes again.
+                line.count += 1
+                raise
+            del self._pulses[pulse.offset]
+            return True
+
+        return op

@@ -1,0 +1,1 @@
+"""I2C adapters, the devices on them, and their registers."""

@@ -1,0 +1,104 @@
+"""Chips on I2C that one transaction reads: the table of sensor kinds, and a board's sensor of such a kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from attrs import frozen
+
+from hearth.drivers.registers import Message, Outcome, Read, Write
+from hearth.drivers.sensor import Sensor
+from hearth.errors import DeviceError
+from hearth.tools import Use, i2c_use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hearth.drivers.i2c.driver import I2cDriver
+
+
+@frozen
+class SensorKind:
+    """`messages` go to the device as one transaction; `decode` makes a number in `unit` of the bytes that were read."""
+
+    messages: tuple[Message, ...]
+    length: int
+    decode: Callable[[bytes], float]
+    unit: str
+
+
+def decode_tmp102(raw: bytes) -> float:
+    """Return degrees Celsius from the two bytes of a TMP102's temperature register, in its 12-bit or 13-bit form."""
+    word = int.from_bytes(raw, "big", signed=True)
+    return (word >> 3 if word & 1 else word >> 4) / 16
+
+
+def _left(bits: int, per_unit: int) -> Callable[[bytes], float]:
+    """Return a decoder of a signed value in the upper `bits` of a big-endian word; the lower bits are undefined."""
+    return lambda raw: (int.from_bytes(raw, "big", signed=True) >> (16 - bits)) / per_unit
+
+
+def decode_tmp117(raw: bytes) -> float:
+    """Return degrees Celsius from a TMP117. Raises DeviceError for its -256 before the first conversion."""
+    if raw == b"\x80\x00":
+        raise DeviceError("the tmp117 has measured nothing yet; ask again", effect="none", data={"errno": "EAGAIN"})
+    return int.from_bytes(raw, "big", signed=True) / 128
+
+
+def decode_mcp9808(raw: bytes) -> float:
+    """Return degrees Celsius from the 13 lower bits of an MCP9808's ambient register; the upper three are alerts."""
+    word = int.from_bytes(raw, "big") & 0x1FFF
+    return (word - 0x2000 if word & 0x1000 else word) / 16
+
+
+def _register(number: int, decode: Callable[[bytes], float], unit: str = "celsius") -> SensorKind:
+    """A kind whose value is one 16-bit register."""
+    return SensorKind((Write(bytes((number,))), Read(2)), 2, decode, unit)
+
+
+SENSOR_KINDS: Mapping[str, SensorKind] = {
+    "tmp102": _register(0x00, decode_tmp102),
+    "lm75": _register(0x00, _left(9, 2)),
+    "lm75b": _register(0x00, _left(11, 8)),
+    "tmp75": _register(0x00, _left(12, 16)),
+    "tmp117": _register(0x00, decode_tmp117),
+    "mcp9808": _register(0x05, decode_mcp9808),
+    "ina219": _register(0x02, lambda raw: (int.from_bytes(raw, "big") >> 3) * 4 / 1000, "volt"),
+    "ina226": _register(0x02, lambda raw: int.from_bytes(raw, "big") * 125 / 100_000, "volt"),
+    "mcp3221": SensorKind((Read(2),), 2, lambda raw: round(int.from_bytes(raw, "big") * 100 / 4096, 2), "percent"),
+}
+"""Sensors that can be read in one transaction from a chip as it powers up.
+
+Of the INA chips the value is the bus voltage. An MCP3221 measures in percent of its supply: the level of a tank with a
+ratiometric level sender, for one.
+
+A chip that has to be set up, waited for, or calibrated belongs to its kernel driver, whose sensors are offered too.
+"""
+
+
+@frozen(eq=False)
+class I2cSensor(Sensor):
+    """A chip of one of these kinds at an address of an adapter."""
+
+    def uses(self) -> Use:
+        """Return the device that it is read from."""
+        return i2c_use(int(self.bus.removeprefix("i2c:")), self.addr)
+
+    def limit_ms(self, driver: Any) -> float:
+        """See Sensor."""
+        return cast("I2cDriver", driver).limit_ms(SENSOR_KINDS[self.kind].messages)
+
+    def read(self, driver: Any) -> Outcome[Any]:
+        """See Sensor."""
+        return cast("I2cDriver", driver).transfer(self.addr, SENSOR_KINDS[self.kind].messages)
+
+    def value(self, raw: Any) -> float:
+        """Return the number of `raw`. Raises DeviceError for a reply of the wrong length."""
+        kind = SENSOR_KINDS[self.kind]
+        if len(raw) != kind.length:
+            raise DeviceError(
+                f"sensor {self.name!r}: expected {kind.length} bytes, got {len(raw)}",
+                effect="done",
+                data={"addr": self.addr},
+            )
+        return kind.decode(raw)

@@ -1,0 +1,199 @@
+"""The tables `[[i2c]]` and `[sensors]` of a board profile: adapters, the known devices on them, and their sensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+from attrs import frozen
+
+from hearth.drivers.i2c.chips import SENSOR_KINDS
+from hearth.drivers.i2c.driver import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT, Addresses, Scope
+from hearth.drivers.registers import Increment, Register, RegisterMap, RegWidth, check_registers, parse_register
+from hearth.fields import (
+    Choice,
+    FieldType,
+    Integer,
+    ListOf,
+    Number,
+    Table,
+    Text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_TEXT: Final = Text()
+_SENSOR_KIND: Final = Choice(*SENSOR_KINDS)
+
+
+_BUS: Final = Integer(0, 255)
+
+
+@frozen
+class SensorSpec:
+    """A named sensor: a kind this release can read, on an I2C bus."""
+
+    name: str
+    kind: str
+    bus: int
+    addr: int
+    description: str | None = None
+
+
+def parse_sensor(name: str, table: Table) -> SensorSpec:
+    """Read one table of `[sensors]`; only where the table is `ok` is every value of its type."""
+    values = {"kind": table.take("kind", _SENSOR_KIND), "bus": table.take("bus", _BUS), "addr": _addr(table)}
+    values |= table.given(SensorSpec)
+    table.done()
+    return SensorSpec(name, **values)
+
+
+SIM_DEVICES: Mapping[str, RegWidth | None] = {"tmp102": 8, "24c02": 8, "mcp3221": None}
+"""The devices that the simulator has, with the width of their register numbers; None for one without registers."""
+
+
+FIRST_TEN_BIT = 0x80
+"""From here to LAST_TEN_BIT an address has ten bits and cannot be mistaken for one of seven."""
+
+
+_ADDRESS: Final = Integer(FIRST_ADDR, LAST_TEN_BIT)
+
+
+_SIM_ADDRESS: Final = Integer(FIRST_ADDR, LAST_ADDR)
+
+
+_SIM_KIND: Final = Choice(*SIM_DEVICES)
+
+
+_I2C_DRIVER: Final = Choice("sim", "i2c-dev")
+
+
+_OF_REAL_ADAPTERS: Final = {"adapter", "timeout_ms", "retries"}
+
+
+Percent: TypeAlias = Annotated[float, Number(ge=0, le=100)]
+
+
+@frozen
+class TankSpec:
+    """The tank whose level a simulated mcp3221 measures. `pump` is the name of the line that drives its pump.
+
+    `start` is the level at the start in percent, `fill` and `drain` are in percent a second.
+    """
+
+    pump: str
+    start: Percent = 50.0
+    fill: Percent = 5.0
+    drain: Percent = 0.5
+
+
+@frozen
+class DeviceSpec:
+    """The device at an I2C address: made by the simulator, declared on real boards. 0x80 and above is 10-bit.
+
+    `reg_width` is the number of bits of its register numbers: a read that begins with such a number cannot write.
+    A device with `registers` takes writes to these alone; `increment` says which one follows in a longer write.
+    """
+
+    addr: int
+    kind: str
+    note: str | None = None
+    write_cycle_ms: Annotated[float, Number(ge=0, le=1000)] = 0.0
+    reg_width: RegWidth | None = None
+    tank: TankSpec | None = None
+    registers: tuple[Register, ...] = ()
+    increment: Increment = "none"
+
+    @property
+    def map(self) -> RegisterMap:
+        """Return its registers, for the limits of its bus."""
+        return RegisterMap(self.registers, self.reg_width, self.increment, self.addr)
+
+
+@frozen
+class I2cSpec:
+    """An I2C adapter, by the number in /dev/i2c-N, or by the kernel's name of it, where the number may move.
+
+    `timeout_ms` and `retries` set the kernel's handling of one transfer on it. `scope` and `reserved` say which
+    addresses may be used.
+    """
+
+    bus: int
+    driver: str
+    speed_hz: Annotated[int, Integer(1_000, 3_400_000)] = 100_000
+    scope: Scope = "any"
+    reserved: Annotated[tuple[int, ...], ListOf(_ADDRESS)] = ()
+    adapter: str | None = None
+    timeout_ms: Annotated[int, Integer(10, 60_000)] = 1000
+    retries: Annotated[int, Integer(0, 10)] = 0
+    devices: tuple[DeviceSpec, ...] = ()
+
+    @property
+    def addresses(self) -> Addresses:
+        """Return the rules for its addresses, as its driver checks them."""
+        declared: dict[int, RegWidth | None] = {device.addr: device.reg_width for device in self.devices}
+        return Addresses(declared, self.scope, frozenset(self.reserved))
+
+
+def parse_adapter(table: Table) -> I2cSpec:
+    """Read one `[[i2c]]`; only where the table is `ok` is every value of its type."""
+    bus, driver = table.take("bus", _BUS), table.take("driver", _I2C_DRIVER)
+    values = table.given(I2cSpec)
+    if driver == "sim":
+        for key in _OF_REAL_ADAPTERS & table.content.keys():
+            table.fault(key, 'a simulated adapter has none; it is for driver = "i2c-dev"')
+    reserved, taken, devices = values.get("reserved") or (), set[int](), []
+    for entry in table.tables("device"):
+        device = _device(entry, simulated=driver == "sim")
+        if entry.ok and device.addr in taken:
+            entry.fault("addr", f"{device.addr:#04x} is taken on this bus")
+        elif entry.ok and device.addr in reserved:
+            which = f"{device.addr:#04x} is among the adapter's `reserved` addresses"
+            entry.fault("addr", f"{which}; take it out of one of them")
+        taken.add(device.addr)
+        devices.append(device)
+    table.done()
+    return I2cSpec(bus, driver, devices=tuple(devices), **values)
+
+
+def _device(entry: Table, *, simulated: bool) -> DeviceSpec:
+    addr, kind = (
+        _addr(entry, _SIM_ADDRESS if simulated else _ADDRESS),
+        entry.take("kind", _SIM_KIND if simulated else _TEXT),
+    )
+    values = entry.given(DeviceSpec)
+    if simulated and entry.ok:
+        width = SIM_DEVICES[kind]
+        if values.setdefault("reg_width", width) != width:
+            has = "no registers; leave it out" if width is None else f"{width}, found {values['reg_width']}"
+            entry.fault("reg_width", f"the simulated {kind} has {has}")
+    if "tank" in entry.content:
+        if entry.ok and not (simulated and kind == "mcp3221"):
+            entry.fault("tank", 'only the simulated "mcp3221" measures one')
+        values["tank"] = _tank(entry.table("tank"))
+    tables = list(entry.tables("registers"))
+    registers = tuple([parse_register(table, Register) for table in tables])
+    entry.done()
+    device = DeviceSpec(addr, kind, registers=registers, **values)
+    if entry.ok:
+        check_registers(entry, device.map, tables)
+    return device
+
+
+def _tank(table: Table) -> TankSpec:
+    pump, values = table.take("pump", _TEXT), table.given(TankSpec)
+    table.done()
+    return TankSpec(pump, **values)
+
+
+def _addr(table: Table, kind: FieldType = _ADDRESS) -> int:
+    """The key `addr`: 0x08 to 0x77, or a 10-bit one beyond them."""
+    addr: int | None = table.take("addr", kind)
+    if addr is not None and LAST_ADDR < addr < FIRST_TEN_BIT:
+        table.fault(
+            "addr",
+            f"{addr:#04x} is reserved by the I2C specification; devices have {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, "
+            f"with 10 bits {FIRST_TEN_BIT:#04x} to {LAST_TEN_BIT:#05x}",
+        )
+    return addr  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""Sensors and buffers of the kernel: IIO, hwmon, 1-Wire, counters."""

@@ -1,0 +1,136 @@
+"""The buffered devices of a board profile: the table `[[iio]]`.
+
+With driver = "iio" it names a device of the kernel whose buffer hearth may use, perhaps with the trigger by which it
+samples. With driver = "sim" it is a simulated device, whose channels are sensors of the board.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from attrs import frozen
+
+from hearth.drivers.base import Style
+from hearth.drivers.iio.driver import SimulatedWave
+from hearth.drivers.sensor import Sensor
+from hearth.fields import ANY_NUMBER, Choice, Number, Table, Text
+from hearth.tools import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Sequence
+
+    from hearth.drivers.base import Driver
+    from hearth.drivers.boards.discover import Machine
+    from hearth.drivers.iio.sim import SimIio
+
+_TEXT: Final = Text()
+_DRIVER: Final = Choice("sim", "iio")
+_RATE: Final = Number(gt=0, le=100_000)
+
+
+@frozen(eq=False)
+class IioSensor(Sensor):
+    """A channel of a simulated device. Its `addr` has no meaning."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the sensor for hw.sensor.list."""
+        return {**super().to_json(), "capture": True}
+
+    def uses(self) -> Use:
+        """Return the use of a sensor whose bus is not known, as of the kernel's IIO sensors."""
+        return Use("i2c", (self.name,))
+
+    def limit_ms(self, driver: Any) -> float:
+        """See Sensor."""
+        return 1_000
+
+    def read(self, driver: Any) -> Coroutine[Any, Any, float]:
+        """Return the transaction that reads it."""
+        return cast("SimIio", driver).read(self.name)
+
+    def value(self, raw: Any) -> float:
+        """Return what was read."""
+        return float(raw)
+
+
+@frozen
+class IioSpec:
+    """A device, by its lasting name: the middle part of its sensors' names. `trigger` None leaves its own."""
+
+    label: str
+    driver: str
+    trigger: str | None = None
+    rate_hz: float = 100
+    channels: tuple[SimulatedWave, ...] = ()
+
+    @property
+    def bus(self) -> str:
+        """Return the id of a simulated device's bus; the kernel's are read on the bus "sensors"."""
+        return f"iio:{self.label}"
+
+    def sensors(self) -> Iterator[Sensor]:
+        """Yield the simulated channels as sensors of the board."""
+        for wave in self.channels:
+            yield IioSensor(wave.sensor, "iio", self.bus, 0, wave.unit, f"simulated: {wave.hz:g} Hz")
+
+
+def iio_driver(spec: IioSpec, style: Style | None, _seed: int) -> Driver:
+    """Return the driver of a simulated device, not opened."""
+    from hearth.drivers.iio.sim import SimIio
+
+    return SimIio(spec.label, spec.channels, spec.rate_hz, style=Style.ASYNC if style is Style.ASYNC else Style.THREAD)
+
+
+def parse_iio(table: Table) -> IioSpec:
+    """Read one `[[iio]]`; only where the table is `ok` is every value of its type."""
+    label: str = table.take("label", _TEXT)
+    driver: str = table.take("driver", _DRIVER)
+    trigger, rate_hz = table.take("trigger", _TEXT, None), table.take("rate_hz", _RATE, 100)
+    channels = tuple([_wave(entry) for entry in table.tables("channels")])
+    table.done()
+    if driver == "sim" and not channels:
+        table.fault("channels", "a simulated device has channels; add { sensor = NAME, unit = UNIT }")
+    own = {"sim": ("channels", "rate_hz"), "iio": ("trigger",)}
+    for kind, keys in own.items():
+        for key in keys:
+            if key in table.content and table.ok and driver != kind:
+                table.fault(key, f'only a device with driver = "{kind}" has it')
+    return IioSpec(label, driver, trigger, rate_hz, channels)
+
+
+def _wave(entry: Table) -> SimulatedWave:
+    sensor, unit = entry.take("sensor", _TEXT), entry.take("unit", _TEXT)
+    values: dict[str, Any] = {
+        key: entry.take(key, kind, default)
+        for key, kind, default in (("amplitude", ANY_NUMBER, 1), ("hz", _RATE, 1), ("offset", ANY_NUMBER, 0))
+    }
+    entry.done()
+    return SimulatedWave(sensor, unit, **values)
+
+
+# --- for hearth doctor ------------------------------------------------------------------------------------------------
+
+
+def iio_problems(specs: Sequence[IioSpec], machine: Machine) -> Iterator[tuple[str, str, str]]:
+    """Yield what keeps the devices of a profile from being captured here: key path, problem and cure."""
+    from hearth.drivers import sysfs
+
+    for index, spec in enumerate(specs):
+        if spec.driver == "sim":
+            continue
+        device = sysfs.iio_device(machine.sys, spec.label)
+        if device is None:
+            there = ", ".join(repr(one.stem) for one in sysfs.iio_devices(machine.sys)) or "none"
+            cure = "is it plugged in, and its kernel module loaded? Else correct the profile"
+            yield f"iio[{index}].label", f"an IIO device {spec.label!r} is not there; there is {there}", cure
+            continue
+        if not (device.at / "buffer/enable").exists():
+            cure = "take the table out: hw.sensor.read reads its sensors one at a time"
+            yield f"iio[{index}].label", "the kernel's driver of this device has no buffer", cure
+        elif not os.access(machine.dev / device.instance, os.R_OK, effective_ids=True):
+            cure = "use the rules in docs/reference/boards.md, under Permissions"
+            yield f"iio[{index}].label", f"this user may not read {machine.dev / device.instance}", cure
+        if spec.trigger is not None and sysfs.iio_trigger(device.at, spec.trigger) is None:
+            cure = f"for a timer: `sudo mkdir /sys/kernel/config/iio/triggers/hrtimer/{spec.trigger}`"
+            yield f"iio[{index}].trigger", f"there is no trigger {spec.trigger!r} now", cure

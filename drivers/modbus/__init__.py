@@ -1,0 +1,1 @@
+"""Modbus lines, their devices and registers."""

@@ -1,0 +1,235 @@
+"""Modbus: the registers that a board profile declares, the permitted accesses, and the interface of a line's driver.
+
+A driver here is one line: the devices on a serial line, or behind one TCP address. A transaction is one request with
+its answer, or several of them in a row. This module knows no bytes of the protocol.
+
+A device is used by its declared registers. An access covers whole registers of them without a gap, in one table; other
+addresses are refused, except where the device has `raw`. Every driver checks that immediately before a request, for any
+caller; tools check it at submit too. The limits of values are the bus's (`hearth.actors.bus.modbus_limits`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Coroutine, Sequence  # noqa: TC003  attrs and callers read the annotations
+from math import isfinite
+from typing import Any, Literal, Protocol, TypeAlias, cast
+
+from attrs import Factory, field, frozen
+
+from hearth.drivers.base import Driver
+from hearth.drivers.modbus.codec import MOST_READ, MOST_WRITTEN, ModbusTable
+from hearth.drivers.registers import Register
+from hearth.errors import InvalidParams, PermissionDenied
+
+ValueType: TypeAlias = Literal["bool", "u16", "s16", "u32", "s32", "f32"]
+Raw: TypeAlias = Literal["none", "r", "rw"]
+"""What may be done with addresses that no register declares: nothing, read them, or write them too."""
+
+LAST_REG = 0xFFFF
+BROADCAST = 0
+"""The unit that all devices on a serial line obey, and none answers."""
+
+
+_LARGEST_F32 = (2 - 2**-23) * 2.0**127
+
+
+def _f32(value: float) -> float:
+    """Return the nearest number that a register of type f32 holds. Raises OverflowError for a greater one."""
+    number: float = struct.unpack(">f", struct.pack(">f", value))[0]
+    return number
+
+
+def _shortest(number: float) -> float:
+    """Return the number with the fewest digits that is this one in 32 bits: 0.1, and not 0.10000000149011612."""
+    for digits in range(1, 9):
+        near = float(f"{number:.{digits}g}")
+        try:
+            if _f32(near) == number:
+                return near
+        except OverflowError:
+            continue  # the largest numbers, rounded up
+    return float(f"{number:.9g}")
+
+
+@frozen
+class ModbusRegister(Register):
+    """A named value of a device: `reg` is its address on the wire, from 0, in its `table`.
+
+    `order` is that of its words. `sensor` is the name under which it is also a sensor of the board. `safe` is the value
+    that it gets when the session that has written it ends, and when the daemon is halted; None: it keeps its value.
+    """
+
+    table: ModbusTable = "holding"
+    type: ValueType = "u16"
+    sensor: str | None = None
+    note: str | None = None
+    safe: bool | float | None = None
+    width: Literal[8, 16, 24, 32] = field(
+        init=False, default=Factory(lambda register: 16 * register.size, takes_self=True)
+    )
+    signed: bool = field(init=False, default=Factory(lambda register: register.type[0] == "s", takes_self=True))
+
+    @property
+    def size(self) -> int:
+        """Return the bits or 16-bit registers that it covers."""
+        return 2 if self.type in ("u32", "s32", "f32") else 1
+
+    @property
+    def raw_bounds(self) -> tuple[Any, Any]:
+        """Return the least and the greatest number of it that its type, `min` and `max` permit."""
+        if self.type != "f32":
+            low, high = super().raw_bounds
+            return (low, min(high, 1)) if self.type == "bool" else (low, high)
+        least, most = (None if bound is None else _f32(bound / self.scale) for bound in (self.min, self.max))
+        return -_LARGEST_F32 if least is None else least, _LARGEST_F32 if most is None else most
+
+    def number(self, values: Sequence[int]) -> float:
+        """Return its number, not scaled, from the values of its addresses."""
+        if self.type == "bool":
+            return int(any(values))
+        words = values if self.order == "big" else values[::-1]
+        data = struct.pack(f">{len(words)}H", *words)
+        if self.type == "f32":
+            return cast("float", struct.unpack(">f", data)[0])
+        return int.from_bytes(data, "big", signed=self.signed)
+
+    def values(self, number: float) -> tuple[int, ...]:
+        """Return the values of its addresses for a number that is not scaled. Raises OverflowError."""
+        if self.type == "bool":
+            return (int(number),)
+        if self.type == "f32":
+            data = struct.pack(">f", number)
+        else:
+            data = int(number).to_bytes(2 * self.size, "big", signed=self.signed)
+        words = struct.unpack(f">{self.size}H", data)
+        return words if self.order == "big" else words[::-1]
+
+    def encode(self, value: bool | float) -> tuple[int, ...]:
+        """Return the values of its addresses for a value in its unit. Raises OverflowError and struct.error."""
+        number = value / self.scale if self.scale != 1 else value
+        return self.values(number if self.type == "f32" else round(number))
+
+    def shown(self, values: Sequence[int]) -> bool | float | None:
+        """Return its value for a caller: true or false, or a number in its unit; None for NaN and the infinities."""
+        number = self.number(values)
+        if self.type == "bool":
+            return bool(number)
+        if not isfinite(number):
+            return None
+        if self.type == "f32":
+            number = _shortest(number)
+        value = number * self.scale
+        # 0.1 times 3 is 0.30000000000000004: no register has as many digits.
+        return value if isinstance(value, int) else float(f"{value:.12g}")
+
+    def unlimited(self) -> ModbusRegister:
+        """Return the register with the limits of its type alone."""
+        return ModbusRegister(self.reg, type=self.type, scale=self.scale)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the register for hw.modbus.list, without what is as usual."""
+        entry: dict[str, Any] = {"name": self.name, "register": self.reg, "table": self.table, "type": self.type}
+        optional = {
+            key: getattr(self, key) for key in ("unit", "min", "max", "max_step", "slew_per_s", "sensor", "note")
+        }
+        optional |= {
+            "safe": self.safe,
+            "scale": self.scale if self.scale != 1 else None,
+            "order": self.order if self.size > 1 else None,
+        }
+        return {**entry, "access": self.access, **{key: value for key, value in optional.items() if value is not None}}
+
+
+@frozen
+class ModbusDevice:
+    """A device on a line: its number there, its name on the board, and its registers."""
+
+    unit: int
+    name: str
+    registers: tuple[ModbusRegister, ...] = ()
+    raw: Raw = "none"
+    note: str | None = None
+
+    def register(self, name: str) -> ModbusRegister | None:
+        """Return the register of a name; None if there is none."""
+        return next((register for register in self.registers if register.name == name), None)
+
+    def covered(self, table: ModbusTable, reg: int, count: int, *, write: bool = False) -> list[ModbusRegister]:
+        """Return the declared registers among these addresses, in order.
+
+        Raises InvalidParams for what one request cannot do; PermissionDenied, with effect "none", where an address is
+        not declared or a register is not whole, and for an access that the profile does not give.
+        """
+        most = (MOST_WRITTEN if write else MOST_READ).get(table, 0)
+        if not (reg >= 0 and 1 <= count <= most and reg + count - 1 <= LAST_REG):
+            reason = f"one request has 1 to {most} of table {table!r}" if most else f"table {table!r} is only read"
+            raise InvalidParams(f"modbus device {self.name}: {reason}", data={"device": self.name, "reason": reason})
+        starts = {register.reg: register for register in self.registers if register.table == table}
+        inside = {at: one for one in starts.values() for at in range(one.reg, one.reg + one.size)}
+        found: list[ModbusRegister] = []
+        at = reg
+        while at < reg + count:
+            register = inside.get(at)
+            if register is None:
+                if self.raw != "rw" and (write or self.raw == "none"):
+                    raise self._refused(table, at, "the board profile does not declare it")
+                at += 1
+                continue
+            if register.reg != at or at + register.size > reg + count:
+                part = f"it is a part of {register.name}, which has {register.size} registers; use it whole"
+                raise self._refused(table, at, part)
+            if (register.access == "r" and write) or (register.access == "w" and not write):
+                only = "read" if write else "written"
+                raise self._refused(table, at, f'{register.name} is only {only} (access = "{register.access}")')
+            found.append(register)
+            at += register.size
+        return found
+
+    def _refused(self, table: ModbusTable, reg: int, why: str) -> PermissionDenied:
+        known = ", ".join(str(register.name) for register in self.registers) or "none"
+        data = {"device": self.name, "table": table, "register": reg, "reason": why, "effect": "none"}
+        return PermissionDenied(
+            f"Permission denied: modbus device {self.name}, {table} {reg}: {why}; its registers are: {known}", data=data
+        )
+
+
+class ModbusDriver(Driver, Protocol):
+    """One line of Modbus devices: its operations are coroutine functions (Style.ASYNC)."""
+
+    @property
+    def devices(self) -> dict[int, ModbusDevice]:
+        """Return the declared devices by their units."""
+        ...
+
+    def read(self, unit: int, table: ModbusTable, reg: int, count: int) -> Coroutine[Any, Any, tuple[int, ...]]:
+        """Return the values at `count` addresses of a table from `reg` on, by one request.
+
+        Raises the errors of `ModbusDevice.covered`; TimedOut when no answer came in time, and DeviceError for an
+        exception of the device (`data.exception` is its code) and for an answer that is damaged, with effect "none".
+        """
+        ...
+
+    def write(self, unit: int, table: ModbusTable, reg: int, values: Sequence[int]) -> Coroutine[Any, Any, None]:
+        """Write values to addresses of a table from `reg` on, by one request.
+
+        Raises as `read` does. The effect is "none" where the device has refused or the request was not sent, else
+        "unknown": an answer that is lost says nothing. The end of a broadcast to unit 0 says only that it was sent.
+        """
+        ...
+
+    def limit_ms(self, requests: int = 1) -> float:
+        """Return the milliseconds after which a transaction of so many requests counts as wedged."""
+        ...
+
+
+def device_of(devices: dict[int, ModbusDevice], line: str, unit: int) -> ModbusDevice:
+    """Return a declared device. Raises PermissionDenied, with effect "none"."""
+    device = devices.get(unit)
+    if device is None:
+        reason = "the board profile declares no such device; add a [[modbus.device]]"
+        raise PermissionDenied(
+            f"Permission denied: modbus line {line}, unit {unit}: {reason}",
+            data={"line": line, "unit": unit, "reason": reason, "effect": "none"},
+        )
+    return device

@@ -1,0 +1,413 @@
+"""The table `[[modbus]]` of a board profile: lines, the devices on them, and their registers; and registers as sensors.
+
+It reads one line with its faults, makes its driver, and tries its address for `hearth doctor`; `profile` reads the
+whole document.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from contextlib import ExitStack
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+from attrs import field, frozen
+
+from hearth._util.toml import show
+from hearth.drivers.modbus.codec import BITS
+from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, ModbusDevice, ModbusRegister
+from hearth.drivers.sensor import Sensor
+from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
+from hearth.errors import DeviceError
+from hearth.fields import ANY_NUMBER, Choice, Fault, FieldType, Integer, Number, Table, Text, kinds_of
+from hearth.tools import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+
+    from hearth.drivers.base import Driver
+    from hearth.drivers.modbus.driver import ModbusDriver
+    from hearth.drivers.serial_port.fd import FdUart
+
+_TEXT: Final = Text()
+_NAME: Final = Text("a name without a colon", r"[^:\s]+")
+_DRIVER: Final = Choice("sim", "rtu", "tcp")
+_UNIT: Final = Integer(0, 255)
+_REG: Final = Integer(0, LAST_REG)
+LAST_SERIAL_UNIT: Final = 247
+SLOWEST_BAUD: Final = 300
+
+
+class _RegisterValue(FieldType):
+    """A value of a register: a number in its unit, or true or false."""
+
+    expected = "a number in the unit of the register, or true or false"
+    example = "0"
+
+    def read(self, raw: object) -> bool | float:
+        """Return the value unchanged."""
+        if isinstance(raw, bool):
+            return raw
+        if not isinstance(raw, (int, float)):
+            raise self.wrong(raw)
+        return ANY_NUMBER.read(raw)
+
+
+_VALUE: Final = _RegisterValue()
+
+
+@frozen
+class ModbusSpec:
+    """A line: the name that its bus has, its port or address, its timing, and its devices.
+
+    `path` and `settings` are of a serial line, `host` and `tcp_port` of TCP. `timeout_ms` is the longest wait for an
+    answer; for `late_ms` more the answer to a request that has timed out is not taken for another one's;
+    `turnaround_ms` is the pause after a broadcast.
+    """
+
+    line: str
+    driver: str
+    path: str | None = None
+    host: str | None = None
+    tcp_port: Annotated[int, Integer(1, 65_535)] = 502
+    timeout_ms: Annotated[float, Number(ge=1, le=60_000)] = 1000
+    late_ms: Annotated[float, Number(ge=0, le=60_000)] = 1000
+    turnaround_ms: Annotated[float, Number(ge=0, le=1000)] = 100
+    settings: UartSettings = field(factory=UartSettings)
+    devices: tuple[ModbusDevice, ...] = ()
+
+    @property
+    def bus(self) -> str:
+        """Return the id of its bus."""
+        return f"modbus:{self.line}"
+
+    def use(self, device: ModbusDevice, *, raw: bool = False) -> Use:
+        """Return a device with its spellings in a policy; addresses that are not declared are a use of their own."""
+        names = (device.name, f"{self.line}:{device.name}", f"{self.line}:{device.unit}")
+        return Use("modbus", tuple(f"{name}:raw" for name in names) if raw else names)
+
+    def make_driver(self) -> Driver:
+        """Return the line's driver, not opened."""
+        from hearth.drivers.modbus.line import ModbusLine, TcpPort
+
+        port: FdUart
+        if self.driver == "tcp":
+            assert self.host is not None, "parse_line asks for it"
+            port = TcpPort(self.line, self.host, self.tcp_port)
+        elif self.driver == "rtu":
+            from hearth.drivers.serial_port.tty import LinuxUart
+
+            assert self.path is not None, "parse_line asks for it"
+            port = LinuxUart(self.line, self.path, self.settings)
+        else:
+            from hearth.drivers.modbus.sim import SimModbusPort
+
+            port = SimModbusPort(self.line, self.settings, self.devices)
+        times = {"timeout_s": self.timeout_ms, "late_s": self.late_ms, "turnaround_s": self.turnaround_ms}
+        return ModbusLine(self.line, port, self.devices, **{name: ms / 1000 for name, ms in times.items()})
+
+    def sensors(self) -> Iterator[Sensor]:
+        """Yield the registers that are sensors of the board."""
+        for device in self.devices:
+            for register in device.registers:
+                if register.sensor is not None:
+                    yield ModbusSensor(
+                        register.sensor,
+                        "modbus",
+                        self.bus,
+                        device.unit,
+                        register.unit or "raw",
+                        register.note,
+                        register=register,
+                        use=self.use(device),
+                    )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the devices for hw.modbus.list."""
+        return {
+            "line": self.line,
+            "bus": self.bus,
+            "devices": [
+                {
+                    "device": device.name,
+                    "unit": device.unit,
+                    **({"note": device.note} if device.note else {}),
+                    **({"raw": device.raw} if device.raw != "none" else {}),
+                    "registers": [register.to_json() for register in device.registers],
+                }
+                for device in self.devices
+            ],
+        }
+
+
+@frozen(eq=False, kw_only=True)
+class ModbusSensor(Sensor):
+    """A register that is a sensor. Its `addr` is the unit."""
+
+    register: ModbusRegister
+    use: Use
+
+    def uses(self) -> Use:
+        """Return the device that it is read from."""
+        return self.use
+
+    def limit_ms(self, driver: Any) -> float:
+        """See Sensor."""
+        return cast("ModbusDriver", driver).limit_ms()
+
+    def read(self, driver: Any) -> Coroutine[Any, Any, tuple[int, ...]]:
+        """Return the transaction that reads it."""
+        register = self.register
+        return cast("ModbusDriver", driver).read(self.addr, register.table, register.reg, register.size)
+
+    def value(self, raw: Any) -> float:
+        """Return the number of what was read. Raises DeviceError for one that is none."""
+        value = self.register.shown(raw)
+        if value is None:
+            why = f"sensor {self.name!r}: the device says that it is no number"
+            raise DeviceError(why, effect="none", data={"sensor": self.name})
+        return float(value)
+
+
+def parse_line(table: Table) -> ModbusSpec:
+    """Read one `[[modbus]]`; only where the table is `ok` is every value of its type."""
+    line, driver = table.take("line", _NAME), table.take("driver", _DRIVER)
+    kinds, settings = dict(kinds_of(ModbusSpec)), dict(kinds_of(UartSettings))
+    for key in ("flow", "inbox_bytes", "bits"):
+        settings.pop(key)
+    # 8 bits, even parity is what the standard wants where the profile does not say.
+    given: dict[str, Any] = {"baud": 19_200, "parity": "even", "stop_bits": 1, **table.given(settings)}
+    given["rs485"] = parse_rs485(table)
+    values = table.given(kinds)
+    _check_port(table, driver, values, {*settings, "rs485"})
+    devices: list[ModbusDevice] = []
+    for entry in table.tables("device"):
+        device = _device(entry, broadcast=driver != "tcp")
+        if entry.ok and any(device.unit == other.unit for other in devices):
+            entry.fault("unit", f"{device.unit} is taken on this line")
+        if entry.ok and driver != "tcp" and device.unit > LAST_SERIAL_UNIT:
+            entry.fault("unit", f"a serial line has the units 1 to {LAST_SERIAL_UNIT}, and 0 for all of them")
+        devices.append(device)
+    table.done()
+    if table.ok:
+        if given["baud"] < SLOWEST_BAUD:
+            table.fault("baud", f"{given['baud']} is slower than Modbus can be timed; give {SLOWEST_BAUD} or more")
+        try:
+            values["settings"] = UartSettings(**given)
+        except ValueError as error:
+            key, _, why = str(error).partition(": ")
+            table.fault(key, why)
+        if not devices:
+            table.fault("device", "the line has no device; add a [[modbus.device]]")
+    return ModbusSpec(line, driver, devices=tuple(devices), **values)
+
+
+def _check_port(table: Table, driver: str | None, values: dict[str, Any], serial: set[str]) -> None:
+    """Refuse what does not belong to this kind of line, and an address that is none."""
+    own = {"rtu": "path", "tcp": "host"}
+    for kind, key in own.items():
+        if driver == kind and key not in table.content:
+            table.fault(key, f"missing; it takes {'the device of the port' if kind == 'rtu' else 'an IP address'}")
+        elif driver not in (kind, None) and key in table.content:
+            table.fault(key, f'only a line with driver = "{kind}" has one')
+    foreign = {"turnaround_ms", "late_ms", *serial} if driver == "tcp" else {"tcp_port"}
+    for key in sorted(foreign & table.content.keys()):
+        table.fault(key, f'a line with driver = "{driver}" has none')
+    if values.get("host") is not None:
+        try:
+            ip_address(values["host"])
+        except ValueError:
+            why = 'expected an IP address such as "192.0.2.7": another machine could answer for a name'
+            table.fault("host", why)
+
+
+def _device(entry: Table, *, broadcast: bool) -> ModbusDevice:
+    unit, name = entry.take("unit", _UNIT), entry.take("name", _NAME)
+    values = entry.given(ModbusDevice)
+    tables = list(entry.tables("registers"))
+    registers = tuple([_register(table) for table in tables])
+    entry.done()
+    device = ModbusDevice(unit, name, registers, **values)
+    if entry.ok:
+        _check_registers(device, tables)
+        if not registers and device.raw == "none":
+            entry.fault("registers", 'nothing of the device could be used; list registers, or give raw = "r"')
+        for register, table in zip(registers, tables, strict=True) if broadcast and unit == BROADCAST else ():
+            if register.access != "w":
+                table.fault("access", 'none answers for unit 0, so it is only written; give access = "w"')
+    return device
+
+
+def _register(table: Table) -> ModbusRegister:
+    """Read one register, and refuse limits by which nothing could be written to it."""
+    name, reg = table.take("name", _NAME), table.take("reg", _REG)
+    others = ("width", "signed", "name", "safe")
+    kinds = {key: kind for key, kind in kinds_of(ModbusRegister).items() if key not in others}
+    values = table.given(kinds) | table.given({"safe": _VALUE})
+    table.done()
+    if not table.ok:
+        return ModbusRegister(0)
+    bits = values.get("table") in BITS
+    values.setdefault("type", "bool" if bits else "u16")
+    if values.get("table") in ("discrete", "input") and values.setdefault("access", "r") != "r":
+        table.fault("access", f'table {values["table"]!r} is only read; give access = "r"')
+    register = ModbusRegister(reg, name=name, **values)
+    if bits and register.type != "bool":
+        table.fault("type", f'a {register.table} is one bit; give type = "bool", or leave it out')
+    if register.reg + register.size - 1 > LAST_REG:
+        table.fault("reg", f"its {register.size} registers end beyond {LAST_REG}")
+    if table.ok:
+        _check_limits(table, register, values)
+        if register.safe is not None:
+            _check_safe(table, register, register.safe)
+    return register
+
+
+def _check_safe(table: Table, register: ModbusRegister, safe: bool | float) -> None:
+    if register.access == "r":
+        table.fault("safe", 'a register with access = "r" is never written, so it has no safe value')
+        return
+    if (register.type == "bool") != isinstance(safe, bool):
+        table.fault("safe", f"expected {'true or false' if register.type == 'bool' else 'a number'}, got {show(safe)}")
+        return
+    low, high = register.raw_bounds
+    try:
+        fits = low <= register.number(register.encode(safe)) <= high
+    except (OverflowError, struct.error):
+        fits = False
+    if not fits:
+        has = f"{low * register.scale:g} to {high * register.scale:g}"
+        table.fault("safe", f"{show(safe)} is beyond what may be written, {has}")
+
+
+def _check_limits(table: Table, register: ModbusRegister, values: dict[str, Any]) -> None:
+    if register.access == "r" and (register.limited or "on_limit" in values):
+        table.fault("access", 'a register with access = "r" is never written, so it has no limits')
+    if register.sensor is not None and register.access == "w":
+        table.fault("sensor", 'a register with access = "w" is never read')
+    if register.type == "bool":
+        for key in {"min", "max", "max_step", "slew_per_s", "scale"} & values.keys():
+            table.fault(key, "a bool is 0 or 1: it has none")
+    low, high = register.unlimited().raw_bounds
+    for key, bound in (("min", register.min), ("max", register.max)):
+        if bound is not None and not low <= bound / register.scale <= high:
+            holds = f"{low * register.scale:g} to {high * register.scale:g}"
+            table.fault(key, f"{bound:g} is impossible: type {register.type!r} holds {holds} (see type and scale)")
+            return
+    least, most = register.raw_bounds
+    if least > most:
+        table.fault("min", "no value lies between min and max")
+    elif register.type != "f32" and register.max_step is not None and register.max_step < register.scale:
+        table.fault("max_step", f"{register.max_step:g} is less than one step of the register, {register.scale:g}")
+
+
+def _check_registers(device: ModbusDevice, tables: Sequence[Table]) -> None:
+    """Refuse registers that share a name or an address."""
+    names: set[str] = set()
+    taken: dict[tuple[str, int], str] = {}
+    for register, table in zip(device.registers, tables, strict=True):
+        assert register.name is not None, "_register asks for it"
+        if register.name in names:
+            table.fault("name", f"{register.name!r} is there twice")
+        names.add(register.name)
+        for at in range(register.reg, register.reg + register.size):
+            other = taken.setdefault((register.table, at), register.name)
+            if other != register.name:
+                table.fault("reg", f"{register.table} {at} belongs to {other}")
+                break
+
+
+def check_lines(top: Table, lines: Sequence[ModbusSpec], ports: Iterable[str | None], sensors: Iterable[str]) -> None:
+    """Refuse what two lines share: a name, a port (also with a [[uart]]), the name of a device or of a sensor."""
+    taken: dict[tuple[str, str | None], str] = {("path", path): "a [[uart]]" for path in ports}
+    taken |= {("sensor", name): "[sensors]" for name in sensors}
+    for index, spec in enumerate(lines):
+        at = f"modbus[{index}]"
+        wanted = [("line", spec.line, f"{at}.line"), ("path", spec.path, f"{at}.path")]
+        for number, device in enumerate(spec.devices):
+            place = f"{at}.device[{number}]"
+            wanted.append(("name", device.name, f"{place}.name"))
+            names = enumerate(one.sensor for one in device.registers)
+            wanted += [("sensor", name, f"{place}.registers[{which}].sensor") for which, name in names]
+        for kind, value, key in wanted:
+            other = taken.setdefault((kind, value), key)
+            if value is not None and other != key:
+                top.faults.append(Fault(key, f"{show(value)} is taken by {other}"))
+
+
+# --- for hearth doctor ------------------------------------------------------------------------------------------------
+
+REACHED_WITHIN_S: Final = 2.0
+"""Seconds for the connections of all lines together."""
+_ESTABLISHED: Final = "01"
+
+
+def unreachable(
+    lines: Sequence[ModbusSpec], proc: Path = Path("/proc"), *, within_s: float = REACHED_WITHIN_S
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the key, the problem and the cure of each line over TCP whose address takes no connection.
+
+    A connection is made and ended, with nothing sent. A device may have only one at a time: where this machine is
+    connected to it already, as a daemon is, no other one is made.
+    """
+    wanted = {
+        f"modbus[{index}].host": (spec.host, spec.tcp_port)
+        for index, spec in enumerate(lines)
+        if spec.driver == "tcp" and spec.host is not None and not _connected(spec.host, spec.tcp_port, proc)
+    }
+    for key, number in _refused(wanted, within_s).items():
+        host, port = wanted[key]
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if number == errno.ECONNREFUSED:
+            told = f"nothing listens at {where}"
+            yield key, told, "is Modbus TCP switched on in the device, and is `tcp_port` right?"
+        elif number == errno.ETIMEDOUT:
+            told = f"{where} does not answer within {within_s:g} s"
+            yield key, told, f"is the device on, and no firewall between? `ping {host}` tells whether it is there"
+        else:
+            told = f"there is no way to {where}: {os.strerror(number)}"
+            yield key, told, f"is the network up? `ip route get {host}` shows the way"
+
+
+def _refused(wanted: Mapping[str, tuple[str, int]], within_s: float) -> dict[str, int]:
+    """Connect to all addresses at the same time; return the error of each that takes no connection."""
+    refused: dict[str, int] = {}
+    deadline = time.monotonic() + within_s
+    with ExitStack() as stack:
+        poll, waiting = select.poll(), {}
+        for key, address in wanted.items():
+            made = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET))
+            made.setblocking(False)
+            number = made.connect_ex(address)
+            if number == errno.EINPROGRESS:
+                poll.register(made, select.POLLOUT)
+                waiting[made.fileno()] = key, made
+            elif number:
+                refused[key] = number
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poll.poll(1000 * left):
+                poll.unregister(fd)
+                key, made = waiting.pop(fd)
+                if number := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    refused[key] = number
+        refused |= {key: errno.ETIMEDOUT for key, _ in waiting.values()}
+    return refused
+
+
+def _connected(host: str, port: int, proc: Path) -> bool:
+    """Return True if a process of this machine has a connection to an address."""
+    packed = ip_address(host).packed
+    words = (int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4))
+    remote = "".join(f"{word:08X}" for word in words) + f":{port:04X}"
+    try:
+        lines = (proc / "net" / ("tcp" if len(packed) == 4 else "tcp6")).read_text("ascii").splitlines()
+    except OSError:
+        return False
+    return any(line.split()[2:4] == [remote, _ESTABLISHED] for line in lines)

@@ -1,0 +1,1 @@
+"""PWM chips: duties, pulses and servos."""

@@ -1,0 +1,212 @@
+"""Parts of the hardware tools' JSON Schemas (2020-12), and readers of the values that they allow.
+
+It owns the forms of an argument that several tools share: a line, an address, binary data. Unknown fields are ignored
+on the wire (draft §2.5), so no schema forbids them. The root of a schema is flat (no allOf, anyOf, oneOf, if or not),
+because the Anthropic API refuses a whole request that has one tool with any other, and some clients drop the tool. What
+a flat schema cannot say, such as "exactly one of", a tool's `bus` checks, with the errors of `wrong`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from hearth.drivers.i2c.driver import FIRST_ADDR, LAST_ADDR, MAX_LENGTH
+from hearth.errors import InvalidParams
+
+Schema = Mapping[str, Any]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+# Without looking ahead or behind: clients compile them with RE2.
+_HEX_ADDR = r"^0[xX](?:0?[89a-fA-F]|[1-6][0-9a-fA-F]|7[0-7])$"
+_BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
+
+def args(properties: Mapping[str, Schema], *, required: Sequence[str] = ()) -> Schema:
+    """Return the schema of a tool's args."""
+    return {"$schema": DIALECT, "type": "object", "properties": dict(properties), "required": list(required)}
+
+
+def result(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
+    """Return the schema of a tool's result: every member is required but the optional ones."""
+    required = [name for name in properties if name not in optional]
+    return {"$schema": DIALECT, "type": "object", "properties": dict(properties), "required": required}
+
+
+def integer(description: str, low: int, high: int, **more: Any) -> Schema:
+    """An integer in a closed range."""
+    return {"type": "integer", "minimum": low, "maximum": high, "description": description, **more}
+
+
+def text(description: str, *, most: int = 64, **more: Any) -> Schema:
+    """A short string."""
+    return {"type": "string", "minLength": 1, "maxLength": most, "description": description, **more}
+
+
+def flag(description: str) -> Schema:
+    """A boolean."""
+    return {"type": "boolean", "description": description}
+
+
+def listed(description: str, items: Schema | None = None) -> Schema:
+    """An array."""
+    schema: dict[str, Any] = {"type": "array", "description": description}
+    return schema if items is None else {**schema, "items": items}
+
+
+def json_object(description: str) -> Schema:
+    """An object with members of its own."""
+    return {"type": "object", "description": description}
+
+
+LEVEL: Schema = {"type": "integer", "enum": [0, 1], "description": "0 is low, 1 is high"}
+
+
+def base64_data(description: str, *, least: int = 0, most: int = MAX_LENGTH) -> Schema:
+    """Binary data of `least` to `most` bytes in base64 (draft §2.4)."""
+    # For megabytes a pattern would take fifty times as long as `read_bytes`, which checks the form in any case.
+    form = {"pattern": _BASE64} if most <= MAX_LENGTH else {}
+    return {
+        "type": "string",
+        "contentEncoding": "base64",
+        "minLength": (least + 2) // 3 * 4,
+        "maxLength": (most + 2) // 3 * 4,
+        **form,
+        "description": f"{description}; base64 of {least} to {most} bytes",
+    }
+
+
+def address() -> Schema:
+    """A 7-bit I2C address."""
+    return {
+        "description": 'the device\'s 7-bit address, 0x08 to 0x77: an integer (72) or a string ("0x48")',
+        "anyOf": [
+            {"type": "integer", "minimum": FIRST_ADDR, "maximum": LAST_ADDR},
+            {"type": "string", "pattern": _HEX_ADDR},
+        ],
+    }
+
+
+def number(value: int | str) -> int:
+    """Return the number of a valid `addr` or `reg`."""
+    return int(value, 16) if isinstance(value, str) else int(value)
+
+
+def wrong(pointer: str, reason: str, **more: Any) -> InvalidParams:
+    """Return the error for args that fit their schema and are wrong; `pointer` is the place, "" for the args."""
+    return InvalidParams(f"{pointer or 'args'}: {reason}", data={"path": pointer, "reason": reason, **more})
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+MOST_HEX = 256
+"""Bytes up to which a result has them in hex, too. Longer ones have no `hex`: a part could be taken for the whole."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def bytes_args(name: str, description: str, *, least: int = 1, most: int = MAX_LENGTH) -> dict[str, Schema]:
+    """Return the args of which exactly one gives the bytes: `name` in base64, `text` or `hex`; see `read_bytes`."""
+    schema = base64_data(description, least=least, most=most)
+    instead = f"instead of `{name}`: the bytes"
+    return {
+        name: schema,
+        "text": {
+            "type": "string",
+            "minLength": least,
+            "maxLength": most,
+            "description": f"{instead} as text, sent as UTF-8",
+        },
+        "hex": {
+            "type": "string",
+            "minLength": 2 * least,
+            "maxLength": 3 * most,
+            "description": f'{instead} in hex, two digits each, such as "48 65 6c" or "48656c"',
+        },
+    }
+
+
+def read_bytes(
+    args: Mapping[str, Any], name: str = "data", *, least: int = 1, most: int = MAX_LENGTH, at: str = ""
+) -> bytes:
+    """Return the bytes of args that fit `bytes_args`; `at` is the JSON pointer of `args`.
+
+    Raises InvalidParams unless exactly one of `name`, `text` and `hex` is there, is well formed, and has `least` to
+    `most` bytes.
+    """
+    given = only_one(args, (name, "text", "hex"), at)
+    read, form = _FORMS.get(given, _BASE64_FORM)
+    try:
+        raw = read(args[given])
+    except ValueError:  # binascii.Error and UnicodeEncodeError are subclasses
+        raise wrong(f"{at}/{given}", f"expected {form}") from None
+    if not least <= len(raw) <= most:
+        raise wrong(f"{at}/{given}", f"expected {least} to {most} bytes in one step, got {len(raw)}")
+    return raw
+
+
+def _from_base64(value: str) -> bytes:
+    raw = binascii.a2b_base64(value, strict_mode=True)
+    padding = len(value) - len(value.rstrip("="))
+    if len(raw) != len(value) // 4 * 3 - padding:  # strict_mode lets superfluous "=" pass
+        raise ValueError("excess padding")
+    return raw
+
+
+_BASE64_FORM = (_from_base64, "base64 with padding and without line breaks")
+_FORMS = {
+    "hex": (bytes.fromhex, 'two hexadecimal digits for each byte, such as "48 65 6c"'),
+    "text": (str.encode, "text that UTF-8 can encode"),
+}
+
+
+def only_one(args: Mapping[str, Any], names: Sequence[str], at: str = "") -> str:
+    """Return which of the names is there. Raises InvalidParams unless it is exactly one."""
+    there = [name for name in names if name in args]
+    if len(there) != 1:
+        found = " and ".join(there) if there else "none"
+        pointer = f"{at}/{there[1]}" if there else at
+        raise wrong(pointer, f"give exactly one of {', '.join(names[:-1])} and {names[-1]}; there is {found}")
+    return there[0]
+
+
+def encode(data: bytes) -> str:
+    """Bytes as base64."""
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def shown_bytes(data: bytes) -> dict[str, str]:
+    """Return bytes as members of a result: `data`, and `hex` and `text` as `bytes_result` describes them."""
+    members = {"data": encode(data)}
+    if len(data) <= MOST_HEX:
+        members["hex"] = data.hex()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return members
+    if not _CONTROL.search(text):
+        members["text"] = text
+    return members
+
+
+def bytes_result(description: str, *, least: int = 0, most: int = MAX_LENGTH) -> dict[str, Schema]:
+    """Return the members of a result that `shown_bytes` makes; SHOWN of them are optional."""
+    return {
+        "data": base64_data(description, least=least, most=most),
+        "hex": {"type": "string", "description": f"the same in hex, for at most {MOST_HEX} bytes"},
+        "text": {
+            "type": "string",
+            "description": "the same as text, where it is UTF-8 without control characters but tabs and line ends",
+        },
+    }
+
+
+SHOWN = ("hex", "text")
+
+
+UNDRIVEN: Final[Schema] = listed(
+    "what is there but cannot be used, each with the reason", json_object("kind, name, reason, cure, path, label")
+)
+"""The member `undriven` of the tools that list hardware."""

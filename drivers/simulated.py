@@ -1,0 +1,116 @@
+"""Parts of all simulated buses: the clock that they wait by, and the faults that a test or a demonstration injects."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import trio
+from attrs import define
+
+from hearth.drivers.base import Style, Wakeup
+
+FaultKind = Literal["nack", "timeout", "wedge", "error"]
+
+
+@define(eq=False)
+class SimFault:
+    """One fault of the next `times` transactions with `addr` (None: any), after `after` data bytes."""
+
+    kind: FaultKind
+    times: float
+    addr: int | None
+    after: int
+    seconds: float = 0.0
+
+
+class Faults:
+    """The faults of one simulated bus. `latency_s` is added to every transaction."""
+
+    def __init__(self, style: Style) -> None:
+        self.latency_s = 0.0
+        self._style = style
+        self._planned: list[SimFault] = []
+        self._released = threading.Event()
+        self._wakeup = Wakeup()
+        self._held = 0
+
+    def nack(self, times: int = 1, *, addr: int | None = None, after: int = 0) -> None:
+        """The device stops acknowledging: at its address, or after `after` data bytes of the transaction."""
+        self._plan(SimFault("nack", times, addr, after))
+
+    def timeout(self, times: int = 1, *, addr: int | None = None, after: int = 0, seconds: float = 0.025) -> None:
+        """The device holds the clock for `seconds`, and the adapter gives up with TimedOut."""
+        self._plan(SimFault("timeout", times, addr, after, seconds))
+
+    def wedge(self, *, addr: int | None = None, after: int = 0) -> None:
+        """Transactions hang at that place until `release`, then go on.
+
+        Raises ValueError for an INLINE driver.
+        """
+        if self._style is Style.INLINE:
+            raise ValueError("an INLINE driver cannot be wedged: it would hold up the whole process")
+        self._released.clear()
+        self._plan(SimFault("wedge", math.inf, addr, after))
+
+    def release(self) -> None:
+        """Continue all hanging transactions, and wedge no more."""
+        self._planned = [fault for fault in self._planned if fault.kind != "wedge"]
+        self._released.set()
+        self._wakeup.wake()
+
+    def clear(self) -> None:
+        """Remove all faults and the extra latency."""
+        self.latency_s = 0.0
+        self._planned = []
+        self.release()
+
+    @property
+    def held(self) -> int:
+        """Return the number of transactions that hang in a wedge now."""
+        return self._held
+
+    async def wait_held(self) -> None:
+        """Wait until a transaction hangs: the moment at which a test cancels, closes or kills."""
+        await self._wakeup.until(lambda: self._held)
+
+    def _plan(self, fault: SimFault) -> None:
+        self._planned = [*self._planned, fault]
+
+    def pick(self, addr: int | None) -> SimFault | None:
+        """Return the fault of the transaction that begins now, if any (simulator's side)."""
+        if not self._planned:
+            return None
+        for fault in self._planned:
+            if fault.addr in (None, addr):
+                fault.times -= 1
+                if fault.times <= 0:
+                    self._planned = [other for other in self._planned if other is not fault]
+                return fault
+        return None
+
+    async def hold(self) -> None:
+        """Hang until `release` (simulator's side); in a bus's thread (THREAD) that really blocks it."""
+        self._held += 1
+        self._wakeup.wake()
+        try:
+            if self._style is Style.THREAD:
+                self._released.wait()
+            else:
+                await self._wakeup.until(self._released.is_set)
+        finally:
+            self._held -= 1
+
+
+Clock = Callable[[], float]
+
+
+LOG_LENGTH = 1024
+
+
+def clock_for(style: Style) -> Clock:
+    """Return Trio's clock, which may be virtual, for ASYNC; else the machine's."""
+    return trio.current_time if style is Style.ASYNC else time.monotonic

@@ -1,0 +1,1 @@
+"""SPI devices and their registers."""

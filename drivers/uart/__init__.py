@@ -1,0 +1,1 @@
+"""Serial ports as tools use them; `serial_port` moves their bytes."""

@@ -1,0 +1,58 @@
+"""The table `[[uart]]` of a board profile: a serial port, its device and its settings."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from attrs import field, frozen
+
+from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
+from hearth.fields import (
+    Choice,
+    Table,
+    Text,
+)
+
+_TEXT: Final = Text()
+_UART_DRIVER: Final = Choice("sim", "serial")
+
+
+_PEER: Final = Choice("echo", "none")
+
+
+@frozen
+class UartSpec:
+    """A serial port: the name that callers use, and its device."""
+
+    port: str
+    driver: str
+    path: str | None = None
+    settings: UartSettings = field(factory=UartSettings)
+    peer: Literal["echo", "none"] = "echo"
+
+    @property
+    def baud(self) -> int:
+        """Return the rate in bits a second."""
+        return self.settings.baud
+
+
+def parse_port(table: Table) -> UartSpec:
+    """Read one `[[uart]]`; only where the table is `ok` is every value of its type."""
+    port, driver = table.take("port", _TEXT), table.take("driver", _UART_DRIVER)
+    path = table.take("path", _TEXT) if driver == "serial" else table.take("path", _TEXT, None)
+    values = table.given({"peer": _PEER})
+    if driver == "sim" and path is not None:
+        table.fault("path", "a simulated port has none: the pseudo-terminal's is in hw.uart.list")
+    if driver == "serial" and values:
+        table.fault("peer", 'only a simulated port (driver = "sim") has one')
+    # As callers read it in hw.uart.list: 1, not the 1.0 of UartSettings.
+    settings: dict[str, Any] = {"stop_bits": 1, **table.given(UartSettings), "rs485": parse_rs485(table)}
+    table.done()
+    if table.ok:
+        try:
+            values["settings"] = UartSettings(**settings)
+        except ValueError as error:
+            # The value's own check names the key first: "stop_bits: …".
+            key, _, why = str(error).partition(": ")
+            table.fault(key, why)
+    return UartSpec(port, driver, path=path, **values)
