@@ -13,15 +13,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hearth.drivers.i2c.driver import FIRST_ADDR, LAST_ADDR, MAX_LENGTH
 from hearth.errors import InvalidParams
 
 Schema = Mapping[str, Any]
 
+MAX_LENGTH: Final = 4096
+"""Bytes of one argument or result, as the tools of all buses have them."""
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 # Without looking ahead or behind: clients compile them with RE2.
-_HEX_ADDR = r"^0[xX](?:0?[89a-fA-F]|[1-6][0-9a-fA-F]|7[0-7])$"
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
@@ -76,17 +77,6 @@ def base64_data(description: str, *, least: int = 0, most: int = MAX_LENGTH) -> 
         "maxLength": (most + 2) // 3 * 4,
         **form,
         "description": f"{description}; base64 of {least} to {most} bytes",
-    }
-
-
-def address() -> Schema:
-    """A 7-bit I2C address."""
-    return {
-        "description": 'the device\'s 7-bit address, 0x08 to 0x77: an integer (72) or a string ("0x48")',
-        "anyOf": [
-            {"type": "integer", "minimum": FIRST_ADDR, "maximum": LAST_ADDR},
-            {"type": "string", "pattern": _HEX_ADDR},
-        ],
     }
 
 

@@ -39,6 +39,14 @@ _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
 _HEX_TEN_BIT = r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})$"
 _HEX_WORD = r"^0[xX][0-9a-fA-F]{1,4}$"
 _LAST_EIGHT_BIT = 0xFF
+# Without looking ahead or behind: clients compile them with RE2.
+_SEVEN_BIT: Schema = {
+    "description": 'the device\'s 7-bit address, 0x08 to 0x77: an integer (72) or a string ("0x48")',
+    "anyOf": [
+        {"type": "integer", "minimum": FIRST_ADDR, "maximum": LAST_ADDR},
+        {"type": "string", "pattern": r"^0[xX](?:0?[89a-fA-F]|[1-6][0-9a-fA-F]|7[0-7])$"},
+    ],
+}
 
 
 _ADDRESS: Schema = {
@@ -383,7 +391,7 @@ def i2c_tools(board: Board) -> list[Tool]:
                     "include": {
                         "type": "array",
                         "maxItems": len(ADDRESSES),
-                        "items": schemas.address(),
+                        "items": _SEVEN_BIT,
                         "description": "addresses to ask although it may do harm, such as "
                         + ", ".join(f"{addr:#04x}" for addr in DANGEROUS)
                         + ", or the adapter cannot ask in the way that is safest there",
