@@ -274,7 +274,7 @@ class Runtime:
                 queue_bound=limits.bus_queue,
                 audit=self.audit,
                 outputs_file=parts.outputs_file,
-                guard=guard_of(bus_id, driver, parts.board),
+                guard=guard_of(bus_id, driver, parts.board.outputs(bus_id)),
                 halt_flag=halt_flag,
             )
             for bus_id, driver in parts.drivers.items()

@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Typ
 from attrs import field, frozen
 
 if TYPE_CHECKING:
-    from hearth.drivers.signals import OnLimit
+    from hearth.drivers.signals import Off, OnLimit
 
 Level: TypeAlias = Any
 """What an output is driven to, in its kind's own number: 0, 1 or "input", a duty or "off", a register's integer."""
 Driven: TypeAlias = tuple[Hashable, Level]
 """An output, and the level that a call brings it to."""
-Off: TypeAlias = Literal["refuse", "zero", "hold"]
-"""What "off" counts as for the next step of an output: nothing but a halt may switch it off; 0; its last level."""
 
 ANY: Final = "any"
 """The output of an effect that reaches no declared signal: a raw transfer, a frame, bytes."""
@@ -55,6 +53,12 @@ class Times:
     min_off: float = 0.0
     period: float = 0.0
     """The least time between two moments at which it is switched on."""
+
+    def forbids_pulse(self, on: bool, seconds: float) -> str | None:
+        """Return the limit that a pulse of this length breaks, whenever it comes; None if none does."""
+        if seconds < (self.min_on if on else self.min_off):
+            return "min_on_ms" if on else "min_off_ms"
+        return "max_on_ms" if on and seconds > self.max_on else None
 
 
 def _same(level: Level) -> Level:
@@ -90,13 +94,13 @@ class Signal:
     most: float = inf
     step: float = inf
     slew: float = inf
-    soft: bool = False
-    """True if one step is never greater than the slew allows in a tenth of a second, however long the last is ago."""
     bounds: Mapping[str, float] = _NONE
     on_limit: OnLimit = "refuse"
     times: Times | None = None
     grain: float = 0.0
-    """The difference between two levels that a device can tell apart: 1 for counts."""
+    """1 for counts, which are rounded to whole ones; 0 for other numbers."""
+    slack: float = 0.0
+    """By how much a number may be beyond a limit, for the arithmetic of one that is scaled."""
     device: Hashable = None
     """Signals of one device: one that does not answer is not asked for the others."""
     wrote: Literal["driven", "written", "sent"] = "driven"
@@ -116,12 +120,20 @@ class Signal:
 class Outputs(Protocol):
     """Which outputs the calls of one bus drive, and which calls drive its outputs. Pure: no clock, no hardware."""
 
-    plain: frozenset[str]
-    """Attributes of the driver that are no operations: a transaction gets them as they are."""
-    reading: frozenset[str]
-    """Operations without an effect, whatever their arguments."""
-    single: Mapping[str, tuple[int, int]]
-    """Operations that drive one output, with the places of output and level: the guard compiles them."""
+    @property
+    def plain(self) -> frozenset[str]:
+        """Return the attributes of the driver that are not operations: a transaction gets them as they are."""
+        ...
+
+    @property
+    def reading(self) -> frozenset[str]:
+        """Return the operations without an effect, whatever their arguments, of whose answers `seen` says nothing."""
+        ...
+
+    @property
+    def single(self) -> Mapping[str, tuple[int, int]]:
+        """Return the operations that drive one output, with the places of output and level: they are compiled."""
+        ...
 
     @property
     def signals(self) -> Mapping[Hashable, Signal]:

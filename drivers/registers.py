@@ -7,7 +7,7 @@ one device, and the reading of a profile's table of them. It knows no bus.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from attrs import asdict, frozen
@@ -35,7 +35,8 @@ class Register:
 
     A value is the register's number times `scale`, in `unit`; `min`, `max` and `max_step` (from one write to the next)
     are in that unit, `slew_per_s` in that unit a second. With `on_limit` "clamp" the nearest permitted value is written
-    instead of one beyond a limit.
+    instead of one beyond a limit. `safe` is the value that it gets when the session that has written it ends, and when
+    the daemon is halted; None: it keeps its value.
     """
 
     reg: int
@@ -51,6 +52,7 @@ class Register:
     order: Literal["big", "little"] = "big"
     scale: Positive = 1
     on_limit: OnLimit = "refuse"
+    safe: Quantity | None = None
 
     @property
     def size(self) -> int:
@@ -66,6 +68,29 @@ class Register:
         least = low if self.min is None else max(low, ceil(self.min / self.scale - ROUNDING))
         most = high if self.max is None else min(high, floor(self.max / self.scale + ROUNDING))
         return least, most
+
+    @property
+    def counts(self) -> bool:
+        """True if its numbers are integers."""
+        return True
+
+    @property
+    def raw_steps(self) -> tuple[float, float]:
+        """Return the greatest step of its number, and its greatest change a second."""
+        step = inf if self.max_step is None else self.max_step / self.scale
+        if step < inf and self.counts:
+            step = floor(step + ROUNDING)
+        return step, inf if self.slew_per_s is None else self.slew_per_s / self.scale
+
+    @property
+    def safe_number(self) -> float | None:
+        """Return the number that `safe` is, None without one."""
+        return None if self.safe is None else round(self.safe / self.scale)
+
+    @property
+    def stepped(self) -> bool:
+        """True if a number is compared with the one before it."""
+        return self.max_step is not None or self.slew_per_s is not None
 
     @property
     def limited(self) -> bool:
@@ -130,6 +155,11 @@ def parse_register(table: Table, kind: type[_Register]) -> _Register:
             table.fault(key, f"{bound:g} is impossible: {holds} (see width, signed and scale)")
             return register
     least, most = register.raw_bounds
+    if register.access == "r" and register.safe is not None:
+        table.fault("safe", 'a register with access = "r" is never written, so it has no safe value')
+    elif register.safe_number is not None and not least <= register.safe_number <= most:
+        has = f"{least * register.scale:g} to {most * register.scale:g}"
+        table.fault("safe", f"{register.safe:g} is beyond what may be written, {has}")
     if least > most:
         table.fault("min", f"no value lies between min and max: the register changes in steps of {register.scale:g}")
     elif register.max_step is not None and register.max_step < register.scale:

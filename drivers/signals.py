@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Hold: TypeAlias = Literal["release", "keep"]
 OnLimit: TypeAlias = Literal["refuse", "clamp"]
+Off: TypeAlias = Literal["refuse", "zero", "hold"]
+"""What "off" counts as for the next step of an output: nothing but a halt may switch it off; 0; its last level."""
 Quantity: TypeAlias = Annotated[float, ANY_NUMBER]
 Positive: TypeAlias = Annotated[float, Number(gt=0)]
 
@@ -124,6 +126,16 @@ class SignalChannel(Protocol):
     @property
     def signal(self) -> SignalSpec:
         """Return it as a signal of its bus."""
+        ...
+
+    @property
+    def start(self) -> SignalLevel | None:
+        """Return the value that it has when nothing is known of it; None: the profile does not say."""
+        ...
+
+    @property
+    def off(self) -> Off | None:
+        """Return what "off" counts as for its next step; None for a channel that is never off."""
         ...
 
     def fault_of(self, level: SignalLevel) -> str | None:

@@ -29,6 +29,7 @@ import math
 import time
 from collections.abc import Mapping
 from functools import partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal
 
 import trio
@@ -68,12 +69,13 @@ from hearth.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from hearth.actors.bus.limits import LineLimits
+    from hearth.actors.bus.limit import Limit
     from hearth.actors.bus.loop_thread import LoopThread
     from hearth.actors.bus.workers import Joined
     from hearth.actors.mailbox import Slot
     from hearth.drivers.base import Driver
     from hearth.drivers.signals import SignalLevel
+    from hearth.errors import Effect
 
 BusState = Literal["opening", "ready", "wedged", "down", "closed"]
 
@@ -110,6 +112,8 @@ class Bus:
         self.reason: str | None = None
         self._halt_flag = halt_flag or HaltFlag()
         self.guard.halt = self._halt_flag.check
+        self.guard.owner = self
+        self._token: trio.lowlevel.TrioToken | None = None
         self._held: ResourceBusy | None = None
         """Set while the bus is down because another process holds its device."""
         self._queue = TicketQueue(queue_bound, self._unprepare)
@@ -201,7 +205,7 @@ class Bus:
         self._counted += 1
         begun = time.perf_counter()
         try:
-            value = self._enter_output(ticket, op)(self._face_for(ticket))
+            value = self._run_op(ticket, self._enter_output(ticket, op))
             if type(value) is WentSafe:
                 value = self._went_safe(ticket, value)
         except RpcError as error:
@@ -315,16 +319,14 @@ class Bus:
             self._queue.put(ticket)
             self._wake()
 
-    def drive(self, output: int, level: object, requester: Requester, *, risk: int = 0) -> Ticket:
+    def drive(self, output: Hashable, level: object, requester: Requester, *, risk: int = 0) -> Ticket:
         """Queue a transaction that drives an output and that no guard refuses, for a stop sequence; return its ticket.
 
-        The output is a line or a signal, and goes to its level in one step.
+        The output is one of the board's signals, and goes to its level in one step.
         """
 
-        def op(_face: Any) -> None:
-            driver: Any = self.driver
-            driver.set(output, level)
-            self.guard.drove(output, level)
+        def op(_face: Any) -> Any:
+            return self._face.force(output, level)
 
         return self.request(Ticket(op, requester, limit=SAFE_STATE_LIMIT, risk=risk, drives=output, must_run=not risk))
 
@@ -337,6 +339,11 @@ class Bus:
     def unsafe(self) -> list[Hashable]:
         """The outputs that a halt has still to bring to their safe state."""
         return self._driven.of(HALT)
+
+    @property
+    def left(self) -> list[Hashable]:
+        """The outputs that were driven and have no safe state: a halt leaves them as they are."""
+        return list(self.guard.left)
 
     async def take_back(self, ask: Callable[[], Ticket]) -> Any:
         """Run a transaction that takes an effect back, as soon as the limits of its output permit it.
@@ -429,7 +436,9 @@ class Bus:
         """
         # Copied in one step: threads of the bus may change it.
         known: dict[int, SignalLevel] = {
-            output: level for output, level in self.guard.levels.copy().items() if level != "input"
+            output: level
+            for output, level in self.guard.levels.copy().items()
+            if type(output) is int and level != "input"
         }
         held = getattr(self.driver, "held", None)
         if held is None or not self._inline or self.state != "ready" or self._crash or self._queue.lease is not None:
@@ -477,6 +486,28 @@ class Bus:
         whole = ticket.risk or (ticket.must_run and not ticket.only_reads)
         return self._face if whole else self._reader
 
+    def _run_op(self, ticket: Ticket, op: Callable[[Any], Any]) -> Any:
+        """Run the operation of a transaction, whose ticket the guard knows until its end: it may be a coroutine's.
+
+        In the transaction's own turn, so that a control loop's thread never meets a ticket that still waits for one.
+        """
+        guard, face = self.guard, self._face_for(ticket)
+        if guard.outputs is None:
+            return op(face)
+        guard.ticket, value = ticket, None
+        try:
+            value = op(face)
+        finally:
+            if type(value) is not CoroutineType:
+                guard.ticket = None
+        return value if guard.ticket is None else self._awaited(value)
+
+    async def _awaited(self, value: CoroutineType[Any, Any, Any]) -> Any:
+        try:
+            return await value
+        finally:
+            self.guard.ticket = None
+
     def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Enter the session that holds the output which a transaction is about to drive; return the operation to run.
 
@@ -517,6 +548,52 @@ class Bus:
         ticket.drives = output
         return op
 
+    def _disown(self, ticket: Ticket) -> None:
+        """Return outputs to their former holders: what was to drive them had no effect."""
+        if ticket.former_holders is not None:
+            self._driven.unclaim(ticket.drives, ticket.requester, ticket.former_holders)
+            ticket.former_holders = ticket.held_by = None
+        while ticket.owned:
+            self._driven.unclaim(*((owned := ticket.owned.pop())[0], ticket.requester, owned[1]))
+
+    # --- what the guard asks for: outputs that a ticket drives without having announced them
+
+    def own(self, output: Hashable) -> None:
+        """See `guard.OutputOwner`. In a thread of the bus, Trio does it, and this waits: within LIST_LIMIT_S."""
+        ticket = self.guard.ticket
+        if ticket is None or self._owns(ticket, output):
+            return
+        if self._token is None or trio.lowlevel.in_trio_run():
+            self._own_now(ticket, output)
+            return
+        try:
+            trio.from_thread.run(self._own_listed, ticket, output, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise self._given_up_error("none") from None
+
+    async def own_later(self, output: Hashable) -> None:
+        """See `guard.OutputOwner`."""
+        ticket = self.guard.ticket
+        if ticket is not None and not self._owns(ticket, output):
+            await self._own_listed(ticket, output)
+
+    def _owns(self, ticket: Ticket, output: Hashable) -> bool:
+        mine = ticket.requester.session_id
+        return not mine or self._driven.holder(output) == mine
+
+    async def _own_listed(self, ticket: Ticket, output: Hashable) -> None:
+        listed = False if ticket.must_run else await self._driven.announce(output)
+        try:
+            self._own_now(ticket, output)
+        finally:
+            if listed:
+                self._driven.retract(output)
+
+    def _own_now(self, ticket: Ticket, output: Hashable) -> None:
+        former = self._driven.holders(output)
+        self._driven.claim(output, ticket.requester, insist=ticket.must_run)
+        ticket.owned.append((output, former))
+
     def _went_safe(self, ticket: Ticket, outcome: WentSafe) -> Any:
         """Record that a transaction brought an output to its safe state. Raises DeviceError if it did not."""
         output = ticket.drives if outcome.output is None else outcome.output
@@ -536,20 +613,22 @@ class Bus:
         ids = {"session_id": whose.session_id, "task_id": whose.task_id}
         self._audit("limit.clamped", bus=self.bus_id, **ids, clamped=ticket.clamped)
 
-    def _end_in_time(self, lines: LineLimits, line: int) -> Ticket:
+    def _end_in_time(self, limit: Limit) -> Ticket:
         """Queue the transaction that brings a line to its safe state because it was on for long enough; record that.
 
         The line has no holder then: the end of a pulse, or an undo, leaves it safe.
         """
-        now = trio.lowlevel.current_clock().current_time
+        now, line, times = trio.lowlevel.current_clock().current_time, limit.signal.output, limit.times
+        assert times is not None, "it is overdue"
         holder = self._driven.holder(line)
-        fields = {"reason": lines.why(line), **({} if holder is None else {"session_id": holder})}
+        fields = {"reason": times.why(limit.signal.bounds), **({} if holder is None else {"session_id": holder})}
 
         def op(_face: Any) -> Any:
             # It may have gone off while the ticket waited.
-            if not lines.is_due(line, now()):
+            if times.due > now():
                 return None
-            return WentSafe(self.guard.force_safe(line), None, line, "limit.max_on", fields)
+            # Also a line with `hold = "keep"`.
+            return WentSafe(self._face.halt([line]), None, line, "limit.max_on", fields)
 
         ticket = Ticket(op, Requester("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
         ticket.asked_at = trio.current_time()
@@ -568,9 +647,8 @@ class Bus:
             data = error.data = dict(error.data or {})
             effect = data.setdefault("effect", effect_of(error))
             back = ticket.gives_back
-            if effect == "none" and ticket.former_holders is not None:
-                self._driven.unclaim(ticket.drives, ticket.requester, ticket.former_holders)
-                ticket.held_by = None
+            if effect == "none":
+                self._disown(ticket)
             # A pulse that a limit does not let end yet has changed neither the level nor its holders.
             too_early = back is not None and back.borrowed and isinstance(error, LimitViolated)
             if back is not None and ticket.drives is not None and effect != "done" and not too_early:
@@ -597,6 +675,7 @@ class Bus:
         Raises what the driver raised: HearthError when the device cannot be opened, anything else for a bug.
         Whatever way this ends, no ticket is left without an answer.
         """
+        self._token = trio.lowlevel.current_trio_token()
         try:
             if isinstance(self.driver, BaseDriver):
                 self.driver.halted = self._halt_flag.halted
@@ -619,10 +698,10 @@ class Bus:
                     self.guard.opened()
                     # Queue safe states before the bus is ready, so that they run before any new request.
                     self._retry_safe_states()
-                    if (lines := self.guard.lines) is not None:
-                        for line in lines.overdue(trio.current_time()):
-                            self._end_in_time(lines, line)
-                        nursery.start_soon(keep_lines, self.guard, lines, partial(self._end_in_time, lines))
+                    if self.guard.timed:
+                        for limit in self.guard.overdue(trio.current_time()):
+                            self._end_in_time(limit)
+                        nursery.start_soon(keep_lines, self.guard, self._end_in_time)
                     if not self._abandoned:
                         self.state, self.reason = "ready", None
                     task_status.started()
@@ -743,7 +822,7 @@ class Bus:
             else:
                 op = self._enter_output(ticket, op)
             if worker is None:
-                value = op(self._face_for(ticket))
+                value = self._run_op(ticket, op)
             else:
                 value = await self._watched(worker, ticket, op)
             if type(value) is WentSafe:
@@ -768,7 +847,7 @@ class Bus:
         Raises TimedOut, with effect "done" and the result, for a transaction that returned after its limit.
         """
         # The worker has its own thread or shielded task; this lane only waits for the slot.
-        outcome: Slot[Any] = worker.submit(partial(op, self._face_for(ticket)))
+        outcome: Slot[Any] = worker.submit(partial(self._run_op, ticket, op))
         if await self._returned(outcome, deadline=ticket.begun_at + ticket.limit):
             return await outcome.get()
         self._is_overdue(ticket)
@@ -832,9 +911,9 @@ class Bus:
             data={"bus": self.bus_id, "took_ms": took, "limit_ms": ticket.limit * 1000, "result": _json(value)},
         )
 
-    def _given_up_error(self) -> DeviceError:
+    def _given_up_error(self, effect: Effect = "unknown") -> DeviceError:
         text = f"the runtime ended before the transaction on {self.bus_id} returned"
-        return DeviceError(text, effect="unknown", data={"bus": self.bus_id})
+        return DeviceError(text, effect=effect, data={"bus": self.bus_id})
 
     # --- a bus with threads
 
@@ -875,9 +954,7 @@ class Bus:
     def _unprepare(self, ticket: Ticket) -> None:
         """Undo `_prepare` for a plain ticket that is taken back."""
         self._current.remove(ticket)
-        if ticket.former_holders is not None:
-            self._driven.unclaim(ticket.drives, ticket.requester, ticket.former_holders)
-            ticket.former_holders = ticket.held_by = None
+        self._disown(ticket)
 
     def _run_in_thread(self, ticket: Ticket) -> Any:
         """Run a transaction, in a thread; return its value, or a coroutine. Raises what it raises."""
@@ -886,7 +963,7 @@ class Bus:
             raise refusal
         assert ticket.op is not None, "a lease is granted"
         try:
-            return ticket.op(self._face_for(ticket))
+            return self._run_op(ticket, ticket.op)
         finally:
             if self.guard.clamped:
                 # Before the next transaction begins.

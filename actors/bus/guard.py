@@ -1,72 +1,63 @@
-"""The guarded driver of a bus: the one place before the hardware that asks limits, interlocks and the halt.
+"""The guard of a bus: the one place before the hardware that asks limits, interlocks and the halt.
 
 `Bus` gives every transaction the guarded driver (`BusGuard.face`) and never the driver itself: steps over HACP, MCP and
-HCP, the end of a pulse, rollback, and the tools of vendors. A face has all operations of its driver. Those that change
-the hardware call `BusGuard.check` first and `BusGuard.note` afterwards; all others are the driver's own. A driver of an
-unknown kind is passed as it is: for it the checks of its tickets hold.
+HCP, the end of a pulse, rollback, and the tools of vendors. The face has the operations of its driver. What each of
+them drives is pure data of the kind (`hearth.drivers.kind.Outputs`); the steps are the same for every kind:
 
-Order of one operation, all of it inside one transaction, so nothing comes in between:
+    which outputs does the call drive, and to what?   Outputs.driven; a call that is not declared as reading drives
+                 |
+    does anything forbid it?                          claims of loops, the halt, interlocks, limits: each raises with
+                 |                                    effect "none", and then nothing has reached the driver
+    is each output on the list of driven ones?        `owner.own`: what the ticket has not announced is claimed now
+                 |
+    send the call with the levels that the limits permit
+                 |
+    note what is there now, or that it is not known
 
-    check(output, level) --> the driver's operation --> note(output, level)
-         |                        |
-         +-- raises, effect none  +-- raises: `failed` notes that the level may be there, or the former one
+All of it is inside one transaction, so nothing comes in between. It is written once, as a generator that yields the
+calls (`_steps`): the bus of a blocking driver runs it in place (`_now`), that of coroutine functions awaits it
+(`_later`), and so its checks come when the coroutine is first awaited. Operations that drive one output, of which the
+kind says where output and level stand (`Outputs.single`), are compiled: the same, by fewer calls (`_compile`).
 
-Bringing outputs to their safe state (`make_safe`, `halt`) is never checked, only noted: safety comes first.
+Bringing outputs to their safe state (`make_safe`, `halt`, `force`) is never checked, only noted: safety comes first. An
+output that was driven and has no safe state is in `left`: a halt does not stop it, and says so.
 
-A step of effective risk 0 gets another face (`BusGuard.reader`), behind which every check refuses: whatever its tool
-has declared, it only reads.
+A step of effective risk 0 gets another face (`BusGuard.reader`), behind which every effect is refused: whatever its
+tool has declared, it only reads. A driver without a kind (a vendor's) is guarded as a whole: each of its operations is
+an effect on no declared output. Pools (files, processes, telemetry, the board's own bus) drive no hardware and are
+passed as they are.
 
-A control loop claims its outputs (`claims`): it alone may drive them, by the same operations and checks.
-
-To plug in: set `BusGuard.halt` to a callable `(output, level) -> None`, or its `interlocks` to an `InterlockChecks`,
-that raises (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the
-transaction, in the bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is
-not asked for a level that is the output's safe state. The limits of the board profile (`limits`) are built in. An
-output is the offset of a GPIO line, with the levels 0, 1 and "input"; the address of an I2C device, with the messages
-as its level, or address and register of one that lists its registers, with the number to write; "data" of an SPI
-device, or as on I2C its registers, with address 0; the number of a channel of a PWM chip or a DAC, with a value in its
-unit or "off"; "data" and "lines" of a serial port; the identifier of a CAN frame, or the name of a signal whose steps
-are limited; or a Modbus register (unit, table and address), with the number to write.
+To plug in: set `halt` to a callable `(output, level) -> None`, or `interlocks` to an `InterlockChecks`, that raises
+(`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the transaction,
+in the bus's own thread where the driver blocks, so they must not wait, and must not touch Trio. `halt` is not asked for
+a level that is the output's safe state.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import trio
-from attrs import define, field
 
-from hearth.actors.bus.limits import LineLimits, RegisterLimits, SpiLimits
-from hearth.actors.bus.modbus_limits import ModbusLimits
-from hearth.actors.bus.outputs import reported_output
-from hearth.actors.bus.signals import SignalLimits
-from hearth.drivers.base import Wakeup
-from hearth.drivers.i2c.driver import selects
-from hearth.drivers.registers import Read, Write
-from hearth.errors import LimitViolated, PermissionDenied, RpcError, effect_of
+from hearth.actors.bus.limit import Limit
+from hearth.drivers.base import Style, Wakeup, finish_now
+from hearth.drivers.kind import ANY, Call
+from hearth.errors import LimitViolated, PermissionDenied, RpcError, TimedOut, effect_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 
-    from hearth.actors.bus.limits import RegisterWrite
     from hearth.actors.bus.queue import Ticket
     from hearth.drivers.base import Driver
-    from hearth.drivers.boards import Board
-    from hearth.drivers.can.dbc import CanDatabase
-    from hearth.drivers.can.driver import CanBase, CanDriver, Frame
-    from hearth.drivers.dac.driver import DacDriver
-    from hearth.drivers.gpio.driver import GpioDriver
-    from hearth.drivers.i2c.driver import I2cDriver
-    from hearth.drivers.modbus.codec import ModbusTable
-    from hearth.drivers.modbus.driver import ModbusDriver
-    from hearth.drivers.pwm.driver import PwmDriver, Wave
-    from hearth.drivers.registers import Message, Outcome, RegWidth
-    from hearth.drivers.signals import LineState, SignalLevel
-    from hearth.drivers.uart.driver import UartDriver
+    from hearth.drivers.kind import Driven, Level, Outputs, Signal
     from hearth.tools import Drive
+
+    Steps: TypeAlias = Generator[Call | Hashable, Any, Any]
+    """Yields calls of the driver, and outputs to be owned; returns the answer."""
 
 log = logging.getLogger("hearth.bus")
 
@@ -91,170 +82,571 @@ class OutputClaim(Protocol):
         """Note that the output was brought to its safe state."""
 
 
-@define(eq=False, slots=False)
-class BusGuard:
-    """The checks of one bus, and the guarded driver that makes them.
+class OutputOwner(Protocol):
+    """The bus: it owns an output that a ticket has not announced before the guard lets it be driven."""
 
-    `safe` maps each output to its safe state. `kept` has the outputs that are left as they are when a session ends.
-    `face` is the guarded driver.
-    """
+    def own(self, output: Hashable) -> None:
+        """Enter the session of the running transaction as the one that drives an output. In the transaction's thread.
 
-    bus_id: str
-    _driver: Any
-    safe: Mapping[Hashable, object] = field(factory=dict, kw_only=True)
-    kept: Collection[Hashable] = field(default=(), kw_only=True)
-    names: Mapping[Hashable, str] = field(factory=dict, kw_only=True)
-    """By output, where the profile has one."""
-    lines: LineLimits | None = field(default=None, kw_only=True)
-    """The limits of a chip's lines; the bus keeps their longest time on."""
-    registers: RegisterLimits | None = field(default=None, kw_only=True)
-    signals: SignalLimits | None = field(default=None, kw_only=True)
-    # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
-    _clock: Callable[[], float] = field(default=time.monotonic, init=False)
-    due_changed: Wakeup = field(factory=Wakeup, init=False)
-    """Woken when a line has been switched on that has to be safe by a certain time."""
-    clamped: list[Mapping[str, Any]] = field(factory=list, init=False)
-    """By the running transaction: each value that was asked for, and the one that is written in its place."""
-    levels: dict[int, LineState | SignalLevel] = field(factory=dict, init=False)
-    """Of a chip with lines or signals: the levels that its outputs were last driven to, for observers."""
-    halt: Callable[[Hashable, object], None] | None = field(default=None, init=False)
-    """Refuses everything while the daemon is halted: raises Halted."""
-    interlocks: InterlockChecks | None = field(default=None, init=False)
-    """The interlocks of this bus, if it has any."""
-    claims: dict[Hashable, OutputClaim] = field(factory=dict, init=False)
-    """By output: the control loop that drives it."""
-    _limits: LineLimits | RegisterLimits | SignalLimits | None = field(init=False)
-    face: Any = field(init=False)
-    reader: Any = field(init=False)
-    """The guarded driver for steps of risk 0."""
-
-    def __attrs_post_init__(self) -> None:
-        self._limits = self.lines or self.registers or self.signals
-        face = _FACES.get(self.bus_id.partition(":")[0])
-        self.face = self._driver if face is None else face(self._driver, self)
-        self.reader = self._driver if face is None else face(self._driver, cast("BusGuard", _ReadersGuard(self)))
-
-    def check(self, output: Hashable, level: Any) -> Any:
-        """Return the level to bring an output to: `level`, or the nearest permitted one where the profile clamps.
-
-        Raises ResourceBusy, Halted, InterlockOpen or LimitViolated, each with effect "none".
+        Raises AuditUnavailable, with effect "none".
         """
-        self.permit(output, level)
-        return level if self._limits is None else self._limits.check(output, level, self._clock())
 
-    def permit(self, output: Hashable, level: Any) -> None:
-        """Ask loops, the halt and the interlocks alone, for a target farther than one step. Raises as `check` does."""
+    async def own_later(self, output: Hashable) -> None:
+        """Do the same in Trio, where that may take a moment."""
+
+
+class SafeReport(dict[str, Any]):
+    """What was done to bring `output` to its safe state, as JSON; an `error` says that it is not safe."""
+
+    __slots__ = ("output",)
+
+    def __init__(self, output: Hashable, members: Mapping[str, Any]) -> None:
+        super().__init__(members)
+        self.output = output
+
+
+class Approach(NamedTuple):
+    """A step towards a target: what the output gave out before, the level it is at now, and the target."""
+
+    former: Any
+    level: Level
+    target: Level
+
+
+class BusGuard:
+    """The checks of one bus, and the guarded driver that makes them; without `outputs` the driver passes as it is."""
+
+    def __init__(self, bus_id: str, driver: Any, outputs: Outputs | None = None) -> None:
+        self.bus_id = bus_id
+        self._driver = driver
+        self.outputs = outputs
+        self._async = getattr(driver, "style", None) is Style.ASYNC
+        self.signals: Mapping[Hashable, Signal] = {} if outputs is None else outputs.signals
+        self.safe: dict[Hashable, object] = {
+            output: signal.safe for output, signal in self.signals.items() if signal.safe is not None
+        }
+        """The safe state of each output that has one."""
+        self.kept = [output for output, signal in self.signals.items() if signal.keep]
+        """The outputs that are left as they are when a session ends."""
+        self.limits = {output: Limit(bus_id, signal) for output, signal in self.signals.items() if signal.limited}
+        self.timed = [one for one in self.limits.values() if one.times is not None]
+        # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
+        self._clock: Callable[[], float] = time.monotonic
+        self.due_changed = Wakeup()
+        """Woken when a line has been switched on that has to be safe by a certain time."""
+        self.clamped: list[Mapping[str, Any]] = []
+        """By the running transaction: each value that was asked for, and the one that is written in its place."""
+        self.levels: dict[Hashable, Level] = {}
+        """The levels that outputs were last driven to: for observers, and for calls that drive several at once."""
+        self.left: dict[Hashable, None] = {}
+        """Outputs that were driven and have no safe state, in the order in which they first were."""
+        self.halt: Callable[[Hashable, object], None] | None = None
+        """Refuses everything while the daemon is halted: raises Halted."""
+        self.interlocks: InterlockChecks | None = None
+        self.claims: dict[Hashable, OutputClaim] = {}
+        """By output: the control loop that drives it."""
+        self.owner: OutputOwner | None = None
+        self.ticket: Ticket | None = None
+        """Of the running transaction; None between transactions, and in those that need no owner."""
+        self._busy = False
+        self.face: Any = driver
+        self.reader: Any = driver
+        """The guarded driver for steps of risk 0."""
+        if isinstance(outputs, VendorOutputs):
+            # A step of risk 0 reads by operations that nobody has declared: they go on while the daemon is halted.
+            self.face = _VendorFace(driver, self, reads_only=False)
+        elif outputs is not None:
+            self.face = _Face(driver, self, reads_only=False)
+            self.reader = _Face(driver, self, reads_only=True)
+
+    def name(self, output: Hashable) -> str:
+        """Return what a person calls an output."""
+        signal = self.signals.get(output)
+        return signal.name if signal is not None else "raw" if output == ANY else str(output)
+
+    # --- asked before an effect -----------------------------------------------------------------------------------
+
+    def permit(self, output: Hashable, level: Level) -> None:
+        """Ask loops, the halt and the interlocks alone, for a target farther than one step.
+
+        Raises ResourceBusy, Halted or InterlockOpen, each with effect "none".
+        """
         if self.claims and (claim := self.claims.get(output)) is not None:
             claim.check(output)
-        if self.halt is not None and self.safe.get(output) != level:
+        if self.halt is not None and (output not in self.safe or self.safe[output] != level):
             self.halt(output, level)
         if self.interlocks is not None:
             self.interlocks.check(output, level)
 
-    def permit_safe(self) -> None:
-        """Permit to bring outputs to their safe states: nothing but a step of risk 0 is ever refused that."""
+    def check(self, output: Hashable, level: Level) -> Level:
+        """Return the level to bring an output to: `level`, or the nearest permitted one where the profile clamps.
 
-    def towards(self, output: Hashable, target: Any) -> Any:
-        """Return the level on the way to a target that the limits of a signal permit now."""
-        return target if self.signals is None else self.signals.towards(output, target, self._clock())
+        Raises what `permit` does, and LimitViolated.
+        """
+        self.permit(output, level)
+        limit = self.limits.get(output)
+        return level if limit is None else limit.check(level, self._clock())
 
-    def note(self, output: Hashable, level: Any) -> None:
-        """Note that an output is now at a level."""
+    def foresee(self, drive: Drive) -> None:
+        """Refuse at submit what the limits could never permit, whatever happens until then. Raises LimitViolated."""
+        if self.outputs is not None:
+            for output, level in self.outputs.driven(self.outputs.asked(drive.output, drive.level)):
+                if (limit := self.limits.get(output)) is not None:
+                    limit.foresee(level, drive.duration_ms)
+
+    @property
+    def foresees(self) -> bool:
+        """True if `foresee` could refuse something."""
+        return bool(self.limits)
+
+    def check_rest(self, output: Hashable) -> None:
+        """Refuse to bring an output to its safe state before its times permit it: where that is not urgent.
+
+        Raises LimitViolated.
+        """
+        if (limit := self.limits.get(output)) is not None:
+            limit.check_rest(self._clock())
+
+    # --- told after an effect -------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """Note that the bus has been opened, in Trio: what its outputs did before is not known."""
+        self._clock = trio.lowlevel.current_clock().current_time
+        self.levels.clear()
+        # A chip that is opened during a halt drives nothing.
+        driven = not getattr(self._driver, "halted", False)
+        for limit in self.limits.values():
+            limit.opened(self._clock(), driven=driven)
+
+    def drove(self, output: Hashable, level: Level) -> None:
+        """Note that an output was driven to a level."""
+        if output not in self.safe:
+            self.left[output] = None
+        if output in self.signals:
+            self.levels[output] = level
         if self.interlocks is not None:
             self.interlocks.note(output, level)
-        if self._limits is not None:
-            lines = self.lines
-            # A line that is on already keeps the time at which it ends.
-            begins = lines is not None and level == 1 and not lines.ends(output)
-            self._limits.note(output, level, self._clock())
-            if begins and lines is not None and lines.ends(output):
-                self.due_changed.wake()
+        if (limit := self.limits.get(output)) is not None:
+            self._note(limit, level)
 
-    def drove(self, output: Any, level: Any) -> None:
-        """Note, also for observers, that a line or a signal is now at a level."""
-        self.levels[output] = level
-        self.note(output, level)
+    def _note(self, limit: Limit, level: Level) -> None:
+        times = limit.times
+        due = inf if times is None else times.due
+        limit.note(level, self._clock())
+        if times is not None and times.due < due:
+            self.due_changed.wake()
 
-    def failed(self, output: Hashable, level: Any, error: BaseException | None = None) -> None:
+    def failed(self, output: Hashable, level: Level, error: BaseException | None = None) -> None:
         """Note that bringing an output to a level failed: unless the effect is "none", it may be there.
 
         Whatever is no error of the driver's (a bug, a cancellation) leaves that unknown.
         """
         if isinstance(error, RpcError) and effect_of(error) == "none":
             return
+        self.levels.pop(output, None)
+        if output not in self.safe:
+            self.left[output] = None
         if self.interlocks is not None:
             self.interlocks.note(output, level, certain=False)
-        if self._limits is not None:
-            self._limits.failed(output, level, self._clock())
+        if (limit := self.limits.get(output)) is not None:
+            limit.failed(level, self._clock())
             self.due_changed.wake()
 
-    def foresee(self, drive: Drive) -> None:
-        """Refuse at submit what the limits could never permit, whatever happens until then. Raises LimitViolated."""
-        if self._limits is not None:
-            self._limits.foresee(drive)
+    def _saw(self, found: Iterable[Driven]) -> None:
+        for output, level in found:
+            if self.interlocks is not None:
+                self.interlocks.note(output, level)
+            if (limit := self.limits.get(output)) is not None:
+                limit.note(level, self._clock(), drove=False)
+
+    # --- lines that are on for too long ---------------------------------------------------------------------------
 
     @property
-    def foresees(self) -> bool:
-        """True if `foresee` could refuse something."""
-        return self._limits is not None
+    def due(self) -> float:
+        """Return the time at which the next line has to be in its safe state; infinity if none has to."""
+        return min((one.times.due for one in self.timed if one.times is not None), default=inf)
 
-    def check_rest(self, output: Hashable) -> None:
-        """Refuse to bring an output to its safe state before its limits permit it: where that is not urgent.
+    def overdue(self, now: float) -> list[Limit]:
+        """Return the lines that have to go to their safe state now."""
+        return [one for one in self.timed if one.times is not None and one.times.due <= now]
 
-        Raises LimitViolated.
+    # --- the steps of a call --------------------------------------------------------------------------------------
+
+    def _steps(self, call: Call, *, reads_only: bool = False) -> Steps:
+        """Check a call, yield it as the limits permit it, and note what it has done; return its answer."""
+        outputs = self.outputs
+        assert outputs is not None, "a face is of a bus with outputs"
+        driven = outputs.driven(call)
+        if not driven:
+            answer = yield call
+            self._saw(outputs.seen(call, answer))
+            return answer
+        if reads_only:
+            self._refuse_effect(driven[0][0])
+        for output, _ in driven:
+            yield from self._learn(output)
+        # All are checked before the first one is driven.
+        levels = [self.check(output, level) for output, level in driven]
+        wanted = [level for _, level in driven]
+        if levels != wanted:
+            call = outputs.permitted(call, levels)
+            if [level for _, level in outputs.driven(call)] != levels:
+                raise self._unclampable(driven, levels)
+            self.clamped += [
+                self.limits[output].clamped(asked, level)
+                for (output, asked), level in zip(driven, levels, strict=True)
+                if asked != level
+            ]
+        for output, _ in driven:
+            if self.unowned(output):
+                yield output
+        answer = yield from self._effect(
+            call, [(output, level) for (output, _), level in zip(driven, levels, strict=True)]
+        )
+        self._saw(outputs.seen(call, answer))
+        return answer
+
+    def _effect(self, call: Call, driven: Sequence[Driven]) -> Steps:
+        """Yield a call that has been checked, and note what it has done."""
+        if self._busy:
+            raise PermissionDenied(
+                "two effects at once in one transaction: a tool awaits one before the next",
+                data={"reason": "two effects at once", "effect": "none"},
+            )
+        self._busy = True
+        try:
+            answer = yield call
+        except BaseException as error:
+            for output, level in driven:
+                self.failed(output, level, error)
+            raise
+        finally:
+            self._busy = False
+        for output, level in driven:
+            self.drove(output, level)
+        return answer
+
+    def _learn(self, output: Hashable) -> Steps:
+        """Find out the level of an output whose steps are limited, if it is not known.
+
+        In this order: read, where that is no wait; the level that the profile names (`start`); the safe state, which is
+        driven first. Where none of them is there, the first drive is bounded by `least` and `most` alone.
         """
-        if self._limits is not None:
-            self._limits.check(output, self.safe.get(output), self._clock())
+        limit = self.limits.get(output)
+        if limit is None or not limit.is_missing():
+            return
+        signal, outputs = limit.signal, self.outputs
+        assert outputs is not None, "it has limits"
+        if not self._async and (call := outputs.read(signal)) is not None:
+            answer = yield call
+            self._saw(outputs.seen(call, answer))
+        if limit.is_missing() and signal.start is not None:
+            limit.assume(signal.start, self._clock())
+        if limit.is_missing() and (limit.off or signal.access == "w") and signal.safe is not None:
+            yield from self._force([(output, signal.safe)])
 
-    def force_safe(self, line: int) -> list[dict[str, Any]]:
-        """Bring a GPIO line to its safe state, also one with `hold = "keep"`; a part of a transaction.
+    def _force(self, driven: Sequence[Driven]) -> Steps:
+        """Bring outputs to levels that nothing is asked about, and note them."""
+        outputs = self.outputs
+        assert outputs is not None, "it has signals"
+        for call in outputs.drive(driven, self.levels):
+            yield from self._effect(call, driven)
 
-        Returns the driver's reports, one of which has an `error` if that failed.
+    def _approach(self, output: Hashable, target: Level) -> Steps:
+        """See `_Face.approach`."""
+        yield from self._learn(output)
+        limit, outputs = self.limits.get(output), self.outputs
+        assert outputs is not None, "it has signals"
+        final = target
+        if limit is not None:
+            final = limit.bounded(target)
+            if final != target:
+                self.clamped.append(limit.clamped(target, final))
+        self.permit(output, final)
+        level = self.check(output, final if limit is None else limit.towards(final, self._clock()))
+        if self.unowned(output):
+            yield output
+        (call,) = outputs.drive([(output, level)], self.levels)
+        former = yield from self._effect(call, [(output, level)])
+        return Approach(former, level, final)
+
+    def _make_safe(self, wanted: Iterable[Hashable], *, kept: bool) -> Steps:
+        """Bring outputs to their safe state, those with `hold = "keep"` only if `kept`; return the reports.
+
+        One output that refuses does not keep the others from their safe state: it is reported with its `error`. A
+        device that does not answer costs one wait: it is not asked for its other outputs.
         """
-        return self.face.make_safe([line]) or self.face.halt([line])  # type: ignore[no-any-return]
+        outputs = self.outputs
+        assert outputs is not None, "a face is of a bus with outputs"
+        reports: list[SafeReport] = []
+        silent: dict[Hashable, TimedOut] = {}
+        for output in wanted:
+            signal = self.signals.get(output)
+            if signal is None or signal.reserved is not None or signal.safe is None:
+                # Driven by an earlier run with another profile: this one does not know a safe state for it.
+                why = "not in this board's profile, or without `safe`"
+                if signal is not None and signal.reserved is not None:
+                    why = f"reserved: {signal.reserved}"
+                reports.append(SafeReport(output, {**outputs.place(output), "note": f"left alone: {why}"}))
+                continue
+            if signal.keep and not kept:
+                continue
+            report = SafeReport(output, {**signal.report, "safe": signal.shown(signal.safe)})
+            try:
+                if signal.device in silent:
+                    raise silent[signal.device]
+                yield from self._force([(output, signal.safe)])
+            except RpcError as error:
+                report["error"] = error.message
+                if isinstance(error, TimedOut) and signal.device is not None:
+                    silent[signal.device] = error
+            if (claim := self.claims.get(output)) is not None:
+                claim.made_safe(output)
+            reports.append(report)
+        return reports
 
-    def opened(self) -> None:
-        """Note that the bus has been opened, in Trio: what its outputs did before is not known."""
-        self._clock = trio.lowlevel.current_clock().current_time
-        self.levels.clear()
-        if self._limits is not None:
-            # A chip that is opened during a halt drives nothing.
-            self._limits.opened(self._clock(), driven=not getattr(self._driver, "halted", False))
+    def unowned(self, output: Hashable) -> bool:
+        """Return True if an output has a safe state, and the running transaction has not announced it."""
+        ticket = self.ticket
+        return ticket is not None and ticket.drives != output and output in self.safe
 
-
-class _ReadersGuard:
-    """The guard of a transaction of a step of risk 0: it refuses every effect."""
-
-    def __init__(self, guard: BusGuard) -> None:
-        self._guard = guard
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._guard, name)
-
-    def check(self, output: Hashable, _level: Any) -> Any:
-        name = self._guard.names.get(output, output)
-        reason = f"a step of risk 0 only reads, and would drive {name!r} of {self._guard.bus_id}"
+    def _refuse_effect(self, output: Hashable) -> None:
+        reason = f"a step of risk 0 only reads, and would drive {self.name(output)!r} of {self.bus_id}"
         cure = "its tool has to declare the risk of what it does (risk_level, effective_risk)"
         raise PermissionDenied(f"Permission denied: {reason}; {cure}", data={"reason": reason, "effect": "none"})
 
-    permit = check
+    def _unclampable(self, driven: Sequence[Driven], levels: Sequence[Level]) -> LimitViolated:
+        names = [self.name(one) for (one, asked), level in zip(driven, levels, strict=True) if asked != level]
+        why = f"beyond the limits of {', '.join(names)}, and one call cannot bring each of its outputs within them"
+        data = {"bus": self.bus_id, "reason": why, "effect": "none"}
+        return LimitViolated(f"Limit violated: {self.bus_id}: {why}; nothing was driven", data=data)
 
-    def permit_safe(self) -> None:
-        self.check("outputs", "safe")
+    # --- running them ---------------------------------------------------------------------------------------------
 
+    def run(self, steps: Steps) -> Any:
+        """Run steps to their answer; with a driver of coroutine functions return a coroutine that does."""
+        return self._later(steps) if self._async else self._now(steps)
 
-async def keep_lines(guard: BusGuard, lines: LineLimits, bring_safe: Callable[[int], Ticket]) -> None:
-    """Bring each line that was on for its longest time to its safe state; runs beside the transactions of its bus."""
-    while True:
-        due = lines.due
-        with trio.move_on_at(due):
-            await guard.due_changed.until(lambda: lines.due < due)  # noqa: B023  called before the next turn only
-        for line in lines.overdue(trio.current_time()):
+    def _now(self, steps: Steps) -> Any:
+        try:
+            asked = next(steps)
+            while True:
+                try:
+                    answer = self._perform(asked)
+                    # A thread has no event loop: a coroutine may only be one that never waits (a simulated device).
+                    answer = finish_now(answer) if inspect.iscoroutine(answer) else answer
+                except BaseException as error:  # noqa: BLE001  the steps raise it again, when they have noted it
+                    asked = steps.throw(error)
+                else:
+                    asked = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    async def _later(self, steps: Steps) -> Any:
+        try:
+            asked = next(steps)
+            while True:
+                try:
+                    if isinstance(asked, Call):
+                        answer = await self._perform(asked)
+                    else:
+                        assert self.owner is not None, "only a bus sets the ticket"
+                        answer = None
+                        await self.owner.own_later(asked)
+                except BaseException as error:  # noqa: BLE001  the steps raise it again, when they have noted it
+                    asked = steps.throw(error)
+                else:
+                    asked = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    def _perform(self, asked: Call | Hashable) -> Any:
+        if isinstance(asked, Call):
+            return getattr(self._driver, asked.op)(*asked.args, **asked.kw)
+        assert self.owner is not None, "only a bus sets the ticket"
+        return self.owner.own(asked)
+
+    def operation(self, name: str, *, reads_only: bool) -> Callable[..., Any]:
+        """Return a guarded operation of the driver."""
+        found = getattr(self._driver, name)
+        names = _positions(found)
+        # A vendor's driver may have plain functions beside its coroutine functions.
+        waits = self._async and (not isinstance(self.outputs, VendorOutputs) or inspect.iscoroutinefunction(found))
+        run = self._later if waits else self._now
+
+        def guarded(*args: Any, **kw: Any) -> Any:
+            # Each argument that has a place goes there, so that a kind finds it.
+            while kw and len(args) < len(names) and names[len(args)] in kw:
+                args = (*args, kw.pop(names[len(args)]))
+            return run(self._steps(Call(name, args, kw), reads_only=reads_only))
+
+        single = None if self.outputs is None or reads_only or self._async else self.outputs.single.get(name)
+        return guarded if single is None else self._compile(name, *single, guarded)
+
+    def _compile(self, name: str, output_at: int, level_at: int, whole: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an operation that drives one output, for a driver that blocks: `_steps` with fewer calls.
+
+        What takes more than a comparison goes the `whole` way: an output that must be read first or be owned, a level
+        that is clamped.
+        """
+        driver, limits, safe, levels = self._driver, self.limits, self.safe, self.levels
+        places = max(output_at, level_at)
+
+        def compiled(*args: Any, **kw: Any) -> Any:
+            if kw or len(args) <= places:
+                return whole(*args, **kw)
+            output, level = args[output_at], args[level_at]
+            limit = limits.get(output)
+            ticket = self.ticket
+            if (
+                (limit is not None and limit.level is None and limit.signal.stepped)
+                or (ticket is not None and ticket.drives != output)
+                or output not in safe
+            ):
+                return whole(*args)
+            if self.claims and (claim := self.claims.get(output)) is not None:
+                claim.check(output)
+            if self.halt is not None and safe[output] != level:
+                self.halt(output, level)
+            locks = self.interlocks
+            if locks is not None:
+                locks.check(output, level)
+            if limit is not None and limit.check(level, self._clock()) != level:
+                return whole(*args)
             try:
-                await bring_safe(line).get()
+                answer = getattr(driver, name)(*args)
+            except BaseException as error:
+                self.failed(output, level, error)
+                raise
+            levels[output] = level
+            if locks is not None:
+                locks.note(output, level)
+            if limit is not None:
+                self._note(limit, level)
+            return answer
+
+        return compiled
+
+
+def _positions(operation: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of an operation's arguments that have a place."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not inspect.isroutine(operation):
+        return ()
+    return tuple(name for name, one in inspect.signature(operation).parameters.items() if one.kind in kinds)
+
+
+class _Face:
+    """The guarded driver: the operations of a driver behind its guard, and what is no operation as it is."""
+
+    def __init__(self, driver: Any, guard: BusGuard, *, reads_only: bool) -> None:
+        self._driver = driver
+        self._guard = guard
+        self._reads_only = reads_only
+
+    def __getattr__(self, name: str) -> Any:
+        found, outputs = getattr(self._driver, name), self._guard.outputs
+        assert outputs is not None, "a face is of a bus with outputs"
+        if not callable(found) or name in outputs.plain or name in outputs.reading:
+            return found
+        operation = self._guard.operation(name, reads_only=self._reads_only)
+        setattr(self, name, operation)
+        return operation
+
+    def make_safe(self, outputs: Iterable[Hashable]) -> Any:
+        """Bring outputs to their safe state, those that the profile keeps excepted; return the reports."""
+        return self._to_safe(outputs, kept=False)
+
+    def halt(self, outputs: Iterable[Hashable]) -> Any:
+        """Bring outputs to their safe state, whatever their `hold` is; return the reports."""
+        return self._to_safe(outputs, kept=True)
+
+    def _to_safe(self, outputs: Iterable[Hashable], *, kept: bool) -> Any:
+        guard = self._guard
+        if self._reads_only:
+            guard._refuse_effect("outputs")
+        return guard.run(guard._make_safe(outputs, kept=kept))
+
+    def approach(self, output: Hashable, target: Level) -> Any:
+        """Drive an output as far towards a target as its limits permit now; return an `Approach`.
+
+        The target is another one than was asked for where the profile clamps. Raises what a drive raises; the halt and
+        the interlocks are asked about the target, too, so that a way that may not be ended is not begun.
+        """
+        guard = self._guard
+        if self._reads_only:
+            guard._refuse_effect(output)
+        return guard.run(guard._approach(output, target))
+
+    def force(self, output: Hashable, level: Level) -> Any:
+        """Bring an output to a level in one step and ask nothing: for a stop sequence and the heartbeat."""
+        guard = self._guard
+        return guard.run(guard._force([(output, level)]))
+
+
+class _VendorFace(_Face):
+    """The face of a driver without a kind, which brings its outputs to their safe state itself."""
+
+    def _to_safe(self, outputs: Iterable[Hashable], *, kept: bool) -> Any:
+        return (self._driver.halt if kept else self._driver.make_safe)(outputs)
+
+
+class VendorOutputs:
+    """The outputs of a driver without a kind: each operation is an effect on no declared output."""
+
+    plain: Final = frozenset(
+        ("describe", "forget", "open", "close", "pump", "make_safe", "halt", "limit_ms", "style", "width", "shares")
+    )
+    reading: Final = frozenset[str]()
+    single: Final[Mapping[str, tuple[int, int]]] = {}
+    signals: Final[Mapping[Hashable, Signal]] = {}
+
+    def driven(self, call: Call) -> Sequence[Driven]:
+        """Return an effect on no declared output."""
+        return ((ANY, call.args),)
+
+    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
+        """Return the call: no level is limited."""
+        del levels
+        return call
+
+    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
+        """Return nothing: what an answer means is not known."""
+        del call, answer
+        return ()
+
+    def read(self, signal: Signal) -> Call | None:
+        """Return None: there are no signals."""
+        del signal
+        return None
+
+    def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
+        """Return nothing: there are no signals."""
+        del wanted, known
+        return ()
+
+    def asked(self, output: Hashable, level: Level) -> Call:
+        """Return a call that stands for what a tool has declared."""
+        return Call("", (output, level))
+
+    def place(self, output: Hashable) -> Mapping[str, Any]:
+        """Return the output."""
+        return {"output": output}
+
+
+async def keep_lines(guard: BusGuard, bring_safe: Callable[[Limit], Ticket]) -> None:
+    """Bring each line that was on for its longest time to its safe state; runs while the bus serves."""
+    while True:
+        due = guard.due
+        with trio.move_on_at(due):
+            await guard.due_changed.until(lambda: guard.due < due)  # noqa: B023  called before the next turn only
+        for limit in guard.overdue(trio.current_time()):
+            try:
+                await bring_safe(limit).get()
             except RpcError as error:
-                log.error("bus %s: line %d is not safe: %s", guard.bus_id, line, error.message)
-                lines.postpone(line, trio.current_time())
+                log.error("bus %s: line %s is not safe: %s", guard.bus_id, limit.signal.output, error.message)
+                assert limit.times is not None, "it is overdue"
+                limit.times.postpone(trio.current_time())
 
 
 def retry_after(error: RpcError) -> float | None:
@@ -263,359 +655,8 @@ def retry_after(error: RpcError) -> float | None:
     return None if wait is None else wait / 1000
 
 
-def guard_of(bus_id: str, driver: Driver, board: Board) -> BusGuard:
-    """Return the guard of a board's bus, with what the profile says about its outputs."""
-    kind, _, name = bus_id.partition(":")
-    if kind == "gpio" and name in board.chips:
-        specs = board.chips[name].lines
-        limited = any(line.limit is not None for line in specs)
-        safe: dict[Hashable, object] = {line.offset: line.safe for line in specs}
-        kept = [line.offset for line in specs if line.hold == "keep"]
-        lines = LineLimits(name, specs) if limited else None
-        names: dict[Hashable, str] = {line.offset: line.name for line in specs if line.name}
-        return BusGuard(bus_id, driver, safe=safe, kept=kept, names=names, lines=lines)
-    for chip in board.profile.signal_chips if kind in ("pwm", "dac") else ():
-        if chip.bus == bus_id:
-            values: dict[Hashable, object] = {channel.number: channel.safe for channel in chip.channels}
-            kept = [channel.number for channel in chip.channels if channel.hold == "keep"]
-            signals = SignalLimits(bus_id, [channel.signal for channel in chip.channels])
-            channels: dict[Hashable, str] = {channel.number: channel.name for channel in chip.channels}
-            return BusGuard(bus_id, driver, safe=values, kept=kept, names=channels, signals=signals)
-    for line in board.profile.modbus if kind == "modbus" else ():
-        if line.line == name:
-            limits = ModbusLimits(line)
-            return BusGuard(bus_id, driver, safe=limits.safe, registers=limits)
-    for can in board.profile.cans if kind == "can" else ():
-        if can.bus == name and any(limit.stepped for limit in can.limits.values()):
-            return BusGuard(bus_id, driver, signals=SignalLimits(bus_id, _database(driver).stepped()))
-    for spec in board.profile.i2c if kind == "i2c" else ():
-        if str(spec.bus) == name and any(device.registers for device in spec.devices):
-            return BusGuard(bus_id, driver, registers=RegisterLimits(spec.bus, [device.map for device in spec.devices]))
-    for device in board.profile.spi if kind == "spi" else ():
-        if device.name == name and device.declared is not None:
-            return BusGuard(bus_id, driver, registers=SpiLimits(device))
-    return BusGuard(bus_id, driver)
-
-
-class _GuardedDriver:
-    """A driver behind its guard: the operations that are not overridden are the driver's own."""
-
-    def __init__(self, driver: Any, guard: BusGuard) -> None:
-        self._driver = driver
-        self._guard = guard
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._driver, name)
-
-
-class _GuardedOutputs(_GuardedDriver):
-    """The parts that all drivers of outputs with a safe state have in common."""
-
-    def make_safe(self, outputs: Iterable[Hashable]) -> Any:
-        self._guard.permit_safe()
-        return self._noted(self._driver.make_safe(outputs))
-
-    def halt(self, outputs: Iterable[Hashable]) -> Any:
-        self._guard.permit_safe()
-        return self._noted(self._driver.halt(outputs))
-
-    def _noted(self, reports: Any) -> Any:
-        for report in reports:
-            if "safe" in report:
-                output = reported_output(report)
-                # A register's report has the value in its unit, and the guard the number that is written.
-                level = self._guard.safe.get(output, report["safe"])
-                (self._failed if "error" in report else self._drove)(output, level)
-                if (claim := self._guard.claims.get(output)) is not None:
-                    claim.made_safe(output)
-        return reports
-
-    def _drove(self, output: Any, level: Any) -> None:
-        self._guard.drove(output, level)
-
-    def _failed(self, output: Any, level: Any, error: BaseException | None = None) -> None:
-        self._guard.levels.pop(output, None)
-        self._guard.failed(output, level, error)
-
-
-class _GuardedGpio(_GuardedOutputs):
-    _driver: GpioDriver
-
-    def set(self, line: int, state: LineState) -> LineState:
-        guard = self._guard
-        guard.check(line, state)
-        try:
-            former = self._driver.set(line, state)
-        except BaseException as error:
-            self._failed(line, state, error)
-            raise
-        guard.drove(line, state)
-        return former
-
-
-class Approach(NamedTuple):
-    """A step towards a target: what the output gave out before, the level it is at now, and the target."""
-
-    former: Wave | SignalLevel
-    level: SignalLevel
-    target: SignalLevel
-
-
-class _GuardedSignals(_GuardedOutputs):
-    """The channels of a PWM chip or a converter. `approach` is the guard's own: a driver has no part in it."""
-
-    _driver: PwmDriver | DacDriver
-
-    def set(self, channel: int, value: SignalLevel, *more: Any) -> Wave | SignalLevel:
-        guard = self._guard
-        self._learn(channel)
-        level = guard.check(channel, value)
-        if level != value and guard.signals is not None:
-            guard.clamped.append(guard.signals.clamp_report(channel, value, level))
-        return self._set(channel, level, *more)
-
-    def approach(self, channel: int, target: SignalLevel) -> Approach:
-        """Drive a channel as far towards a target as its limits permit now; return where it is, and the target.
-
-        The target is another one than was asked for where the profile clamps. Raises what `set` raises; the halt and
-        the interlocks are asked about the target, too, so that a way that may not be ended is not begun.
-        """
-        guard = self._guard
-        self._learn(channel)
-        final = target
-        if guard.signals is not None:
-            final = guard.signals.bounded(channel, target)
-            if final != target:
-                guard.clamped.append(guard.signals.clamp_report(channel, target, final))
-        guard.permit(channel, final)
-        level = guard.check(channel, guard.towards(channel, final))
-        return Approach(self._set(channel, level), level, final)
-
-    def _learn(self, channel: int) -> None:
-        """Read a channel whose steps are limited, if what it gives out is not known."""
-        signals = self._guard.signals
-        if signals is not None and signals.unknown(channel):
-            self._guard.note(channel, self._driver.value(channel))
-
-    def _set(self, channel: int, level: SignalLevel, *more: Any) -> Wave | SignalLevel:
-        try:
-            former = self._driver.set(channel, level, *more)
-        except BaseException as error:
-            self._failed(channel, level, error)
-            raise
-        self._guard.drove(channel, level)
-        return former
-
-
-class _GuardedI2c(_GuardedDriver):
-    _driver: I2cDriver
-
-    def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> Outcome[bytes]:
-        guard = self._guard
-        limits = guard.registers
-        if limits is None or not limits.lists(addr, ten_bit=ten_bit):
-            if _writes(messages, self._driver.addresses.reg_width(addr, ten_bit=ten_bit)):
-                guard.check(addr, messages)
-            return self._driver.transfer(addr, messages, ten_bit=ten_bit)
-        return self._limited(limits, addr, messages, lambda sent: self._driver.transfer(addr, sent, ten_bit=ten_bit))
-
-    def _limited(
-        self,
-        limits: RegisterLimits,
-        addr: int,
-        messages: Sequence[Message],
-        exchange: Callable[[Sequence[Message]], Outcome[bytes]],
-    ) -> Outcome[bytes]:
-        """Exchange messages with a device that lists its registers; `exchange` gets those that its limits permit."""
-        guard = self._guard
-        writes = limits.writes(addr, messages)
-        # All are checked before the first one is written.
-        numbers = [guard.check(write.output, write.raw) for write in writes]
-        if any(number != write.raw for number, write in zip(numbers, writes, strict=True)):
-            messages = limits.rewritten(messages, writes, numbers)
-            guard.clamped += limits.clamp_reports(writes, numbers)
-        settle = partial(self._settle, limits, addr, messages, writes, numbers)
-        try:
-            answer = exchange(messages)
-        except BaseException as error:
-            settle(error)
-            raise
-        if not isinstance(answer, bytes):
-            return _settled(answer, settle)
-        settle(answer)
-        return answer
-
-    def _settle(
-        self,
-        limits: RegisterLimits,
-        addr: int,
-        messages: Sequence[Message],
-        writes: Sequence[RegisterWrite],
-        numbers: Sequence[int],
-        outcome: bytes | BaseException,
-    ) -> None:
-        """Note what a transaction has written and read, or may have written."""
-        for write, number in zip(writes, numbers, strict=True):
-            if isinstance(outcome, BaseException):
-                self._guard.failed(write.output, number, outcome)
-            else:
-                self._guard.note(write.output, number)
-        if isinstance(outcome, bytes):
-            for output, number in limits.reads(addr, messages, outcome):
-                self._guard.note(output, number)
-
-
-async def _settled(exchange: Coroutine[Any, Any, bytes], settle: Callable[[bytes | BaseException], None]) -> bytes:
-    try:
-        data = await exchange
-    except BaseException as error:
-        settle(error)
-        raise
-    settle(data)
-    return data
-
-
-def _writes(messages: Sequence[Message], width: RegWidth | None) -> bool:
-    """Return False for a read, also of a register: a pointer that moves is no effect."""
-    return not (selects(messages, width) or all(isinstance(message, Read) for message in messages))
-
-
-class _GuardedSpi(_GuardedI2c):
-    """The guarded driver of an SPI device: without declared registers each transfer counts as an effect."""
-
-    _driver: Any
-
-    def transfer(self, data: bytes) -> Outcome[bytes]:  # type: ignore[override]
-        guard, driver, limits = self._guard, self._driver, self._guard.registers
-        if limits is None:
-            guard.check("data", data)
-            return driver.transfer(data)  # type: ignore[no-any-return]
-        assert isinstance(limits, SpiLimits)
-        declared = limits.declared
-        messages = limits.messages(data)
-        if declared.disturbs(data):
-            guard.check("data", data)
-
-        def exchange(sent: Sequence[Message]) -> Outcome[bytes]:
-            first = sent[0]
-            assert isinstance(first, Write)
-            # A read goes out as it came, and a write with the numbers that the limits permit.
-            rest = data if len(sent) > 1 else data[: declared.frame.size] + first.data[declared.frame.size :]
-            return driver.transfer(rest)  # type: ignore[no-any-return]
-
-        return self._limited(limits, 0, messages, exchange)
-
-
-class _GuardedUart(_GuardedDriver):
-    _driver: UartDriver
-
-    def write(self, data: bytes, **more: Any) -> Coroutine[Any, Any, Any]:
-        self._guard.check("data", data)
-        return self._driver.write(data, **more)
-
-    def exchange(self, data: bytes, **more: Any) -> Coroutine[Any, Any, Any]:
-        self._guard.check("data", data)
-        return self._driver.exchange(data, **more)
-
-    def control(self, **levels: Any) -> Coroutine[Any, Any, Any]:
-        if any(level is not None for level in levels.values()):
-            self._guard.check("lines", levels)
-        return self._driver.control(**levels)
-
-
-class _GuardedCan(_GuardedDriver):
-    """A CAN interface. The steps of a signal are counted from the last frame that was sent for certain."""
-
-    _driver: CanDriver
-
-    async def send(self, frame: Frame, **more: Any) -> None:
-        guard, values = self._guard, self._stepped(frame)
-        guard.check(frame.key, frame)
-        for signal, value in values.items():
-            guard.check(signal, value)
-        await self._driver.send(frame, **more)
-        for signal, value in values.items():
-            guard.note(signal, value)
-
-    def _stepped(self, frame: Frame) -> dict[str, float]:
-        if self._guard.signals is None:
-            return {}
-        database = _database(self._driver)
-        # The bounds first, which the driver checks as well: a value that is no number has no distance to another.
-        database.check(frame)
-        return database.values_of(frame)
-
-    def isotp(self, tx: int, rx: int, data: bytes, **more: Any) -> Coroutine[Any, Any, Any]:
-        self._guard.check(tx, data)
-        return self._driver.isotp(tx, rx, data, **more)
-
-
-def _database(driver: Driver) -> CanDatabase:
-    """Return the messages of a board's bus, which its driver has as its rules."""
-    return cast("CanDatabase", cast("CanBase", driver).rules)
-
-
-class _GuardedModbus(_GuardedOutputs):
-    """Its limits say what a request may read and write, so it asks them about both. It keeps no `levels`."""
-
-    _driver: ModbusDriver
-
-    async def make_safe(self, outputs: Iterable[Hashable]) -> Any:
-        return self._noted(await self._driver.make_safe(outputs))
-
-    async def halt(self, outputs: Iterable[Hashable]) -> Any:
-        return self._noted(await self._driver.halt(outputs))
-
-    def _drove(self, output: Any, level: Any) -> None:
-        self._guard.note(output, level)
-
-    def _failed(self, output: Any, level: Any, error: BaseException | None = None) -> None:
-        self._guard.failed(output, level, error)
-
-    async def read(self, unit: int, table: ModbusTable, reg: int, count: int) -> tuple[int, ...]:
-        values = await self._driver.read(unit, table, reg, count)
-        for output, number in self._limits.numbers(unit, table, reg, values):
-            self._guard.note(output, number)
-        return values
-
-    async def write(self, unit: int, table: ModbusTable, reg: int, values: Sequence[int]) -> None:
-        guard, limits = self._guard, self._limits
-        asked = list(limits.numbers(unit, table, reg, values, write=True))
-        if not asked:
-            guard.check((unit, table, reg), values[0])
-        # All are checked before the first one is written.
-        numbers = [(output, guard.check(output, number)) for output, number in asked]
-        if numbers != asked:
-            guard.clamped += [
-                limits.clamped(output, number, written)
-                for (output, number), (_, written) in zip(asked, numbers, strict=True)
-                if number != written
-            ]
-            values = limits.replaced(reg, values, numbers)
-        try:
-            await self._driver.write(unit, table, reg, values)
-        except BaseException as error:
-            for output, number in numbers:
-                guard.failed(output, number, error)
-            raise
-        for output, number in numbers:
-            guard.note(output, number)
-
-    @property
-    def _limits(self) -> ModbusLimits:
-        limits = self._guard.registers
-        assert isinstance(limits, ModbusLimits), "guard_of gives each line its limits"
-        return limits
-
-
-_FACES: Final[Mapping[str, Callable[[Any, BusGuard], _GuardedDriver]]] = {
-    "gpio": _GuardedGpio,
-    "i2c": _GuardedI2c,
-    "spi": _GuardedSpi,
-    "uart": _GuardedUart,
-    "pwm": _GuardedSignals,
-    "dac": _GuardedSignals,
-    "can": _GuardedCan,
-    "modbus": _GuardedModbus,
-}
-"""By the kind of bus that its id begins with."""
+def guard_of(bus_id: str, driver: Driver, outputs: Outputs | None) -> BusGuard:
+    """Return the guard of a board's bus; a vendor's driver, without a kind, is guarded as a whole."""
+    if outputs is None and "." in bus_id.partition(":")[0]:
+        outputs = VendorOutputs()
+    return BusGuard(bus_id, driver, outputs)

@@ -337,9 +337,9 @@ class Halt:
             for bus_id, bus in self._buses.items():
                 unsafe = bus.unsafe
                 safe = [output for output in self._stopped.get(bus_id, ()) if output not in unsafe]
-                for name, outputs in (("unsafe", unsafe), ("safe", safe)):
+                for name, outputs in (("unsafe", unsafe), ("safe", safe), ("left", bus.left)):
                     if outputs:
-                        names = [bus.guard.names.get(output, str(output)) for output in outputs]
+                        names = [bus.guard.name(output) for output in outputs]
                         status.setdefault(name, []).append({"bus": bus_id, "outputs": outputs, "names": names})
         if self._inputs:
             status["inputs"] = {line.name: state for line, state in self._inputs.items()}

@@ -326,10 +326,9 @@ def _answers_for(session_id: str, holders: list[Requester]) -> bool:
 
 
 def reported_output(report: Mapping[str, Any]) -> Any:
-    """Return the output that a report of `make_safe` is about: a line, a channel or a Modbus register."""
-    if "register" in report:
-        return report["unit"], report["table"], report["register"]
-    return report.get("line", report.get("channel"))
+    """Return the output that a report of `make_safe` is about; a vendor's names a line or a channel, if anything."""
+    output = getattr(report, "output", None)
+    return report.get("line", report.get("channel")) if output is None else output
 
 
 def has_error(reports: Any) -> bool:

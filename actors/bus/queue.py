@@ -191,6 +191,8 @@ class Ticket(Slot[Any]):
     """The session to which the output that this drives goes back, if its effect is taken back."""
     former_holders: Sequence[Requester] | None = field(default=None, init=False)
     """The holders of the output that this drives, before; None until it has begun."""
+    owned: list[tuple[Hashable, Sequence[Requester]]] = field(factory=list, init=False)
+    """The outputs that it has driven without having announced them, with their holders before."""
     listed: bool = field(default=False, init=False)
     """True while its requester keeps the output that this drives in the outputs file; see `Bus.list_output`."""
     clamped: Sequence[Mapping[str, Any]] = field(default=(), init=False)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hearth.drivers.dac.driver import DacChannelSpec
     from hearth.drivers.gpio.spec import ChipSpec, LineSpec
     from hearth.drivers.i2c.spec import DeviceSpec, I2cSpec
+    from hearth.drivers.kind import Outputs
     from hearth.drivers.pwm.driver import ChannelSpec
     from hearth.drivers.pwm.spec import PwmSpec
     from hearth.drivers.serial_port.settings import UartSettings
@@ -276,6 +277,12 @@ class Board:
     def real_buses(self) -> list[str]:
         """Return the buses that reach hardware: those whose driver does not say that it is simulated."""
         return [bus for bus, driver in self.drivers.items() if getattr(driver, "simulated", False) is not True]
+
+    def outputs(self, bus: str) -> Outputs | None:
+        """Return the outputs of a bus; None for one that the profile does not list, such as a vendor's."""
+        from hearth.drivers.boards.outputs import outputs_of
+
+        return outputs_of(bus, self.drivers.get(bus), self.profile)
 
     def has(self, kind: str) -> bool:
         """True if there is a bus of this kind ("gpio", "i2c", "uart", "pwm", "dac", "can", "modbus", "iio", …)."""

@@ -15,24 +15,37 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from hearth._util.files import read_file
 from hearth._util.text import suggestions
 from hearth._util.threads import IMPORTING
-from hearth.drivers.can.driver import FD_LENGTHS, Frame, Scope, key_name, key_of
-from hearth.drivers.signals import SignalLimit, SignalSpec
+from hearth.drivers.can.driver import EXTENDED, FD_LENGTHS, Frame, Scope, key_name, key_of
+from hearth.drivers.kind import Signal
+from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 _SHIPPED = Path(__file__).parents[1] / "boards"
 MAX_BYTES = 4 * 1024 * 1024
 """Size of a DBC file up to which it is read: a whole car's has a megabyte."""
 _MOST_NAMED = 12
+_TRANSPORT = 0xEC00
+"""The J1939 parameter group whose frames announce a message that comes in several (TP.CM)."""
+_PDU1_BELOW = 240
 _SLACK = 1e-6
 """Of a signal's step: 4 steps of 0.3 are 1.2000000000000002, and no more than 1.2."""
+
+
+def group_of(key: int) -> int:
+    """Return the J1939 parameter group number of an identifier of 29 bits; that of another one names no group.
+
+    Priority and source address are no part of it, nor is the destination, which a PDU1 identifier has (SAE J1939-21).
+    """
+    number = key >> 8 & 0x3FFFF if key & EXTENDED else -1
+    return number & 0x3FF00 if number >= 0 and (number >> 8 & 0xFF) < _PDU1_BELOW else number
 
 
 def check_bounds(name: str, value: object, unit: str | None, *limits: SignalLimit, slack: float = 0.0) -> None:
@@ -67,9 +80,14 @@ class CanDatabase:
     path: Path | None = None
     limits: Mapping[str, SignalLimit] = field(factory=dict)
     scope: Scope = "any"
+    safe: Mapping[str, float] = field(factory=dict, kw_only=True)
+    idle: Mapping[str, float] = field(factory=dict, kw_only=True)
+    """By "MESSAGE.SIGNAL": the safe values, and those of the other signals of such a message."""
     _messages: dict[str, Any] | None = field(default=None, init=False)
-    _by_key: dict[int, Any] = field(factory=dict, init=False)
-    _names: dict[int, str] = field(factory=dict, init=False)
+    _by_key: dict[int, list[Any]] = field(factory=dict, init=False)
+    """The messages of an identifier: more than one where the file gives it twice."""
+    _by_group: dict[int, list[Any]] = field(factory=dict, init=False)
+    """The messages of a J1939 parameter group, whose identifiers have any priority, source and destination."""
 
     problem: str | None = field(default=None, init=False)
     """Why the shipped file could not be read: without it everything goes by identifier."""
@@ -84,7 +102,7 @@ class CanDatabase:
         if self._messages is not None:
             return
         messages = {} if self.path is None else {one.name: one for one in _read(self.path, self.bus)}
-        for name in self.limits:
+        for name in (*self.limits, *self.safe, *self.idle):
             message, _, signal = name.partition(".")
             known = {one.name for one in messages[message].signals} if message in messages else {*messages}
             if (signal or message) not in known or not signal:
@@ -92,8 +110,31 @@ class CanDatabase:
                 raise ConfigError(f"can {self.bus}: signals.{name!r}: {self.path} has no such signal{cure}")
         for message in messages.values():
             key = key_of(message.frame_id, extended=message.is_extended_frame)
-            self._by_key[key], self._names[key] = message, message.name
+            self._by_key.setdefault(key, []).append(message)
+            if message.protocol == "j1939":
+                self._by_group.setdefault(group_of(key), []).append(message)
         self._messages = messages
+        for name in self.safe:
+            self._check_whole(messages[name.partition(".")[0]])
+
+    def _check_whole(self, message: Any) -> None:
+        """Refuse a message whose frame could not be made from safe and idle values. Raises ConfigError."""
+        if message.is_multiplexed():
+            raise ConfigError(f"can {self.bus}: message {message.name} is multiplexed: its signals have no safe values")
+        given = {**self.idle, **self.safe}
+        missing = [one.name for one in message.signals if f"{message.name}.{one.name}" not in given]
+        if missing:
+            cure = ", ".join(f'[can.signals."{message.name}.{name}"] idle = …' for name in missing)
+            what = f"message {message.name} has a safe value and no value for {', '.join(missing)}"
+            raise ConfigError(f"can {self.bus}: {what}; give {cure}")
+
+    def means(self, key: int) -> Sequence[Any]:
+        """Return the messages that an identifier means: several for one that is there twice; of J1939 by its group."""
+        self._loaded()
+        found = self._by_key.get(key, ())
+        if self._by_group and key & EXTENDED:
+            return [*found, *(one for one in self._by_group.get(group_of(key), ()) if one not in found)]
+        return found
 
     def _loaded(self) -> dict[str, Any]:
         self.try_load()
@@ -130,14 +171,14 @@ class CanDatabase:
     def name_of(self, key: int) -> str | None:
         """Return the name of the message with this key, or None."""
         self._loaded()
-        return self._names.get(key)
+        return next((message.name for message in self.means(key)), None)
 
     def keys(self, pattern: str) -> list[int]:
         """Return the keys of the messages whose name fits a pattern ("ENGINE_*"). Raises InvalidParams if none does."""
         if not any(char in pattern for char in "*?["):
             return [self.key(pattern)]
         self._loaded()
-        found = [key for key, name in self._names.items() if fnmatchcase(name, pattern)]
+        found = [key for key, ones in self._by_key.items() if any(fnmatchcase(one.name, pattern) for one in ones)]
         return found or [self.key(pattern)]
 
     # --- values -----------------------------------------------------------------------------------------------------
@@ -172,7 +213,7 @@ class CanDatabase:
         A frame that is too short for its message has no signals.
         """
         self._loaded()
-        message = self._by_key.get(frame.key)
+        message = next(iter(self.means(frame.key)), None)
         if message is None or frame.remote or frame.error:
             return None
         values = self._values(message, frame.data) or {}
@@ -191,27 +232,30 @@ class CanDatabase:
 
     def check(self, frame: Frame) -> None:
         """See `SendRules.check`."""
-        self._loaded()
-        message = self._by_key.get(frame.key)
-        if message is None:
+        messages = self.means(frame.key)
+        if not messages:
             self._check_declared(frame.key)
+            self._check_announced(frame)
+        for message in messages if not frame.remote else ():
+            values = self._values(message, frame.data)
+            if values is None:
+                what = f"{len(frame.data)} bytes are not {message.name}, which has {message.length}"
+                data = {"bus": self.bus, "effect": "none"}
+                raise LimitViolated(f"can {self.bus}: {what}; send it by name", data=data)
+            self._check(message, values)
+
+    def _check_announced(self, frame: Frame) -> None:
+        """Refuse a J1939 frame that announces a message of the file in several frames: they would pass unchecked."""
+        if not self._by_group or group_of(frame.key) != _TRANSPORT or frame.data[:1] not in (b"\x10", b"\x20"):
             return
-        if frame.remote:
-            return
-        values = self._values(message, frame.data)
-        if values is None:
-            what = f"{len(frame.data)} bytes are no {message.name}, which has {message.length}"
-            raise LimitViolated(f"can {self.bus}: {what}; send it by name", data={"bus": self.bus, "effect": "none"})
-        self._check(message, values)
+        for message in self._by_group.get(int.from_bytes(frame.data[5:8], "little"), ()):
+            raise self._denied(f"the frame announces the message {message.name} in parts; send it with can.send, whole")
 
     def check_isotp(self, key: int) -> None:
         """See `SendRules.check_isotp`: the frames of such a message would pass unchecked."""
-        self._loaded()
-        message = self._by_key.get(key)
-        if message is None:
-            self._check_declared(key)
-        else:
+        for message in self.means(key):
             raise self._denied(f"{key_name(key)} is the message {message.name}; send it with can.send")
+        self._check_declared(key)
 
     def _check_declared(self, key: int) -> None:
         if self.scope == "declared":
@@ -237,29 +281,51 @@ class CanDatabase:
         )
         return (of_file, self.limits.get(name, SignalLimit()))
 
-    # --- steps ------------------------------------------------------------------------------------------------------
+    # --- signals ----------------------------------------------------------------------------------------------------
     #
-    # `check` compares a frame with no other one. The bus compares the values of a signal with the one sent before
-    # (`hearth.actors.bus.signals`); here is what it needs for that.
+    # `check` compares a frame with no other one. The bus compares the values of a signal with those sent before, and
+    # brings it to its safe value (`hearth.drivers.can.outputs`); here is what that needs.
 
-    def stepped(self) -> list[SignalSpec]:
-        """Return the signals whose steps the profile limits; the output of each is "MESSAGE.SIGNAL"."""
-        return [self._stepped(name, limit) for name, limit in self.limits.items() if limit.stepped]
+    def signals(self) -> dict[Hashable, Signal]:
+        """Return the signals of which the profile says something that is for the bus, by "MESSAGE.SIGNAL"."""
+        names = [name for name, limit in self.limits.items() if limit.stepped]
+        return {name: self._signal(name) for name in dict.fromkeys((*names, *self.safe))}
 
-    def _stepped(self, name: str, limit: SignalLimit) -> SignalSpec:
+    def _signal(self, name: str) -> Signal:
         message, _, signal = name.partition(".")
-        unit = self.message(message).get_signal_by_name(signal).unit or ""
-        steps = evolve(limit, min=None, max=None)
-        return SignalSpec(name, "signal", name, f"can {self.bus}, signal {name}", unit, steps)
+        limit = self.limits.get(name, SignalLimit())
+        return Signal(
+            name,
+            name,
+            f"can {self.bus}, signal {name}",
+            place={"bus": f"can:{self.bus}", "signal": name},
+            report={"signal": name},
+            unit=self.message(message).get_signal_by_name(signal).unit or "",
+            access="w",
+            safe=self.safe.get(name),
+            step=inf if limit.max_step is None else limit.max_step,
+            slew=inf if limit.slew_per_s is None else limit.slew_per_s,
+            bounds=limit.to_json(),
+        )
 
     def values_of(self, frame: Frame) -> dict[str, float]:
         """Return the values of a frame's signals by "MESSAGE.SIGNAL", none if its message is not in the file."""
-        self._loaded()
-        message = self._by_key.get(frame.key)
-        if message is None or frame.remote:
-            return {}
-        values = self._values(message, frame.data) or {}
-        return {f"{message.name}.{signal}": value for signal, value in values.items()}
+        values: dict[str, float] = {}
+        for message in self.means(frame.key) if not frame.remote else ():
+            found = self._values(message, frame.data) or {}
+            values |= {f"{message.name}.{signal}": value for signal, value in found.items()}
+        return values
+
+    def whole(self, name: str, values: Mapping[str, float]) -> Frame:
+        """Return the frame of a message with a safe value: with these values, and `idle` ones for the others."""
+        message = self.message(name)
+        known = {one.name: f"{name}.{one.name}" for one in message.signals}
+        given = {signal: values.get(full, self.idle.get(full, self.safe.get(full))) for signal, full in known.items()}
+        return Frame(
+            self.key(name),
+            message.encode(given, strict=False),
+            fd=bool(message.is_fd) or message.length > FD_LENGTHS[8],
+        )
 
     # --- for hw.can.list --------------------------------------------------------------------------------------------
 

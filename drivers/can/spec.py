@@ -16,7 +16,7 @@ from hearth.drivers.base import Style
 from hearth.drivers.can.dbc import CanDatabase
 from hearth.drivers.can.driver import MAX_EXTENDED, MAX_STANDARD, QUEUE, IdFilter, Scope
 from hearth.drivers.signals import SignalLimit
-from hearth.fields import Choice, Flag, Integer, ListOf, Text, kinds_of
+from hearth.fields import ANY_NUMBER, Choice, Flag, Integer, ListOf, Text, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,8 @@ class CanSpec:
     """A CAN bus: the name that callers use, and its interface.
 
     `bitrate` is for people: `ip link` sets it. `filters` are what the interface lets through to hearth (empty: all),
-    `queue` is the number of frames kept for readers, `limits` are by "MESSAGE.SIGNAL". `nodes` are the simulator's.
+    `queue` is the number of frames kept for readers. By "MESSAGE.SIGNAL" there are `limits`, `safe` values, and `idle`
+    ones, which the other signals of a message have while one of it goes to its safe value. `nodes` are the simulator's.
     """
 
     bus: str
@@ -60,6 +61,8 @@ class CanSpec:
     scope: Scope = "any"
     filters: tuple[IdFilter, ...] = ()
     limits: Mapping[str, SignalLimit] = field(factory=dict)
+    safe: Mapping[str, float] = field(factory=dict)
+    idle: Mapping[str, float] = field(factory=dict)
     nodes: tuple[str, ...] = ()
 
     def beside(self, folder: Path) -> CanSpec:
@@ -80,14 +83,22 @@ def parse_can(table: Table) -> CanSpec:
     filters = tuple([_filter(entry) for entry in table.tables("filters")])
     if len(filters) > _MOST_FILTERS:
         table.fault("filters", f"the kernel takes at most {_MOST_FILTERS}")
-    limits = {name: limit for name, entry in table.named("signals") if (limit := _limit(name, entry)) is not None}
+    limits: dict[str, SignalLimit] = {}
+    levels: dict[str, dict[str, float]] = {"safe": {}, "idle": {}}
+    for name, entry in table.named("signals"):
+        for key, named in levels.items():
+            if (level := entry.take(key, ANY_NUMBER, None)) is not None:
+                named[name] = level
+        if (limit := _limit(name, entry, needed=not {*levels} & entry.content.keys())) is not None:
+            limits[name] = limit
     if "dbc" not in values:
-        if limits:
+        if "signals" in table.content:
             table.fault("signals", "their messages are in a DBC file; name it with `dbc`")
         if values.get("scope") == "declared":
             table.fault("scope", '"declared" allows the messages of a DBC file alone; name it with `dbc`')
     table.done()
-    return CanSpec(bus, driver, interface or bus, filters=filters, limits=limits, nodes=tuple(nodes or ()), **values)
+    values |= {"filters": filters, "limits": limits, "nodes": tuple(nodes or ()), **levels}
+    return CanSpec(bus, driver, interface or bus, **values)
 
 
 def _filter(entry: Table) -> IdFilter:
@@ -99,8 +110,8 @@ def _filter(entry: Table) -> IdFilter:
     return IdFilter(ident or 0, mask or 0, bool(extended))
 
 
-def _limit(name: str, entry: Table) -> SignalLimit | None:
-    details = entry.table("limit")
+def _limit(name: str, entry: Table, *, needed: bool) -> SignalLimit | None:
+    details = entry.table("limit", required=needed)
     values = details.given(SignalLimit)
     details.done()
     entry.done()
@@ -109,7 +120,8 @@ def _limit(name: str, entry: Table) -> SignalLimit | None:
     if not entry.ok:
         return None
     if not values:
-        details.fault("", f"no limit; give one of {', '.join(kinds_of(SignalLimit))}, or leave it out")
+        if "limit" in entry.content:
+            details.fault("", f"no limit; give one of {', '.join(kinds_of(SignalLimit))}, or leave it out")
         return None
     limit = SignalLimit(**values)
     if limit.min is not None and limit.max is not None and limit.min > limit.max:
@@ -126,7 +138,7 @@ def can_database(spec: CanSpec) -> CanDatabase:
     Raises ConfigError for a file that cannot be used.
     """
     path = None if spec.dbc is None else Path(spec.dbc)
-    database = CanDatabase(spec.bus, path, spec.limits, spec.scope)
+    database = CanDatabase(spec.bus, path, spec.limits, spec.scope, safe=spec.safe, idle=spec.idle)
     if path is None or path.parent != SHIPPED:
         database.load()
     return database

@@ -22,6 +22,7 @@ from hearth.drivers.signals import (
     ROUNDING,
     STEP_S,
     Hold,
+    Off,
     OnLimit,
     Positive,
     Quantity,
@@ -80,6 +81,8 @@ class DacChannelSpec:
     scale: Quantity | None = None
     offset: Quantity = 0.0
     unit: str | None = None
+    off: Off = "zero"
+    start: Quantity | None = None
     reserved: str | None = None
     note: str | None = None
 

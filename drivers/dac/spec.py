@@ -61,8 +61,9 @@ def _channel(number: int, name: str, table: Table) -> DacChannelSpec:
     spec = DacChannelSpec(number, name, low, high, safe, **values)
     if low > high:
         table.fault("min", f"{low:g} is greater than max = {high:g}; exchange them")
-    elif (fault := spec.fault_of(safe)) is not None:
-        table.fault("safe", fault)
+    for key, level in (("safe", safe), ("start", spec.start)):
+        if low <= high and level is not None and (fault := spec.fault_of(level)) is not None:
+            table.fault(key, fault)
     if values.get("scale") == 0:
         table.fault("scale", "0 would make all counts one value; give the value of one step")
     for key in ("offset", "unit"):

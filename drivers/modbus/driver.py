@@ -76,6 +76,11 @@ class ModbusRegister(Register):
         return 2 if self.type in ("u32", "s32", "f32") else 1
 
     @property
+    def counts(self) -> bool:
+        """True if its numbers are integers."""
+        return self.type != "f32"
+
+    @property
     def raw_bounds(self) -> tuple[Any, Any]:
         """Return the least and the greatest number of it that its type, `min` and `max` permit."""
         if self.type != "f32":
@@ -122,6 +127,11 @@ class ModbusRegister(Register):
         value = number * self.scale
         # 0.1 times 3 is 0.30000000000000004: no register has as many digits.
         return value if isinstance(value, int) else float(f"{value:.12g}")
+
+    @property
+    def safe_number(self) -> float | None:
+        """Return the number that `safe` is, None without one."""
+        return None if self.safe is None else self.number(self.encode(self.safe))
 
     def unlimited(self) -> ModbusRegister:
         """Return the register with the limits of its type alone."""

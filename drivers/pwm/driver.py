@@ -14,10 +14,22 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from attrs import asdict, frozen
+from attrs import Factory, asdict, field, frozen
 
 from hearth.drivers.base import Driver
-from hearth.drivers.signals import OFF, STEP_S, Hold, OnLimit, SignalChip, SignalLevel, SignalLimit, SignalSpec, beyond
+from hearth.drivers.signals import (
+    OFF,
+    STEP_S,
+    Hold,
+    Off,
+    OnLimit,
+    Quantity,
+    SignalChip,
+    SignalLevel,
+    SignalLimit,
+    SignalSpec,
+    beyond,
+)
 from hearth.errors import LimitViolated
 from hearth.fields import ANY_NUMBER, Number
 
@@ -93,6 +105,8 @@ class ChannelSpec:
     limit: SignalLimit | None = None
     on_limit: OnLimit = "refuse"
     servo: ServoSpec | None = None
+    off: Off = field(default=Factory(lambda channel: "zero" if channel.servo is None else "hold", takes_self=True))
+    start: Quantity | None = None
     reserved: str | None = None
     note: str | None = None
 

@@ -101,8 +101,9 @@ def _check(table: Table, spec: ChannelSpec) -> None:
         longest = max(spec.servo.min_us, spec.servo.max_us)
         if longest > spec.period_us:
             table.fault("period_us", f"{spec.period_us:g} is shorter than the servo's longest pulse, {longest:g}")
-    if table.ok and (fault := spec.fault_of(spec.safe)) is not None:
-        table.fault("safe", fault)
+    for key, level in (("safe", spec.safe), ("start", spec.start)):
+        if table.ok and level is not None and (fault := spec.fault_of(level)) is not None:
+            table.fault(key, fault)
 
 
 def _check_limit(table: Table, spec: ChannelSpec) -> None:

@@ -17,18 +17,31 @@ _TEXT: Final = Text()
 _UART_DRIVER: Final = Choice("sim", "serial")
 
 
+_HEX: Final = Text('bytes in hexadecimal, such as "53 54 4f 50 0d"', r"(?:[0-9A-Fa-f]{2} ?){1,256}")
 _PEER: Final = Choice("echo", "none")
 
 
 @frozen
 class UartSpec:
-    """A serial port: the name that callers use, and its device."""
+    """A serial port: the name that callers use, its device, and the bytes that bring what is connected to a safe state.
+
+    `safe_text` is sent as UTF-8.
+    """
 
     port: str
     driver: str
     path: str | None = None
     settings: UartSettings = field(factory=UartSettings)
     peer: Literal["echo", "none"] = "echo"
+    safe_text: str | None = None
+    safe_hex: str | None = None
+
+    @property
+    def safe_bytes(self) -> bytes | None:
+        """Return the bytes that are sent when the session that wrote to it ends, and when the daemon is halted."""
+        if self.safe_hex is not None:
+            return bytes.fromhex(self.safe_hex)
+        return None if self.safe_text is None else self.safe_text.encode()
 
     @property
     def baud(self) -> int:
@@ -40,10 +53,12 @@ def parse_port(table: Table) -> UartSpec:
     """Read one `[[uart]]`; only where the table is `ok` is every value of its type."""
     port, driver = table.take("port", _TEXT), table.take("driver", _UART_DRIVER)
     path = table.take("path", _TEXT) if driver == "serial" else table.take("path", _TEXT, None)
-    values = table.given({"peer": _PEER})
+    values = table.given({"peer": _PEER, "safe_text": Text(), "safe_hex": _HEX})
+    if "safe_text" in values and "safe_hex" in values:
+        table.fault("safe_hex", "the bytes of `safe_text` are sent already; give one of the two")
     if driver == "sim" and path is not None:
         table.fault("path", "a simulated port has none: the pseudo-terminal's is in hw.uart.list")
-    if driver == "serial" and values:
+    if driver == "serial" and "peer" in values:
         table.fault("peer", 'only a simulated port (driver = "sim") has one')
     # As callers read it in hw.uart.list: 1, not the 1.0 of UartSettings.
     settings: dict[str, Any] = {"stop_bits": 1, **table.given(UartSettings), "rs485": parse_rs485(table)}

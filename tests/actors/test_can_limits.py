@@ -79,6 +79,7 @@ async def test_the_first_value_is_free_and_each_next_one_is_within_a_step_of_it(
     )
     assert error.data == {
         "bus": "can:can0", "signal": "COMMAND.Speed", "limit": "max_step", "allowed": 20, "unit": "percent",
+        "reason": "from 80 to 59.5 percent exceeds max_step = 20",
         "effect": "none",
     }  # fmt: skip
     await command(cell, 60)

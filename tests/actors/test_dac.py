@@ -93,6 +93,7 @@ async def test_a_value_beyond_its_bounds_is_refused_at_submit_and_on_a_dry_run(a
             "limit": "max",
             "allowed": 2.5,
             "unit": "volt",
+            "reason": "2.6 volt is beyond max = 2.5",
             "effect": "none",
         }
         with pytest.raises(LimitViolated):
@@ -338,6 +339,7 @@ async def test_channels_of_the_stop_sequence_follow_in_their_order_and_all_other
         await session.run("servo.move", servo="ARM", angle=-60)
         await session.run("dac.set", channel="LOOP", value=0.012)
         await session.run("dac.set", channel="BIAS", value=2)
+        await session.run("pwm.set", channel="FAN", duty=0.1)
         await session.run("pwm.set", channel="FAN", duty=0.2)
         moving = await session.submit("open", [step("dac.set", channel="VALVE", value=10)])
         await trio.sleep(2.5)

@@ -156,7 +156,7 @@ async def test_no_float_that_is_no_number_passes_a_limit():
     async with session() as opened:
         for words in ([0x7FC0, 0], [0x7F80, 0], [0xFF80, 0]):
             for reg in (2, 4):  # refused, and clamped
-                with pytest.raises(LimitViolated, match="is no number"):
+                with pytest.raises(LimitViolated, match="is not a number"):
                     await vendor(opened, lambda driver, reg=reg, words=words: driver.write(3, "holding", reg, words))
         assert opened.device.requests == 0
 

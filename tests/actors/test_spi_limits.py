@@ -81,6 +81,7 @@ async def test_bytes_that_begin_with_no_command_are_refused(autojump_clock):
 async def test_a_value_that_is_clamped_is_reported_by_both_tools(autojump_clock):
     async with cell() as (session, device):
         report = {"device": "MOTOR", "reg": 0x12, "name": "CURRENT", "asked": 2.4000000000000004, "written": 2.0}
+        report["unit"] = "ampere"
         wrote = await session.run("spi.write", device="MOTOR", register="CURRENT", value=2.4)
         assert (wrote["value"], wrote["raw"], wrote["clamped"]) == (2.0, 20, [report])
         assert (await session.run("spi.transfer", device="MOTOR", hex="12 18"))["clamped"] == [report]

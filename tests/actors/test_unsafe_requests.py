@@ -52,7 +52,8 @@ from hearth import expect, step
 from hearth._util.toml import dump_value
 from hearth.actors.admission import Admission
 from hearth.actors.bus.guard import BusGuard
-from hearth.actors.bus.interlocks import Interlocks
+from hearth.actors.bus.interlocks import BusInterlocks, Interlocks
+from hearth.actors.bus.limit import Limit
 from hearth.actors.bus.queue import HaltFlag
 from hearth.config.model import load_config
 from hearth.errors import (
@@ -946,17 +947,17 @@ async def test_the_observer_sees_what_is_permitted(autojump_clock):
         assert made.watched.reads == ["0x50"]
 
 
-def permits(_self, _output, level):
-    """Stand for the guard's check."""
+def permits(_self, level, _now):
+    """Stand for the check of a limit."""
     return level
 
 
 # What is taken out, what stands there then, and the report whose request gets through.
 HOLES = {
-    "limits": ([(BusGuard, "check", permits), (BusGuard, "foresee", None)], "robotmcp/ros-mcp-server#264"),
-    "interlocks": ([(BusGuard, "check", permits), (Interlocks, "asked", ())], "NIOSH FACE 8420, 1984"),
+    "limits": ([(Limit, "check", permits), (BusGuard, "foresee", None)], "robotmcp/ros-mcp-server#264"),
+    "interlocks": ([(BusInterlocks, "check", None), (Interlocks, "asked", ())], "NIOSH FACE 8420, 1984"),
     "halt": (
-        [(BusGuard, "check", permits), (HaltFlag, "refusal", None), (Admission, "_require_not_halted", None)],
+        [(HaltFlag, "check", None), (HaltFlag, "refusal", None), (Admission, "_require_not_halted", None)],
         "OctoPrint/OctoPrint#3832",
     ),
     "scope": ([(Scope, "permits", True)], "tsightler/ring-mqtt-ha-addon#44"),

@@ -1,0 +1,76 @@
+"""The signals of a CAN bus as outputs: which of them a frame sets, and the frames that set signals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.drivers.kind import ANY, Call, Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from hearth.drivers.can.dbc import CanDatabase
+    from hearth.drivers.can.driver import Frame
+    from hearth.drivers.kind import Driven, Level
+
+_SEND_S: Final = 1.0
+
+
+class CanOutputs:
+    """One bus; an output is "MESSAGE.SIGNAL" where the profile gives it a step or a safe value, else "MESSAGE".
+
+    A frame means the messages that its identifier has in the database: all of an identifier that is there twice, and
+    of J1939 those of its parameter group.
+    """
+
+    plain: Final = frozenset({"bus", "describe", "errors", "queue", "rules", "state"})
+    reading: Final = frozenset({"follow", "take"})
+    single: Final[Mapping[str, tuple[int, int]]] = {}
+
+    def __init__(self, database: CanDatabase) -> None:
+        self._database = database
+        self.signals: Mapping[Hashable, Signal] = database.signals()
+
+    def driven(self, call: Call) -> Sequence[Driven]:
+        """Return the signals that a frame sets. Raises LimitViolated and PermissionDenied, as the database does."""
+        if call.op == "isotp":
+            self._database.check_isotp(call.args[0])
+        if call.op != "send":
+            return ((ANY, call.args),)
+        frame: Frame = call.args[0]
+        self._database.check(frame)
+        found = {name: value for name, value in self._database.values_of(frame).items() if name in self.signals}
+        if found:
+            return list(found.items())
+        messages = self._database.means(frame.key)
+        return [(message.name, frame) for message in messages] or ((ANY, frame),)
+
+    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
+        """Return the frame: no profile clamps a signal of CAN."""
+        del levels
+        return call
+
+    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
+        """Return nothing: frames of other nodes are no levels of ours."""
+        del call, answer
+        return ()
+
+    def read(self, signal: Signal) -> Call | None:
+        """Return None: a signal that was sent cannot be read."""
+        del signal
+        return None
+
+    def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
+        """Return one frame for each message; its other signals have the values that were sent last, or idle ones."""
+        values = {str(name): level for name, level in {**known, **dict(wanted)}.items()}
+        messages = dict.fromkeys(str(name).partition(".")[0] for name, _ in wanted)
+        return [Call("send", (self._database.whole(name, values),), {"timeout_s": _SEND_S}) for name in messages]
+
+    def asked(self, output: Hashable, level: Level) -> Call:
+        """Return the frame that a tool has declared."""
+        del output
+        return Call("send", (level,))
+
+    def place(self, output: Hashable) -> Mapping[str, Any]:
+        """Return the output."""
+        return {"output": output}

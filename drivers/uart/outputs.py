@@ -1,0 +1,99 @@
+"""The outputs of a serial port: the bytes that it sends, and the levels of RTS and DTR."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.drivers.kind import ANY, Call, Signal
+from hearth.drivers.serial_port.settings import MODEM_LINES, write_timeout_s
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from hearth.drivers.kind import Driven, Level
+    from hearth.drivers.uart.spec import UartSpec
+
+DATA: Final = "data"
+"""The output that bytes go to."""
+
+
+class UartOutputs:
+    """One port: `DATA` with bytes as its level, and MODEM_LINES with the levels of RTS and DTR."""
+
+    plain: Final = frozenset({"describe", "inbox", "port", "settings"})
+    reading: Final = frozenset({"take"})
+    single: Final[Mapping[str, tuple[int, int]]] = {}
+
+    def __init__(self, spec: UartSpec) -> None:
+        settings = spec.settings
+        self._baud = settings.baud
+        levels = {"rts": settings.rts, "dtr": settings.dtr}
+        if settings.rs485 is not None or settings.flow == "rtscts":
+            del levels["rts"]
+        where = {"bus": f"uart:{spec.port}"}
+        self.signals: Mapping[Hashable, Signal] = {
+            DATA: Signal(
+                DATA,
+                spec.port,
+                f"serial port {spec.port}",
+                place=where,
+                report={"port": spec.port},
+                access="w",
+                safe=spec.safe_bytes,
+                wrote="sent",
+                shown=_hex,
+            ),
+            MODEM_LINES: Signal(
+                MODEM_LINES,
+                f"{spec.port} lines",
+                f"RTS and DTR of serial port {spec.port}",
+                place=where,
+                report={"port": spec.port},
+                safe=levels,
+            ),
+        }
+
+    def driven(self, call: Call) -> Sequence[Driven]:
+        """Return the bytes of a write, or the levels of a `control` that sets any."""
+        if call.op in ("write", "exchange"):
+            return ((DATA, call.args[0]),)
+        if call.op != "control":
+            return ((ANY, call.args),)
+        return ((MODEM_LINES, call.kw),) if any(level is not None for level in call.kw.values()) else ()
+
+    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
+        """Return the call: bytes have no bounds."""
+        del levels
+        return call
+
+    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
+        """Return nothing: input comes from the peer."""
+        del call, answer
+        return ()
+
+    def read(self, signal: Signal) -> Call | None:
+        """Return the call that reads the levels of the lines; sent bytes cannot be read."""
+        return Call("control") if signal.output == MODEM_LINES else None
+
+    def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
+        """Return the calls that send bytes, and that give RTS and DTR their levels."""
+        del known
+        return [
+            Call("control", (), level)
+            if output == MODEM_LINES
+            else Call("write", (level,), {"timeout_s": write_timeout_s(len(level), self._baud)})
+            for output, level in wanted
+        ]
+
+    def asked(self, output: Hashable, level: Level) -> Call:
+        """Return the write that a tool has declared."""
+        del output
+        return Call("write", (level,))
+
+    def place(self, output: Hashable) -> Mapping[str, Any]:
+        """Return the output."""
+        return {"output": output}
+
+
+def _hex(level: bytes) -> str:
+    return level.hex()
