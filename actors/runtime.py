@@ -25,7 +25,7 @@ from hearth.actors.approval import Approvals
 from hearth.actors.approval.plans import Plans
 from hearth.actors.approval.standing import StandingApprovals
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT, Bus
-from hearth.actors.bus.guard import guard_of
+from hearth.actors.bus.face import guard_of
 from hearth.actors.bus.halt import Halt
 from hearth.actors.bus.interlocks import Interlocks
 from hearth.actors.bus.latch import Latch

@@ -21,7 +21,7 @@ from benchmarks import load
 from benchmarks.rates import Side, by_turns
 from benchmarks.report import Row
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.guard import guard_of
+from hearth.actors.bus.face import guard_of
 from hearth.actors.bus.interlocks import Interlocks
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board

@@ -15,9 +15,9 @@ them drives is pure data of the kind (`hearth.drivers.kind.Outputs`); the steps 
     note what is there now, or that it is not known
 
 All of it is inside one transaction, so nothing comes in between. It is written once, as a generator that yields the
-calls (`_steps`): the bus of a blocking driver runs it in place (`_now`), that of coroutine functions awaits it
-(`_later`), and so its checks come when the coroutine is first awaited. Operations that drive one output, of which the
-kind says where output and level stand (`Outputs.single`), are compiled: the same, by fewer calls (`_compile`).
+calls (`steps`): the bus of a blocking driver runs it in place (`now`), that of coroutine functions awaits it
+(`later`), and so its checks come when the coroutine is first awaited. Operations that drive one output, of which the
+kind says where output and level stand (`Outputs.single`), are compiled: the same, by fewer calls (`face`).
 
 Bringing outputs to their safe state (`make_safe`, `halt`, `force`) is never checked, only noted: safety comes first. An
 output that was driven and has no safe state is in `left`: a halt does not stop it, and says so.
@@ -39,7 +39,7 @@ import inspect
 import logging
 import time
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import trio
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.queue import Ticket
-    from hearth.drivers.base import Driver
     from hearth.drivers.kind import Driven, Level, Outputs, Signal
     from hearth.tools import Drive
 
@@ -118,9 +117,9 @@ class BusGuard:
 
     def __init__(self, bus_id: str, driver: Any, outputs: Outputs | None = None) -> None:
         self.bus_id = bus_id
-        self._driver = driver
+        self.driver = driver
         self.outputs = outputs
-        self._async = getattr(driver, "style", None) is Style.ASYNC
+        self.waits = getattr(driver, "style", None) is Style.ASYNC
         self.signals: Mapping[Hashable, Signal] = {} if outputs is None else outputs.signals
         self.safe: dict[Hashable, object] = {
             output: signal.safe for output, signal in self.signals.items() if signal.safe is not None
@@ -131,7 +130,7 @@ class BusGuard:
         self.limits = {output: Limit(bus_id, signal) for output, signal in self.signals.items() if signal.limited}
         self.timed = [one for one in self.limits.values() if one.times is not None]
         # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
-        self._clock: Callable[[], float] = time.monotonic
+        self.clock: Callable[[], float] = time.monotonic
         self.due_changed = Wakeup()
         """Woken when a line has been switched on that has to be safe by a certain time."""
         self.clamped: list[Mapping[str, Any]] = []
@@ -150,14 +149,9 @@ class BusGuard:
         """Of the running transaction; None between transactions, and in those that need no owner."""
         self._busy = False
         self.face: Any = driver
+        """The guarded driver; `face.guard_of` puts it here."""
         self.reader: Any = driver
         """The guarded driver for steps of risk 0."""
-        if isinstance(outputs, VendorOutputs):
-            # A step of risk 0 reads by operations that nobody has declared: they go on while the daemon is halted.
-            self.face = _VendorFace(driver, self, reads_only=False)
-        elif outputs is not None:
-            self.face = _Face(driver, self, reads_only=False)
-            self.reader = _Face(driver, self, reads_only=True)
 
     def name(self, output: Hashable) -> str:
         """Return what a person calls an output."""
@@ -185,7 +179,7 @@ class BusGuard:
         """
         self.permit(output, level)
         limit = self.limits.get(output)
-        return level if limit is None else limit.check(level, self._clock())
+        return level if limit is None else limit.check(level, self.clock())
 
     def foresee(self, drive: Drive) -> None:
         """Refuse at submit what the limits could never permit, whatever happens until then. Raises LimitViolated."""
@@ -205,18 +199,18 @@ class BusGuard:
         Raises LimitViolated.
         """
         if (limit := self.limits.get(output)) is not None:
-            limit.check_rest(self._clock())
+            limit.check_rest(self.clock())
 
     # --- told after an effect -------------------------------------------------------------------------------------
 
     def opened(self) -> None:
         """Note that the bus has been opened, in Trio: what its outputs did before is not known."""
-        self._clock = trio.lowlevel.current_clock().current_time
+        self.clock = trio.lowlevel.current_clock().current_time
         self.levels.clear()
         # A chip that is opened during a halt drives nothing.
-        driven = not getattr(self._driver, "halted", False)
+        driven = not getattr(self.driver, "halted", False)
         for limit in self.limits.values():
-            limit.opened(self._clock(), driven=driven)
+            limit.opened(self.clock(), driven=driven)
 
     def drove(self, output: Hashable, level: Level) -> None:
         """Note that an output was driven to a level."""
@@ -227,12 +221,13 @@ class BusGuard:
         if self.interlocks is not None:
             self.interlocks.note(output, level)
         if (limit := self.limits.get(output)) is not None:
-            self._note(limit, level)
+            self.note(limit, level)
 
-    def _note(self, limit: Limit, level: Level) -> None:
+    def note(self, limit: Limit, level: Level) -> None:
+        """Note in the limit of an output that it was driven to a level."""
         times = limit.times
         due = inf if times is None else times.due
-        limit.note(level, self._clock())
+        limit.note(level, self.clock())
         if times is not None and times.due < due:
             self.due_changed.wake()
 
@@ -249,7 +244,7 @@ class BusGuard:
         if self.interlocks is not None:
             self.interlocks.note(output, level, certain=False)
         if (limit := self.limits.get(output)) is not None:
-            limit.failed(level, self._clock())
+            limit.failed(level, self.clock())
             self.due_changed.wake()
 
     def _saw(self, found: Iterable[Driven]) -> None:
@@ -257,7 +252,7 @@ class BusGuard:
             if self.interlocks is not None:
                 self.interlocks.note(output, level)
             if (limit := self.limits.get(output)) is not None:
-                limit.note(level, self._clock(), drove=False)
+                limit.note(level, self.clock(), drove=False)
 
     # --- lines that are on for too long ---------------------------------------------------------------------------
 
@@ -272,7 +267,7 @@ class BusGuard:
 
     # --- the steps of a call --------------------------------------------------------------------------------------
 
-    def _steps(self, call: Call, *, reads_only: bool = False) -> Steps:
+    def steps(self, call: Call, *, reads_only: bool = False) -> Steps:
         """Check a call, yield it as the limits permit it, and note what it has done; return its answer."""
         outputs = self.outputs
         assert outputs is not None, "a face is of a bus with outputs"
@@ -282,7 +277,7 @@ class BusGuard:
             self._saw(outputs.seen(call, answer))
             return answer
         if reads_only:
-            self._refuse_effect(driven[0][0])
+            self.refuse_effect(driven[0][0])
         for output, _ in driven:
             yield from self._learn(output)
         # All are checked before the first one is driven.
@@ -337,23 +332,23 @@ class BusGuard:
             return
         signal, outputs = limit.signal, self.outputs
         assert outputs is not None, "it has limits"
-        if not self._async and (call := outputs.read(signal)) is not None:
+        if not self.waits and (call := outputs.read(signal)) is not None:
             answer = yield call
             self._saw(outputs.seen(call, answer))
         if limit.is_missing() and signal.start is not None:
-            limit.assume(signal.start, self._clock())
+            limit.assume(signal.start, self.clock())
         if limit.is_missing() and (limit.off or signal.access == "w") and signal.safe is not None:
-            yield from self._force([(output, signal.safe)])
+            yield from self.force([(output, signal.safe)])
 
-    def _force(self, driven: Sequence[Driven]) -> Steps:
+    def force(self, driven: Sequence[Driven]) -> Steps:
         """Bring outputs to levels that nothing is asked about, and note them."""
         outputs = self.outputs
         assert outputs is not None, "it has signals"
         for call in outputs.drive(driven, self.levels):
             yield from self._effect(call, driven)
 
-    def _approach(self, output: Hashable, target: Level) -> Steps:
-        """See `_Face.approach`."""
+    def approach(self, output: Hashable, target: Level) -> Steps:
+        """See `face.Face.approach`."""
         yield from self._learn(output)
         limit, outputs = self.limits.get(output), self.outputs
         assert outputs is not None, "it has signals"
@@ -363,14 +358,14 @@ class BusGuard:
             if final != target:
                 self.clamped.append(limit.clamped(target, final))
         self.permit(output, final)
-        level = self.check(output, final if limit is None else limit.towards(final, self._clock()))
+        level = self.check(output, final if limit is None else limit.towards(final, self.clock()))
         if self.unowned(output):
             yield output
         (call,) = outputs.drive([(output, level)], self.levels)
         former = yield from self._effect(call, [(output, level)])
         return Approach(former, level, final)
 
-    def _make_safe(self, wanted: Iterable[Hashable], *, kept: bool) -> Steps:
+    def make_safe(self, wanted: Iterable[Hashable], *, kept: bool) -> Steps:
         """Bring outputs to their safe state, those with `hold = "keep"` only if `kept`; return the reports.
 
         One output that refuses does not keep the others from their safe state: it is reported with its `error`. A
@@ -395,7 +390,7 @@ class BusGuard:
             try:
                 if signal.device in silent:
                     raise silent[signal.device]
-                yield from self._force([(output, signal.safe)])
+                yield from self.force([(output, signal.safe)])
             except RpcError as error:
                 report["error"] = error.message
                 if isinstance(error, TimedOut) and signal.device is not None:
@@ -410,7 +405,8 @@ class BusGuard:
         ticket = self.ticket
         return ticket is not None and ticket.drives != output and output in self.safe
 
-    def _refuse_effect(self, output: Hashable) -> None:
+    def refuse_effect(self, output: Hashable) -> NoReturn:
+        """Refuse what a step of risk 0 would drive. Raises PermissionDenied."""
         reason = f"a step of risk 0 only reads, and would drive {self.name(output)!r} of {self.bus_id}"
         cure = "its tool has to declare the risk of what it does (risk_level, effective_risk)"
         raise PermissionDenied(f"Permission denied: {reason}; {cure}", data={"reason": reason, "effect": "none"})
@@ -425,9 +421,10 @@ class BusGuard:
 
     def run(self, steps: Steps) -> Any:
         """Run steps to their answer; with a driver of coroutine functions return a coroutine that does."""
-        return self._later(steps) if self._async else self._now(steps)
+        return self.later(steps) if self.waits else self.now(steps)
 
-    def _now(self, steps: Steps) -> Any:
+    def now(self, steps: Steps) -> Any:
+        """Run steps to their answer in place."""
         try:
             asked = next(steps)
             while True:
@@ -442,7 +439,8 @@ class BusGuard:
         except StopIteration as end:
             return end.value
 
-    async def _later(self, steps: Steps) -> Any:
+    async def later(self, steps: Steps) -> Any:
+        """Run steps to their answer, by a driver of coroutine functions."""
         try:
             asked = next(steps)
             while True:
@@ -462,176 +460,9 @@ class BusGuard:
 
     def _perform(self, asked: Call | Hashable) -> Any:
         if isinstance(asked, Call):
-            return getattr(self._driver, asked.op)(*asked.args, **asked.kw)
+            return getattr(self.driver, asked.op)(*asked.args, **asked.kw)
         assert self.owner is not None, "only a bus sets the ticket"
         return self.owner.own(asked)
-
-    def operation(self, name: str, *, reads_only: bool) -> Callable[..., Any]:
-        """Return a guarded operation of the driver."""
-        found = getattr(self._driver, name)
-        names = _positions(found)
-        # A vendor's driver may have plain functions beside its coroutine functions.
-        waits = self._async and (not isinstance(self.outputs, VendorOutputs) or inspect.iscoroutinefunction(found))
-        run = self._later if waits else self._now
-
-        def guarded(*args: Any, **kw: Any) -> Any:
-            # Each argument that has a place goes there, so that a kind finds it.
-            while kw and len(args) < len(names) and names[len(args)] in kw:
-                args = (*args, kw.pop(names[len(args)]))
-            return run(self._steps(Call(name, args, kw), reads_only=reads_only))
-
-        single = None if self.outputs is None or reads_only or self._async else self.outputs.single.get(name)
-        return guarded if single is None else self._compile(name, *single, guarded)
-
-    def _compile(self, name: str, output_at: int, level_at: int, whole: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an operation that drives one output, for a driver that blocks: `_steps` with fewer calls.
-
-        What takes more than a comparison goes the `whole` way: an output that must be read first or be owned, a level
-        that is clamped.
-        """
-        driver, limits, safe, levels = self._driver, self.limits, self.safe, self.levels
-        places = max(output_at, level_at)
-
-        def compiled(*args: Any, **kw: Any) -> Any:
-            if kw or len(args) <= places:
-                return whole(*args, **kw)
-            output, level = args[output_at], args[level_at]
-            limit = limits.get(output)
-            ticket = self.ticket
-            if (
-                (limit is not None and limit.level is None and limit.signal.stepped)
-                or (ticket is not None and ticket.drives != output)
-                or output not in safe
-            ):
-                return whole(*args)
-            if self.claims and (claim := self.claims.get(output)) is not None:
-                claim.check(output)
-            if self.halt is not None and safe[output] != level:
-                self.halt(output, level)
-            locks = self.interlocks
-            if locks is not None:
-                locks.check(output, level)
-            if limit is not None and limit.check(level, self._clock()) != level:
-                return whole(*args)
-            try:
-                answer = getattr(driver, name)(*args)
-            except BaseException as error:
-                self.failed(output, level, error)
-                raise
-            levels[output] = level
-            if locks is not None:
-                locks.note(output, level)
-            if limit is not None:
-                self._note(limit, level)
-            return answer
-
-        return compiled
-
-
-def _positions(operation: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of an operation's arguments that have a place."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if not inspect.isroutine(operation):
-        return ()
-    return tuple(name for name, one in inspect.signature(operation).parameters.items() if one.kind in kinds)
-
-
-class _Face:
-    """The guarded driver: the operations of a driver behind its guard, and what is no operation as it is."""
-
-    def __init__(self, driver: Any, guard: BusGuard, *, reads_only: bool) -> None:
-        self._driver = driver
-        self._guard = guard
-        self._reads_only = reads_only
-
-    def __getattr__(self, name: str) -> Any:
-        found, outputs = getattr(self._driver, name), self._guard.outputs
-        assert outputs is not None, "a face is of a bus with outputs"
-        if not callable(found) or name in outputs.plain or name in outputs.reading:
-            return found
-        operation = self._guard.operation(name, reads_only=self._reads_only)
-        setattr(self, name, operation)
-        return operation
-
-    def make_safe(self, outputs: Iterable[Hashable]) -> Any:
-        """Bring outputs to their safe state, those that the profile keeps excepted; return the reports."""
-        return self._to_safe(outputs, kept=False)
-
-    def halt(self, outputs: Iterable[Hashable]) -> Any:
-        """Bring outputs to their safe state, whatever their `hold` is; return the reports."""
-        return self._to_safe(outputs, kept=True)
-
-    def _to_safe(self, outputs: Iterable[Hashable], *, kept: bool) -> Any:
-        guard = self._guard
-        if self._reads_only:
-            guard._refuse_effect("outputs")
-        return guard.run(guard._make_safe(outputs, kept=kept))
-
-    def approach(self, output: Hashable, target: Level) -> Any:
-        """Drive an output as far towards a target as its limits permit now; return an `Approach`.
-
-        The target is another one than was asked for where the profile clamps. Raises what a drive raises; the halt and
-        the interlocks are asked about the target, too, so that a way that may not be ended is not begun.
-        """
-        guard = self._guard
-        if self._reads_only:
-            guard._refuse_effect(output)
-        return guard.run(guard._approach(output, target))
-
-    def force(self, output: Hashable, level: Level) -> Any:
-        """Bring an output to a level in one step and ask nothing: for a stop sequence and the heartbeat."""
-        guard = self._guard
-        return guard.run(guard._force([(output, level)]))
-
-
-class _VendorFace(_Face):
-    """The face of a driver without a kind, which brings its outputs to their safe state itself."""
-
-    def _to_safe(self, outputs: Iterable[Hashable], *, kept: bool) -> Any:
-        return (self._driver.halt if kept else self._driver.make_safe)(outputs)
-
-
-class VendorOutputs:
-    """The outputs of a driver without a kind: each operation is an effect on no declared output."""
-
-    plain: Final = frozenset(
-        ("describe", "forget", "open", "close", "pump", "make_safe", "halt", "limit_ms", "style", "width", "shares")
-    )
-    reading: Final = frozenset[str]()
-    single: Final[Mapping[str, tuple[int, int]]] = {}
-    signals: Final[Mapping[Hashable, Signal]] = {}
-
-    def driven(self, call: Call) -> Sequence[Driven]:
-        """Return an effect on no declared output."""
-        return ((ANY, call.args),)
-
-    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
-        """Return the call: no level is limited."""
-        del levels
-        return call
-
-    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
-        """Return nothing: what an answer means is not known."""
-        del call, answer
-        return ()
-
-    def read(self, signal: Signal) -> Call | None:
-        """Return None: there are no signals."""
-        del signal
-        return None
-
-    def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
-        """Return nothing: there are no signals."""
-        del wanted, known
-        return ()
-
-    def asked(self, output: Hashable, level: Level) -> Call:
-        """Return a call that stands for what a tool has declared."""
-        return Call("", (output, level))
-
-    def place(self, output: Hashable) -> Mapping[str, Any]:
-        """Return the output."""
-        return {"output": output}
 
 
 async def keep_lines(guard: BusGuard, bring_safe: Callable[[Limit], Ticket]) -> None:
@@ -653,10 +484,3 @@ def retry_after(error: RpcError) -> float | None:
     """Return the seconds after which what a guard refused may pass; None if waiting does not help."""
     wait = (error.data or {}).get("retry_after_ms") if isinstance(error, LimitViolated) else None
     return None if wait is None else wait / 1000
-
-
-def guard_of(bus_id: str, driver: Driver, outputs: Outputs | None) -> BusGuard:
-    """Return the guard of a board's bus; a vendor's driver, without a kind, is guarded as a whole."""
-    if outputs is None and "." in bus_id.partition(":")[0]:
-        outputs = VendorOutputs()
-    return BusGuard(bus_id, driver, outputs)

@@ -239,14 +239,6 @@ class Gpio(OnWire, SimGpio):
     def unwatch(self, watch):
         return self.wire.call("unwatch", {"line": watch.line}, lambda: super(Gpio, self).unwatch(watch))
 
-    def make_safe(self, outputs):
-        lines = list(outputs)
-        return self.wire.call("safe", {"lines": list(lines)}, lambda: super(Gpio, self).make_safe(lines))
-
-    def halt(self, outputs):
-        lines = list(outputs)
-        return self.wire.call("safe", {"lines": list(lines)}, lambda: super(Gpio, self).halt(lines))
-
 
 class I2c(OnWire, SimI2c):
     """The shipped simulated adapter, in virtual time."""
@@ -324,10 +316,6 @@ class Uart(SimUart):
             return lines
 
         return self.wire.run("control", {"rts": rts, "dtr": dtr}, whole)
-
-    def make_safe(self, outputs):
-        work, named = super().make_safe, list(outputs)
-        return self.wire.run("safe", {"lines": list(named)}, lambda: work(named))
 
 
 class Pool(BaseDriver):

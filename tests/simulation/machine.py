@@ -26,6 +26,7 @@ import hearth.actors.journal
 import hearth.actors.observe
 import hearth.audit.log
 from hearth._util import threads
+from hearth.actors.bus.face import Face
 
 NOON = 1_776_638_881.0
 """Epoch seconds at which every world begins."""
@@ -157,6 +158,18 @@ def _no_threads(*_args, **_more):
     raise RuntimeError("a simulated world starts no thread")
 
 
+_to_safe = Face._to_safe
+
+
+def to_safe(face, outputs, *, kept):
+    """Stands for the guard's safe states: one exchange on the tape, whatever it takes on the wire."""
+    lines, wire = list(outputs), getattr(face._driver, "wire", None)
+    if wire is None:
+        return _to_safe(face, lines, kept=kept)
+    asked = wire.run if face._guard.waits else wire.call
+    return asked("safe", {"lines": list(lines)}, lambda: _to_safe(face, lines, kept=kept))
+
+
 @contextlib.contextmanager
 def running(seed, more=()):
     """A machine for one world, and the stand-ins in their places for as long: these, and (module, name, stand-in)."""
@@ -175,6 +188,7 @@ def running(seed, more=()):
         (trio.to_thread, "run_sync", run_sync),
         (threads.Helper, "call", call),
         (run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+        (Face, "_to_safe", to_safe),
         *more,
     ]
     former = [(place, name, getattr(place, name)) for place, name, _ in changed]

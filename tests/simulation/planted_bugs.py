@@ -316,8 +316,8 @@ BUGS = (
     Bug(
         "limits-not-asked",
         "a bus does not ask the limits before it drives an output",
-        "hearth.actors.bus.guard",
-        "if limit is not None and limit.check(level, self._clock()) != level:",
+        "hearth.actors.bus.face",
+        "if limit is not None and limit.check(level, guard.clock()) != level:",
         "if limit is None and level is None:",
         "a line is on no longer, and off no shorter, than its limit says",
         seed=413,

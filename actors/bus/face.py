@@ -1,0 +1,211 @@
+"""The guarded driver of a bus: the operations of a driver behind its guard, as transactions get them.
+
+`guard_of` makes it. A face has each attribute of its driver that is no operation as it is, and so the operations that a
+kind declares as reading; every other one goes through `BusGuard.steps`. Operations that drive one output, of which the
+kind says where output and level stand (`Outputs.single`), are compiled: they come to the same, by fewer calls.
+
+A step of effective risk 0 gets another face, behind which every effect is refused: whatever its tool has declared, it
+only reads. A driver without a kind (a vendor's) is guarded as a whole: each of its operations is an effect on no
+declared output, and it brings its outputs to their safe state itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.actors.bus.guard import BusGuard
+from hearth.drivers.kind import ANY, Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+    from hearth.drivers.base import Driver
+    from hearth.drivers.kind import Driven, Level, Outputs, Signal
+
+
+def guard_of(bus_id: str, driver: Driver, outputs: Outputs | None) -> BusGuard:
+    """Return the guard of a bus, with the faces of its driver; without `outputs` a driver passes as it is.
+
+    A driver without a kind, whose bus has a vendor's prefix, is guarded as a whole.
+    """
+    if outputs is None and "." in bus_id.partition(":")[0]:
+        guard = BusGuard(bus_id, driver, VendorOutputs())
+        # A step of risk 0 reads by operations that no kind has declared: they go on while the daemon is halted.
+        guard.face = VendorFace(guard, reads_only=False)
+        return guard
+    guard = BusGuard(bus_id, driver, outputs)
+    if outputs is not None:
+        guard.face, guard.reader = Face(guard, reads_only=False), Face(guard, reads_only=True)
+    return guard
+
+
+class Face:
+    """The guarded driver: the operations of a driver behind its guard, and what is no operation as it is."""
+
+    def __init__(self, guard: BusGuard, *, reads_only: bool) -> None:
+        self._driver = guard.driver
+        self._guard = guard
+        self._reads_only = reads_only
+
+    def __getattr__(self, name: str) -> Any:
+        found, outputs = getattr(self._driver, name), self._guard.outputs
+        assert outputs is not None, "a face is of a bus with outputs"
+        if not callable(found) or name in outputs.plain or name in outputs.reading:
+            return found
+        guarded = operation(self._guard, name, reads_only=self._reads_only)
+        setattr(self, name, guarded)
+        return guarded
+
+    def make_safe(self, outputs: Iterable[Hashable]) -> Any:
+        """Bring outputs to their safe state, those that the profile keeps excepted; return the reports."""
+        return self._to_safe(outputs, kept=False)
+
+    def halt(self, outputs: Iterable[Hashable]) -> Any:
+        """Bring outputs to their safe state, whatever their `hold` is; return the reports."""
+        return self._to_safe(outputs, kept=True)
+
+    def _to_safe(self, outputs: Iterable[Hashable], *, kept: bool) -> Any:
+        guard = self._guard
+        if self._reads_only:
+            guard.refuse_effect("outputs")
+        return guard.run(guard.make_safe(outputs, kept=kept))
+
+    def approach(self, output: Hashable, target: Level) -> Any:
+        """Drive an output as far towards a target as its limits permit now; return an `Approach`.
+
+        The target is another one than was asked for where the profile clamps. Raises what a drive raises; the halt and
+        the interlocks are asked about the target, too, so that a way that may not be ended is not begun.
+        """
+        guard = self._guard
+        if self._reads_only:
+            guard.refuse_effect(output)
+        return guard.run(guard.approach(output, target))
+
+    def force(self, output: Hashable, level: Level) -> Any:
+        """Bring an output to a level in one step and ask nothing: for a stop sequence and the heartbeat."""
+        guard = self._guard
+        return guard.run(guard.force([(output, level)]))
+
+
+class VendorFace(Face):
+    """The face of a driver without a kind, which brings its outputs to their safe state itself."""
+
+    def _to_safe(self, outputs: Iterable[Hashable], *, kept: bool) -> Any:
+        return (self._driver.halt if kept else self._driver.make_safe)(outputs)
+
+
+class VendorOutputs:
+    """The outputs of a driver without a kind: each operation is an effect on no declared output."""
+
+    plain: Final = frozenset(
+        ("describe", "forget", "open", "close", "pump", "make_safe", "halt", "limit_ms", "style", "width", "shares")
+    )
+    reading: Final = frozenset[str]()
+    single: Final[Mapping[str, tuple[int, int]]] = {}
+    signals: Final[Mapping[Hashable, Signal]] = {}
+
+    def driven(self, call: Call) -> Sequence[Driven]:
+        """Return an effect on no declared output."""
+        return ((ANY, call.args),)
+
+    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
+        """Return the call: no level is limited."""
+        del levels
+        return call
+
+    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
+        """Return nothing: what an answer means is not known."""
+        del call, answer
+        return ()
+
+    def read(self, signal: Signal) -> Call | None:
+        """Return None: there are no signals."""
+        del signal
+        return None
+
+    def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
+        """Return nothing: there are no signals."""
+        del wanted, known
+        return ()
+
+    def asked(self, output: Hashable, level: Level) -> Call:
+        """Return a call that stands for what a tool has declared."""
+        return Call("", (output, level))
+
+    def place(self, output: Hashable) -> Mapping[str, Any]:
+        """Return the output."""
+        return {"output": output}
+
+
+def _positions(operation: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of an operation's arguments that have a place."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not inspect.isroutine(operation):
+        return ()
+    return tuple(name for name, one in inspect.signature(operation).parameters.items() if one.kind in kinds)
+
+
+def operation(guard: BusGuard, name: str, *, reads_only: bool) -> Callable[..., Any]:
+    """Return a guarded operation of the driver."""
+    found = getattr(guard.driver, name)
+    names = _positions(found)
+    # A vendor's driver may have plain functions beside its coroutine functions.
+    waits = guard.waits and (not isinstance(guard.outputs, VendorOutputs) or inspect.iscoroutinefunction(found))
+    run = guard.later if waits else guard.now
+
+    def guarded(*args: Any, **kw: Any) -> Any:
+        # Each argument that has a place goes there, so that a kind finds it.
+        while kw and len(args) < len(names) and names[len(args)] in kw:
+            args = (*args, kw.pop(names[len(args)]))
+        return run(guard.steps(Call(name, args, kw), reads_only=reads_only))
+
+    single = None if guard.outputs is None or reads_only or guard.waits else guard.outputs.single.get(name)
+    return guarded if single is None else _compiled(guard, name, *single, guarded)
+
+
+def _compiled(
+    guard: BusGuard, name: str, output_at: int, level_at: int, whole: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return an operation that drives one output, for a driver that blocks: `guard.steps` with fewer calls.
+
+    What takes more than a comparison goes the `whole` way: an output that must be read first or be owned, a level
+    that is clamped.
+    """
+    driver, limits, safe, levels = guard.driver, guard.limits, guard.safe, guard.levels
+    places = max(output_at, level_at)
+
+    def compiled(*args: Any, **kw: Any) -> Any:
+        if kw or len(args) <= places:
+            return whole(*args, **kw)
+        output, level = args[output_at], args[level_at]
+        limit = limits.get(output)
+        ticket = guard.ticket
+        if (
+            (limit is not None and limit.level is None and limit.signal.stepped)
+            or (ticket is not None and ticket.drives != output)
+            or output not in safe
+        ):
+            return whole(*args)
+        if guard.claims and (claim := guard.claims.get(output)) is not None:
+            claim.check(output)
+        if guard.halt is not None and safe[output] != level:
+            guard.halt(output, level)
+        locks = guard.interlocks
+        if locks is not None:
+            locks.check(output, level)
+        if limit is not None and limit.check(level, guard.clock()) != level:
+            return whole(*args)
+        try:
+            answer = getattr(driver, name)(*args)
+        except BaseException as error:
+            guard.failed(output, level, error)
+            raise
+        levels[output] = level
+        if locks is not None:
+            locks.note(output, level)
+        if limit is not None:
+            guard.note(limit, level)
+        return answer
+
+    return compiled
