@@ -224,6 +224,8 @@ class HaltStatus:
     """The outputs that are not in their safe state yet, by bus."""
     safe: Sequence[Mapping[str, Any]] = ()
     """The outputs that the halt has brought to their safe state, by bus."""
+    left: Sequence[Mapping[str, Any]] = ()
+    """The outputs that were driven and have no safe state, by bus: the halt leaves them as they are."""
     inputs: Mapping[str, str] = field(factory=dict)
     """Halt input to "clear", or why it is not: a reset needs all of them clear."""
     holds: Sequence[Mapping[str, Any]] = ()

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import trio
 from attrs import asdict, define, evolve, field
@@ -241,7 +241,8 @@ class Halt:
             if self._nursery is not None:
                 self._nursery.start_soon(self._stop)
         self._write_at(float("-inf"))
-        self._audit("halt", reason=reason, principal=by, source=source, generation=count, **members)
+        left = {"left": self._named("left")} if any(bus.left for bus in self._buses.values()) else {}
+        self._audit("halt", reason=reason, principal=by, source=source, generation=count, **left, **members)
         log.warning("halted by %s: %s", by, reason)
 
     def _write_at(self, when: float) -> None:
@@ -334,16 +335,22 @@ class Halt:
             status |= {"latched": self._latched, "stopping": self._stopping}
             if self._problem is not None:
                 status["problem"] = self._problem
-            for bus_id, bus in self._buses.items():
-                unsafe = bus.unsafe
-                safe = [output for output in self._stopped.get(bus_id, ()) if output not in unsafe]
-                for name, outputs in (("unsafe", unsafe), ("safe", safe), ("left", bus.left)):
-                    if outputs:
-                        names = [bus.guard.name(output) for output in outputs]
-                        status.setdefault(name, []).append({"bus": bus_id, "outputs": outputs, "names": names})
+            status |= {name: found for name in ("unsafe", "safe", "left") if (found := self._named(name))}
         if self._inputs:
             status["inputs"] = {line.name: state for line, state in self._inputs.items()}
         return status
+
+    def _named(self, what: Literal["unsafe", "safe", "left"]) -> list[dict[str, Any]]:
+        """Return the outputs that are not safe, that this halt has made safe, or that it leaves, by bus, with names."""
+        found = []
+        for bus_id, bus in self._buses.items():
+            outputs = bus.left if what == "left" else bus.unsafe
+            if what == "safe":
+                outputs = [output for output in self._stopped.get(bus_id, ()) if output not in outputs]
+            if outputs:
+                names = [bus.guard.name(output) for output in outputs]
+                found.append({"bus": bus_id, "outputs": outputs, "names": names})
+        return found
 
     # --- the actor ----------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,8 @@ def outcome_lines(found: HaltStatus) -> list[str]:
         lines = [f"NOT SAFE: {_named(found.unsafe)}; hearth tries again, so look at them or cut their power"]
     else:
         lines = ["every output that has a safe state is there" + (f": {_named(found.safe)}" if found.safe else "")]
+    if found.left:
+        lines.append(f"LEFT AS THEY ARE, without a safe state: {_named(found.left)}; look at them or cut their power")
     return [*lines, "next: when the cause is gone, `hearth halt reset`; `hearth halt status` shows who holds the halt"]
 
 
@@ -92,7 +94,9 @@ def _facts(found: HaltStatus) -> dict[str, Any]:
 def halt_lines(found: HaltStatus) -> list[str]:
     """Return the screen of a halt."""
     shown = {
-        name: value for name, value in _facts(found).items() if name not in ("holds", "unsafe", "safe", "generation")
+        name: value
+        for name, value in _facts(found).items()
+        if name not in ("holds", "unsafe", "safe", "left", "generation")
     }
     return [*common.fields(shown), *map(common.clean, hold_lines(found.holds))]
 

@@ -603,7 +603,7 @@ BUGS = (
     ),
     Bug(
         "can-steps-unchecked",
-        "the steps of a CAN signal are not compared",
+        "the steps of a CAN signal are noted, and not compared",
         "hearth.drivers.can.dbc",
         "            step=inf if limit.max_step is None else limit.max_step,\n",
         "",

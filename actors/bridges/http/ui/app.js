@@ -202,13 +202,14 @@ function haltState() {
     return;
   }
   const named = (places) => (places ?? []).map(({ bus, outputs, names }) => `${(names ?? outputs).join(", ")} (${bus})`).join(", ");
-  const [unsafe, safe] = [named(halt.unsafe), named(halt.safe)];
+  const [unsafe, safe, left] = [named(halt.unsafe), named(halt.safe), named(halt.left)];
   const open = Object.entries(halt.inputs ?? {}).filter(([, state]) => state !== "clear").map(([name, state]) => `${name}: ${state}`);
   const parts = [`Halted since ${clock(halt.since)} by ${who(halt.by)}: ${halt.reason}.`];
   for (const one of (halt.holds ?? []).slice(1)) parts.push(`Also held by ${who(one.by ?? one.source)}: ${one.last_reason}.`);
   if (halt.stopping) parts.push("The stop sequence still runs.");
   else if (unsafe) parts.push(`NOT SAFE yet: ${unsafe}.`);
   else parts.push(`Every output that has a safe state is there${safe ? `: ${safe}` : ""}.`);
+  if (left) parts.push(`LEFT AS THEY ARE, without a safe state: ${left}.`);
   if (open.length) parts.push(`Halt inputs that are not clear: ${open.join(", ")}.`);
   if (halt.latched === false) parts.push(`Not kept over a restart: ${halt.problem ?? "it is being written"}.`);
   say(find("halted-text"), parts.join(" "));
