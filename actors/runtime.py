@@ -279,6 +279,9 @@ class Runtime:
             )
             for bus_id, driver in parts.drivers.items()
         }
+        for bus_id, bus in self.buses.items():
+            bus.guard.remember(parts.outputs_file.found.levels.get(bus_id, ()))
+        parts.outputs_file.levels = self._memory
         self.interlocks = Interlocks.of(parts.board, parts.outputs_file.found.outputs)
         self.halt = Halt(
             parts.halt,
@@ -599,6 +602,10 @@ class Runtime:
         if self.parts.attestation is not None:
             flags.append("CAP_ATTEST")
         return flags
+
+    def _memory(self) -> dict[str, list[tuple[Hashable, float]]]:
+        """Return the levels that the outputs file keeps, by bus."""
+        return {bus_id: kept for bus_id, bus in self.buses.items() if (kept := bus.guard.memory())}
 
     def health(self) -> Mapping[str, Any]:
         """Return the state of every bus and of the audit log, as JSON."""

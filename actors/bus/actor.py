@@ -125,7 +125,8 @@ class Bus:
         self._inline = driver.style is Style.INLINE
         # Set by a transaction that ran in place: the bus crashes on it in its own turn, not in the requester's.
         self._crash: Exception | None = None
-        self._driven = DrivenOutputs(bus_id, outputs_file or OutputsFile(), audit, self.guard.kept)
+        self._outputs_file = outputs_file or OutputsFile()
+        self._driven = DrivenOutputs(bus_id, self._outputs_file, audit, self.guard.kept)
         self._counted = 0
         """The number of transactions that have begun, without those that are under way in threads."""
         self.waited = 0.0
@@ -219,6 +220,8 @@ class Bus:
             ticket.state = State.DONE
             if self.guard.clamped:
                 self._note_clamped(ticket)
+            if self.guard.remembered:
+                self._outputs_file.touch()
             ticket.fill(value)
         finally:
             self.worked += time.perf_counter() - begun
@@ -662,6 +665,8 @@ class Bus:
             self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, report=report)
         if self.guard.clamped or ticket.clamped:
             self._note_clamped(ticket)
+        if self.guard.remembered:
+            self._outputs_file.touch()
         if error is None:
             ticket.fill(value)
         else:

@@ -128,6 +128,8 @@ class BusGuard:
         self.kept = [output for output, signal in self.signals.items() if signal.keep]
         """The outputs that are left as they are when a session ends."""
         self.limits = {output: Limit(bus_id, signal) for output, signal in self.signals.items() if signal.limited}
+        self.remembered = [one for one in self.limits.values() if one.remembered]
+        """The limits of which the outputs file has the levels."""
         self.timed = [one for one in self.limits.values() if one.times is not None]
         # Of the run in which the bus is opened. A blocking driver's thread has no Trio clock of its own.
         self.clock: Callable[[], float] = time.monotonic
@@ -254,6 +256,16 @@ class BusGuard:
             if (limit := self.limits.get(output)) is not None:
                 limit.note(level, self.clock(), drove=False)
 
+    def memory(self) -> list[tuple[Hashable, float]]:
+        """Return the known levels of outputs whose levels no read could tell the next run."""
+        return [(one.signal.output, one.level) for one in self.remembered if one.level is not None]
+
+    def remember(self, levels: Iterable[tuple[Hashable, float]]) -> None:
+        """Take over what `memory` returned in an earlier run."""
+        for output, level in levels:
+            if (limit := self.limits.get(output)) is not None:
+                limit.kept = level
+
     # --- lines that are on for too long ---------------------------------------------------------------------------
 
     @property
@@ -324,8 +336,9 @@ class BusGuard:
     def _learn(self, output: Hashable) -> Steps:
         """Find out the level of an output whose steps are limited, if it is not known.
 
-        In this order: read, where that is no wait; the level that the profile names (`start`); the safe state, which is
-        driven first. Where none of them is there, the first drive is bounded by `least` and `most` alone.
+        In this order: read, where that is no wait; the level of an earlier run (the outputs file), or the one that the
+        profile names (`start`); the safe state, which is driven first. Where none of them is there, the first drive is
+        bounded by `least` and `most` alone.
         """
         limit = self.limits.get(output)
         if limit is None or not limit.is_missing():
@@ -335,8 +348,9 @@ class BusGuard:
         if not self.waits and (call := outputs.read(signal)) is not None:
             answer = yield call
             self._saw(outputs.seen(call, answer))
-        if limit.is_missing() and signal.start is not None:
-            limit.assume(signal.start, self.clock())
+        for level in (limit.kept, signal.start):
+            if limit.is_missing() and level is not None:
+                limit.assume(level, self.clock())
         if limit.is_missing() and (limit.off or signal.access == "w") and signal.safe is not None:
             yield from self.force([(output, signal.safe)])
 

@@ -40,7 +40,7 @@ def _number(level: Level) -> bool:
 class Limit:
     """The limit of one signal, and the level that it is at, as far as that is known."""
 
-    __slots__ = ("_before", "_bus", "_least", "_most", "level", "off", "signal", "since", "times")
+    __slots__ = ("_before", "_bus", "_least", "_most", "kept", "level", "off", "signal", "since", "times")
 
     def __init__(self, bus: str, signal: Signal) -> None:
         self._bus = bus
@@ -53,6 +53,8 @@ class Limit:
         """The time of the last drive, or of the reading that has shown another level."""
         self.off = False
         """True if the output was last driven, or read, as "off"."""
+        self.kept: float | None = None
+        """The level at which an earlier run left the output, if it has written that down."""
         self._before: float | None = None
         """The level at which the output may still be, after a drive that may have failed; None: there is no doubt."""
 
@@ -111,6 +113,11 @@ class Limit:
             return target
         low, high = self._window(now)
         return min(max(target, low), high)
+
+    @property
+    def remembered(self) -> bool:
+        """True if the level outlives the process in the outputs file: one that no read could tell the next run."""
+        return self.signal.stepped and (self.signal.access == "w" or self.signal.off == "hold")
 
     def is_missing(self) -> bool:
         """Return True if the present level should be known before the output is driven, and is not."""

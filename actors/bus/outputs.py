@@ -10,6 +10,9 @@ file does not say which session drove them or which level is safe. It is replace
 outlive the process, and a power cut resets the pins anyway. It is written when the set of driven outputs changes, and
 not while the same outputs are driven again. The process that holds the audit log's lock owns it.
 
+It also has the last levels of the outputs of which no read could tell the next run (`Limit.remembered`), a second old
+after a kill at most: without them a servo or a register that is only written would begin again without its steps.
+
 The file is written in the thread of a helper, one write at a time; changes that come during a write share the next one,
 which has the newest list. Nothing but the requester of a *set* waits for it: before its ticket is queued it has the
 output listed (`announce`), and waits until the write that has it has ended, for at most `LIST_LIMIT_S`. Safe states, a
@@ -67,6 +70,8 @@ HALT: Final = "a halt"
 
 LIST_LIMIT_S: Final = 2.0
 """Seconds that a set of an output waits until the outputs file lists it."""
+LEVELS_S: Final = 1.0
+"""Seconds by which the levels in the outputs file may be late, at most."""
 END_LIMIT_S: Final = 1.0
 """Seconds that the end of the runtime waits for the last write of the outputs file."""
 
@@ -336,15 +341,17 @@ def has_error(reports: Any) -> bool:
     return any(isinstance(report, Mapping) and "error" in report for report in reports or ())
 
 
-_VERSION = 1
+_VERSION = 2
+"""Of a file with levels; without any it is written as version 1, which has none."""
 _MOST_BYTES = 1 << 20
 
 
 @frozen
 class FoundOutputs:
-    """The outputs file of an earlier run: `outputs` by bus id; or the `problem` of reading it, and its new path."""
+    """The file of an earlier run: `outputs` and `levels` by bus; or the `problem` of reading it, and its new path."""
 
     outputs: Mapping[str, tuple[Hashable, ...]] = field(factory=dict)
+    levels: Mapping[str, tuple[tuple[Hashable, float], ...]] = field(factory=dict)
     problem: str | None = None
     aside: Path | None = None
 
@@ -378,6 +385,8 @@ class OutputsFile:
         self.found = FoundOutputs()
         self.failure: str | None = None
         """The reason why the file is out of date, or None."""
+        self.levels: Callable[[], dict[str, list[tuple[Hashable, float]]]] = dict
+        """Returns the levels to keep, by bus id."""
         self._listed: dict[tuple[str, Hashable], _Entry] = {}
         self._helper = Helper("hearth-outputs")
         self._begun = self._ended = self._written = 0
@@ -385,6 +394,8 @@ class OutputsFile:
         self._writing: Call[None] | None = None
         self._stale = False
         """True if the list has changed since the write under way began."""
+        self._fresh = float("-inf")
+        """The time at which a level was last written for its own sake."""
         self._wrote = trio.Event()
         """Set, and replaced, when a write has ended."""
 
@@ -411,7 +422,7 @@ class OutputsFile:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return self._moved_aside(path, "not a regular file", now)
             # One read is enough: a file that is longer than that is cut, is no JSON, and so is moved aside.
-            return FoundOutputs(_parse(os.read(fd, _MOST_BYTES), path))
+            return _parse(os.read(fd, _MOST_BYTES), path)
         except (OSError, ValueError) as error:
             return self._moved_aside(path, str(error), now)
         finally:
@@ -478,8 +489,17 @@ class OutputsFile:
         if self.failure is not None:
             self._write()
 
+    def touch(self) -> None:
+        """Note that a level has changed that is kept: the file has it LEVELS_S later at most. Never waits or raises."""
+        now = trio.current_time()
+        if now >= self._fresh + LEVELS_S:
+            self._fresh = now
+            self._write()
+
     async def aclose(self) -> None:
         """Wait, within END_LIMIT_S, for the last write, and try it once more if it fails."""
+        if self.path is not None and self.levels():
+            self._write()
         self.flush()
         with trio.move_on_after(END_LIMIT_S, shield=True):
             while self._writing is not None:
@@ -522,7 +542,7 @@ class OutputsFile:
         outputs: dict[str, list[Hashable]] = {}
         for bus, output in self._listed:
             outputs.setdefault(bus, []).append(output)
-        self._writing = self._helper.call(partial(_replace, self.path, outputs))
+        self._writing = self._helper.call(partial(_replace, self.path, outputs, self.levels()))
         if self._writing.done:
             self._end()
         else:
@@ -553,26 +573,41 @@ class OutputsFile:
             self._begin()
 
 
-def _replace(path: Path, outputs: Mapping[str, list[Hashable]]) -> None:
-    """Replace the file, or remove it if no output is driven."""
-    if not outputs:
+def _replace(
+    path: Path, outputs: Mapping[str, list[Hashable]], levels: Mapping[str, list[tuple[Hashable, float]]]
+) -> None:
+    """Replace the file, or remove it if no output is driven and no level is kept."""
+    kept = {"levels": levels} if levels else {}
+    if not outputs and not levels:
         path.unlink(missing_ok=True)
     else:
-        replace_file(path, orjson.dumps({"version": _VERSION, "outputs": outputs}), 0o600, sync=False)
+        document = {"version": _VERSION if levels else 1, "outputs": outputs, **kept}
+        replace_file(path, orjson.dumps(document), 0o600, sync=False)
 
 
-def _parse(content: bytes, path: Path) -> dict[str, tuple[Hashable, ...]]:
-    """Parse a file's content into outputs by bus id. Raises ValueError, and ConfigError for a newer release's file."""
+def _parse(content: bytes, path: Path) -> FoundOutputs:
+    """Parse a file's content. Raises ValueError, and ConfigError for a newer release's file."""
     document: Any = orjson.loads(content)
     if isinstance(document, dict):
         cure = "bring its outputs to their safe states by hand and move it away"
         check_format(f"driven outputs {path}", document.get("version"), _VERSION, cure)
-    if not isinstance(document, dict) or document.get("version") != _VERSION:
+    if not isinstance(document, dict) or document.get("version") not in (1, _VERSION):
         raise ValueError("not a list of driven outputs that this release can read")
     outputs = document.get("outputs")
     if not isinstance(outputs, dict) or not all(isinstance(listed, list) for listed in outputs.values()):
         raise ValueError("no outputs by bus in it")
-    return {bus: tuple(_hashable(output) for output in listed) for bus, listed in outputs.items()}
+    listed = {bus: tuple(_hashable(output) for output in ones) for bus, ones in outputs.items()}
+    levels = document.get("levels", {})
+    if not isinstance(levels, dict) or not all(isinstance(ones, list) for ones in levels.values()):
+        raise ValueError("no levels by bus in it")
+    return FoundOutputs(listed, {bus: tuple(map(_level, ones)) for bus, ones in levels.items()})
+
+
+def _level(entry: Any) -> tuple[Hashable, float]:
+    match entry:
+        case [output, int() | float() as level] if not isinstance(level, bool):
+            return _hashable(output), level
+    raise ValueError(f"no level: {entry!r}")
 
 
 def _hashable(output: Any) -> Hashable:
