@@ -1,11 +1,14 @@
 """What the suite over all kinds shares: worlds on the board of every kind, and a table of what holds at the end."""
 
+import inspect
 from contextlib import asynccontextmanager
 
 import pytest
+import trio
 from kinds.board import DBC, KindsWorld
 from support.steps import within_real_seconds
 from support.world import running
+from trio.testing import MockClock
 
 _WORDS = {"passed": "holds", "skipped": "not yet", "failed": "BROKEN"}
 
@@ -17,6 +20,17 @@ def _no_test_hangs():
         yield
 
 
+def in_virtual_time(main, *, clock=None, instruments=()):
+    """Run a test of this directory: none waits, and none needs a clock among its arguments."""
+    return trio.run(main, clock=clock or MockClock(autojump_threshold=0), instruments=instruments)
+
+
+def pytest_itemcollected(item):
+    """Give every coroutine test of this directory a virtual clock: a fixture that asks for one gives it none."""
+    if inspect.iscoroutinefunction(getattr(item, "function", None)):
+        item.add_marker(pytest.mark.trio(run=in_virtual_time))
+
+
 @pytest.fixture(scope="session")
 def dbc(tmp_path_factory):
     """The path of the board's DBC file."""
@@ -26,12 +40,17 @@ def dbc(tmp_path_factory):
 
 
 @pytest.fixture
-def open_world(dbc, autojump_clock):
-    """`async with open_world(...) as world`: a running world on the board, in virtual time."""
+def open_world(dbc):
+    """`async with open_world(...) as world`: a running world on the board, in virtual time.
+
+    `before(world)` is called before it starts.
+    """
 
     @asynccontextmanager
-    async def opened(**more):
-        async with running(KindsWorld(dbc, **more)) as world:
+    async def opened(*, before=lambda _world: None, **more):
+        made = KindsWorld(dbc, **more)
+        before(made)
+        async with running(made) as world:
             yield world
 
     return opened
