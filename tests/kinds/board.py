@@ -268,8 +268,8 @@ def content(dbc, *, new=(), **more):
 class Output:
     """An output of the board, and its limits as this file has them. `level(world)` is that of the simulated device.
 
-    `off` says what "off" counts as for the next step: 0, or the last level. `start` is True for an output whose level
-    can be learned before it is first driven.
+    `off` says what "off" counts as for the next step: 0, or the last level. `readable` is False for an output whose
+    level cannot be learned before it is first driven.
     """
 
     bus: str
@@ -287,6 +287,8 @@ class Output:
     new_safe: object = None
     """Its safe state by the new keys."""
     off: str = "zero"
+    has_off: bool = True
+    """False for a channel without one."""
     readable: bool = True
     grain: float = 1e-6
     max_on: float = float("inf")
@@ -395,8 +397,8 @@ OUTPUTS = [
         grain=1e-3,
     ),
     Output("pwm:sim", 2, "BLOWER", _duty(2), 0, 0.8, slew=0.5, safe=0, grain=1e-4),
-    Output("dac:sim", 0, "VALVE", _volts(0), 0, 10, slew=5, soft=True, safe=0, grain=1.1e-3),
-    Output("dac:sim", 1, "BIAS", _volts(1), 0.5, 2.5, safe=1.25, grain=1.1e-3),
+    Output("dac:sim", 0, "VALVE", _volts(0), 0, 10, slew=5, soft=True, safe=0, has_off=False, grain=1.1e-3),
+    Output("dac:sim", 1, "BIAS", _volts(1), 0.5, 2.5, safe=1.25, has_off=False, grain=1.1e-3),
     Output("dac:sim", 2, "DRIVE", _volts(2), 0, 10, slew=5, soft=True, safe="off", grain=1.1e-3),
     Output("i2c:1", (0x50, 0x10), "speed", _i2c(0x10), 0, 200, new_safe=0),
     Output("i2c:1", (0x50, 0x11), "current", _i2c(0x11), 0, 100, step=10, new_safe=0),

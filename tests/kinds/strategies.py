@@ -86,11 +86,15 @@ _pwm = Strategies(
     reads=(Raw("pwm:sim", "get", (0,)), Raw("pwm:sim", "value", (1,))),
 )
 
+_SLEWED = st.one_of(_floats(0, 0.5), _floats(0, 10))
+_VOLTS_OF = {0: _SLEWED, 1: _floats(0.5, 2.5), 2: _SLEWED}
+
 _dac = Strategies(
-    raw=st.builds(
-        lambda channel, value: Raw("dac:sim", "set", (channel, value)),
-        st.integers(0, 2),
-        st.one_of(_floats(0, 10), st.just("off"), st.sampled_from([NAN, INF, -INF])),
+    raw=st.integers(0, 2).flatmap(
+        lambda channel: st.builds(
+            lambda value: Raw("dac:sim", "set", (channel, value)),
+            st.one_of(_VOLTS_OF[channel], _VOLTS_OF[channel], st.sampled_from(["off", NAN, INF, -INF])),
+        )
     ),
     steps=st.one_of(
         st.builds(

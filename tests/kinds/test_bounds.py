@@ -122,6 +122,14 @@ async def test_a_number_that_is_none_is_refused_of_a_broadcast_too(cell, promise
     await cell.refused(write(0, 110, *words(number)))
 
 
+@not_yet("a raw call switches off a channel that has no off")
+@pytest.mark.parametrize(("channel", "name"), [(0, "VALVE"), (1, "BIAS")])
+async def test_a_channel_without_off_is_not_switched_off(cell, promise, channel, name):
+    promise("dac", "a channel without off is not switched off")
+    await cell.refused(Raw("dac:sim", "set", (channel, "off")))
+    assert cell.level("dac:sim", name) != "off"
+
+
 # --- modbus: unit 0, and halves ---------------------------------------------------------------------------------------
 
 
