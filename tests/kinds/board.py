@@ -518,10 +518,18 @@ _ANY = {"type": "object"}
 
 
 def vendors_tools(world):
-    """A tool that makes a raw call and declares nothing; the same with risk 0; one that declares the LED it sets."""
+    """Yield tools that make a raw call: one declares nothing, one has risk 0, one declares what the call drives.
+
+    The last one declares the LED that it sets.
+    """
 
     async def call(ctx, args):
         await ctx.transact(world.raw[args["number"]])
+        return {}
+
+    async def declared(ctx, args):
+        raw = world.raw[args["number"]]
+        await ctx.transact(raw, drives=raw.drives)
         return {}
 
     async def led(ctx, args):
@@ -543,6 +551,7 @@ def vendors_tools(world):
 
     yield tool("call", 2, lambda args: world.raw[args["number"]].bus, call)
     yield tool("peek", 0, lambda args: world.raw[args["number"]].bus, call)
+    yield tool("declared", 2, lambda args: world.raw[args["number"]].bus, declared)
     yield tool("led", 2, lambda _args: VENDOR_BUS, led)
 
 
