@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from contextlib import AsyncExitStack
 from math import isfinite
 
@@ -75,6 +76,8 @@ class Judge:
     levels: dict = field(factory=dict)
     driven: set = field(factory=set)
     """The buses and outputs whose level was another one than in the beginning."""
+    counts: Counter = field(factory=Counter)
+    """How many actions were done, and how many refused."""
 
     def __attrs_post_init__(self):
         for one in OUTPUTS:
@@ -182,7 +185,7 @@ def takes_new_keys(kind):
 
 
 async def play(dbc, kind, actions, *, new=False):
-    """Play actions on a new world; return the violations."""
+    """Play actions on a new world; return their judge."""
     world = KindsWorld(dbc, new=[kind] if new else [])
     async with running(world), AsyncExitStack() as opened:
         judge = Judge(world, new)
@@ -207,7 +210,7 @@ async def play(dbc, kind, actions, *, new=False):
         now = await port.control()
         judge.look()
         judge.at_the_end(left, now if (now.rts, now.dtr) != (lines.rts, lines.dtr) else None)
-    return judge.violations
+    return judge
 
 
 async def _halt(world):
@@ -225,9 +228,11 @@ async def _act(world, judge, session, action):
         else:
             tool, args = action
             await session.run(tool, **args)
+        judge.counts["done"] += 1
     except InternalError as error:
         judge.says("crash", f"{action}: {error.message}")
     except RpcError as error:
+        judge.counts["refused"] += 1
         if isinstance(action, Raw) and isinstance(error, (LimitViolated, PermissionDenied)):
             effects = [
                 one
@@ -312,16 +317,20 @@ _verdicts = {}
 
 
 def verdicts(dbc, kind, way):
-    """Play generated actions of a kind, once in a process; return by property the first violation and its actions.
+    """Play generated actions of a kind, once in a process; return the violations, and how many actions were done.
+
+    The violations are by property: the first one, and its actions.
 
     HEARTH_EXAMPLES says how many sequences are played. The same ones are, in every run.
     """
     if (kind, way) not in _verdicts:
-        found = _verdicts[kind, way] = {}
+        found, counts = _verdicts[kind, way] = {}, Counter()
         new = takes_new_keys(kind)
 
         def note(actions):
-            for violation in violations(dbc, kind, actions, new=new):
+            judge = judged(dbc, kind, actions, new=new)
+            counts.update(judge.counts)
+            for violation in judge.violations:
                 found.setdefault(violation.of, (violation.what, actions))
 
         for actions in KNOWN.get((kind, way), ()):
@@ -343,8 +352,8 @@ def verdicts(dbc, kind, way):
     return _verdicts[kind, way]
 
 
-def violations(dbc, kind, actions, *, new=False):
-    """Play actions in a run of their own."""
+def judged(dbc, kind, actions, *, new=False):
+    """Play actions in a run of their own; return their judge."""
 
     async def main():
         return await play(dbc, kind, actions, new=new)
@@ -358,6 +367,6 @@ def least(dbc, kind, way, of):
     quiet = settings(max_examples=500, database=None, derandomize=True, deadline=None)
     return find(
         played(kind, way),
-        lambda actions: any(one.of == of for one in violations(dbc, kind, actions, new=new)),
+        lambda actions: any(one.of == of for one in judged(dbc, kind, actions, new=new).violations),
         settings=quiet,
     )

@@ -14,6 +14,8 @@ from kinds.cases import not_yet
 from kinds.judge import PROPERTIES, Judge, least, verdicts
 from kinds.strategies import STRATEGIES
 
+NEVER_REFUSED = {(kind, way) for kind in ("iio", "vendor", "uart") for way in ("tools", "all")}
+"""They have no limits."""
 WAYS = {"tools": "by tools", "all": "by tools and raw calls"}
 
 _OFF = "off forgets the level, and so does the opening of the bus"
@@ -49,12 +51,20 @@ def _all():
 @pytest.mark.parametrize(("of", "kind", "way"), list(_all()))
 def test_whatever_is_called_a_property_of_its_kind_holds(dbc, promise, of, kind, way):
     promise(kind, f"property: {PROPERTIES[of]}, {WAYS[way]}")
-    violated = verdicts(dbc, kind, way).get(of)
+    violated = verdicts(dbc, kind, way)[0].get(of)
     if violated is not None:
         what, actions = violated
         if os.environ.get("HEARTH_SHRINK") == "1":
             actions = least(dbc, kind, way, of)
         pytest.fail(f"{what}; the actions were:\n" + "\n".join(f"  after {pause} s: {act}" for pause, act in actions))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", STRATEGIES)
+def test_the_calls_of_a_kind_are_of_both_sorts(dbc, kind, way):
+    counts = verdicts(dbc, kind, way)[1]
+    assert counts["done"] >= 15, "a property of calls that are all refused says nothing"
+    assert counts["refused"] >= 2 or (kind, way) in NEVER_REFUSED, "nor does one of calls that all pass"
 
 
 async def test_the_judge_sees_what_is_driven_past_the_guard(open_world):
