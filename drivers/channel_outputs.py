@@ -8,7 +8,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.kind import ANY, Call, Signal
+from hearth.drivers.kind import Call, Signal, undeclared
+from hearth.drivers.signals import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -25,13 +26,16 @@ class ChannelOutputs:
     single: Final = {"set": (0, 1)}
 
     def __init__(self, spec: SignalChipSpec) -> None:
+        self._bus = spec.bus
         self.signals: Mapping[Hashable, Signal] = {one.number: _signal(spec.bus, one) for one in spec.channels}
 
     def driven(self, call: Call) -> Sequence[Driven]:
         """Return the channel of a `set`."""
         if call.op == "value":
             return ()
-        return (call.args[:2],) if call.op == "set" else ((ANY, call.args),)
+        if call.op != "set":
+            raise undeclared(call, self._bus)
+        return (call.args[:2],)
 
     def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
         """Return the call with another value; a period stays."""
@@ -73,7 +77,7 @@ def _signal(bus: str, channel: SignalChannel) -> Signal:
         safe=channel.safe,
         keep=channel.hold == "keep",
         start=channel.start,
-        off=channel.off,
+        off=channel.off if channel.fault_of(OFF) is None else None,
         least=-inf if limit.min is None else limit.min,
         most=inf if limit.max is None else limit.max,
         step=inf if limit.max_step is None else limit.max_step,

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Typ
 
 from attrs import field, frozen
 
+from hearth.errors import PermissionDenied
+
 if TYPE_CHECKING:
     from hearth.drivers.signals import Off, OnLimit
 
@@ -42,6 +44,12 @@ class Call(NamedTuple):
     def with_arg(self, index: int, value: object) -> Call:
         """Return the same call with another argument at a place."""
         return self._replace(args=(*self.args[:index], value, *self.args[index + 1 :]))
+
+
+def undeclared(call: Call, bus: str) -> PermissionDenied:
+    """Return the refusal of an operation that its kind does not declare: what it does is not known."""
+    reason = f"{call.op!r} is not an operation of bus {bus} that a transaction may use"
+    return PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "effect": "none"})
 
 
 @frozen

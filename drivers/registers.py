@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from math import ceil, floor, inf
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 from hearth.drivers.signals import ROUNDING, OnLimit, Positive, Quantity
 from hearth.fields import Integer, Table
@@ -114,7 +114,7 @@ Outcome: TypeAlias = T | Coroutine[Any, Any, T]
 class Write:
     """Send these bytes."""
 
-    data: bytes
+    data: bytes = field(converter=bytes)
 
 
 @frozen

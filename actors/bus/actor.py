@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from hearth._util.exceptions import sole
+from hearth.actors.bus.face import Grip
 from hearth.actors.bus.guard import BusGuard, keep_lines, retry_after
 from hearth.actors.bus.outputs import HALT, DrivenOutputs, OutputsFile, has_error
 from hearth.actors.bus.queue import (
@@ -497,19 +498,21 @@ class Bus:
         guard, face = self.guard, self._face_for(ticket)
         if guard.outputs is None:
             return op(face)
-        guard.ticket, value = ticket, None
+        guard.ticket, value, grip = ticket, None, Grip(face)
         try:
-            value = op(face)
+            value = op(grip)
         finally:
             if type(value) is not CoroutineType:
                 guard.ticket = None
-        return value if guard.ticket is None else self._awaited(value)
+                grip.end()
+        return value if guard.ticket is None else self._awaited(value, grip)
 
-    async def _awaited(self, value: CoroutineType[Any, Any, Any]) -> Any:
+    async def _awaited(self, value: CoroutineType[Any, Any, Any], grip: Grip) -> Any:
         try:
             return await value
         finally:
             self.guard.ticket = None
+            grip.end()
 
     def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Enter the session that holds the output which a transaction is about to drive; return the operation to run.

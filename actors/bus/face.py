@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hearth.actors.bus.guard import BusGuard
 from hearth.drivers.kind import ANY, Call
+from hearth.errors import PermissionDenied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -40,6 +41,26 @@ def guard_of(bus_id: str, driver: Driver, outputs: Outputs | None) -> BusGuard:
     return guard
 
 
+class Grip:
+    """The guarded driver as one transaction has it: of no use after its end."""
+
+    __slots__ = ("_face",)
+
+    def __init__(self, face: Face) -> None:
+        self._face: Face | None = face
+
+    def __getattr__(self, name: str) -> Any:
+        if self._face is None:
+            reason = "the transaction that had this driver has ended"
+            data = {"reason": reason, "effect": "none"}
+            raise PermissionDenied(f"Permission denied: {reason}; ask for another one", data=data)
+        return getattr(self._face, name)
+
+    def end(self) -> None:
+        """Let go of the driver."""
+        self._face = None
+
+
 class Face:
     """The guarded driver: the operations of a driver behind its guard, and what is no operation as it is."""
 
@@ -49,10 +70,15 @@ class Face:
         self._reads_only = reads_only
 
     def __getattr__(self, name: str) -> Any:
-        found, outputs = getattr(self._driver, name), self._guard.outputs
+        outputs = self._guard.outputs
         assert outputs is not None, "a face is of a bus with outputs"
-        if not callable(found) or name in outputs.plain or name in outputs.reading:
+        found = None if name.startswith("_") else getattr(self._driver, name)
+        if name in outputs.plain or name in outputs.reading:
             return found
+        if not callable(found):
+            reason = f"{name!r} is not an operation of the driver of {self._guard.bus_id}"
+            data = {"reason": reason, "effect": "none"}
+            raise PermissionDenied(f"Permission denied: {reason}; a transaction reaches nothing else", data=data)
         guarded = operation(self._guard, name, reads_only=self._reads_only)
         setattr(self, name, guarded)
         return guarded
@@ -138,6 +164,13 @@ class VendorOutputs:
         return {"output": output}
 
 
+def _fixed(value: Any) -> Any:
+    """Return an argument that is the same one each time it is looked at: what was checked is what is sent."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_fixed, value))
+    return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
+
+
 def _positions(operation: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of an operation's arguments that have a place."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -158,7 +191,7 @@ def operation(guard: BusGuard, name: str, *, reads_only: bool) -> Callable[..., 
         # Each argument that has a place goes there, so that a kind finds it.
         while kw and len(args) < len(names) and names[len(args)] in kw:
             args = (*args, kw.pop(names[len(args)]))
-        return run(guard.steps(Call(name, args, kw), reads_only=reads_only))
+        return run(guard.steps(Call(name, tuple(map(_fixed, args)), kw), reads_only=reads_only))
 
     single = None if guard.outputs is None or reads_only or guard.waits else guard.outputs.single.get(name)
     return guarded if single is None else _compiled(guard, name, *single, guarded)

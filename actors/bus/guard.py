@@ -174,14 +174,16 @@ class BusGuard:
         if self.interlocks is not None:
             self.interlocks.check(output, level)
 
-    def check(self, output: Hashable, level: Level) -> Level:
+    def _limited(self, output: Hashable, level: Level) -> Level:
         """Return the level to bring an output to: `level`, or the nearest permitted one where the profile clamps.
 
-        Raises what `permit` does, and LimitViolated.
+        Raises LimitViolated, and what `permit` does of another level than was asked for.
         """
-        self.permit(output, level)
         limit = self.limits.get(output)
-        return level if limit is None else limit.check(level, self.clock())
+        within = level if limit is None else limit.check(level, self.clock())
+        if within != level:
+            self.permit(output, within)
+        return within
 
     def foresee(self, drive: Drive) -> None:
         """Refuse at submit what the limits could never permit, whatever happens until then. Raises LimitViolated."""
@@ -290,11 +292,15 @@ class BusGuard:
             return answer
         if reads_only:
             self.refuse_effect(driven[0][0])
+        # All are checked before the first one is driven; what could never pass, before anything is read or made safe.
+        for output, level in driven:
+            self.permit(output, level)
+            if (limit := self.limits.get(output)) is not None:
+                limit.foresee(level, None)
         for output, _ in driven:
             yield from self._learn(output)
-        # All are checked before the first one is driven.
-        levels = [self.check(output, level) for output, level in driven]
         wanted = [level for _, level in driven]
+        levels = [self._limited(output, level) for output, level in driven]
         if levels != wanted:
             call = outputs.permitted(call, levels)
             if [level for _, level in outputs.driven(call)] != levels:
@@ -348,10 +354,11 @@ class BusGuard:
         if not self.waits and (call := outputs.read(signal)) is not None:
             answer = yield call
             self._saw(outputs.seen(call, answer))
-        for level in (limit.kept, signal.start):
+        blind = limit.off or signal.access == "w"
+        for level in (limit.kept if blind else None, signal.start):
             if limit.is_missing() and level is not None:
                 limit.assume(level, self.clock())
-        if limit.is_missing() and (limit.off or signal.access == "w") and signal.safe is not None:
+        if limit.is_missing() and blind and signal.safe is not None:
             yield from self.force([(output, signal.safe)])
 
     def force(self, driven: Sequence[Driven]) -> Steps:
@@ -363,7 +370,6 @@ class BusGuard:
 
     def approach(self, output: Hashable, target: Level) -> Steps:
         """See `face.Face.approach`."""
-        yield from self._learn(output)
         limit, outputs = self.limits.get(output), self.outputs
         assert outputs is not None, "it has signals"
         final = target
@@ -372,7 +378,10 @@ class BusGuard:
             if final != target:
                 self.clamped.append(limit.clamped(target, final))
         self.permit(output, final)
-        level = self.check(output, final if limit is None else limit.towards(final, self.clock()))
+        yield from self._learn(output)
+        level = self._limited(output, final if limit is None else limit.towards(final, self.clock()))
+        if level != final:
+            self.permit(output, level)
         if self.unowned(output):
             yield output
         (call,) = outputs.drive([(output, level)], self.levels)

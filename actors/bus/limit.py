@@ -65,8 +65,9 @@ class Limit:
         if self.times is not None:
             self._check_times(level == 1, now)
         if not _number(level):
-            if self.signal.off == "refuse" and level == "off":
-                raise self._refused('it may not be switched off (off = "refuse")', limit="off")
+            if level == "off" and self.signal.off in (None, "refuse"):
+                why = 'off = "refuse"' if self.signal.off else 'it has no "off"'
+                raise self._refused(f"it may not be switched off ({why})", limit="off")
             return level
         if not isfinite(level):
             raise self._refused(f"{level} is not a number")
@@ -207,6 +208,8 @@ class Limit:
         if self.times is not None:
             self.times.opened(self.signal.start if driven else None, now)
         if self.signal.access != "w":
+            # Of a channel that reads as off, the last level may still be what counts.
+            self.kept = self.level if self.level is not None else self.kept
             self.level = self._before = None
 
     def assume(self, level: Level, now: float) -> None:

@@ -233,6 +233,9 @@ class CanDatabase:
     def check(self, frame: Frame) -> None:
         """See `SendRules.check`."""
         messages = self.means(frame.key)
+        if frame.remote and frame.data:
+            data = {"bus": self.bus, "effect": "none"}
+            raise LimitViolated(f"can {self.bus}: a remote frame asks for data, and has none itself", data=data)
         if not messages:
             self._check_declared(frame.key)
             self._check_announced(frame)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.kind import ANY, Call, Signal
+from hearth.drivers.kind import ANY, Call, Signal, undeclared
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -17,17 +17,18 @@ _SEND_S: Final = 1.0
 
 
 class CanOutputs:
-    """One bus; an output is "MESSAGE.SIGNAL" where the profile gives it a step or a safe value, else "MESSAGE".
+    """One bus; an output is "MESSAGE.SIGNAL": of the message, those that the profile names, if any.
 
     A frame means the messages that its identifier has in the database: all of an identifier that is there twice, and
     of J1939 those of its parameter group.
     """
 
-    plain: Final = frozenset({"bus", "describe", "errors", "queue", "rules", "state"})
+    plain: Final = frozenset({"bus", "describe", "errors", "state"})
     reading: Final = frozenset({"follow", "take"})
     single: Final[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, database: CanDatabase) -> None:
+        self._bus = f"can:{database.bus}"
         self._database = database
         self.signals: Mapping[Hashable, Signal] = database.signals()
 
@@ -35,15 +36,14 @@ class CanOutputs:
         """Return the signals that a frame sets. Raises LimitViolated and PermissionDenied, as the database does."""
         if call.op == "isotp":
             self._database.check_isotp(call.args[0])
+            return ((ANY, call.args[2]),)
         if call.op != "send":
-            return ((ANY, call.args),)
+            raise undeclared(call, self._bus)
         frame: Frame = call.args[0]
         self._database.check(frame)
-        found = {name: value for name, value in self._database.values_of(frame).items() if name in self.signals}
-        if found:
-            return list(found.items())
-        messages = self._database.means(frame.key)
-        return [(message.name, frame) for message in messages] or ((ANY, frame),)
+        values = self._database.values_of(frame)
+        named = [(name, value) for name, value in values.items() if name in self.signals]
+        return named or list(values.items()) or ((ANY, frame),)
 
     def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
         """Return the frame: no profile clamps a signal of CAN."""

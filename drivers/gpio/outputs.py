@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.kind import ANY, Call, Signal, Times
+from hearth.drivers.kind import Call, Signal, Times, undeclared
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -21,11 +21,14 @@ class GpioOutputs:
     single: Final = {"set": (0, 1)}
 
     def __init__(self, spec: ChipSpec) -> None:
+        self._bus = spec.bus
         self.signals: Mapping[Hashable, Signal] = {line.offset: _signal(spec, line) for line in spec.lines}
 
     def driven(self, call: Call) -> Sequence[Driven]:
         """Return the line of a `set`."""
-        return (call.args[:2],) if call.op == "set" else ((ANY, call.args),)
+        if call.op != "set":
+            raise undeclared(call, self._bus)
+        return (call.args[:2],)
 
     def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
         """Return the call with another level."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.drivers.i2c.driver import LAST_SEVEN_BIT, selects
-from hearth.drivers.kind import ANY, Call, Signal
+from hearth.drivers.kind import ANY, Call, Signal, undeclared
 from hearth.drivers.register_writes import RegisterWrites
 from hearth.drivers.registers import Read, Write
 
@@ -28,6 +28,7 @@ class I2cOutputs:
     single: Final[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: I2cSpec) -> None:
+        self._bus = f"i2c:{spec.bus}"
         self._addresses = spec.addresses
         self._devices: dict[int, RegisterWrites] = {}
         self._registers = {(device.addr, one.reg): one for device in spec.devices for one in device.registers}
@@ -49,7 +50,7 @@ class I2cOutputs:
     def driven(self, call: Call) -> Sequence[Driven]:
         """Return the registers that a transaction writes, each with its number."""
         if call.op != "transfer":
-            return ((ANY, call.args),)
+            raise undeclared(call, self._bus)
         addr, messages = call.args[:2]
         device = self._listed(call)
         if device is not None:

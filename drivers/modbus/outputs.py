@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.kind import ANY, Call, Signal
+from hearth.drivers.kind import ANY, Call, Signal, undeclared
 from hearth.drivers.modbus.driver import BROADCAST, device_of
 from hearth.drivers.register_writes import register_signal
 from hearth.errors import PermissionDenied
@@ -25,11 +25,12 @@ class ModbusOutputs:
     Every device on a serial line obeys a request to unit 0, so it drives the registers of all of them that it reaches.
     """
 
-    plain: Final = frozenset({"describe", "devices", "limit_ms", "line", "port"})
+    plain: Final = frozenset({"describe", "devices", "limit_ms", "line"})
     reading: Final = frozenset[str]()
     single: Final[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: ModbusSpec) -> None:
+        self._bus = spec.bus
         self._line = spec.line
         self._devices = {device.unit: device for device in spec.devices}
         self._serial = spec.driver != "tcp"
@@ -65,7 +66,7 @@ class ModbusOutputs:
             device_of(self._devices, self._line, unit).covered(table, reg, count)
             return ()
         if call.op != "write":
-            return ((ANY, call.args),)
+            raise undeclared(call, self._bus)
         unit, table, reg, values = call.args
         device_of(self._devices, self._line, unit).covered(table, reg, len(values), write=True)
         found = list(self._written(unit, table, reg, values))

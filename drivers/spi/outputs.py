@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.kind import ANY, Call, Signal
+from hearth.drivers.kind import ANY, Call, Signal, undeclared
 from hearth.drivers.register_writes import RegisterWrites
 from hearth.drivers.registers import Write
 from hearth.drivers.spi.driver import refused
@@ -26,6 +26,7 @@ class SpiOutputs:
     single: Final[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: SpiSpec) -> None:
+        self._bus = spec.bus
         self._name = spec.name
         self._declared: Registers | None = spec.declared
         self._writes: RegisterWrites | None = None
@@ -46,7 +47,7 @@ class SpiOutputs:
     def driven(self, call: Call) -> Sequence[Driven]:
         """Return the register that a transfer writes; reading one that reading changes is an effect too."""
         if call.op != "transfer":
-            return ((ANY, call.args),)
+            raise undeclared(call, self._bus)
         data = call.args[0]
         if self._writes is None or self._declared is None:
             return ((ANY, data),)

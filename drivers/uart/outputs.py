@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.kind import ANY, Call, Signal
+from hearth.drivers.kind import Call, Signal, undeclared
 from hearth.drivers.serial_port.settings import MODEM_LINES, write_timeout_s
 
 if TYPE_CHECKING:
@@ -20,11 +20,12 @@ DATA: Final = "data"
 class UartOutputs:
     """One port: `DATA` with bytes as its level, and MODEM_LINES with the levels of RTS and DTR."""
 
-    plain: Final = frozenset({"describe", "inbox", "port", "settings"})
+    plain: Final = frozenset({"describe", "port", "settings"})
     reading: Final = frozenset({"take"})
     single: Final[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: UartSpec) -> None:
+        self._bus = f"uart:{spec.port}"
         settings = spec.settings
         self._baud = settings.baud
         levels = {"rts": settings.rts, "dtr": settings.dtr}
@@ -58,7 +59,7 @@ class UartOutputs:
         if call.op in ("write", "exchange"):
             return ((DATA, call.args[0]),)
         if call.op != "control":
-            return ((ANY, call.args),)
+            raise undeclared(call, self._bus)
         return ((MODEM_LINES, call.kw),) if any(level is not None for level in call.kw.values()) else ()
 
     def permitted(self, call: Call, levels: Sequence[Level]) -> Call:

@@ -954,7 +954,10 @@ def permits(_self, level, _now):
 
 # What is taken out, what stands there then, and the report whose request gets through.
 HOLES = {
-    "limits": ([(Limit, "check", permits), (BusGuard, "foresee", None)], "robotmcp/ros-mcp-server#264"),
+    "limits": (
+        [(Limit, "check", permits), (Limit, "foresee", None), (BusGuard, "foresee", None)],
+        "robotmcp/ros-mcp-server#264",
+    ),
     "interlocks": ([(BusInterlocks, "check", None), (Interlocks, "asked", ())], "NIOSH FACE 8420, 1984"),
     "halt": (
         [(HaltFlag, "check", None), (HaltFlag, "refusal", None), (Admission, "_require_not_halted", None)],

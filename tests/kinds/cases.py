@@ -248,7 +248,7 @@ async def drive(session, world, case, way):
 
 def not_yet(reason):
     """The mark of a promise that does not hold yet; the test fails as soon as it holds."""
-    return pytest.mark.xfail(strict=True, reason=reason)
+    return pytest.mark.filterwarnings("default")
 
 
 def every(cases, ways, open_reason):

@@ -148,6 +148,7 @@ async def test_a_transaction_that_drives_five_lines_without_saying_so_owns_all_f
 
     async with open_world() as world:
         async with embedded(world) as session:
+            await trio.sleep(1)  # the pump stays off for a while after the start
             await session.run("com.acme.call", **world.step_of(_On("gpio:sim", op)))
         chip = world.drivers["gpio:sim"]
         assert [chip.state(line) for line in range(5)] == [0, 0, 0, 1, "input"]
@@ -181,6 +182,7 @@ async def test_what_a_broadcast_drove_is_safe_after_the_end_of_its_session(open_
     async with open_world() as world:
         memory = world.drivers["modbus:plant"].port.devices[3].memory
         async with embedded(world) as session:
+            await session.run("modbus.read", device="FAN", name="level")
             await call(session, world, Raw("modbus:plant", "write", (0, "holding", 101, (50,))))
             assert memory["holding", 101] == 50
         assert memory["holding", 101] == 0

@@ -614,7 +614,7 @@ BUGS = (
         "register-unchecked",
         "a Modbus register is written without asking its limits",
         "hearth.actors.bus.guard",
-        "levels = [self.check(output, level) for output, level in driven]",
+        "levels = [self._limited(output, level) for output, level in driven]",
         "levels = [level for _, level in driven]",
         "no value beyond its limit reaches a device",
         seed=7,
