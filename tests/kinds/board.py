@@ -211,7 +211,7 @@ BO_ 544 STEPPER_COMMAND: 3 HEARTH
  SG_ Hold : 16|1@1+ (1,0) [0|1] "" PLANT
 BO_ 560 WINCH_COMMAND: 4 HEARTH
  SG_ Speed : 0|32@1- (1,0) [-50|50] "percent" PLANT
-BO_ 2348810243 TORQUE_REQUEST: 8 HEARTH
+BO_ 2364473347 TORQUE_REQUEST: 8 HEARTH
  SG_ Speed : 8|16@1+ (0.125,0) [0|3000] "rpm" PLANT
 SIG_VALTYPE_ 560 Speed : 1;
 BA_DEF_ BO_ "VFrameFormat" ENUM "StandardCAN","ExtendedCAN","reserved","J1939PG";
@@ -219,12 +219,12 @@ BA_DEF_DEF_ "VFrameFormat" "StandardCAN";
 BA_ "VFrameFormat" BO_ 512 0;
 BA_ "VFrameFormat" BO_ 544 0;
 BA_ "VFrameFormat" BO_ 560 0;
-BA_ "VFrameFormat" BO_ 2348810243 3;
+BA_ "VFrameFormat" BO_ 2364473347 3;
 """
 
 FAN_COMMAND, STEPPER_COMMAND, WINCH_COMMAND = 0x200, 0x220, 0x230
-TORQUE_REQUEST = 0x0C000003 | EXTENDED
-"""The identifier of a J1939 message: priority 3, PGN 0 (PDU1) to destination 0, source address 3."""
+TORQUE_REQUEST = 0x0CEF0003 | EXTENDED
+"""The identifier of a J1939 message: priority 3, PGN 0xEF00 (PDU1) to destination 0, source address 3."""
 
 NEW = {
     "pwm": {"channel": {"ARM": {"start": 0}}},

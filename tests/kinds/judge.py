@@ -64,6 +64,7 @@ class _Level:
     since: float
     known: bool
     on_since: float | None = None
+    off: bool = False
 
 
 @define(eq=False)
@@ -85,7 +86,7 @@ class Judge:
             known = one.readable and level is not None
             if level == "off" and one.kind == "pwm":
                 level, known = 0.0, one.off == "zero" or self.new
-            self.levels[one.bus, one.output] = _Level(level, 0.0, known)
+            self.levels[one.bus, one.output] = _Level(level, 0.0, known, off=one.level(self.world) == "off")
 
     def safe(self, one):
         """The safe state of an output on this world's profile."""
@@ -93,6 +94,13 @@ class Judge:
 
     def says(self, of, what):
         self.violations.append(Violation(of, what))
+
+    def is_learned(self, levels, effects):
+        """Return True if nothing was driven, or an output whose level was not known to its safe state and no more."""
+        now = self.world.levels()
+        changed = [one for one in OUTPUTS if now[one.bus, one.output] != levels[one.bus, one.output]]
+        made_safe = all(now[one.bus, one.output] == self.safe(one) and not one.readable for one in changed)
+        return made_safe and len(effects) <= 1 and (not effects or bool(changed) or effects[0].op == "set")
 
     def look(self):
         """Judge every operation that has reached a driver, in their order."""
@@ -107,7 +115,10 @@ class Judge:
         if one.kind == "gpio":
             self._judge_line(one, level, state, operation)
             return
+        was_off, state.off = state.off, level == "off"
         if level == "off":
+            if was_off:
+                return
             self.driven.add((one.bus, one.output))
             if not one.has_off:
                 self.says("bounds", f"{one.bus} {one.name} has no off, and was switched off by {operation.args}")
@@ -159,7 +170,7 @@ class Judge:
             is_safe = level == safe or (safe == 0 and level == "off")
             if not is_safe and isinstance(safe, (int, float)) and isinstance(level, (int, float)):
                 is_safe = abs(level - safe) <= one.grain
-            if not is_safe and not any(one.name in name for name in left.get(one.bus, ())):
+            if not is_safe and not any(one.name.partition(".")[0] in name for name in left.get(one.bus, ())):
                 self.says("halt", f"{one.bus} {one.name} is at {level}, its safe state is {safe}, and not listed")
         for operation in self.world.recorder.operations:
             if operation.bus == "uart:uart0" and operation.op != "control" and operation.effect != "none":
@@ -239,7 +250,7 @@ async def _act(world, judge, session, action):
                 for one in world.recorder.since(before)
                 if one.op != "read" and one.effect != "none" and not _only_reads(one)
             ]
-            if effects or world.levels() != levels:
+            if not judge.is_learned(levels, effects):
                 judge.says("refused", f"{action} was refused ({error.message}), and {effects} reached a driver")
 
 
@@ -291,10 +302,10 @@ KNOWN = {
         [(0, Raw("dac:sim", "set", (2, "off"))), (3, Raw("dac:sim", "set", (2, 10.0)))],
     ],
     ("can", "tools"): [
-        [(0, ("can.send", {"bus": "can0", "id": "0x000003c8", "hex": "00ffff0000000000"}))],
+        [(0, ("can.send", {"bus": "can0", "id": "0x00ef03c8", "hex": "00ffff0000000000"}))],
         [
-            (0, ("can.send", {"bus": "can0", "id": "0x0c000003", "hex": "0008000000000000"})),
-            (0, ("can.send", {"bus": "can0", "id": "0x18000003", "hex": "00005d0000000000"})),
+            (0, ("can.send", {"bus": "can0", "id": "0x0cef0003", "hex": "0008000000000000"})),
+            (0, ("can.send", {"bus": "can0", "id": "0x18ef0003", "hex": "00005d0000000000"})),
         ],
     ],
     ("can", "all"): [

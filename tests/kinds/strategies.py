@@ -278,7 +278,7 @@ def _j1939(priority, number, destination, source):
 
 
 TORQUE_KEYS = [
-    _j1939(priority, 0, to, source) for priority in (0, 3, 6) for to in (0, 7, 255) for source in (0, 3, 200)
+    _j1939(priority, 0xEF00, to, source) for priority in (0, 3, 6) for to in (0, 7, 255) for source in (0, 3, 200)
 ]
 """Identifiers that mean the same message: other priorities, source addresses and destinations."""
 

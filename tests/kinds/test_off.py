@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 from kinds.board import Raw, call, content, output
-from kinds.cases import not_yet
 from support.world import embedded, reset_halt
 
 from hearth.drivers.boards.profile import parse_profile
 from hearth.errors import LimitViolated, RpcError
-
-FORGETS = "off forgets the level"
-NO_KEY = "the profile has no such key"
 
 
 async def seconds(session, tool, **args):
@@ -45,7 +41,6 @@ async def test_a_servo_takes_its_time_from_one_angle_to_another(open_world):
         assert angle(world) == pytest.approx(90, abs=0.1)
 
 
-@not_yet(FORGETS)
 async def test_a_servo_takes_its_time_also_after_it_was_switched_off(open_world):
     async with open_world() as world, embedded(world) as session:
         await session.run("servo.move", servo="ARM", angle=0)
@@ -55,7 +50,6 @@ async def test_a_servo_takes_its_time_also_after_it_was_switched_off(open_world)
         assert await seconds(session, "servo.move", servo="ARM", angle=180) == pytest.approx(1.0, abs=0.1)
 
 
-@not_yet(FORGETS)
 async def test_a_servo_takes_its_time_also_after_the_session_that_moved_it_has_ended(open_world):
     async with open_world() as world:
         async with embedded(world) as session:
@@ -66,7 +60,6 @@ async def test_a_servo_takes_its_time_also_after_the_session_that_moved_it_has_e
             assert await seconds(session, "servo.move", servo="ARM", angle=180) == pytest.approx(2.0, abs=0.1)
 
 
-@not_yet(FORGETS)
 async def test_a_servo_takes_its_time_also_after_a_halt(open_world):
     async with open_world() as world, embedded(world) as session:
         await session.run("servo.move", servo="ARM", angle=0)
@@ -76,7 +69,6 @@ async def test_a_servo_takes_its_time_also_after_a_halt(open_world):
         assert await seconds(session, "servo.move", servo="ARM", angle=180) == pytest.approx(2.0, abs=0.1)
 
 
-@not_yet(FORGETS)
 async def test_a_servo_keeps_its_angle_over_a_restart_in_the_outputs_file(open_world, tmp_path):
     path = tmp_path / "outputs"
     async with open_world(outputs=path) as world, embedded(world) as session:
@@ -87,7 +79,6 @@ async def test_a_servo_keeps_its_angle_over_a_restart_in_the_outputs_file(open_w
         assert await seconds(session, "servo.move", servo="ARM", angle=180) == pytest.approx(2.0, abs=0.1)
 
 
-@not_yet(FORGETS)
 async def test_a_servo_that_was_off_does_not_jump_by_a_raw_call_either(open_world):
     async with open_world() as world, embedded(world) as session:
         await session.run("servo.move", servo="ARM", angle=0)
@@ -106,7 +97,6 @@ async def test_a_servo_that_rests_for_long_does_not_jump(open_world):
             await call(session, world, Raw("pwm:sim", "set", (1, 90.0)))
 
 
-@not_yet(NO_KEY)
 async def test_a_servo_with_a_start_takes_its_time_from_there_at_its_first_move(open_world):
     async with open_world(new=["pwm"]) as world, embedded(world) as session:
         assert await seconds(session, "servo.move", servo="ARM", angle=90) == pytest.approx(1.0, abs=0.1)
@@ -115,7 +105,6 @@ async def test_a_servo_with_a_start_takes_its_time_from_there_at_its_first_move(
 # --- channels ---------------------------------------------------------------------------------------------------------
 
 
-@not_yet(FORGETS)
 async def test_a_fan_does_not_pass_its_step_by_way_of_off(open_world):
     async with open_world() as world, embedded(world) as session:
         await session.run("pwm.set", channel="FAN", duty=0.25)
@@ -126,7 +115,6 @@ async def test_a_fan_does_not_pass_its_step_by_way_of_off(open_world):
         await session.run("pwm.set", channel="FAN", duty=0.5)
 
 
-@not_yet(FORGETS)
 async def test_a_fan_does_not_pass_its_step_by_its_first_set_of_all(open_world):
     async with open_world() as world, embedded(world) as session:
         with pytest.raises(LimitViolated):
@@ -134,7 +122,6 @@ async def test_a_fan_does_not_pass_its_step_by_its_first_set_of_all(open_world):
         assert duty(world) == "off"
 
 
-@not_yet(FORGETS)
 async def test_a_fan_that_runs_already_is_read_before_its_first_set(open_world):
     def runs(world):
         driver = world.drivers["pwm:sim"]
@@ -183,7 +170,6 @@ def changed(kind, name, **keys):
     return {kind: table}
 
 
-@not_yet(NO_KEY)
 async def test_a_fan_with_off_refuse_is_switched_off_by_a_halt_alone(open_world):
     tables = changed("pwm", "FAN", off="refuse", safe="off")
     async with open_world(tables=tables) as world, embedded(world) as session:
@@ -199,7 +185,6 @@ async def test_a_fan_with_off_refuse_is_switched_off_by_a_halt_alone(open_world)
         assert duty(world) == "off"
 
 
-@not_yet(NO_KEY)
 async def test_a_fan_with_off_hold_goes_on_from_its_last_level(open_world):
     async with open_world(tables=changed("pwm", "FAN", off="hold")) as world, embedded(world) as session:
         await session.run("pwm.set", channel="FAN", duty=0.5)
@@ -209,7 +194,6 @@ async def test_a_fan_with_off_hold_goes_on_from_its_last_level(open_world):
         assert duty(world) == pytest.approx(1)
 
 
-@not_yet(NO_KEY)
 @pytest.mark.parametrize("off", ["refuse", "zero", "hold"])
 def test_a_profile_takes_each_off_and_start_of_a_channel(off):
     profile = content("none") | changed("pwm", "FAN", off=off, start=0.2)
@@ -221,9 +205,7 @@ def test_a_profile_takes_each_off_and_start_of_a_channel(off):
 # --- converters -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "channel", ["VALVE", pytest.param("DRIVE", marks=not_yet("its safe state, off, forgets the level"))]
-)
+@pytest.mark.parametrize("channel", ["VALVE", "DRIVE"])
 async def test_a_dac_takes_its_time_also_after_the_end_of_a_session(open_world, channel):
     async with open_world() as world:
         async with embedded(world) as session:
@@ -233,7 +215,6 @@ async def test_a_dac_takes_its_time_also_after_the_end_of_a_session(open_world, 
             assert await seconds(session, "dac.set", channel=channel, value=10) == pytest.approx(2.0, abs=0.2)
 
 
-@not_yet(FORGETS)
 async def test_a_dac_that_is_off_does_not_jump_by_a_raw_call(open_world):
     async with open_world() as world, embedded(world) as session:
         await session.run("dac.set", channel="DRIVE", value=1)

@@ -18,25 +18,7 @@ NEVER_REFUSED = {(kind, way) for kind in ("iio", "vendor", "uart") for way in ("
 """They have no limits."""
 WAYS = {"tools": "by tools", "all": "by tools and raw calls"}
 
-_OFF = "off forgets the level, and so does the opening of the bus"
-_OWNER = "a call that its tool does not declare has no owner"
-_LEFT = "halt.status has no member `left`"
-_BY_ID = "a bound of a J1939 message goes by its whole identifier"
-_BROADCAST = "a broadcast to unit 0 is not held to the units' registers"
-OPEN = {
-    ("steps", "pwm", "tools"): _OFF,
-    ("steps", "pwm", "all"): _OFF,
-    ("steps", "dac", "tools"): _OFF,
-    ("steps", "dac", "all"): _OFF,
-    ("bounds", "dac", "all"): "a raw call switches off a channel that has no off",
-    ("halt", "gpio", "all"): _OWNER,
-    ("halt", "pwm", "all"): _OWNER,
-    ("halt", "dac", "all"): _OWNER,
-    ("halt", "vendor", "all"): _OWNER,
-    **{("halt", kind, way): _LEFT for kind in ("i2c", "spi", "uart", "can", "modbus") for way in WAYS},
-    **{(of, "can", way): _BY_ID for of in ("bounds", "steps") for way in WAYS},
-    **{(of, "modbus", way): _BROADCAST for of in ("bounds", "steps") for way in WAYS},
-}
+OPEN = {("bounds", "dac", "all"): "a raw call switches off a channel that has no off"}
 """By property, kind and way: why it does not hold yet."""
 
 
