@@ -112,7 +112,7 @@ class Bus:
         self.state: BusState = "opening"
         self.reason: str | None = None
         self._halt_flag = halt_flag or HaltFlag()
-        self.guard.halt = self._halt_flag.check
+        self.guard.halt = self._check_halt
         self.guard.owner = self
         self._token: trio.lowlevel.TrioToken | None = None
         self._held: ResourceBusy | None = None
@@ -333,6 +333,15 @@ class Bus:
             return self._face.force(output, level)
 
         return self.request(Ticket(op, requester, limit=SAFE_STATE_LIMIT, risk=risk, drives=output, must_run=not risk))
+
+    def _check_halt(self, _output: Hashable, _level: object) -> None:
+        """Refuse, for the guard, an effect while halted, and one of a transaction that is older than a reset.
+
+        Raises Halted.
+        """
+        flag, ticket = self._halt_flag, self.guard.ticket
+        if flag.since is not None or (ticket is not None and ticket.risk and ticket.requester.halts != flag.count):
+            raise flag.error()
 
     @property
     def halted(self) -> bool:

@@ -297,10 +297,15 @@ class BusGuard:
             self.permit(output, level)
             if (limit := self.limits.get(output)) is not None:
                 limit.foresee(level, None)
+        forced: list[Hashable] = []
         for output, _ in driven:
-            yield from self._learn(output)
+            if (yield from self._learn(output)):
+                forced.append(output)
         wanted = [level for _, level in driven]
-        levels = [self._limited(output, level) for output, level in driven]
+        try:
+            levels = [self._limited(output, level) for output, level in driven]
+        except LimitViolated as error:
+            raise self._after_safe(error, forced) from None
         if levels != wanted:
             call = outputs.permitted(call, levels)
             if [level for _, level in outputs.driven(call)] != levels:
@@ -340,7 +345,7 @@ class BusGuard:
         return answer
 
     def _learn(self, output: Hashable) -> Steps:
-        """Find out the level of an output whose steps are limited, if it is not known.
+        """Find out the level of an output whose steps are limited; return True if it was made safe for that.
 
         In this order: read, where that is no wait; the level of an earlier run (the outputs file), or the one that the
         profile names (`start`); the safe state, which is driven first. Where none of them is there, the first drive is
@@ -348,7 +353,7 @@ class BusGuard:
         """
         limit = self.limits.get(output)
         if limit is None or not limit.is_missing():
-            return
+            return False
         signal, outputs = limit.signal, self.outputs
         assert outputs is not None, "it has limits"
         if not self.waits and (call := outputs.read(signal)) is not None:
@@ -360,6 +365,16 @@ class BusGuard:
                 limit.assume(level, self.clock())
         if limit.is_missing() and blind and signal.safe is not None:
             yield from self.force([(output, signal.safe)])
+            return True
+        return False
+
+    def _after_safe(self, error: LimitViolated, forced: Sequence[Hashable]) -> LimitViolated:
+        """Return a refusal that also says which outputs were brought to their safe state before it."""
+        if not forced:
+            return error
+        names = [self.name(output) for output in forced]
+        told = f"; {', '.join(names)} was brought to its safe state, because its level was not known"
+        return LimitViolated(error.message + told, data={**(error.data or {}), "made_safe": names})
 
     def force(self, driven: Sequence[Driven]) -> Steps:
         """Bring outputs to levels that nothing is asked about, and note them."""

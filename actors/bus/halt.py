@@ -161,6 +161,8 @@ class Halt:
     _stopped: dict[str, list[Hashable]] = field(factory=dict, init=False)
     """By bus: the outputs that the present halt brings to their safe states."""
     _stopping: bool = field(default=False, init=False)
+    _asked: Callable[[Hashable, object], None] | None = field(default=None, init=False)
+    """Asks for the halt on the bus of the heartbeat."""
     _inputs: dict[HaltInput, str] = field(factory=dict, init=False)
     """By input: "clear", or why it is not."""
     _reads: dict[HaltInput, trio.Event] = field(factory=dict, init=False)
@@ -174,7 +176,8 @@ class Halt:
     def __attrs_post_init__(self) -> None:
         self._inputs |= dict.fromkeys(self._spec.inputs, _UNKNOWN)
         if (line := self._spec.heartbeat) is not None:
-            self._buses[line.bus].guard.halt = self._check_on_bus_of_heartbeat
+            guard = self._buses[line.bus].guard
+            self._asked, guard.halt = guard.halt, self._check_on_bus_of_heartbeat
         self._holds = {(one.source, one.by): one for one in self._latch.found}
         self._kept = dict(self._holds)
         # Numbers that were seen before a restart name no hold that came after it.
@@ -205,7 +208,8 @@ class Halt:
         if line is not None and output == line.offset:
             why = f"gpio line {line.offset} ({line.name}) is the heartbeat output: hearth itself drives it"
             raise PermissionDenied(why, data={"line": line.offset, "reason": "the heartbeat output", "effect": "none"})
-        self.flag.check(output, level)
+        assert self._asked is not None, "a bus asks for the halt"
+        self._asked(output, level)
 
     # --- called in the Trio thread ------------------------------------------------------------------------------------
 

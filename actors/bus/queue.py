@@ -127,11 +127,6 @@ class HaltFlag:
         """Return the refusal of a transaction with an effect, or None."""
         return self.error() if self.stops(requester.halts) else None
 
-    def check(self, _output: Hashable, _level: object) -> None:
-        """Refuse to drive an output to a level that is not its safe state, for `BusGuard.halt`. Raises Halted."""
-        if self.since is not None:
-            raise self.error()
-
 
 @frozen(eq=False)
 class GiveBack:

@@ -51,6 +51,7 @@ import hearth
 from hearth import expect, step
 from hearth._util.toml import dump_value
 from hearth.actors.admission import Admission
+from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.guard import BusGuard
 from hearth.actors.bus.interlocks import BusInterlocks, Interlocks
 from hearth.actors.bus.limit import Limit
@@ -960,7 +961,7 @@ HOLES = {
     ),
     "interlocks": ([(BusInterlocks, "check", None), (Interlocks, "asked", ())], "NIOSH FACE 8420, 1984"),
     "halt": (
-        [(HaltFlag, "check", None), (HaltFlag, "refusal", None), (Admission, "_require_not_halted", None)],
+        [(Bus, "_check_halt", None), (HaltFlag, "refusal", None), (Admission, "_require_not_halted", None)],
         "OctoPrint/OctoPrint#3832",
     ),
     "scope": ([(Scope, "permits", True)], "tsightler/ring-mqtt-ha-addon#44"),

@@ -250,16 +250,6 @@ async def drive(session, world, case, way):
     assert abs(level - case.level) <= case.output.grain, "the case drives its output"
 
 
-def not_yet(reason):
-    """The mark of a promise that does not hold yet; the test fails as soon as it holds."""
-    return pytest.mark.xfail(strict=True, reason=reason)
-
-
-def every(cases, ways, open_reason=lambda _case, _way: None):
-    """Parameters for cases and ways; `open_reason(case, way)` says why a promise does not hold yet, or None."""
-    return [
-        pytest.param(case, way, id=f"{case.id}-{way}", marks=[not_yet(reason)] if reason else [])
-        for case in cases
-        for way in ways
-        for reason in [open_reason(case, way)]
-    ]
+def every(cases, ways):
+    """Parameters for cases and ways."""
+    return [pytest.param(case, way, id=f"{case.id}-{way}") for case in cases for way in ways]

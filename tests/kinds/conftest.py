@@ -10,7 +10,7 @@ from support.steps import within_real_seconds
 from support.world import running
 from trio.testing import MockClock
 
-_WORDS = {"passed": "holds", "skipped": "not yet", "failed": "BROKEN"}
+_WORDS = {"passed": "holds", "failed": "BROKEN"}
 
 
 @pytest.fixture(autouse=True)
@@ -67,16 +67,16 @@ def promise(record_property):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print a row for each kind and promise: holds, not yet (a strict xfail), or broken."""
+    """Print a row for each kind and promise: holds, or broken."""
     rows = {}
-    for outcome in ("passed", "xfailed", "failed", "xpassed"):
+    for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, ()):
             if getattr(report, "when", "call") != "call":
                 continue
             for name, value in getattr(report, "user_properties", ()):
                 if name == "promise":
                     kind, words = value
-                    word = "not yet" if outcome == "xfailed" else _WORDS.get(report.outcome, report.outcome)
+                    word = _WORDS.get(report.outcome, report.outcome)
                     rows.setdefault((words, kind), set()).add(word)
     if rows:
         terminalreporter.section("promises, by kind")

@@ -19,7 +19,6 @@ from kinds.board import (
     frame,
     output,
 )
-from kinds.cases import not_yet
 from kinds.strategies import TORQUE_KEYS, torque
 from support.world import embedded
 
@@ -98,11 +97,7 @@ async def test_a_register_that_reads_no_number_keeps_its_step(cell, promise, num
     ("kind", "make"),
     [
         ("pwm", lambda number: Raw("pwm:sim", "set", (0, number))),
-        pytest.param(
-            "pwm",
-            lambda number: Raw("pwm:sim", "set", (1, number)),
-            marks=not_yet("a servo of an unknown angle is switched off before the number is looked at"),
-        ),
+        ("pwm", lambda number: Raw("pwm:sim", "set", (1, number))),
         ("pwm", lambda number: Raw("pwm:sim", "set", (2, number))),
         ("dac", lambda number: Raw("dac:sim", "set", (0, number))),
         ("dac", lambda number: Raw("dac:sim", "set", (1, number))),
@@ -122,7 +117,6 @@ async def test_a_number_that_is_none_is_refused_of_a_broadcast_too(cell, promise
     await cell.refused(write(0, 110, *words(number)))
 
 
-@not_yet("a raw call switches off a channel that has no off")
 @pytest.mark.parametrize(("channel", "name"), [(0, "VALVE"), (1, "BIAS")])
 async def test_a_channel_without_off_is_not_switched_off(cell, promise, channel, name):
     promise("dac", "a channel without off is not switched off")
@@ -339,7 +333,6 @@ async def test_a_remote_frame_is_no_way_around_a_step(cell, promise):
     await cell.passes(stepper(10))
 
 
-@not_yet("a remote frame goes out with the data that it was given")
 async def test_a_remote_frame_carries_no_data(cell, promise):
     promise("can", "a remote frame carries no data")
     with suppress(RpcError):
@@ -404,7 +397,6 @@ class _Past:
     ],
     ids=["pwm", "dac", "modbus", "spi", "i2c"],
 )
-@not_yet("a guarded driver hands on whatever its driver has")
 async def test_nothing_behind_the_operations_of_a_driver_is_reached_through_its_guard(cell, promise, kind, bus, op):
     promise(kind, "nothing behind the operations is reached")
     levels = cell.world.levels(bus)
@@ -420,7 +412,7 @@ async def test_nothing_behind_the_operations_of_a_driver_is_reached_through_its_
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("i2c", marks=not_yet("its messages are read again after they were checked")),
+        "i2c",
         "modbus",
     ],
 )

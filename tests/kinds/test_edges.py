@@ -8,7 +8,6 @@ from contextlib import suppress
 import pytest
 import trio
 from kinds.board import STEPPER_COMMAND, VENDOR_BUS, Raw, call, frame, output
-from kinds.cases import not_yet
 from support.waiting import passes
 from support.world import embedded, reset_halt
 
@@ -53,9 +52,7 @@ STEPS = {
 """By kind: a level of an output that cannot be read, and one that is too far from it."""
 
 
-@pytest.mark.parametrize(
-    "kind", ["can", "i2c", pytest.param("pwm", marks=not_yet("a crash forgets the angle of a servo that is off"))]
-)
+@pytest.mark.parametrize("kind", ["can", "i2c", "pwm"])
 async def test_a_bus_that_crashes_forgets_no_level(open_world, promise, kind):
     promise(kind, "a crash of the bus forgets no level")
     first, far = STEPS[kind]
@@ -135,7 +132,6 @@ async def test_two_operations_of_one_transaction_are_checked_one_after_the_other
         assert output("i2c:1", "current").level(world) in (10, 20), "20 to 0 is more than a step of 10"
 
 
-@not_yet("the guarded driver of a transaction lives on after it")
 @pytest.mark.parametrize(
     "raw", [_RELAY, Raw("pwm:sim", "set", (0, 0.5)), Raw("dac:sim", "set", (1, 2.0))], ids=["gpio", "pwm", "dac"]
 )
@@ -151,7 +147,6 @@ async def test_a_guarded_driver_is_of_no_use_after_its_transaction(open_world, p
         assert not world.recorder.since(before)
 
 
-@not_yet("the guarded driver of a transaction lives on after it")
 async def test_a_guarded_driver_is_of_no_use_after_its_transaction_where_it_waits(open_world, promise):
     promise("i2c", "a guarded driver is dead after its transaction")
     kept = []
@@ -261,7 +256,6 @@ async def test_a_call_that_was_accepted_before_a_halt_drives_nothing_after_its_r
         assert output("modbus:plant", "run").level(world) == 0
 
 
-@not_yet("the guard asks if there is a halt, and not if there was one since the transaction began")
 @DECLARED
 async def test_a_call_that_a_halt_and_its_reset_meet_before_it_drives_drives_nothing(open_world, promise, tool):
     promise("all", "a transaction that began before a halt drives nothing after its reset")
