@@ -215,7 +215,7 @@ def _compiled(
         limit = limits.get(output)
         ticket = guard.ticket
         if (
-            (limit is not None and limit.level is None and limit.signal.stepped)
+            (limit is not None and limit.stepped and limit.level is None)
             or (ticket is not None and ticket.drives != output)
             or output not in safe
         ):

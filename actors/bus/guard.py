@@ -229,10 +229,12 @@ class BusGuard:
 
     def note(self, limit: Limit, level: Level) -> None:
         """Note in the limit of an output that it was driven to a level."""
-        times = limit.times
-        due = inf if times is None else times.due
-        limit.note(level, self.clock())
-        if times is not None and times.due < due:
+        if (times := limit.times) is None:
+            limit.note(level, self.clock())
+            return
+        due = times.due
+        times.note(level == 1, self.clock())
+        if times.due < due:
             self.due_changed.wake()
 
     def failed(self, output: Hashable, level: Level, error: BaseException | None = None) -> None:

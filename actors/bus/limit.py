@@ -40,13 +40,29 @@ def _number(level: Level) -> bool:
 class Limit:
     """The limit of one signal, and the level that it is at, as far as that is known."""
 
-    __slots__ = ("_before", "_bus", "_least", "_most", "kept", "level", "off", "signal", "since", "times")
+    __slots__ = (
+        "_before",
+        "_bus",
+        "_least",
+        "_most",
+        "_only_times",
+        "kept",
+        "level",
+        "off",
+        "signal",
+        "since",
+        "stepped",
+        "times",
+    )
 
     def __init__(self, bus: str, signal: Signal) -> None:
         self._bus = bus
         self.signal = signal
         self._least, self._most = signal.least, signal.most
         self.times = None if signal.times is None else _TimedLine(signal.times)
+        self.stepped = signal.stepped
+        """True if a level is compared with the one before it."""
+        self._only_times = not (self.stepped or signal.least > -inf or signal.most < inf)
         self.level: float | None = None
         """None: not known."""
         self.since = -inf
@@ -63,7 +79,10 @@ class Limit:
     def check(self, level: Level, now: float) -> Level:
         """Return the level to drive, which differs from `level` where it is clamped. Raises LimitViolated."""
         if self.times is not None:
-            self._check_times(level == 1, now)
+            if (found := self.times.forbids(level == 1, now)) is not None:
+                raise self._too_early(level == 1, *found)
+            if self._only_times:
+                return level
         if not _number(level):
             if level == "off" and self.signal.off in (None, "refuse"):
                 why = 'off = "refuse"' if self.signal.off else 'it has no "off"'
@@ -83,8 +102,8 @@ class Limit:
 
     def check_rest(self, now: float) -> None:
         """Refuse to switch a line to its safe state before its times permit it. Raises LimitViolated."""
-        if self.times is not None:
-            self._check_times(self.signal.safe == 1, now)
+        if self.times is not None and (found := self.times.forbids(self.signal.safe == 1, now)) is not None:
+            raise self._too_early(self.signal.safe == 1, *found)
 
     def foresee(self, level: Level, duration_ms: float | None) -> None:
         """Refuse what could never pass, whatever happens until then. Raises LimitViolated."""
@@ -118,16 +137,16 @@ class Limit:
     @property
     def remembered(self) -> bool:
         """True if the level outlives the process in the outputs file: one that no read could tell the next run."""
-        return self.signal.stepped and (self.signal.access == "w" or self.signal.off == "hold")
+        return self.stepped and (self.signal.access == "w" or self.signal.off == "hold")
 
     def is_missing(self) -> bool:
         """Return True if the present level should be known before the output is driven, and is not."""
-        return self.level is None and self.signal.stepped
+        return self.level is None and self.stepped
 
     def _window(self, now: float) -> tuple[float, float]:
         """Return the least and the greatest level that may come next."""
         low, high = self._least, self._most
-        for former in (self.level, self._before) if self.signal.stepped else ():
+        for former in (self.level, self._before) if self.stepped else ():
             if former is not None:
                 # A device may come up beyond the bounds: then the nearest bound counts as its level.
                 at = min(max(former, self._least), self._most)
@@ -151,7 +170,7 @@ class Limit:
         slack, signal = self._slack(level), self.signal
         if self._outside(level):
             return ("min" if level < self._least else "max"), None
-        if self.level is None and signal.stepped and signal.access != "w" and not self.off:
+        if self.level is None and self.stepped and signal.access != "w" and not self.off:
             return "unknown", None
         low, high = self._window(now)
         if low - slack <= level <= high + slack:
@@ -162,11 +181,8 @@ class Limit:
             return "slew_per_s", change / signal.slew - (now - self.since)
         return "max_step", None
 
-    def _check_times(self, on: bool, now: float) -> None:
-        assert self.times is not None, "asked by the caller"
-        found = self.times.forbids(on, now)
-        if found is not None:
-            raise self._refused(f"it stays {'off' if on else 'on'}", limit=found[0], wait=found[1])
+    def _too_early(self, on: bool, limit: str, wait: float) -> LimitViolated:
+        return self._refused(f"it stays {'off' if on else 'on'}", limit=limit, wait=wait)
 
     def _foresee_pulse(self, on: bool, duration_ms: float) -> None:
         assert self.times is not None, "asked by the caller"
@@ -181,6 +197,8 @@ class Limit:
         """Note that the output was driven to a level, or without `drove` that a level was read."""
         if self.times is not None:
             self.times.note(level == 1, now)
+            if self._only_times:
+                return
         self.off = level == "off"
         if self.off and self.signal.off == "hold":
             return
