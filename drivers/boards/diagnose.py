@@ -34,9 +34,12 @@ from hearth.drivers.boards.generic import (
 )
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.can.spec import can_json_found, can_problems
+from hearth.drivers.dac.spec import resting_power as resting_dacs
+from hearth.drivers.gpio.spec import resting_power as resting_lines
 from hearth.drivers.iio.spec import iio_problems
 from hearth.drivers.linux.device_users import find_holders
 from hearth.drivers.modbus.spec import unreachable
+from hearth.drivers.pwm.spec import resting_power as resting_channels
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
 from hearth.drivers.sandbox.enforce import available
@@ -365,6 +368,13 @@ def safety_gaps(
             if names:
                 told = f"chip {chip.label}: {problem}: {_names(names)}"
                 yield ProfileProblem(f"{place}.{key}", severity, told, cure)
+    for index, told, cure in resting_lines(profile.chips):
+        severity = "note" if profile.chips[index].driver == "sim" else "warn"
+        yield ProfileProblem(f"gpio[{index}].pull", severity, told, cure)
+    of_pwm = resting_channels(profile.pwm, {chip.device: chip.origin.driver for chip in found.pwm})
+    of_dacs = resting_dacs(profile.dacs, {device.label: device.path for device in found.dacs})
+    for place, told, cure in (*of_pwm, *of_dacs):
+        yield ProfileProblem(place, "warn", told, cure)
     yield from _free_channels(profile, found)
     signals = profile.signal_chips
     if not profile.halt.inputs and (any(map(_outputs, chips)) or signals):
