@@ -36,9 +36,10 @@ from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.can.spec import can_json_found, can_problems
 from hearth.drivers.dac.spec import resting_power as resting_dacs
 from hearth.drivers.gpio.spec import resting_power as resting_lines
+from hearth.drivers.i2c.spec import only_read
 from hearth.drivers.iio.spec import iio_problems
 from hearth.drivers.linux.device_users import find_holders
-from hearth.drivers.modbus.spec import unreachable
+from hearth.drivers.modbus.spec import unreachable, writable
 from hearth.drivers.pwm.spec import resting_power as resting_channels
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
@@ -383,6 +384,13 @@ def safety_gaps(
         told = "no halt input, so that no button stops the outputs"
         yield ProfileProblem("halt.inputs", severity, told, f"name an input: {_HALT_EXAMPLE}")
     yield from _unreadable(profile, machine)
+    yield from leaned_on(profile)
+
+
+def leaned_on(profile: Profile) -> Iterator[ProfileProblem]:
+    """Yield the devices that clients only read because an interlock goes by them, and registers they may yet write."""
+    for place, told, cure in (*only_read(profile.i2c), *writable(profile.modbus)):
+        yield ProfileProblem(place, "warn" if place.endswith("registers") else "note", told, cure)
 
 
 def _free_channels(profile: Profile, found: FoundDevices) -> Iterator[ProfileProblem]:

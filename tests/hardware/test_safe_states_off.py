@@ -69,7 +69,7 @@ class Cell:
             f'[[pwm]]\nlabel = "{pwm.label}"\ndriver = "pwm"\nchardev = {toml(chardev)}\n'
             f"channels = {json.dumps(list(CHANNELS))}\nchannel = {toml(channels)}\n"
             f'[[dac]]\nlabel = "{dac.label}"\ndriver = "iio"\nchannels = ["VALVE"]\n'
-            f'channel = {toml({"VALVE": valve})}\n'
+            f"channel = {toml({'VALVE': valve})}\n"
         )
         self.daemon = Hearthd(path, f'[board]\nprofile = "{profile}"\n').start()
 
