@@ -388,7 +388,17 @@ def safety_gaps(
 
 
 def leaned_on(profile: Profile) -> Iterator[ProfileProblem]:
-    """Yield the devices that clients only read because an interlock goes by them, and registers they may yet write."""
+    """Yield the devices that clients only read because an interlock goes by them, and what clients could still set.
+
+    A required line with direction = "output" is one that clients switch on purpose: a valve before its pump.
+    """
+    lines = {(chip.bus, line.offset): line for chip in profile.chips for line in chip.lines}
+    for index, lock in enumerate(profile.interlocks):
+        for number, one in enumerate(lock.requires):
+            if one.line is not None and lines[one.bus, one.line].direction == "any":
+                told = f"clients may drive {one.name}, by which the interlock of {lock.what} goes"
+                cure = 'give the line direction = "input", or "output" where clients are to switch it'
+                yield ProfileProblem(f"interlock[{index}].requires[{number}].line", "warn", told, cure)
     for place, told, cure in (*only_read(profile.i2c), *writable(profile.modbus)):
         yield ProfileProblem(place, "warn" if place.endswith("registers") else "note", told, cure)
 

@@ -87,6 +87,16 @@ def test_doctor_names_a_register_that_clients_could_write_for_an_interlock_to_re
     ]
 
 
+@pytest.mark.parametrize(("direction", "named"), [("any", True), ("input", False), ("output", False)])
+def test_doctor_names_a_required_line_that_clients_could_drive(direction, named):
+    chip = {**HEATER, "names": ["HEATER", "DOOR"]}
+    chip["lines"] = {**HEATER["lines"], "DOOR": {"direction": direction}}
+    lock = {"drives": "HEATER", "value": 1, "requires": [{"line": "DOOR", "value": 0}]}
+    found = parse_profile({"name": "oven", "description": "o", "gpio": [chip], "interlock": [lock]}, "oven")
+    told = "clients may drive DOOR, by which the interlock of gpio line HEATER goes"
+    assert problems(found) == ([("interlock[0].requires[0].line", "warn", told)] if named else [])
+
+
 OVEN = """
 name = "oven"
 description = "a heater"
