@@ -20,7 +20,7 @@ _DRIVER: Final = Choice("sim", "pwm")
 _REAL_CHIP: Final[Mapping[str, FieldType]] = {"overlay": _TEXT, "chardev": Flag()}
 _PULSE: Final = Number(gt=0, le=1_000_000)
 
-_RESTS: Final[Mapping[str, str]] = {"sim": "low", "pca9685-pwm": "low", "bcm2835-pwm": "low", "pwm-gpio": "inactive"}
+_RESTS: Final[Mapping[str, str]] = {"pca9685-pwm": "low", "bcm2835-pwm": "low", "pwm-gpio": "inactive"}
 """By kernel driver: the level of a pin whose channel is not enabled; "inactive": its load gets nothing then."""
 
 
@@ -61,12 +61,12 @@ def resting_power(specs: Sequence[PwmSpec], found: Mapping[str, str | None]) -> 
     how a chip rests, "off" of its normal channels is pulses of no length and then what that chip does.
     """
     for index, spec in enumerate(specs):
-        driver = "sim" if spec.driver == "sim" else found.get(spec.label)
+        if spec.driver == "sim" or spec.label not in found:
+            continue
+        driver = found[spec.label]
         usable = [channel for channel in spec.channels if channel.reserved is None]
         inversed = [channel.name for channel in usable if channel.polarity == "inversed"]
         rests = _RESTS.get(driver or "")
-        if spec.driver != "sim" and spec.label not in found:
-            continue
         if rests == "low" and inversed:
             names = ", ".join(inversed)
             told = (
