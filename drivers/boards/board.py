@@ -456,9 +456,10 @@ def _or_reserved(line: LineSpec, reason: str) -> str:
 def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, machine: Machine | None = None) -> Board:
     """Make the drivers of a profile's buses, and "board" itself; open none of them.
 
-    `style` and `seed` are for simulated buses: the way they wait, and the readings of their devices. ASYNC is the one for tests with a virtual clock. Where the profile asks for it, the machine (this one, if
-    no other is given) is surveyed, once; devices that are there and may not be driven are listed in `undriven` with the
-    reason, so that the rest of the machine (files, telemetry) can be served.
+    `style` and `seed` are for simulated buses: the way they wait, and the readings of their devices. ASYNC is the one
+    for tests with a virtual clock. Where the profile asks for it, the machine (this one, if no other is given) is
+    surveyed, once; devices that are there and may not be driven are listed in `undriven` with the reason, so that the
+    rest of the machine (files, telemetry) can be served.
     """
     undriven: tuple[Undriven, ...] = ()
     if profile.discover:
