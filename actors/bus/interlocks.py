@@ -6,7 +6,9 @@ called (`bus.guard`), and the bus brings the output to its safe state and keeps 
 
 Theory of operation. A condition is met only by a reading that succeeded, is within the bounds, and is at most
 `max_age_ms` old. Everything else (a failed read, a bus that is wedged or down, a sensor that is not there, an old
-value) leaves the interlock open.
+value) leaves the interlock open. So does a sensor with `stuck_after_ms` whose readings have all been the same for that
+time: a chip that is shut down, or a wire that is cut, may go on answering. Such a sensor is read ten times in that time
+also while no output needs it (`_sample`), so that switching the output does not begin the time again.
 
 - *Before the driver* (`BusInterlocks.check`, within the transaction, in the bus's own thread where the driver blocks):
   lines of the same chip are read there and then, by the same driver. Readings of other chips and of sensors are only
@@ -77,6 +79,29 @@ class RequiredSource:
     reading: LastReading = field(factory=lambda: LastReading(None, "it has not been read yet", -math.inf), init=False)
     done: trio.Event | None = field(default=None, init=False)
     """Set when the read that is under way has ended; None if none is."""
+    _value: float | None = field(default=None, init=False)
+    _since: float = field(default=math.inf, init=False)
+    """The last value, and the time since which no reading had another one."""
+
+    def take(self, reading: LastReading) -> None:
+        """Note a reading. One that failed does not begin the time of an unchanged value again."""
+        if reading.value is not None and reading.value != self._value:
+            self._value, self._since = reading.value, reading.at
+        self.reading = reading
+
+    @property
+    def unchanged(self) -> float:
+        """Return for how many seconds all readings have had the same value."""
+        return self.reading.at - self._since
+
+    def stuck(self, condition: Condition) -> bool:
+        """Return True if the value has not changed for longer than a condition of this source permits."""
+        return condition.stuck_after_ms is not None and self.unchanged * 1000 >= condition.stuck_after_ms
+
+    def meets(self, condition: Condition) -> bool:
+        """Return True if the last reading, however old it is, meets a condition of this source."""
+        value = self.reading.value
+        return value is not None and condition.holds(value) and not self.stuck(condition)
 
 
 class Interlock:
@@ -105,8 +130,7 @@ class Interlock:
         return [
             source
             for condition, source in self.elsewhere
-            if source.reading.at < oldest
-            or (unmet and (source.reading.value is None or not condition.holds(source.reading.value)))
+            if source.reading.at < oldest or (unmet and not source.meets(condition))
         ]
 
     def holds(self, now: float, driver: GpioDriver) -> bool:
@@ -121,8 +145,7 @@ class Interlock:
         """Return True if the last readings are not too old and meet every condition."""
         oldest = now - self.spec.max_age_ms / 1000
         for condition, source in self.conditions:
-            value, _, at = source.reading
-            if value is None or at < oldest or not condition.holds(value):
+            if source.reading.at < oldest or not source.meets(condition):
                 return False
         return True
 
@@ -137,6 +160,9 @@ class Interlock:
                 entry["age_ms"] = age = round((now - at) * 1000, 1)
                 if at < now - self.spec.max_age_ms / 1000:
                     entry["error"] = f"the reading is {age:g} ms old, {self.spec.max_age_ms} are allowed"
+                elif source.stuck(condition):
+                    stays = f"the reading has not changed for {source.unchanged * 1000:.0f} ms"
+                    entry["error"] = f"{stays}, {condition.stuck_after_ms} are allowed"
                 entry["holds"] = "error" not in entry and condition.holds(value)
             else:
                 entry |= {"error": error, "holds": False}
@@ -376,6 +402,9 @@ class Interlocks:
             self._nursery = nursery
             for lock in self._locks:
                 nursery.start_soon(self._watch, lock)
+                for condition, source in lock.conditions:
+                    if condition.stuck_after_ms is not None:
+                        nursery.start_soon(self._sample, source, condition.stuck_after_ms / 10_000)
 
     async def _watch(self, lock: Interlock) -> None:
         """Evaluate an interlock every `check_ms` while its output is driven; keep its readings fresh while wanted."""
@@ -397,6 +426,12 @@ class Interlocks:
                 await self._take([source for _, source in lock.elsewhere], period)
                 if lock.driven:
                     await self._enforce(lock)
+
+    async def _sample(self, source: RequiredSource, period: float) -> None:
+        """Read a sensor at times, for its value to be seen to change."""
+        while True:
+            await self._take([source], period)
+            await trio.sleep(period)
 
     async def _take(self, sources: Collection[RequiredSource], patience: float) -> None:
         """Read sources, all at the same time; return when they are read, or after `patience` seconds."""
@@ -432,7 +467,7 @@ class Interlocks:
             reading = LastReading(None, error.message, at)
         if reading.at >= source.reading.at:
             # Else the bus of the output has read the line since.
-            source.reading = reading
+            source.take(reading)
         done, source.done = source.done, None
         assert done is not None, "set by `_take`"
         done.set()

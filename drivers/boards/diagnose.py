@@ -34,9 +34,13 @@ from hearth.drivers.boards.generic import (
 )
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.can.spec import can_json_found, can_problems
+from hearth.drivers.dac.spec import resting_power as resting_dacs
+from hearth.drivers.gpio.spec import resting_power as resting_lines
+from hearth.drivers.i2c.spec import only_read
 from hearth.drivers.iio.spec import iio_problems
 from hearth.drivers.linux.device_users import find_holders
-from hearth.drivers.modbus.spec import unreachable
+from hearth.drivers.modbus.spec import unreachable, writable
+from hearth.drivers.pwm.spec import resting_power as resting_channels
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
 from hearth.drivers.sandbox.enforce import available
@@ -365,6 +369,13 @@ def safety_gaps(
             if names:
                 told = f"chip {chip.label}: {problem}: {_names(names)}"
                 yield ProfileProblem(f"{place}.{key}", severity, told, cure)
+    for index, told, cure in resting_lines(profile.chips):
+        severity = "note" if profile.chips[index].driver == "sim" else "warn"
+        yield ProfileProblem(f"gpio[{index}].pull", severity, told, cure)
+    of_pwm = resting_channels(profile.pwm, {chip.device: chip.origin.driver for chip in found.pwm})
+    of_dacs = resting_dacs(profile.dacs, {device.label: device.path for device in found.dacs})
+    for place, told, cure in (*of_pwm, *of_dacs):
+        yield ProfileProblem(place, "warn", told, cure)
     yield from _free_channels(profile, found)
     signals = profile.signal_chips
     if not profile.halt.inputs and (any(map(_outputs, chips)) or signals):
@@ -373,6 +384,23 @@ def safety_gaps(
         told = "no halt input, so that no button stops the outputs"
         yield ProfileProblem("halt.inputs", severity, told, f"name an input: {_HALT_EXAMPLE}")
     yield from _unreadable(profile, machine)
+    yield from leaned_on(profile)
+
+
+def leaned_on(profile: Profile) -> Iterator[ProfileProblem]:
+    """Yield the devices that clients only read because an interlock goes by them, and what clients could still set.
+
+    A required line with direction = "output" is one that clients switch on purpose: a valve before its pump.
+    """
+    lines = {(chip.bus, line.offset): line for chip in profile.chips for line in chip.lines}
+    for index, lock in enumerate(profile.interlocks):
+        for number, one in enumerate(lock.requires):
+            if one.line is not None and lines[one.bus, one.line].direction == "any":
+                told = f"clients may drive {one.name}, by which the interlock of {lock.what} goes"
+                cure = 'give the line direction = "input", or "output" where clients are to switch it'
+                yield ProfileProblem(f"interlock[{index}].requires[{number}].line", "warn", told, cure)
+    for place, told, cure in (*only_read(profile.i2c), *writable(profile.modbus)):
+        yield ProfileProblem(place, "warn" if place.endswith("registers") else "note", told, cure)
 
 
 def _free_channels(profile: Profile, found: FoundDevices) -> Iterator[ProfileProblem]:

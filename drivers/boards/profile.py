@@ -23,9 +23,9 @@ from hearth.drivers.can.spec import CanSpec, parse_can
 from hearth.drivers.channels import LevelField
 from hearth.drivers.dac.spec import DacSpec, parse_dac
 from hearth.drivers.gpio.spec import ChipSpec, LineSpec, parse_chip
-from hearth.drivers.i2c.spec import I2cSpec, SensorSpec, parse_adapter, parse_sensor
+from hearth.drivers.i2c.spec import I2cSpec, SensorSpec, lean_on, parse_adapter, parse_sensor
 from hearth.drivers.iio.spec import IioSpec, parse_iio
-from hearth.drivers.modbus.spec import ModbusSpec, check_lines, parse_line
+from hearth.drivers.modbus.spec import ModbusSpec, check_lines, lean_on_lines, parse_line
 from hearth.drivers.pwm.spec import PwmSpec, parse_pwm
 from hearth.drivers.sensor import SENSORS_BUS
 from hearth.drivers.signals import Level  # noqa: TC001  attrs reads the annotations
@@ -195,7 +195,10 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
     top.done()
     if faults:
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
-    return evolve(profile, interlocks=tuple(lock for _, lock in locks), halt=halt)
+    found = tuple(lock for _, lock in locks)
+    users = {one.name: f"the interlock of {lock.what}" for lock in found for one in lock.requires if one.line is None}
+    i2c, modbus = lean_on(profile.i2c, profile.sensors, users), lean_on_lines(profile.modbus, users)
+    return evolve(profile, interlocks=found, halt=halt, i2c=i2c, modbus=modbus)
 
 
 def _check_profile(top: Table, profile: Profile) -> None:
@@ -272,6 +275,7 @@ _CONDITION: Final[Mapping[str, FieldType]] = {
     "sensor": _TEXT,
     "min": ANY_NUMBER,
     "max": ANY_NUMBER,
+    "stuck_after_ms": Integer(1_000, 86_400_000),
 }
 
 
@@ -279,7 +283,8 @@ _CONDITION: Final[Mapping[str, FieldType]] = {
 class Condition:
     """One requirement of an interlock: line `name` reads `value`, or sensor `name` reads at least `min`, at most `max`.
 
-    `bus` is the bus that reads it; `line` is the line's offset, and None for a sensor.
+    `bus` is the bus that reads it; `line` is the line's offset, and None for a sensor. A sensor whose readings have all
+    been the same for `stuck_after_ms` counts as not read.
     """
 
     name: str
@@ -288,6 +293,7 @@ class Condition:
     value: Level | None = None
     min: float | None = None
     max: float | None = None
+    stuck_after_ms: int | None = None
 
     def holds(self, read: float) -> bool:
         """Return True if a reading meets the requirement; NaN meets none."""
@@ -299,7 +305,7 @@ class Condition:
         """Return the condition as the profile has it."""
         if self.line is not None:
             return {"line": self.name, "value": self.value}
-        bounds = {"min": self.min, "max": self.max}
+        bounds = {"min": self.min, "max": self.max, "stuck_after_ms": self.stuck_after_ms}
         return {"sensor": self.name, **{key: bound for key, bound in bounds.items() if bound is not None}}
 
     def __str__(self) -> str:
@@ -443,7 +449,8 @@ def _parse_condition(entry: Table, profile: Profile | None) -> Condition | None:
         return None
     if "line" not in values:
         bus = _sensor_bus(entry, values["sensor"], profile)
-        return None if bus is None else Condition(values["sensor"], bus, min=values.get("min"), max=values.get("max"))
+        given = {key: values.get(key) for key in ("min", "max", "stuck_after_ms")}
+        return None if bus is None else Condition(values["sensor"], bus, **given)
     found = _find_line(entry, "line", profile)
     if found is None:
         return None
@@ -462,6 +469,8 @@ def _check_condition(entry: Table, values: Mapping[str, Any]) -> None:
         for key in ("min", "max"):
             if key in values:
                 entry.fault(key, "a line has no bounds; give the `value` that it must have")
+        if "stuck_after_ms" in values:
+            entry.fault("stuck_after_ms", "a line may stay as it is for ever; it is for a sensor")
     elif "min" not in values and "max" not in values:
         entry.fault("", "a sensor needs a bound: add min, max or both")
     elif "min" in values and "max" in values and values["min"] > values["max"]:

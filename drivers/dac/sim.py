@@ -32,7 +32,7 @@ class DacWrite(NamedTuple):
 
 
 class SimDac(DacChip):
-    """A `DacDriver` without hardware; `level`, `log`, `attach` and `fail` are its outside."""
+    """A `DacDriver` without hardware; `level`, `volts`, `log`, `attach` and `fail` are its outside."""
 
     simulated = True
 
@@ -82,10 +82,14 @@ class SimDac(DacChip):
             load(self.level(spec.number))
 
     def level(self, channel: int) -> float | None:
-        """Return what a voltmeter shows of a channel, None for one that is off."""
+        """Return the value that a channel gives out, None for one that is off."""
         count = self.counts.get(channel, 0)
         spec = self.specs[channel]
         return None if count is None else spec.level(count, self.step(spec))
+
+    def volts(self, channel: int) -> float:
+        """Return what a voltmeter shows, in the channel's unit: one that is off is pulled to ground."""
+        return self.level(channel) or 0.0
 
     def attach(self, channel: int, load: Callable[[float | None], None]) -> None:
         """Connect a simulated machine to a channel: `load` gets its value at each change from now on."""

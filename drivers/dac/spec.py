@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
@@ -12,6 +13,8 @@ from hearth.drivers.dac.driver import DacChannelSpec
 from hearth.fields import ANY_NUMBER, Choice, Table, Text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from hearth.drivers.base import Driver
 
 _TEXT: Final = Text()
@@ -41,6 +44,25 @@ def dac_driver(spec: DacSpec, style: Style | None, _seed: int) -> Driver:
     from hearth.drivers.dac.sim import SimDac
 
     return SimDac(spec.label, spec.channels, style=Style.THREAD if style is Style.THREAD else Style.INLINE)
+
+
+def resting_power(specs: Sequence[DacSpec], found: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the channels whose "off" does not hold the output at ground: key path, problem and cure.
+
+    `found` has by device the path of one of its attributes. The kernel names the mode: "three_state", "1kohm_to_gnd".
+    """
+    for index, spec in enumerate(specs):
+        for channel in spec.channels:
+            if channel.safe != "off" or spec.driver == "sim" or spec.label not in found:
+                continue
+            try:
+                mode = (Path(found[spec.label]).parent / f"{channel.output}_powerdown_mode").read_text("ascii").strip()
+            except OSError:
+                mode = "unknown"
+            if not mode.endswith("_to_gnd"):
+                told = f'its "off" leaves the output open (powerdown_mode {mode}): the load decides what it gets'
+                cure = "give it a number as `safe`, or write a mode that ends in _to_gnd, if the kernel lists one, to"
+                yield f"dac[{index}].channel.{channel.name}.safe", told, f"{cure} {channel.output}_powerdown_mode"
 
 
 def parse_dac(table: Table) -> DacSpec:

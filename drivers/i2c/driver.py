@@ -3,9 +3,10 @@
 A driver here is one adapter. A transaction is a list of messages between one START and one STOP, with a repeated START
 between them, so other transfers cannot come in between. This module knows no device's registers.
 
-It owns the rules that a board profile has for one adapter: `scope`, `reserved`, and the declared devices with the width
-of their register numbers. Every driver checks them immediately before a transfer, for any caller; tools check them at
-submit too, so that a refusal comes before anything moves. Whether a device is there is not known here.
+It owns the rules that a board profile has for one adapter: `scope`, `reserved`, the declared devices with the width of
+their register numbers, and the devices that interlocks go by, which clients only read. Every driver checks them
+immediately before a transfer, for any caller; tools check them at submit too, so that a refusal comes before anything
+moves. Whether a device is there is not known here.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ LAST_SEVEN_BIT = 0x7F
 class Addresses:
     """The rules for one adapter. `declared` maps the address of each declared device to its register width, if known.
 
+    `protected` maps the address of a device that is only read to the reason: an interlock goes by its readings.
+
     A 10-bit address that is also a 7-bit number names another device on the wire. Not every adapter distinguishes the
-    two, so such an address is never taken for a declared one, and a reserved number is reserved in both widths.
+    two, so such an address is never taken for a declared one, and a number is reserved or protected in both widths.
     """
 
     declared: Mapping[int, RegWidth | None] = field(factory=dict)
     scope: Scope = "any"
     reserved: frozenset[int] = frozenset()
+    protected: Mapping[int, str] = field(factory=dict)
 
     def reg_width(self, addr: int, *, ten_bit: bool = False) -> RegWidth | None:
         """Return the bits of a register number of the device at `addr`, None where the profile does not declare it."""
@@ -52,9 +56,16 @@ class Addresses:
             return f'the board profile declares no device there (scope = "declared"); {cure}'
         return None
 
-    def check(self, bus: int, addr: int, *, ten_bit: bool = False) -> None:
-        """Refuse an address that may not be used. Raises PermissionDenied with effect "none"."""
+    def check(self, bus: int, addr: int, messages: Sequence[Message] = (), *, ten_bit: bool = False) -> None:
+        """Refuse an address that may not be used, and writes to a protected one.
+
+        A write of one byte is a register's number: a chip that is the sensor of an interlock has no commands.
+
+        Raises PermissionDenied with effect "none".
+        """
         reason = self.refusal(addr, ten_bit=ten_bit)
+        if addr in self.protected and any(isinstance(one, Write) and len(one.data) > 1 for one in messages):
+            reason = reason or self.protected[addr]
         if reason is not None:
             raise PermissionDenied(
                 f"Permission denied: i2c bus {bus}, address {addr:#04x}: {reason}",
@@ -157,7 +168,7 @@ def check_transfer(bus: int, addr: int, messages: Sequence[Message], addresses: 
 
     Raises PermissionDenied, and DeviceError with effect "none" and errno EINVAL.
     """
-    addresses.check(bus, addr, ten_bit=ten_bit)
+    addresses.check(bus, addr, messages, ten_bit=ten_bit)
     if not 0 <= addr <= LAST_TEN_BIT or not (ten_bit or addr > 0x7F or FIRST_ADDR <= addr <= LAST_ADDR):
         reason = f"there is no address {addr:#x}: devices have {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, or ten bits"
     elif not 1 <= len(messages) <= MAX_MESSAGES:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003  attrs reads the annotations
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from hearth.drivers.i2c.chips import SENSOR_KINDS
 from hearth.drivers.i2c.driver import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT, Addresses, Scope
@@ -20,7 +21,7 @@ from hearth.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator
 
 
 _TEXT: Final = Text()
@@ -116,7 +117,7 @@ class I2cSpec:
     """An I2C adapter, by the number in /dev/i2c-N, or by the kernel's name of it, where the number may move.
 
     `timeout_ms` and `retries` set the kernel's handling of one transfer on it. `scope` and `reserved` say which
-    addresses may be used.
+    addresses may be used. `leaned_on` has the addresses whose readings safety goes by, with what goes by them.
     """
 
     bus: int
@@ -128,12 +129,41 @@ class I2cSpec:
     timeout_ms: Annotated[int, Integer(10, 60_000)] = 1000
     retries: Annotated[int, Integer(0, 10)] = 0
     devices: tuple[DeviceSpec, ...] = ()
+    leaned_on: Mapping[int, str] = field(factory=dict)
 
     @property
     def addresses(self) -> Addresses:
         """Return the rules for its addresses, as its driver checks them."""
         declared: dict[int, RegWidth | None] = {device.addr: device.reg_width for device in self.devices}
-        return Addresses(declared, self.scope, frozenset(self.reserved))
+        return Addresses(declared, self.scope, frozenset(self.reserved), self.protected)
+
+    @property
+    def protected(self) -> dict[int, str]:
+        """Return the addresses that clients only read, with the reason.
+
+        A device that lists its registers is not among them: its bus permits writes to these alone.
+        """
+        listed = {device.addr for device in self.devices if device.registers}
+        cure = "clients only read it; list the registers that they may write (`registers` of its [[i2c.device]])"
+        return {addr: f"{who}: {cure}" for addr, who in self.leaned_on.items() if addr not in listed}
+
+
+def lean_on(specs: Iterable[I2cSpec], sensors: Iterable[SensorSpec], users: Mapping[str, str]) -> tuple[I2cSpec, ...]:
+    """Return adapters that know the devices which safety leans on; `users` has by sensor what goes by it."""
+    found: dict[int, dict[int, str]] = {}
+    for sensor in sensors:
+        # A chip without a configuration has nothing that could be written.
+        if sensor.name in users and SENSOR_KINDS[sensor.kind].configuration is not None:
+            found.setdefault(sensor.bus, {})[sensor.addr] = f"{users[sensor.name]} goes by sensor {sensor.name}"
+    return tuple(evolve(spec, leaned_on=found.get(spec.bus, {})) for spec in specs)
+
+
+def only_read(specs: Iterable[I2cSpec]) -> Iterator[tuple[str, str, str]]:
+    """Yield the devices that could be written if no interlock went by them: key path, finding and cure."""
+    for index, spec in enumerate(specs):
+        for addr in spec.protected:
+            told = f"clients only read address {addr:#04x}, since {spec.leaned_on[addr]}"
+            yield f"i2c[{index}]", told, "list the registers that they may write (`registers` of its [[i2c.device]])"
 
 
 def parse_adapter(table: Table) -> I2cSpec:

@@ -233,22 +233,22 @@ def i2c_tools(board: Board) -> list[Tool]:
     def bus_of(args: Args) -> str:
         return board.i2c_bus(args["bus"])
 
-    def device_bus_of(args: Args) -> str:
-        # Checked at submit: an address that the profile refuses is refused there too, before anything runs.
+    def checked(args: Args, messages: Callable[[Args], Sequence[Message]]) -> str:
+        # Checked at submit: what the profile refuses is refused there too, before anything runs.
         bus_id = bus_of(args)
         _check_address(args)
-        _addresses(board, bus_id).check(args["bus"], number(args["addr"]), ten_bit=bool(args.get("ten_bit", False)))
+        addr, ten_bit = number(args["addr"]), bool(args.get("ten_bit", False))
+        _addresses(board, bus_id).check(args["bus"], addr, messages(args), ten_bit=ten_bit)
         return bus_id
+
+    def read_bus_of(args: Args) -> str:
+        return checked(args, lambda args: [Write(_selected(args))])
 
     def write_bus_of(args: Args) -> str:
-        bus_id = device_bus_of(args)
-        read_bytes(args)
-        return bus_id
+        return checked(args, lambda args: [Write(_selected(args) + read_bytes(args))])
 
     def transfer_bus_of(args: Args) -> str:
-        bus_id = device_bus_of(args)
-        _messages(args)
-        return bus_id
+        return checked(args, _messages)
 
     def drives(args: Args, messages: list[Message]) -> Sequence[Drive]:
         addr = number(args["addr"])
@@ -303,7 +303,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             ),
             result_schema=schemas.result(schemas.bytes_result("what was read", least=1), optional=schemas.SHOWN),
             capability="CAP_I2C_READ",
-            bus=device_bus_of,
+            bus=read_bus_of,
             uses=_uses,
             drives=drives_of_read,
             run=runs.read,

@@ -160,10 +160,16 @@ class ModbusDevice:
     registers: tuple[ModbusRegister, ...] = ()
     raw: Raw = "none"
     note: str | None = None
+    leaned_on: tuple[str, ...] = ()
+    """What goes by its readings, of a broadcast those of all devices: undeclared addresses are only read."""
 
     def register(self, name: str) -> ModbusRegister | None:
         """Return the register of a name; None if there is none."""
         return next((register for register in self.registers if register.name == name), None)
+
+    def sensors(self) -> list[str]:
+        """Return the names of the registers that are sensors of the board."""
+        return [register.sensor for register in self.registers if register.sensor is not None]
 
     def covered(self, table: ModbusTable, reg: int, count: int, *, write: bool = False) -> list[ModbusRegister]:
         """Return the declared registers among these addresses, in order.
@@ -184,6 +190,8 @@ class ModbusDevice:
             if register is None:
                 if self.raw != "rw" and (write or self.raw == "none"):
                     raise self._refused(table, at, "the board profile does not declare it")
+                if write and self.leaned_on:
+                    raise self._refused(table, at, f"{self.leaned_on[0]}, so only declared registers are written")
                 at += 1
                 continue
             if register.reg != at or at + register.size > reg + count:

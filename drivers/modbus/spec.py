@@ -15,10 +15,11 @@ import sys
 import time
 from contextlib import ExitStack
 from ipaddress import ip_address
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from hearth._util.toml import show
 from hearth.drivers.modbus.codec import BITS
@@ -174,6 +175,35 @@ class ModbusSensor(Sensor):
             why = f"sensor {self.name!r}: the device says that it is no number"
             raise DeviceError(why, effect="none", data={"sensor": self.name})
         return float(value)
+
+
+def lean_on_lines(specs: Iterable[ModbusSpec], users: Mapping[str, str]) -> tuple[ModbusSpec, ...]:
+    """Return lines that know the devices which safety leans on; `users` has by sensor what goes by it."""
+
+    def leaned(spec: ModbusSpec) -> ModbusSpec:
+        found = {
+            device.unit: tuple(f"{users[name]} goes by sensor {name}" for name in device.sensors() if name in users)
+            for device in spec.devices
+        }
+        # A broadcast reaches all devices of a line.
+        found[BROADCAST] = tuple(chain.from_iterable(found.values()))
+        return evolve(spec, devices=tuple(evolve(one, leaned_on=found[one.unit]) for one in spec.devices))
+
+    return tuple(map(leaned, specs))
+
+
+def writable(specs: Iterable[ModbusSpec]) -> Iterator[tuple[str, str, str]]:
+    """Yield the registers by which something goes, and that clients may write: key path, finding and cure."""
+    for index, spec in enumerate(specs):
+        for number, device in enumerate(spec.devices):
+            place = f"modbus[{index}].device[{number}]"
+            used = [one for one in device.registers if any(who.endswith(f" {one.sensor}") for who in device.leaned_on)]
+            if names := [f"{one.name}" for one in used if one.access != "r"]:
+                told = f"clients may write {', '.join(names)}, by which an interlock goes"
+                yield f"{place}.registers", told, 'give a register that is only measured access = "r"'
+            if device.raw == "rw" and device.leaned_on:
+                told = f"undeclared addresses of {device.name} are only read, since {device.leaned_on[0]}"
+                yield f"{place}.raw", told, "declare the registers that clients may write"
 
 
 def parse_line(table: Table) -> ModbusSpec:

@@ -4,6 +4,11 @@ A driver here is one chip. A channel gives out pulses of a length in a period, o
 in the channel's own unit, in which its limits are too: the duty (0 to 1), the pulse in microseconds, or, for a servo,
 the angle in degrees. This module owns the way from a value to a pulse and back; it does not access a chip.
 
+**Off** is what the load gets, and not what the chip does. An inversed channel drives a load that has power while the
+pin is low, and most chips hold a channel that is not enabled low. So an inversed channel is off while it is enabled
+with pulses of no length, which holds its pin high; one that is not enabled counts as full power. The kernel promises
+nothing about a channel that is not enabled (struct pwm_waveform in linux/pwm.h).
+
 A subclass of `PwmChip` has two operations of its own, `read` and `write`, each about one channel and bounded to a few
 system calls. Between a `write` and the next one the chip remembers the channel, so a `set` reads only after `open` and
 after a failure.
@@ -70,7 +75,10 @@ class ServoSpec:
 
 
 class Pulses(NamedTuple):
-    """What a channel gives out: pulses of `length_ns` in each `period_ns`; `enabled` false: nothing."""
+    """What a channel gives out: pulses of `length_ns` in each `period_ns`; `enabled` false: the chip gives out none.
+
+    A pulse is the time for which the load has power: of an inversed channel the pin is low for it.
+    """
 
     length_ns: int
     period_ns: int
@@ -177,20 +185,26 @@ class ChannelSpec:
         """Return what the chip gives out for a value and a period. Raises LimitViolated."""
         period_ns = round(wave.period_us * 1000)
         if wave.value == OFF:
-            return Pulses(0, period_ns, enabled=False)
+            return Pulses(0, period_ns, enabled=self.polarity == "inversed")
         return Pulses(min(round(self.pulse_us(wave.value, wave.period_us) * 1000), period_ns), period_ns)
 
     def wave(self, pulses: Pulses) -> Wave:
         """Return the value and the period of what the chip gives out; a chip that was never set has the profile's."""
         period_us = pulses.period_ns / 1000 or self.period_us
-        if not pulses.enabled:
-            return Wave(OFF, period_us)
         pulse_us = pulses.length_ns / 1000
+        by_length = self.servo is not None or self.polarity == "inversed"
+        if not pulses.enabled or (by_length and not pulse_us):
+            return Wave(OFF, period_us)
         if self.servo is not None:
-            if not pulse_us:
-                return Wave(OFF, period_us)
             return Wave(round(self.servo.angle(pulse_us), 6), period_us)
         return Wave(pulse_us / period_us if self.unit == "duty" else pulse_us, period_us)
+
+    def given(self, pulses: Pulses) -> Pulses:
+        """Return what the load gets: full power from an inversed channel that is not enabled, but a servo no pulse."""
+        if pulses.enabled or self.polarity == "normal" or self.servo is not None:
+            return pulses
+        period_ns = pulses.period_ns or round(self.period_us * 1000)
+        return Pulses(period_ns, period_ns)
 
     def to_json(self) -> dict[str, Any]:
         """Return the channel for hw.pwm.list."""
@@ -211,7 +225,7 @@ class PwmDriver(Driver, Protocol):
     """One PWM chip."""
 
     def get(self, channel: int) -> Pulses:
-        """Return what a channel gives out, as the kernel knows it. Raises DeviceError, ResourceBusy."""
+        """Return what the load of a channel gets, by what the kernel knows. Raises DeviceError, ResourceBusy."""
         ...
 
     def value(self, channel: int) -> SignalLevel:
@@ -237,7 +251,7 @@ class PwmChip(SignalChip[ChannelSpec]):
 
     @abstractmethod
     def read(self, spec: ChannelSpec) -> Pulses:
-        """Return what a channel gives out. Raises DeviceError, ResourceBusy."""
+        """Return what a channel gives out, with pulses of the profile's polarity. Raises DeviceError, ResourceBusy."""
 
     @abstractmethod
     def write(self, spec: ChannelSpec, pulses: Pulses) -> None:
@@ -245,7 +259,8 @@ class PwmChip(SignalChip[ChannelSpec]):
 
     def get(self, channel: int) -> Pulses:
         """See `PwmDriver.get`."""
-        return self.read(self.spec(channel))
+        spec = self.spec(channel)
+        return spec.given(self.read(spec))
 
     def value(self, channel: int) -> SignalLevel:
         """See `PwmDriver.value`."""
@@ -261,6 +276,7 @@ class PwmChip(SignalChip[ChannelSpec]):
             spec.check_period(period_us)
         wave = Wave(value, period_us)
         pulses = spec.pulses(wave)
+        # A channel that nothing had enabled was off: to go back to it must not give the load full power.
         former = self._waves.pop(channel, None) or spec.wave(self.read(spec))
         self.write(spec, pulses)
         self._waves[channel] = wave

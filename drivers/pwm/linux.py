@@ -13,8 +13,13 @@ Its channels have one period: the first one that is used sets it. What others as
 The character device tells it beforehand, so a period that would be off by more than `_OFF_BY` is refused there, and a
 share is that of the real period. `/sys` tells nothing: there the profile must give such channels one period.
 
+**Off.** A normal channel gets pulses of no length, and is then switched off: what a chip makes of a channel that is not
+enabled is its own. An inversed one stays enabled with pulses of no length (`hearth.drivers.pwm.driver`). In `/sys` its
+polarity is set while it is not enabled yet, so that its first pulses are the ones that were asked for.
+
 **Afterwards.** The chips of this kind keep what they give out when the last user closes them, also after `kill -9`: see
-docs/reference/boards.md.
+docs/reference/boards.md. Some (bcm2835-pwm) switch a channel off when it is unexported, so an inversed one stays
+exported.
 
 The channel of a chip is claimed when it is first used, also by a read, and held until the bus closes. No descriptor
 tells that a chip is gone: the transaction that meets it reports it (`DeviceGone`).
@@ -93,7 +98,7 @@ class _Interface(Protocol):
 
     name: str
 
-    def claim(self, channel: int) -> None:
+    def claim(self, spec: ChannelSpec) -> None:
         """Take a channel."""
 
     def read(self, spec: ChannelSpec) -> Pulses:
@@ -139,8 +144,8 @@ class _Waveforms:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def claim(self, channel: int) -> None:
-        ioctl(self._fd, _REQUEST, channel)
+    def claim(self, spec: ChannelSpec) -> None:
+        ioctl(self._fd, _REQUEST, spec.number)
 
     def _call(self, request: int, channel: int, period: int = 0, length: int = 0, offset: int = 0) -> tuple[int, ...]:
         waveform = bytearray(_WAVEFORM.pack(channel, 0, period, length, offset))
@@ -155,16 +160,22 @@ class _Waveforms:
 
     def write(self, spec: ChannelSpec, pulses: Pulses) -> None:
         if not pulses.enabled:
+            if now := self._call(_GET, spec.number)[0]:
+                with suppress(OSError):  # as in /sys
+                    self._call(_SET_ROUNDED, spec.number, now)
             self._call(_SET_ROUNDED, spec.number)
             return
         length, period = pulses.length_ns, pulses.period_ns
         rounded = self._call(_ROUND, spec.number, period, length)[0]
-        if abs(rounded - period) > _OFF_BY * period:
+        # Pulses of no length are the same in every period: off is never refused for it.
+        if length and abs(rounded - period) > _OFF_BY * period:
             raise _PeriodTaken(period, rounded)
         if spec.servo is None and spec.unit == "duty":
             length = round(length * rounded / period)
         if spec.polarity == "inversed":
-            self._call(_SET_ROUNDED, spec.number, period, period - length, length % period)
+            # Of the period that the hardware has: beyond the end of that, the load would have power for the rest of it.
+            length = min(length, rounded)
+            self._call(_SET_ROUNDED, spec.number, rounded, rounded - length, length % rounded)
         else:
             self._call(_SET_ROUNDED, spec.number, period, length)
 
@@ -185,8 +196,11 @@ class _Sysfs:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._files: dict[int, dict[str, int]] = {}
+        self._kept: set[int] = set()
+        """Inversed channels: some chips switch one off when it is given back, which gives its load full power."""
 
-    def claim(self, channel: int) -> None:
+    def claim(self, spec: ChannelSpec) -> None:
+        channel = spec.number
         place = self._path / f"pwm{channel}"
         try:
             self._write("export", channel)
@@ -207,23 +221,38 @@ class _Sysfs:
                     raise
                 time.sleep(_POLL_S)
         self._files[channel] = files
+        if spec.polarity == "inversed":
+            self._kept.add(channel)
 
     def _get(self, channel: int, name: str) -> str:
         return os.pread(self._files[channel][name], 64, 0).decode("ascii").strip()
 
-    def read(self, spec: ChannelSpec) -> Pulses:
-        period, length, enabled = (int(self._get(spec.number, name)) for name in _FILES[:3])
+    def _now(self, channel: int) -> Pulses:
+        period, length, enabled = (int(self._get(channel, name)) for name in _FILES[:3])
         return Pulses(length, period, enabled=enabled == 1)
 
+    def read(self, spec: ChannelSpec) -> Pulses:
+        now = self._now(spec.number)
+        if now.enabled and self._get(spec.number, "polarity") != spec.polarity:
+            # Another program has enabled it, or the chip comes up so: its pulses are the load's pauses.
+            return Pulses(now.period_ns - now.length_ns, now.period_ns)
+        return now
+
     def write(self, spec: ChannelSpec, pulses: Pulses) -> None:
-        now = self.read(spec)
+        now = self._now(spec.number)
         if not pulses.enabled:
             if now.enabled:
+                # A chip may keep the pin where it is at that moment: low, not in the midst of a pulse. Not every chip
+                # has pulses of no length.
+                with suppress(OSError):
+                    self._put(spec.number, "duty_cycle", "0")
                 self._put(spec.number, "enable", "0")
             return
         lengths = ("duty_cycle", now.length_ns, pulses.length_ns)
         periods = ("period", now.period_ns, pulses.period_ns)
         order = [periods, lengths] if pulses.period_ns >= now.period_ns else [lengths, periods]
+        if not pulses.length_ns and now.period_ns:
+            order = [lengths]  # as for a waveform
         enabled = now.enabled
         if self._get(spec.number, "polarity") != spec.polarity:
             # The kernel changes it only while the channel is off, and not before it has a period.
@@ -247,8 +276,9 @@ class _Sysfs:
         for channel, files in self._files.items():
             for fd in files.values():
                 os.close(fd)
-            with suppress(OSError):  # gone with its chip
-                self._write("unexport", channel)
+            if channel not in self._kept:
+                with suppress(OSError):  # gone with its chip
+                    self._write("unexport", channel)
 
     def _write(self, name: str, channel: int) -> None:
         # Opened without truncation, which the sandbox does not permit on devices.
@@ -367,7 +397,7 @@ class LinuxPwm(PwmChip):
             raise self._error("the chip is not open", None, channel=spec.name)
         try:
             if spec.number not in opened.claimed:
-                opened.interface.claim(spec.number)
+                opened.interface.claim(spec)
                 opened.claimed.add(spec.number)
         except OSError as error:
             raise self._failed(error, str(opened.found.path), "none", spec) from error

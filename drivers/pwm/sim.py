@@ -29,7 +29,7 @@ class PwmWrite(NamedTuple):
 
 
 class SimPwm(PwmChip):
-    """A `PwmDriver` without hardware; `pulses`, `log`, `attach` and `fail` are its outside."""
+    """A `PwmDriver` without hardware; `pulses`, `high`, `log`, `attach` and `fail` are its outside."""
 
     simulated = True
 
@@ -72,6 +72,14 @@ class SimPwm(PwmChip):
     def pulses(self, channel: int) -> Pulses:
         """Return what an oscilloscope shows of a channel."""
         return self._pulses.get(channel, _NEVER_SET)
+
+    def high(self, channel: int) -> float:
+        """Return the share of the time for which the pin is high. One that is not enabled is low, as of most chips."""
+        pulses = self.pulses(channel)
+        if not pulses.enabled:
+            return 0.0
+        share = pulses.length_ns / pulses.period_ns
+        return 1 - share if self.specs[channel].polarity == "inversed" else share
 
     def attach(self, channel: int, load: Callable[[Pulses], None]) -> None:
         """Connect a simulated machine to a channel: `load` gets its pulses at each change from now on."""

@@ -13,12 +13,15 @@ from hearth.drivers.signals import OFF, SignalLevel, SignalLimit
 from hearth.fields import Choice, FieldType, Flag, Number, Table, Text, kinds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "pwm")
 _REAL_CHIP: Final[Mapping[str, FieldType]] = {"overlay": _TEXT, "chardev": Flag()}
 _PULSE: Final = Number(gt=0, le=1_000_000)
+
+_RESTS: Final[Mapping[str, str]] = {"pca9685-pwm": "low", "bcm2835-pwm": "low", "pwm-gpio": "inactive"}
+"""By kernel driver: the level of a pin whose channel is not enabled; "inactive": its load gets nothing then."""
 
 
 @frozen
@@ -49,6 +52,31 @@ def parse_pwm(table: Table) -> PwmSpec:
     channels = parse_channels(table, _channel)
     table.done()
     return PwmSpec(label, driver, channels, **values)
+
+
+def resting_power(specs: Sequence[PwmSpec], found: Mapping[str, str | None]) -> Iterator[tuple[str, str, str]]:
+    """Yield the chips whose channels give a load power while they are not enabled: key path, problem and cure.
+
+    `found` has by chip its kernel driver. An inversed load has full power while its pin is low. Where it is not known
+    how a chip rests, "off" of its normal channels is pulses of no length and then what that chip does.
+    """
+    for index, spec in enumerate(specs):
+        if spec.driver == "sim" or spec.label not in found:
+            continue
+        driver = found[spec.label]
+        usable = [channel for channel in spec.channels if channel.reserved is None]
+        inversed = [channel.name for channel in usable if channel.polarity == "inversed"]
+        rests = _RESTS.get(driver or "")
+        if rests == "low" and inversed:
+            names = ", ".join(inversed)
+            told = (
+                f"chip {spec.label}: inversed, so full power until hearth first drives it: {names}; the chip rests low"
+            )
+            yield f"pwm[{index}].polarity", told, "pull the input of its load to the side on which it has no power"
+        elif rests is None and usable:
+            told = f"chip {spec.label}: nothing is known of the level at which {driver} leaves a channel that is off"
+            measure = "measure the pin while the channel is off, also after hearthd has ended"
+            yield f"pwm[{index}].label", told, f'{measure}; where the load has power then, use safe = 0 and not "off"'
 
 
 def _channel(number: int, name: str, table: Table) -> ChannelSpec:

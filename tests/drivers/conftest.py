@@ -218,9 +218,7 @@ def sim_pwm(style):
     driver = SimPwm("bench", PWM_CHANNELS, style=style)
 
     def pulse_us(channel):
-        pulses = driver.pulses(channel)
-        high = pulses.length_ns if pulses.enabled else 0
-        return (pulses.period_ns - high if driver.specs[channel].polarity == "inversed" else high) / 1000
+        return driver.high(channel) * driver.pulses(channel).period_ns / 1000
 
     yield PwmBench(driver, pulse_us)
 

@@ -318,7 +318,7 @@ def test_what_the_board_tells_about_itself_is_json(name):
 
 
 def test_a_sensor_that_answers_with_too_few_bytes_is_a_device_error(sim):
-    with pytest.raises(DeviceError, match="expected 2 bytes, got 1"):
+    with pytest.raises(DeviceError, match="expected 4 bytes, got 1"):
         sim.sensor("temperature").value(b"\x00")
 
 

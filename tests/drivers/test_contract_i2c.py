@@ -4,6 +4,7 @@ import json
 
 import pytest
 import trio
+from attrs import evolve
 
 from hearth.drivers.i2c.driver import DANGEROUS, LAST_ADDR, MAX_MESSAGES, Addresses, limit_ms
 from hearth.drivers.registers import Read, Write
@@ -226,3 +227,23 @@ async def test_a_scan_skips_what_the_profile_refuses_even_if_it_is_named(i2c_ben
         found = await transact(driver, lambda d: d.scan([addr]))
     assert addr not in found.found
     assert "reserves it" in found.skipped[addr]
+
+
+WRITES = {
+    "a register": [Write(b"\x20cd")],
+    "a register before a read": [Write(b"\x20cd"), Read(2)],
+    "a register after a read": [Read(2), Write(b"\x20c")],
+    "two bytes before a read": [Write(b"\x20c"), Read(2)],
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+async def test_a_device_that_safety_goes_by_is_only_read_by_any_caller(i2c_bench, transact, how):
+    driver, addr = i2c_bench.driver, i2c_bench.memory
+    await transact(driver, lambda d: d.transfer(addr, [Write(b"\x20ab")]))
+    driver.addresses = evolve(driver.addresses, protected={addr: "an interlock goes by it"})
+    for options in ({}, {"ten_bit": True}):
+        with pytest.raises(PermissionDenied, match="an interlock goes by it") as refused:
+            await transact(driver, lambda d, options=options: d.transfer(addr, WRITES[how], **options))
+        assert refused.value.data["effect"] == "none"
+    assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x20"), Read(2)])) == b"ab"

@@ -81,6 +81,35 @@ async def test_an_inversed_channel_is_low_for_its_pulse(pwm_bench, transact):
     assert pulses.length_ns == pytest.approx(15_000_000, rel=0.01)
 
 
+async def test_off_gives_the_load_of_an_inversed_channel_nothing_and_is_read_as_off(pwm_bench, transact):
+    driver = pwm_bench.driver
+    for value in (0.25, "off", 1, 0, 0.5, "off"):
+        await transact(driver, lambda d, value=value: d.set(INVERSED, value))
+        share = 0 if value == "off" else value
+        assert pwm_bench.pulse_us(INVERSED) == pytest.approx(PERIOD_US * (1 - share), rel=0.01, abs=10)
+    assert await transact(driver, lambda d: d.value(INVERSED)) == "off"
+    await transact(driver, lambda d: d.set(INVERSED, 0.75))
+    [report] = await transact(driver, lambda d: d.make_safe([INVERSED]))
+    assert report["safe"] == "off"
+    assert pwm_bench.pulse_us(INVERSED) == pytest.approx(PERIOD_US, rel=0.01)
+
+
+async def test_an_inversed_channel_that_is_off_stays_so_when_the_chip_is_closed_and_reopened(pwm_bench, transact):
+    driver = pwm_bench.driver
+    for value in (0.5, "off"):
+        await transact(driver, lambda d, value=value: d.set(INVERSED, value))
+    for reopen in (driver.close, driver.open):
+        reopen()
+        assert pwm_bench.pulse_us(INVERSED) == pytest.approx(PERIOD_US, rel=0.01)
+    assert await transact(driver, lambda d: d.value(INVERSED)) == "off"
+    assert pwm_bench.pulse_us(INVERSED) == pytest.approx(PERIOD_US, rel=0.01)
+
+
+async def test_an_inversed_channel_that_was_never_set_is_read_with_what_its_load_gets(pwm_bench, transact):
+    assert pwm_bench.pulse_us(INVERSED) == 0
+    assert await transact(pwm_bench.driver, lambda d: d.value(INVERSED)) == 1
+
+
 async def test_the_period_changes_with_the_share(pwm_bench, transact):
     driver = pwm_bench.driver
     for period_us, share in ((10_000, 0.5), (40_000, 0.1), (20_000, 0.9)):

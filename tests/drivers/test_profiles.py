@@ -731,6 +731,14 @@ BAD_INTERLOCKS = {
     "impossible bounds": (interlocked({**WARM, "min": 41}), "requires[0].min: 41 is above max = 40.5: no reading"),
     "no number": (interlocked({**WARM, "min": "5"}), 'requires[0].min: expected a number, got "5"'),
     "a line with bounds": (interlocked({**DOOR, "min": 0}), "requires[0].min: a line has no bounds; give the `value`"),
+    "a line that is stuck": (
+        interlocked({**DOOR, "stuck_after_ms": 5_000}),
+        "stuck_after_ms: a line may stay as it is",
+    ),
+    "a sensor that is stuck at once": (
+        interlocked({**WARM, "stuck_after_ms": 10}),
+        "requires[0].stuck_after_ms: expected an integer from 1000 to 86400000, got 10",
+    ),
     "a sensor with a level": (interlocked({**WARM, "value": 1}), "requires[0].value: a sensor has none; give min"),
     "both": (interlocked({**DOOR, **WARM}), "requires[0]: expected { line, value }, or { sensor, min, max }"),
     "neither": (interlocked({}), "requires[0]: expected { line, value }, or { sensor, min, max }"),

@@ -29,6 +29,29 @@ EXAMPLES = [
     ("mcp3221", "0fff", 99.98),
 ]
 
+POWER_ON = {
+    "tmp102": "60a0", "lm75": "00", "lm75b": "00", "tmp75": "00", "tmp117": "0220", "mcp9808": "0000",
+    "ina219": "399f", "ina226": "4127", "mcp3221": "",
+}  # fmt: skip
+"""The configuration of each kind after power-on: it measures."""
+STOPPED = [
+    ("tmp102", "61a0"),
+    ("lm75", "01"),
+    ("lm75b", "01"),
+    ("tmp75", "01"),
+    ("tmp75", "81"),
+    ("tmp117", "0620"),
+    ("tmp117", "0e20"),
+    ("mcp9808", "0100"),
+    ("ina219", "3998"),
+    ("ina219", "399b"),
+    ("ina219", "399c"),
+    ("ina219", "399d"),
+    ("ina226", "4120"),
+    ("ina226", "4123"),
+]
+"""Shut down, one conversion at a time, or another quantity alone."""
+
 
 def sensor(kind):
     return I2cSensor("t", kind, "i2c:1", 0x48, SENSOR_KINDS[kind].unit)
@@ -36,7 +59,15 @@ def sensor(kind):
 
 @pytest.mark.parametrize(("kind", "raw", "value"), EXAMPLES)
 def test_a_register_becomes_a_number_with_a_unit(kind, raw, value):
-    assert sensor(kind).value(bytes.fromhex(raw)) == value
+    assert sensor(kind).value(bytes.fromhex(raw + POWER_ON[kind])) == value
+
+
+@pytest.mark.parametrize(("kind", "configuration"), STOPPED)
+def test_a_chip_that_does_not_measure_is_an_error_and_not_its_last_reading(kind, configuration):
+    raw = next(raw for example, raw, _ in EXAMPLES if example == kind)
+    with pytest.raises(DeviceError, match=f"shut down .* is 0x{configuration}") as caught:
+        sensor(kind).value(bytes.fromhex(raw + configuration))
+    assert caught.value.data == {"effect": "none", "addr": 0x48, "errno": "ENODATA"}
 
 
 def test_every_kind_has_an_example():
@@ -45,12 +76,12 @@ def test_every_kind_has_an_example():
 
 def test_a_chip_that_has_measured_nothing_yet_is_an_error_and_not_the_coldest_of_all_temperatures():
     with pytest.raises(DeviceError, match="ask again") as caught:
-        sensor("tmp117").value(b"\x80\x00")
+        sensor("tmp117").value(b"\x80\x00\x02\x20")
     assert caught.value.data == {"effect": "none", "errno": "EAGAIN"}
 
 
-@pytest.mark.parametrize("raw", [b"", b"\x19", b"\x19\x00\x00"])
+@pytest.mark.parametrize("raw", [b"", b"\x19", b"\x19\x00\x60\xa0\x00"])
 def test_a_reply_of_the_wrong_length_is_an_error(raw):
-    with pytest.raises(DeviceError, match="expected 2 bytes") as caught:
+    with pytest.raises(DeviceError, match="expected 4 bytes") as caught:
         sensor("tmp102").value(raw)
     assert caught.value.data["addr"] == 0x48

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import time
 from contextlib import contextmanager
@@ -184,6 +185,60 @@ def test_an_inversed_waveform_begins_with_its_low_part(chip) -> None:
     begin, steps = chip.steps(0)
     assert begin == pytest.approx(1024, abs=3)
     assert steps == pytest.approx(3072, abs=3)
+    driver.close()
+
+
+TRACING = Path("/sys/kernel/tracing")
+ROUNDED = TRACING / "events/pwm/pwm_round_waveform_tohw/enable"
+
+
+@contextmanager
+def driven(seen):
+    """Note the waveforms that the chip is given while the body runs, into `seen`: the share for which the pin is high.
+
+    A channel that is not enabled has none.
+    """
+    if not ROUNDED.exists():
+        subprocess.run(["/run/busybox", "mount", "-t", "tracefs", "tracefs", TRACING], check=True)
+    (TRACING / "trace").write_text("")
+    ROUNDED.write_text("1")
+    try:
+        yield
+    finally:
+        ROUNDED.write_text("0")
+        for line in (TRACING / "trace").read_text().splitlines():
+            if found := re.search(r"tohw: \S+ (\d+)/(\d+) ", line):
+                high, period = map(int, found.groups())
+                seen.append(high / period if period else None)
+
+
+@pytest.mark.parametrize(("first", "power"), [(0.25, 0.25), ("off", 0)])
+@pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "not enabled"])
+def test_an_inversed_channel_has_its_polarity_before_its_first_pulses(chip, first, power, enabled) -> None:
+    (chip.chip / "export").write_text("0")
+    (chip.chip / "pwm0/enable").write_text(str(int(enabled)))
+    driver = LinuxPwm(chip.label, [ChannelSpec(0, "INV", polarity="inversed")], chardev=False)
+    driver.open()
+    seen: list[float | None] = []
+    with driven(seen):
+        driver.set(0, first)
+    assert seen[-1] == pytest.approx(1 - power, abs=0.001)
+    assert all(high is None or high >= seen[-1] for high in seen), seen
+    driver.close()
+    assert chip.steps(0)[1] == pytest.approx(4096 * (1 - power), abs=3)
+    assert (chip.chip / "pwm0").exists(), "some chips switch off a channel that is given back"
+    (chip.chip / "unexport").write_text("0")
+
+
+@pytest.mark.parametrize("chardev", [True, False], ids=["chardev", "sysfs"])
+def test_off_is_not_refused_to_an_inversed_channel_for_a_period_that_the_chip_cannot_give_it(chip, chardev) -> None:
+    channels = [ChannelSpec(0, "INV", polarity="inversed", period_us=5_000), ChannelSpec(1, "OTHER")]
+    driver = LinuxPwm(chip.label, channels, chardev=chardev)
+    driver.open()
+    driver.set(1, 0.5)
+    driver.set(0, "off")
+    assert chip.steps(0) == (0, 4096)
+    assert chip.steps(1)[1] == pytest.approx(2048, abs=2)
     driver.close()
 
 

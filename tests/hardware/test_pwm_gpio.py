@@ -90,6 +90,13 @@ def share():
     return high / (edges[-1][0] - edges[0][0])
 
 
+def last(seen):
+    """The level at the end: of the line that changes most often."""
+    lines = [number for _, number, _ in seen]
+    line = max(lines, key=lines.count)
+    return [level for _, number, level in seen if number == line][-1]
+
+
 def test_a_chip_without_waveforms_is_used_through_sys_and_its_line_shows_the_pulses(driver) -> None:
     servo = driver()
     assert servo.describe()["interface"] == "sysfs"
@@ -111,6 +118,35 @@ def test_an_inversed_line_is_low_for_its_pulse(driver) -> None:
     servo = driver(polarity="inversed")
     servo.set(0, 0.25)
     assert share() == pytest.approx(0.75, abs=0.03)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_off_leaves_an_inversed_line_high_also_when_the_chip_is_closed(driver, closes) -> None:
+    servo = driver(polarity="inversed")
+    servo.set(0, 0.5)
+    seen: list[tuple[float, str, int]] = []
+    with traced(seen):
+        time.sleep(0.2)  # pulses, by which the line is known
+        servo.set(0, "off")
+        if closes:
+            servo.close()
+        time.sleep(0.2)
+    assert last(seen) == 1
+    if closes:
+        servo.open()
+
+
+@pytest.mark.parametrize(("polarity", "level"), [("normal", 0), ("inversed", 1)])
+def test_this_chip_rests_where_the_load_has_no_power(driver, polarity, level) -> None:
+    """What hearth doctor says of it, whose table has the kernel's drivers by name (hearth.drivers.pwm.spec)."""
+    servo = driver(polarity=polarity)
+    servo.set(0, 0.5)
+    seen: list[tuple[float, str, int]] = []
+    with traced(seen):
+        time.sleep(0.2)  # pulses, by which the line is known
+        (Path(servo.describe()["path"]) / "pwm0/enable").write_text("0")
+        time.sleep(0.1)
+    assert last(seen) == level
 
 
 def test_a_character_device_that_is_asked_for_and_is_not_there_is_refused_with_the_cure(chip) -> None:
