@@ -8,11 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hearth._util.toml import show
+from hearth.drivers.kind import Resource
 from hearth.drivers.signals import OFF, SignalLevel
 from hearth.fields import ANY_NUMBER, STRINGS, FieldType, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from hearth.drivers.signals import SignalChannel
 
 
 _Channel = TypeVar("_Channel")
@@ -32,6 +35,13 @@ class LevelField(FieldType):
         if not isinstance(raw, (int, float)) or isinstance(raw, bool):
             raise self.wrong(raw)
         return ANY_NUMBER.read(raw)
+
+
+def channel_resources(channels: Iterable[SignalChannel]) -> Iterator[Resource]:
+    """Yield the names of channels, each of which only one chip of a board has."""
+    for channel in channels:
+        name = show(channel.name)
+        yield Resource(("channel", channel.name), "channels", name, f"{name} is a channel of another chip already")
 
 
 def parse_channels(chip: Table, read: Callable[[int, str, Table], _Channel]) -> tuple[_Channel, ...]:

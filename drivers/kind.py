@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Typ
 from attrs import field, frozen
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hearth.drivers.base import Driver, Style
+    from hearth.drivers.board import Board
+    from hearth.drivers.linux.survey import OnMachine
+    from hearth.drivers.sensor import Sensor
     from hearth.drivers.signals import OnLimit
+    from hearth.fields import Table
+    from hearth.tools import Tool
 
 Level: TypeAlias = Any
 """What an output is driven to, in its kind's own number: 0, 1 or "input", a duty or "off", a register's integer."""
@@ -158,3 +166,95 @@ class Outputs(Protocol):
     def place(self, output: Hashable) -> Mapping[str, Any]:
         """Return the members that name an output which the profile does not list, in a report."""
         ...
+
+
+Specs: TypeAlias = Mapping[str, tuple[Any, ...]]
+"""The devices of a profile, by the table that lists them."""
+
+
+class Opening(NamedTuple):
+    """How simulated buses are made: the way they wait (None: as each likes best), and the seed of their readings."""
+
+    style: Style | None = None
+    seed: int = 0
+
+
+@frozen
+class Resource:
+    """A thing that one entry of a profile needs alone: a second entry with the same `key` is refused.
+
+    The key is resolved: the real path of a node, the address of a host, the name of an interface. `place` is the path
+    of the value within its table, `what` the value in words. `refusal` replaces "WHAT is taken by PLACE".
+    """
+
+    key: Hashable
+    place: str
+    what: str
+    refusal: str | None = None
+
+
+@frozen
+class Follow:
+    """A simulated device that follows a line of another bus; `place` is the key path of the line's name in the spec.
+
+    `attach` gets the driver of the device's own bus, and returns the function to call with each level of the line.
+    """
+
+    place: str
+    line: str
+    attach: Callable[[Any], Callable[[Any], None]]
+
+
+def _nothing(_spec: Any) -> tuple[()]:
+    return ()
+
+
+@frozen(eq=False, kw_only=True)
+class BusKind:
+    """A kind of hardware. Its functions import what they need when they are called."""
+
+    name: str
+    """The prefix of its bus ids, the name of its table in a profile, and what messages call it."""
+    key: str
+    """The attribute of a spec, and the key in its table, that names its bus: `label`, `port`."""
+    read: Callable[[Table], Any]
+    """Reads one entry of its table, with the faults; returns a spec, which has the names of its bus and its driver."""
+    open: Callable[[Any, Opening], Driver | None]
+    """Makes the driver of a spec, and opens nothing; None for a device without a bus."""
+    tools: Callable[[Board], Iterable[Tool]]
+    machine: Callable[[], OnMachine]
+    """Returns the part of the kind that looks at this machine."""
+    named: Mapping[str, Callable[[str, Table], Any]] = _NONE
+    """Further tables of it, `[NAME.KEY]`, with the function that reads one entry."""
+    scope: str | None = None
+    """Its word in a policy, if that is not its name."""
+    discover: str | None = None
+    """Its word in `[discover]`; None: it is not looked for."""
+    patterns: bool = True
+    """True if `[discover]` takes patterns for it; else only true or false."""
+    families: Mapping[str, Callable[[Board], bool]] = _NONE
+    """Prefixes of tools that a board offers only under a condition; those of the kind's name need a bus of it."""
+    sensors: Callable[[Specs], Iterable[Sensor]] = _nothing
+    """Returns the sensors of the board that are read on its buses."""
+    resources: Callable[[Any], Iterable[Resource]] = _nothing
+    follows: Callable[[Any], Iterable[Follow]] = _nothing
+    check: Callable[[Table, Specs, Mapping[str, tuple[str, ...]]], None] | None = None
+    """Adds the faults of entries that do not go together; gets the whole document, its specs, and its `[discover]`."""
+    beside: Callable[[Any, Path], Any] | None = None
+    """Returns a spec whose files are resolved in the folder of the profile."""
+    outputs: Callable[[Any, Any], Outputs] | None = None
+    """Returns the outputs of a bus, by its spec and its driver."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Return the names of its tables in a profile."""
+        return (self.name, *self.named)
+
+    @property
+    def word(self) -> str:
+        """Return its word in a policy."""
+        return self.name if self.scope is None else self.scope
+
+    def bus(self, spec: Any) -> str:
+        """Return the id of the bus of a spec."""
+        return f"{self.name}:{getattr(spec, self.key)}"

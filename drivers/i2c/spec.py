@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 from attrs import frozen
 
-from hearth.drivers.i2c.chips import SENSOR_KINDS
+from hearth._util.toml import show
+from hearth.drivers.i2c.chips import SENSOR_KINDS, I2cSensor
 from hearth.drivers.i2c.driver import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT, Addresses, Scope
+from hearth.drivers.kind import Follow, Resource
 from hearth.drivers.registers import Increment, Register, RegisterMap, RegWidth, check_registers, parse_register
 from hearth.fields import (
     Choice,
@@ -17,10 +20,11 @@ from hearth.fields import (
     Number,
     Table,
     Text,
+    join,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 _TEXT: Final = Text()
@@ -39,6 +43,28 @@ class SensorSpec:
     bus: int
     addr: int
     description: str | None = None
+
+    def sensor(self) -> I2cSensor:
+        """Return it as a sensor of the board."""
+        unit = SENSOR_KINDS[self.kind].unit
+        return I2cSensor(self.name, self.kind, f"i2c:{self.bus}", self.addr, unit, self.description)
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield what it needs alone on its board."""
+        yield Resource(("sensor", self.name), "", show(self.name))
+
+    def follows(self) -> tuple[()]:
+        """Return nothing: it follows no line."""
+        return ()
+
+    def check(self, top: Table, adapters: Iterable[I2cSpec]) -> None:
+        """Add the fault of a sensor on an adapter that is not listed, or at an address that may not be used."""
+        table = Table({}, join("sensors", self.name), top.faults)
+        adapter = next((one for one in adapters if one.bus == self.bus), None)
+        if adapter is None:
+            table.fault("bus", f"there is no [[i2c]] with bus = {self.bus}")
+        elif (refused := adapter.addresses.refusal(self.addr)) is not None:
+            table.fault("addr", f"{self.addr:#04x} may not be used: {refused}")
 
 
 def parse_sensor(name: str, table: Table) -> SensorSpec:
@@ -87,6 +113,14 @@ class TankSpec:
     fill: Percent = 5.0
     drain: Percent = 0.5
 
+    def attach(self, addr: int, adapter: Any) -> Callable[[Any], None]:
+        """Put the level of the tank on a simulated device; return the function for the levels of the pump's line."""
+        from hearth.drivers.simulated import Tank, clock_for
+
+        clock = clock_for(adapter.style)
+        tank = adapter.devices[addr].percent = Tank(clock, start=self.start, fill=self.fill, drain=self.drain)
+        return tank.pump
+
 
 @frozen
 class DeviceSpec:
@@ -134,6 +168,17 @@ class I2cSpec:
         """Return the rules for its addresses, as its driver checks them."""
         declared: dict[int, RegWidth | None] = {device.addr: device.reg_width for device in self.devices}
         return Addresses(declared, self.scope, frozenset(self.reserved))
+
+    def resources(self) -> tuple[()]:
+        """Return nothing: the number of its bus is the only one already."""
+        return ()
+
+    def follows(self) -> Iterator[Follow]:
+        """Yield the tanks, each of which follows the line of its pump."""
+        for index, device in enumerate(self.devices):
+            if device.tank is not None:
+                place = f"device[{index}].tank.pump"
+                yield Follow(place, device.tank.pump, partial(device.tank.attach, device.addr))
 
 
 def parse_adapter(table: Table) -> I2cSpec:
