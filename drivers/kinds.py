@@ -52,6 +52,11 @@ def _load(name: str) -> BusKind:
     return kind
 
 
+def words() -> frozenset[str]:
+    """Return the words by which a policy names hardware. It loads no package: a word of one is its kind's name."""
+    return frozenset([kind.word for kind in OWN] + [*vendor_entry_points(ENTRY_POINTS)])
+
+
 def entries_of(specs: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[BusKind, str, Any]]:
     """Yield the entries of all tables: the kind, the path of the entry in the profile, and its spec."""
     for kind in kinds_of(specs):

@@ -65,10 +65,11 @@ class Use:
     """A piece of hardware that a step uses, for policy entries that permit only some.
 
     `names` are its spellings, the usual one first: ("LED", "17", "gpiochip0:17"), ("1:0x48", "1:72"), ("uart0",),
-    ("FAN",), ("can0:ENGINE_DATA", "can0:0x100"), ("FLASH",), ("PUMP", "plant:PUMP", "plant:3").
+    ("FAN",), ("can0:ENGINE_DATA", "can0:0x100"), ("FLASH",), ("PUMP", "plant:PUMP", "plant:3"). `kind` is the word of
+    its kind in a policy: "lines" for GPIO, else the name of the kind.
     """
 
-    kind: Literal["lines", "i2c", "uart", "pwm", "dac", "can", "spi", "modbus"]
+    kind: str
     names: tuple[str, ...]
 
 

@@ -472,8 +472,13 @@ class PolicyConfig:
     can: Annotated[tuple[str, ...] | None, ListOf(_CAN)] = None
     spi: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     modbus: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
+    hardware: Annotated[Mapping[str, tuple[str, ...]], MapOf(ListOf(Text()))] = field(factory=dict)
+    """The same for the kinds of other packages. In a file the key of an entry may be such a word itself."""
     approval: tuple[ApprovalConfig, ...] = ()
     """What runs only as an approved plan."""
+
+    MORE: ClassVar = "hardware"
+    """The attribute that takes unknown keys with an array."""
 
     def __attrs_post_init__(self) -> None:
         if self.max_risk_ceiling is not None and self.max_risk_ceiling < self.max_risk:
