@@ -198,25 +198,31 @@ def _find_line(table: Table, key: str, profile: Profile | None) -> tuple[LineChi
     if profile is None or name is None or (label is None and "chip" in table.content):
         return None
     chips = [spec for spec in profile.line_chips if label in (None, spec.label)]
-    found = [(spec, line) for spec in chips for line in spec.lines if _is_named(spec, line, name)]
+    found = [one for spec in chips for one in _lines_named(spec, name)]
     if len(found) == 1:
         return found[0]
     if found:
         table.fault(key, f'{show(name)} is a line of {", ".join(spec.label for spec, _ in found)}; add chip = "..."')
     elif chips:
-        names = chain.from_iterable((*(line.name for line in spec.lines), *spec.aliases) for spec in chips)
-        cure = near(name, names) or "; list it under `names` of its [[gpio]]"
+        cure = near(name, chain.from_iterable(map(_names, chips))) or "; list it under `names` of its [[gpio]]"
         table.fault(key, f"no line is named {show(name)}{cure}")
     else:
-        labels = [spec.label for spec in profile.line_chips]
-        has = near(label or "", labels) or f"; [[gpio]] has {', '.join(labels) or 'none'}"
-        at, which = (key, "") if label is None else ("chip", f" {show(label)}")
-        table.fault(at, f"no chip{which} is listed{has}")
+        _refuse_chip(table, key, label, [spec.label for spec in profile.line_chips])
     return None
 
 
-def _is_named(chip: LineChip, line: Any, name: str) -> bool:
-    return bool(line.name == name or chip.aliases.get(name) == line.offset)
+def _names(chip: LineChip) -> list[str]:
+    return [*(line.name for line in chip.lines), *chip.aliases]
+
+
+def _refuse_chip(table: Table, key: str, label: str | None, labels: list[str]) -> None:
+    has = near(label or "", labels) or f"; [[gpio]] has {', '.join(labels) or 'none'}"
+    at, which = (key, "") if label is None else ("chip", f" {show(label)}")
+    table.fault(at, f"no chip{which} is listed{has}")
+
+
+def _lines_named(chip: LineChip, name: str) -> list[tuple[LineChip, Any]]:
+    return [(chip, line) for line in chip.lines if line.name == name or chip.aliases.get(name) == line.offset]
 
 
 def _contradict(one: Condition, other: Condition) -> bool:

@@ -108,20 +108,22 @@ def chip_reason(chip: FoundChip) -> str | None:
 
 def survey(found: Sequence[FoundChip], search: Search) -> Iterator[ChipSpec]:
     """Yield a spec for each chip that may be driven."""
-    listed = {chip.label for chip in search.of("gpio")} | {chip.path for chip in search.of("gpio")}
+    listed = {name for chip in search.of("gpio") for name in (chip.label, chip.path)}
     wanted = [chip for chip in found if search.asked(chip.node, chip.label)]
     labels = Counter(chip.label for chip in wanted)
     for chip in wanted:
-        if chip.label not in listed and chip.path not in listed and _usable(chip, search):
-            header = HEADERS.get(chip.label or "")
-            if header:
-                (spec,) = (each for each in search.shipped(header)["gpio"] if each.label == chip.label)
-                yield evolve(spec, lines=tuple(_reserved(line, chip.lines) for line in spec.lines))
-            elif chip.label and labels[chip.label] == 1:
-                yield ChipSpec(chip.label, "gpiod", _lines(chip.lines), {})
-            else:
-                # Its label is not unique, so it goes by its node, as long as that stays the same.
-                yield ChipSpec(chip.node, "gpiod", _lines(chip.lines), {}, path=chip.path)
+        if not listed & {chip.label, chip.path} - {None} and _usable(chip, search):
+            yield _spec(chip, search, unique=labels[chip.label] == 1)
+
+
+def _spec(chip: FoundChip, search: Search, *, unique: bool) -> ChipSpec:
+    if (header := HEADERS.get(chip.label or "")) is not None:
+        spec: ChipSpec = next(each for each in search.shipped(header)["gpio"] if each.label == chip.label)
+        return evolve(spec, lines=tuple(_reserved(line, chip.lines) for line in spec.lines))
+    if chip.label and unique:
+        return ChipSpec(chip.label, "gpiod", _lines(chip.lines), {})
+    # Its label is not unique, so it goes by its node, as long as that stays the same.
+    return ChipSpec(chip.node, "gpiod", _lines(chip.lines), {}, path=chip.path)
 
 
 def _usable(chip: FoundChip, search: Search) -> bool:

@@ -24,10 +24,10 @@ from hearth.drivers.sandbox.identity import ProcessIdentity, find_user
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from hearth.config.model import Config
-    from hearth.drivers.linux.survey import Sockets
+    from hearth.drivers.linux.survey import Node, Sockets
     from hearth.drivers.profile import Profile
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -391,21 +391,29 @@ def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys
     """Return the nodes that an opened profile needs; `hotplug` decides on all of /dev, None lets the board."""
     used = [(kind, specs) for kind in kinds_of(profile.specs) if (specs := profile.of(kind.name))]
     nodes = [node for kind, specs in used for node in kind.machine().nodes(specs, sys)]
-    why = "[sandbox] hotplug" if hotplug else None
-    if hotplug is None:
-        moving = (node for node in nodes if node.role in ("node", "attribute"))
-        pluggable = ((node.what, _plugged(node.path, sys)) for node in moving)
-        why = next((f"{what} {reason}" for what, reason in pluggable if reason is not None), None)
+    why = _why_all(nodes, sys) if hotplug is None else "[sandbox] hotplug" if hotplug else None
     grants: list[Reach] = [(path, "device", "no device") for path in plain_nodes()]
-    if why is not None and any(node.role == "attribute" for node in nodes):
-        # The files of a converter that is plugged in later are in a directory that is not there yet.
-        grants.append((sys / "devices", "device", f"the IIO devices of the board: {why}"))
-    for what, path, role in nodes:
-        if path is not None and not (role == "node" and why is not None):
-            grants.append((path, "list" if role == "list" else "device", what))
+    grants += _grants_of(nodes)
     if why is None:
         return Devices(tuple(grants), None)
-    return Devices(((DEV, "device", why), *(grant for grant in grants if not grant[0].is_relative_to(DEV))), why)
+    grants = [grant for grant in grants if not grant[0].is_relative_to(DEV)]
+    if any(node.role == "attribute" for node in nodes):
+        # The files of a converter that is plugged in later are in a directory that is not there yet.
+        grants.append((sys / "devices", "device", f"the IIO devices of the board: {why}"))
+    return Devices(((DEV, "device", why), *grants), why)
+
+
+def _why_all(nodes: Sequence[Node], sys: Path) -> str | None:
+    """Return the reason to open all of /dev: the first device that may come back under a new node."""
+    moving = (node for node in nodes if node.role in ("node", "attribute"))
+    pluggable = ((node.what, _plugged(node.path, sys)) for node in moving)
+    return next((f"{what} {reason}" for what, reason in pluggable if reason is not None), None)
+
+
+def _grants_of(nodes: Sequence[Node]) -> Iterator[Reach]:
+    for what, path, role in nodes:
+        if path is not None:
+            yield path, "list" if role == "list" else "device", what
 
 
 def _plugged(node: Path | None, sys: Path) -> str | None:

@@ -14,6 +14,7 @@ from attrs import frozen
 from hearth._util.processes import HEARTHD
 from hearth.drivers.linux.machine import DeviceOrigin, Machine, numbered, origin_of, text_of
 from hearth.drivers.linux.survey import Access, ProfileProblem, lacking, open_in
+from hearth.drivers.serial_port.settings import PORTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from hearth.drivers.linux.device_users import Holder
     from hearth.drivers.linux.survey import Look
 
-PORTS: Final = "uart"
-"""The word for serial ports in `[discover]`."""
 ACCESS: Final = Access("dialout", "tty", 'SUBSYSTEM=="tty", KERNEL=="{node}", GROUP="dialout", MODE="0660"')
 
 

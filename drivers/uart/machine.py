@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.drivers.linux.survey import Look, Node, OnMachine, ProfileProblem, Search, real, state
-from hearth.drivers.serial_port.machine import ACCESS, PORTS, FoundPort, find_ports, port_problems, port_reason
+from hearth.drivers.serial_port.machine import ACCESS, FoundPort, find_ports, port_problems, port_reason
+from hearth.drivers.serial_port.settings import PORTS
 from hearth.drivers.uart.spec import UartSpec
 
 if TYPE_CHECKING:
