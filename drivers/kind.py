@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from math import inf
+from os.path import realpath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from attrs import field, frozen
+
+from hearth._util.toml import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,6 +212,17 @@ def _nothing(_spec: Any) -> tuple[()]:
     return ()
 
 
+def _resources(spec: Any) -> Iterable[Resource]:
+    """Return the node of a spec with a `path`, and what its own method `resources` yields."""
+    path: str | None = getattr(spec, "path", None)
+    node = () if path is None else (Resource(("node", realpath(path)), "path", show(path)),)
+    return (*node, *getattr(spec, "resources", tuple)())
+
+
+def _follows(spec: Any) -> Iterable[Follow]:
+    return tuple(getattr(spec, "follows", tuple)())
+
+
 @frozen(eq=False, kw_only=True)
 class BusKind:
     """A kind of hardware. Its functions import what they need when they are called."""
@@ -236,8 +250,8 @@ class BusKind:
     """Prefixes of tools that a board offers only under a condition; those of the kind's name need a bus of it."""
     sensors: Callable[[Specs], Iterable[Sensor]] = _nothing
     """Returns the sensors of the board that are read on its buses."""
-    resources: Callable[[Any], Iterable[Resource]] = _nothing
-    follows: Callable[[Any], Iterable[Follow]] = _nothing
+    resources: Callable[[Any], Iterable[Resource]] = _resources
+    follows: Callable[[Any], Iterable[Follow]] = _follows
     check: Callable[[Table, Specs, Mapping[str, tuple[str, ...]]], None] | None = None
     """Adds the faults of entries that do not go together; gets the whole document, its specs, and its `[discover]`."""
     beside: Callable[[Any, Path], Any] | None = None

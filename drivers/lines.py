@@ -17,33 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-class Line(Protocol):
-    """A line in a board's profile, as everything knows it that names one."""
-
-    @property
-    def offset(self) -> int: ...  # noqa: D102
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def direction(self) -> str: ...  # noqa: D102
-    @property
-    def reserved(self) -> str | None: ...  # noqa: D102
-
-
 class LineChip(Protocol):
-    """A chip in a board's profile that has lines."""
+    """A chip in a board's profile that has lines, each with an offset, a name, a direction, and perhaps `reserved`."""
 
     @property
     def label(self) -> str: ...  # noqa: D102
     @property
     def bus(self) -> str: ...  # noqa: D102
     @property
-    def lines(self) -> Sequence[Line]: ...  # noqa: D102
+    def lines(self) -> Sequence[Any]: ...  # noqa: D102
     @property
     def aliases(self) -> Mapping[str, int]: ...  # noqa: D102
 
 
-def names_of(chip: LineChip, wanted: Callable[[Line], bool]) -> dict[int | str, int]:
+def names_of(chip: LineChip, wanted: Callable[[Any], bool]) -> dict[int | str, int]:
     """Map every spelling of the wanted lines of a chip to their offsets: offset, name, alias, the offset as text."""
     offsets = {line.offset: line.name for line in chip.lines if wanted(line)}
     names: dict[int | str, int] = {offset: offset for offset in offsets}
@@ -120,13 +107,14 @@ class Lines:
             names.append(str(offset))
         return Use("lines", (*names, *(f"{chip.label}:{name}" for name in {*names, str(offset)})))
 
-    def _not_drivable(self, chip: LineChip, line: Line) -> str | None:
+    def _not_drivable(self, chip: LineChip, line: Any) -> str | None:
         """Return the reason why no session may drive a line, or None."""
         if (chip.bus, line.offset) in self.owned:
             return self.owned[chip.bus, line.offset]
         if line.reserved is None and line.direction == "input":
             return 'an input by the board\'s profile (direction = "input"): it is never driven'
-        return line.reserved
+        reserved: str | None = line.reserved
+        return reserved
 
     def _refuse(self, chip: LineChip, given: int | str) -> NoReturn:
         offset = _offset_of(chip, str(given))

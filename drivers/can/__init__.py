@@ -49,6 +49,5 @@ KIND: Final = BusKind(
     open=_open,
     tools=_tools,
     machine=_machine,
-    resources=lambda spec: spec.resources(),
     beside=lambda spec, folder: spec.beside(folder),
 )

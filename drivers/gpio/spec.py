@@ -6,13 +6,11 @@ It reads one chip with its faults; it does not look at the machine.
 from __future__ import annotations
 
 from itertools import chain
-from os.path import realpath
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from attrs import asdict, field, frozen
 
 from hearth._util.toml import show
-from hearth.drivers.kind import Resource
 from hearth.drivers.signals import Level, LineState  # noqa: TC001  attrs reads the annotations
 from hearth.fields import (
     STRING,
@@ -32,7 +30,7 @@ from hearth.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 Hold: TypeAlias = Literal["release", "keep"]
@@ -136,11 +134,6 @@ class ChipSpec:
     def bus(self) -> str:
         """Return the id of its bus."""
         return f"gpio:{self.label}"
-
-    def resources(self) -> Iterator[Resource]:
-        """Yield what it needs alone on its board."""
-        if self.path is not None:
-            yield Resource(("node", realpath(self.path)), "path", show(self.path))
 
 
 def parse_chip(table: Table) -> ChipSpec:

@@ -86,6 +86,4 @@ KIND: Final = BusKind(
     machine=_machine,
     sensors=_sensors,
     check=_check,
-    resources=lambda spec: spec.resources(),
-    follows=lambda spec: spec.follows(),
 )

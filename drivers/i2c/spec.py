@@ -53,10 +53,6 @@ class SensorSpec:
         """Yield what it needs alone on its board."""
         yield Resource(("sensor", self.name), "", show(self.name))
 
-    def follows(self) -> tuple[()]:
-        """Return nothing: it follows no line."""
-        return ()
-
     def check(self, top: Table, adapters: Iterable[I2cSpec]) -> None:
         """Add the fault of a sensor on an adapter that is not listed, or at an address that may not be used."""
         table = Table({}, join("sensors", self.name), top.faults)
@@ -168,10 +164,6 @@ class I2cSpec:
         """Return the rules for its addresses, as its driver checks them."""
         declared: dict[int, RegWidth | None] = {device.addr: device.reg_width for device in self.devices}
         return Addresses(declared, self.scope, frozenset(self.reserved))
-
-    def resources(self) -> tuple[()]:
-        """Return nothing: the number of its bus is the only one already."""
-        return ()
 
     def follows(self) -> Iterator[Follow]:
         """Yield the tanks, each of which follows the line of its pump."""

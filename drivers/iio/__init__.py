@@ -62,5 +62,4 @@ KIND: Final = BusKind(
     machine=_machine,
     sensors=lambda specs: [sensor for spec in specs.get("iio", ()) for sensor in spec.sensors()],
     check=_check,
-    resources=lambda spec: spec.resources(),
 )

@@ -42,5 +42,4 @@ KIND: Final = BusKind(
     tools=_tools,
     machine=_machine,
     sensors=lambda specs: [sensor for spec in specs.get("modbus", ()) for sensor in spec.sensors()],
-    resources=lambda spec: spec.resources(),
 )

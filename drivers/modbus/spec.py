@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from ipaddress import ip_address
-from os.path import realpath
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from attrs import field, frozen
@@ -124,8 +123,6 @@ class ModbusSpec:
 
     def resources(self) -> Iterator[Resource]:
         """Yield what it needs alone on its board."""
-        if self.path is not None:
-            yield Resource(("node", realpath(self.path)), "path", show(self.path))
         if self.host is not None:
             host = str(ip_address(self.host))
             yield Resource((host, self.tcp_port), "host", f"port {self.tcp_port} of {show(self.host)}")

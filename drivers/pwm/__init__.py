@@ -61,5 +61,4 @@ KIND: Final = BusKind(
     tools=_tools,
     families={"servo": _has_servo},
     machine=_machine,
-    resources=lambda spec: spec.resources(),
 )

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from os.path import realpath
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 
-from hearth._util.toml import show
-from hearth.drivers.kind import Resource
 from hearth.drivers.registers import RegisterMap, check_registers, parse_register
 from hearth.drivers.spi.driver import RegisterFrame, Registers, SpiRegister, SpiSettings
 from hearth.fields import Choice, Table, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hearth.drivers.registers import Increment
 
 _TEXT: Final = Text()
@@ -45,11 +40,6 @@ class SpiSpec:
     def bus(self) -> str:
         """Return the id of its bus."""
         return f"spi:{self.name}"
-
-    def resources(self) -> Iterator[Resource]:
-        """Yield what it needs alone on its board."""
-        if self.path is not None:
-            yield Resource(("node", realpath(self.path)), "path", show(self.path))
 
     def as_device(self) -> RegisterMap:
         """Return its registers, for the limits of its bus; it has no address."""

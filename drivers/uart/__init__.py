@@ -55,5 +55,4 @@ KIND: Final = BusKind(
     open=_open,
     tools=_tools,
     machine=_machine,
-    resources=lambda spec: spec.resources(),
 )

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from os.path import realpath
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from attrs import field, frozen
 
-from hearth._util.toml import show
-from hearth.drivers.kind import Resource
 from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
 from hearth.fields import (
     Choice,
     Table,
     Text,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TEXT: Final = Text()
 _UART_DRIVER: Final = Choice("sim", "serial")
@@ -40,11 +34,6 @@ class UartSpec:
     def baud(self) -> int:
         """Return the rate in bits a second."""
         return self.settings.baud
-
-    def resources(self) -> Iterator[Resource]:
-        """Yield what it needs alone on its board."""
-        if self.path is not None:
-            yield Resource(("node", realpath(self.path)), "path", show(self.path))
 
 
 def parse_port(table: Table) -> UartSpec:

@@ -127,7 +127,7 @@ def test_a_packages_kind_is_loaded_only_for_its_table_and_has_a_bus_of_its_own(p
     loaded = []
 
     def read(table):
-        return SimpleNamespace(label=table.take("label", STRING), driver="sim", resources=lambda: ())
+        return SimpleNamespace(label=table.take("label", STRING), driver="sim")
 
     laser = evolve(DAC, name="laser", read=read, open=lambda _spec, _opening: Laser(), tools=lambda _board: ())
     package(lambda: loaded.append(1) or laser)
