@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from hearth.drivers.base import Driver, Style
-    from hearth.drivers.iio.kernel import KernelSensors
     from hearth.drivers.programs import LauncherClient
+    from hearth.drivers.sensor import SensorDriver
     from hearth.tools import Tool
 
 
@@ -230,7 +230,7 @@ def _meter(config: Config, board: Board, journal: Journal) -> EnergyMeter:
     """Return the energy meter; without a driver if the energy of a call is configured, or is not to be measured."""
     wanted = config.card.measure_energy and config.card.base_cost_joules is None
     driver = board.drivers.get(SENSORS_BUS) if wanted else None
-    return EnergyMeter(cast("KernelSensors | None", driver), lambda: sum(journal.metrics.steps.values()))
+    return EnergyMeter(cast("SensorDriver | None", driver), lambda: sum(journal.metrics.steps.values()))
 
 
 def audit_settings(config: Config) -> AuditSettings:

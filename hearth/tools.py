@@ -73,6 +73,13 @@ class Use:
     names: tuple[str, ...]
 
 
+USE_FORMS: Mapping[str, tuple[str, str]] = {
+    "i2c": ('BUS:ADDRESS such as "1:0x48" or "1:*"', r"[0-9*?]+:[0-9A-Fa-fxX*?\[\]!-]+"),
+    "can": ('BUS:MESSAGE or BUS:ID such as "can0:ENGINE_*" or "can0:0x123"', r"[^:]+:.+"),
+}
+"""The form of a policy's patterns, in words and as a regular expression, for kinds whose uses are not plain names."""
+
+
 def i2c_use(bus: int, addr: int, *, ten_bit: bool = False) -> Use:
     """Return the use of a device on an I2C bus; a ten-bit address has three hexadecimal digits."""
     if ten_bit:

@@ -30,8 +30,8 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
 
         machine = machine or THIS
         profile, undriven = with_found(profile, machine)
-    undriven += tuple(_absent(profile, machine))
-    absent = {(entry.kind, entry.name) for entry in undriven}
+    absent = {(entry.kind, entry.name): entry for entry in _absent(profile, machine)}
+    undriven += tuple(absent.values())
     drivers: dict[str, Driver] = {}
     specs: dict[str, Any] = {}
     kinds = kinds_of(profile.specs)

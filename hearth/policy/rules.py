@@ -24,7 +24,7 @@ from attrs import Attribute, Factory, evolve, field, fields, frozen
 from hearth.errors import ApprovalRequired, ConfigError, PermissionDenied, RateLimited
 from hearth.hcp.messages import CLASSIFICATIONS, RISKS
 from hearth.policy.principal import Tokens, alternative_name
-from hearth.tools import RISK_NAMES
+from hearth.tools import RISK_NAMES, USE_FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -196,11 +196,6 @@ def _approval_rules(given: Iterable[ApprovalRule | Mapping[str, Any]]) -> tuple[
     return tuple(sorted(rules, key=lambda rule: rule.from_risk))
 
 
-_FORMS: Final = {
-    "i2c": (re.compile(r"[0-9*?]+:[0-9a-fx*?\[\]!-]+"), 'BUS:ADDRESS such as "1:0x48" or "1:*"'),
-    "can": (re.compile(r"[^:]+:.+"), 'BUS:MESSAGE or BUS:ID such as "can0:ENGINE_*" or "can0:0x123"'),
-}
-"""The form of the patterns of a word; those of any other are names."""
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)", re.DOTALL)
 _HIGHEST = len(RISK_NAMES) - 1
@@ -362,8 +357,8 @@ class PolicyEntry:
         risks = [rule.from_risk for rule in self.approval]
         if len(risks) != len({*risks}):
             raise ConfigError(f"{where}: approval: two rules have one from_risk; keep one of them")
-        for word, (form, expected) in _FORMS.items():
-            if unfit := [pattern for pattern in self.scope.patterns.get(word, ()) if not form.fullmatch(pattern)]:
+        for word, (expected, form) in USE_FORMS.items():
+            if unfit := [pattern for pattern in self.scope.patterns.get(word, ()) if not re.fullmatch(form, pattern)]:
                 raise ConfigError(f"{where}: {word}: expected {expected}, got {unfit}")
         for pattern, text in self.rate.items():
             try:

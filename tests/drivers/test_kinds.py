@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from attrs import evolve
+from support.machine import FilesMachine
 
 from hearth.drivers import kinds
 from hearth.drivers.base import BaseDriver
@@ -93,6 +94,16 @@ def test_a_port_by_its_node_and_by_a_link_is_one_device(tmp_path):
     (told,) = refused(uart=ports)
     assert told.startswith("x.toml: uart[1].path: ")
     assert told.endswith(" is taken by uart[0].path")
+
+
+def test_a_listed_device_is_opened_though_a_found_one_of_its_name_is_left_alone(tmp_path):
+    files = FilesMachine(tmp_path)
+    files.device("pci0000:00/usb1/1-2:1.0", "usb", driver="ftdi_sio")
+    files.port("ttyUSB0", "188:0", "pci0000:00/usb1/1-2:1.0")
+    listed = {"port": "ttyUSB0", "driver": "serial", "path": "/none/gps"}
+    board = open_board(profile(uart=[listed], discover={"uart": True}), machine=files.machine)
+    assert [(one.kind, one.name) for one in board.undriven] == [("uart", "ttyUSB0")]
+    assert list(board.drivers) == ["uart:ttyUSB0", "board"]
 
 
 class Point:
