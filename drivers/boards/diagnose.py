@@ -17,7 +17,7 @@ from hearth.drivers.boards.discover import THIS, find, survey
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.kinds import entries_of, kinds_of
 from hearth.drivers.linux.device_users import find_holders
-from hearth.drivers.linux.survey import Look, ProfileProblem
+from hearth.drivers.linux.survey import Inspection, ProfileProblem
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
 from hearth.drivers.sandbox.enforce import available
@@ -41,7 +41,7 @@ def mismatches(profile: Profile, found: Found, holders: Holders, machine: Machin
 
     A device that it merely looks for (`discover`) need not be there; one that is there and cannot be used is reported.
     """
-    look = Look(found, holders, machine)
+    look = Inspection(found, holders, machine)
     for kind in kinds_of(profile.specs):
         if specs := profile.of(kind.name):
             yield from kind.machine().problems(specs, look)
@@ -52,7 +52,7 @@ def mismatches(profile: Profile, found: Found, holders: Holders, machine: Machin
 
 def safety_gaps(profile: Profile, found: Found, holders: Holders, machine: Machine = THIS) -> Iterator[ProfileProblem]:
     """Yield the gaps in the physical safety of a profile, with the devices that it looks for and that are there."""
-    look, there = Look(found, holders, machine), survey(profile, found, holders).specs
+    look, there = Inspection(found, holders, machine), survey(profile, found, holders).specs
     drivers: set[str] = set()
     for kind in kinds_of(profile.specs):
         listed, more = profile.of(kind.name), there.get(kind.name, ())
@@ -67,7 +67,7 @@ def safety_gaps(profile: Profile, found: Found, holders: Holders, machine: Machi
     yield from _unreadable(profile, look)
 
 
-def _unreadable(profile: Profile, look: Look) -> Iterator[ProfileProblem]:
+def _unreadable(profile: Profile, look: Inspection) -> Iterator[ProfileProblem]:
     """Yield the interlocks whose sensors cannot be read here: each keeps its output from being driven."""
     readers = {word: kind for kind in kinds_of(profile.specs) for word in (kind.name, kind.discover)}
     for index, interlock in enumerate(profile.interlocks):
@@ -89,7 +89,7 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
     profile = None if board is None else load_profile(board, any_owner=True)
     found = find(machine=machine)
     holders = find_holders(machine.proc, machine.dev)
-    seen = Look(found, holders, machine)
+    seen = Inspection(found, holders, machine)
     kinds = [kind.machine() for kind in kinds_of()]
     result: dict[str, Any] = {key: value for kind in kinds for key, value in kind.report(seen).items()}
     result["hints"] = [hint for kind in kinds for hint in kind.hints(seen)]

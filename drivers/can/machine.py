@@ -9,7 +9,7 @@ from attrs import frozen
 
 from hearth.drivers.can.spec import CanSpec
 from hearth.drivers.linux.machine import Machine, text_of
-from hearth.drivers.linux.survey import Look, OnMachine, ProfileProblem, Search, Sockets
+from hearth.drivers.linux.survey import Inspection, OnMachine, ProfileProblem, Search, Sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ def survey(found: Sequence[FoundCan], search: Search) -> Iterator[CanSpec]:
             yield CanSpec(one.name, "socketcan", one.name, fd=one.fd)
 
 
-def report(look: Look) -> dict[str, Any]:
+def report(look: Inspection) -> dict[str, Any]:
     """Return the interfaces for `hearth doctor`, each with what keeps it from working, and the cure."""
     shown = []
     for one in look.of("can"):
@@ -77,7 +77,7 @@ def can_problem(spec: CanSpec, found: Sequence[FoundCan]) -> tuple[str, str] | N
     return None
 
 
-def problems(specs: Sequence[CanSpec], look: Look) -> Iterator[ProfileProblem]:
+def problems(specs: Sequence[CanSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps the buses of a profile from working on this machine."""
     for index, spec in enumerate(specs):
         if spec.driver != "sim" and (problem := can_problem(spec, look.of("can"))) is not None:

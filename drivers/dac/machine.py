@@ -11,7 +11,7 @@ from attrs import frozen
 
 from hearth.drivers.dac.linux import iio_outputs
 from hearth.drivers.linux.machine import DeviceOrigin, Machine, origin_of
-from hearth.drivers.linux.survey import Access, Look, Node, OnMachine, ProfileProblem, lacking, state
+from hearth.drivers.linux.survey import Access, Inspection, Node, OnMachine, ProfileProblem, lacking, state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ def find_dacs(machine: Machine) -> Iterator[FoundDac]:
         yield FoundDac(device.at.name, device.label, path, device.outputs, origin)
 
 
-def problems(specs: Sequence[DacSpec], look: Look) -> Iterator[ProfileProblem]:
+def problems(specs: Sequence[DacSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps the converters of a profile from working here."""
     for index, spec in enumerate(specs):
         if spec.driver != "sim":
@@ -74,7 +74,7 @@ def _problems(key: str, spec: DacSpec, devices: Sequence[FoundDac]) -> Iterator[
             yield ProfileProblem(f"{key}.channel.{channel.name}", "fail", what, cure)
 
 
-def report(look: Look) -> dict[str, Any]:
+def report(look: Inspection) -> dict[str, Any]:
     """Return the converters for `hearth doctor`."""
     return {
         "dacs": [

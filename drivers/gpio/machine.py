@@ -18,7 +18,7 @@ from hearth.drivers.gpio.spec import MAX_OFFSET, ChipSpec, LineSpec
 from hearth.drivers.linux.machine import HEADERS, DeviceOrigin, Machine, numbered, origin_of
 from hearth.drivers.linux.survey import (
     Access,
-    Look,
+    Inspection,
     Node,
     OnMachine,
     ProfileProblem,
@@ -183,7 +183,7 @@ def with_pins(chips: Iterable[ChipSpec], pins: Mapping[str, str]) -> Iterator[Ch
         yield evolve(chip, lines=tuple(map(reserved, chip.lines)))
 
 
-def problems(specs: Sequence[ChipSpec], look: Look) -> Iterator[ProfileProblem]:
+def problems(specs: Sequence[ChipSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps the chips of a profile from working here."""
     chips: tuple[FoundChip, ...] = look.of("gpio")
     for index, spec in enumerate(specs):
@@ -272,7 +272,7 @@ def _outputs(chip: ChipSpec) -> list[LineSpec]:
     return [line for line in chip.lines if line.reserved is None and line.direction != "input"]
 
 
-def gaps(specs: Sequence[ChipSpec], found: Sequence[ChipSpec], _look: Look) -> Iterator[ProfileProblem]:
+def gaps(specs: Sequence[ChipSpec], found: Sequence[ChipSpec], _look: Inspection) -> Iterator[ProfileProblem]:
     """Yield outputs without a safe level or a limit. Lines that share a finding are one problem."""
     for index, chip in enumerate((*specs, *found)):
         place = f"gpio[{index}]" if index < len(specs) else "discover.gpio"
@@ -285,7 +285,7 @@ def gaps(specs: Sequence[ChipSpec], found: Sequence[ChipSpec], _look: Look) -> I
                 )
 
 
-def report(look: Look) -> dict[str, Any]:
+def report(look: Inspection) -> dict[str, Any]:
     """Return the chips for `hearth doctor`, with the users of their lines."""
     return {"chips": [_shown(chip, look.holders) for chip in look.of("gpio")]}
 

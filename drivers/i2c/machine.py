@@ -15,7 +15,17 @@ from attrs import frozen
 
 from hearth.drivers.i2c.spec import I2cSpec
 from hearth.drivers.linux.machine import DeviceOrigin, Machine, numbered, origin_of, text_of
-from hearth.drivers.linux.survey import Access, Look, Node, OnMachine, ProfileProblem, Search, lacking, real, state
+from hearth.drivers.linux.survey import (
+    Access,
+    Inspection,
+    Node,
+    OnMachine,
+    ProfileProblem,
+    Search,
+    lacking,
+    real,
+    state,
+)
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -107,7 +117,7 @@ def survey(found: Sequence[FoundAdapter], search: Search) -> Iterator[I2cSpec]:
             yield I2cSpec(one.bus, "i2c-dev")
 
 
-def problems(specs: Sequence[I2cSpec], look: Look) -> Iterator[ProfileProblem]:
+def problems(specs: Sequence[I2cSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps the adapters of a profile from working here."""
     for index, spec in enumerate(specs):
         if spec.driver != "sim":
@@ -148,7 +158,7 @@ def _owned(at: str, spec: I2cSpec, owned: Mapping[int, str]) -> Iterator[Profile
             )
 
 
-def unreadable(name: str, specs: Mapping[str, tuple[Any, ...]], look: Look) -> tuple[str, str] | None:
+def unreadable(name: str, specs: Mapping[str, tuple[Any, ...]], look: Inspection) -> tuple[str, str] | None:
     """Return why a sensor cannot be read here: a kernel driver owns its address."""
     sensor = next(one for one in specs["sensors"] if one.name == name)
     real_one = any(one.bus == sensor.bus and one.driver != "sim" for one in specs["i2c"])
@@ -159,7 +169,7 @@ def unreadable(name: str, specs: Mapping[str, tuple[Any, ...]], look: Look) -> t
     return f"its address {sensor.addr:#04x} belongs to the kernel driver {owner!r}", cure
 
 
-def report(look: Look) -> dict[str, Any]:
+def report(look: Inspection) -> dict[str, Any]:
     """Return the adapters for `hearth doctor`."""
     shown = []
     for one in look.of("i2c"):

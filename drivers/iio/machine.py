@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hearth.drivers import sysfs
 from hearth.drivers.iio.kernel import KernelSensors
-from hearth.drivers.linux.survey import Look, Node, OnMachine, ProfileProblem, real
+from hearth.drivers.linux.survey import Inspection, Node, OnMachine, ProfileProblem, real
 from hearth.drivers.sensor import SENSORS_BUS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def buses(specs: Mapping[str, tuple[Any, ...]], machine: Machine) -> Mapping[str
     return {SENSORS_BUS: KernelSensors(sys=machine.sys, dev=machine.dev, triggers=triggers)}
 
 
-def unreadable(name: str, specs: Mapping[str, tuple[Any, ...]], look: Look) -> tuple[str, str] | None:
+def unreadable(name: str, specs: Mapping[str, tuple[Any, ...]], look: Inspection) -> tuple[str, str] | None:
     """Return why a sensor cannot be read here: the kernel does not have it."""
     if any(name == wave.sensor for spec in specs.get("iio", ()) for wave in spec.channels):
         return None
@@ -39,18 +39,18 @@ def unreadable(name: str, specs: Mapping[str, tuple[Any, ...]], look: Look) -> t
     return "the kernel has no such sensor now", cure
 
 
-def report(look: Look) -> dict[str, Any]:
+def report(look: Inspection) -> dict[str, Any]:
     """Return the number of sensors for `hearth doctor`."""
     return {"sensors": len(KernelSensors(sys=look.machine.sys).scan())}
 
 
-def hints(look: Look) -> Iterator[dict[str, Any]]:
+def hints(look: Inspection) -> Iterator[dict[str, Any]]:
     """Yield the setting of a Raspberry Pi that makes a 1-Wire bus."""
     if look.has_header and not any((look.machine.sys / "bus/w1/devices").glob("w1_bus_master*")):
         yield {"kind": "1-wire", "hint": f"no 1-Wire bus is switched on; {_W1_OVERLAY}"}
 
 
-def problems(specs: Sequence[IioSpec], look: Look) -> Iterator[ProfileProblem]:
+def problems(specs: Sequence[IioSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps the devices of a profile from being captured here."""
     machine = look.machine
     for index, spec in enumerate(specs):

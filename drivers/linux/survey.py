@@ -136,7 +136,7 @@ class ProfileProblem:
 
 
 @frozen
-class Look:
+class Inspection:
     """A machine as it was found, for the problems of a profile on it."""
 
     found: Found
@@ -241,17 +241,17 @@ class OnMachine:
     """Yields those that are not there of listed devices that have an `overlay`: the board can do without them."""
     buses: Callable[[Mapping[str, tuple[Any, ...]], Machine], Mapping[str, Driver]] = lambda _specs, _machine: {}
     """Returns the drivers of further buses, for a profile that asks for the kind in `[discover]`."""
-    report: Callable[[Look], Mapping[str, Any]] = lambda _look: {}
+    report: Callable[[Inspection], Mapping[str, Any]] = lambda _look: {}
     """Returns the found devices for `hearth doctor`."""
-    hints: Callable[[Look], Iterable[Mapping[str, Any]]] = _none
+    hints: Callable[[Inspection], Iterable[Mapping[str, Any]]] = _none
     """Yields what the machine has and leaves off."""
-    problems: Callable[[Sequence[Any], Look], Iterable[ProfileProblem]] = _none
+    problems: Callable[[Sequence[Any], Inspection], Iterable[ProfileProblem]] = _none
     """Yields what keeps the listed devices from working here."""
-    gaps: Callable[[Sequence[Any], Sequence[Any], Look], Iterable[ProfileProblem]] = _none
+    gaps: Callable[[Sequence[Any], Sequence[Any], Inspection], Iterable[ProfileProblem]] = _none
     """Yields outputs of listed and of found devices without a safe level or a limit."""
     drives: Callable[[Any], bool] = lambda _spec: False
     """True if a session may drive outputs of a spec."""
-    unreadable: Callable[[str, Mapping[str, tuple[Any, ...]], Look], tuple[str, str] | None] = (
+    unreadable: Callable[[str, Mapping[str, tuple[Any, ...]], Inspection], tuple[str, str] | None] = (
         lambda _name, _specs, _look: None
     )
     """Returns why a sensor on a bus of the kind cannot be read here, and the cure; None if it can."""

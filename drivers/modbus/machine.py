@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hearth.drivers.linux.survey import Look, Node, OnMachine, ProfileProblem, Sockets, real
+from hearth.drivers.linux.survey import Inspection, Node, OnMachine, ProfileProblem, Sockets, real
 from hearth.drivers.serial_port.machine import port_problems
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _connected(host: str, port: int, proc: Path) -> bool:
     return any(line.split()[2:4] == [remote, _ESTABLISHED] for line in lines)
 
 
-def problems(specs: Sequence[ModbusSpec], look: Look) -> Iterator[ProfileProblem]:
+def problems(specs: Sequence[ModbusSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps the lines of a profile from working here."""
     for index, spec in enumerate(specs):
         if spec.path is not None:

@@ -10,7 +10,7 @@ from hearth.drivers.channels import MOST_CHANNELS
 from hearth.drivers.linux.machine import DeviceOrigin, Machine, origin_of
 from hearth.drivers.linux.survey import (
     Access,
-    Look,
+    Inspection,
     Node,
     OnMachine,
     ProfileProblem,
@@ -105,7 +105,7 @@ def overlay_cure(overlay: str | None) -> str:
     return f"echo 'dtoverlay={overlay}' | sudo tee -a /boot/firmware/config.txt\nsudo reboot"
 
 
-def problems(specs: Sequence[PwmSpec], look: Look) -> Iterator[ProfileProblem]:
+def problems(specs: Sequence[PwmSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps the chips of a profile from working here."""
     for index, spec in enumerate(specs):
         if spec.driver != "sim":
@@ -114,7 +114,7 @@ def problems(specs: Sequence[PwmSpec], look: Look) -> Iterator[ProfileProblem]:
             yield from (_missing(f"{key}.label", spec, look) if chip is None else _problems(key, spec, chip))
 
 
-def _missing(key: str, spec: PwmSpec, look: Look) -> Iterator[ProfileProblem]:
+def _missing(key: str, spec: PwmSpec, look: Inspection) -> Iterator[ProfileProblem]:
     there = ", ".join(f"{chip.device!r} ({chip.name})" for chip in look.of("pwm"))
     what = f"a PWM chip of the device {spec.label!r} is not there; there is {there or 'none'}"
     if spec.overlay is not None:
@@ -137,7 +137,7 @@ def _problems(key: str, spec: PwmSpec, chip: FoundPwm) -> Iterator[ProfileProble
         yield ProfileProblem(f"{key}.chardev", "fail", what, "take it out: it is then used through /sys")
 
 
-def gaps(specs: Sequence[PwmSpec], _found: Sequence[PwmSpec], look: Look) -> Iterator[ProfileProblem]:
+def gaps(specs: Sequence[PwmSpec], _found: Sequence[PwmSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield the channels that may be driven to anything, of chips that are there."""
     there = {chip.device for chip in look.of("pwm")}
     for index, spec in enumerate(specs):
@@ -154,7 +154,7 @@ def _free(channel: ChannelSpec) -> bool:
     return channel.limit is None and channel.reserved is None and not slow
 
 
-def report(look: Look) -> dict[str, Any]:
+def report(look: Inspection) -> dict[str, Any]:
     """Return the chips for `hearth doctor`."""
     return {
         "pwm": [

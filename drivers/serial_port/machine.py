@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.drivers.linux.device_users import Holder
-    from hearth.drivers.linux.survey import Look
+    from hearth.drivers.linux.survey import Inspection
 
 ACCESS: Final = Access("dialout", "tty", 'SUBSYSTEM=="tty", KERNEL=="{node}", GROUP="dialout", MODE="0660"')
 
@@ -93,7 +93,7 @@ def port_reason(port: FoundPort, holders: Sequence[Holder] = ()) -> str | None:
     return open_in(holders)
 
 
-def port_problems(key: str, path: str, look: Look) -> Iterator[ProfileProblem]:
+def port_problems(key: str, path: str, look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps a port that the profile names at `key` from working here."""
     node, ports = os.path.realpath(path), look.of(PORTS)
     lack = list(lacking(key, path, ACCESS))

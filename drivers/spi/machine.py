@@ -14,7 +14,7 @@ from attrs import frozen
 from hearth.drivers.linux.machine import DeviceOrigin, Machine, numbered, origin_of, text_of
 from hearth.drivers.linux.survey import (
     Access,
-    Look,
+    Inspection,
     Node,
     OnMachine,
     ProfileProblem,
@@ -85,7 +85,7 @@ def pins(found: Sequence[FoundSpi]) -> dict[str, str]:
     return used
 
 
-def problems(specs: Sequence[SpiSpec], look: Look) -> Iterator[ProfileProblem]:
+def problems(specs: Sequence[SpiSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps the devices of a profile from working here."""
     devices: tuple[FoundSpi, ...] = look.of("spi")
     for index, spec in enumerate(specs):
@@ -100,7 +100,7 @@ def problems(specs: Sequence[SpiSpec], look: Look) -> Iterator[ProfileProblem]:
             yield ProfileProblem(key, "fail", told, OVERLAY)
 
 
-def report(look: Look) -> dict[str, Any]:
+def report(look: Inspection) -> dict[str, Any]:
     """Return the devices for `hearth doctor`."""
     shown = []
     for device in look.of("spi"):
@@ -110,7 +110,7 @@ def report(look: Look) -> dict[str, Any]:
     return {"spi": shown}
 
 
-def hints(look: Look) -> Iterator[dict[str, Any]]:
+def hints(look: Inspection) -> Iterator[dict[str, Any]]:
     """Yield the setting of a Raspberry Pi that makes SPI devices."""
     if look.has_header and not look.of("spi"):
         yield {"kind": "spi", "hint": f"no SPI device is switched on; {OVERLAY}"}

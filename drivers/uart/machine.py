@@ -6,7 +6,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.linux.survey import Look, Node, OnMachine, ProfileProblem, Search, real, state
+from hearth.drivers.linux.survey import Inspection, Node, OnMachine, ProfileProblem, Search, real, state
 from hearth.drivers.serial_port.machine import ACCESS, FoundPort, find_ports, port_problems, port_reason
 from hearth.drivers.serial_port.settings import PORTS
 from hearth.drivers.uart.spec import UartSpec
@@ -34,14 +34,14 @@ def survey(found: Sequence[FoundPort], search: Search) -> Iterator[UartSpec]:
             yield UartSpec(port.node, "serial", port.path)
 
 
-def problems(specs: Sequence[UartSpec], look: Look) -> Iterator[ProfileProblem]:
+def problems(specs: Sequence[UartSpec], look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps the ports of a profile from working here."""
     for index, spec in enumerate(specs):
         if spec.path is not None:
             yield from port_problems(f"uart[{index}].path", spec.path, look)
 
 
-def report(look: Look) -> dict[str, Any]:
+def report(look: Inspection) -> dict[str, Any]:
     """Return the ports for `hearth doctor`."""
     shown = []
     for port in look.of(PORTS):
