@@ -79,7 +79,7 @@ class BoardDriver(BaseDriver):
 class Board:
     """The hardware that this process can use. `drivers` maps bus ids to drivers that are not opened yet.
 
-    `specs` has by bus id what the profile says of it, or what was made for a device that was found.
+    `specs` has by bus id the entry of the profile, or the one made for a device that was found.
     """
 
     profile: Profile

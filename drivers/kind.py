@@ -225,10 +225,10 @@ def _follows(spec: Any) -> Iterable[Follow]:
 
 @frozen(eq=False, kw_only=True)
 class BusKind:
-    """A kind of hardware. Its functions import what they need when they are called."""
+    """A kind of hardware. Its functions import their modules when they are called."""
 
     name: str
-    """The prefix of its bus ids, the name of its table in a profile, and what messages call it."""
+    """The prefix of its bus ids, the name of its table in a profile, and its name in messages."""
     key: str
     """The attribute of a spec, and the key in its table, that names its bus: `label`, `port`."""
     read: Callable[[Table], Any]

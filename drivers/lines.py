@@ -83,8 +83,8 @@ class Lines:
     def find(self, label: str | None, given: int | str, *, drive: bool = False) -> int:
         """Return the offset of a line, by offset, name or alias.
 
-        Raises InvalidParams for a line that the profile does not list, PermissionDenied for one that is reserved or,
-        with `drive`, that is an input by the profile.
+        Raises InvalidParams for a line that the profile does not list, PermissionDenied for a reserved line and,
+        with `drive`, for an input of the profile.
         """
         chip = self.chip(label)
         offset = (self.drivable if drive else self.readable)[chip.label].get(given)

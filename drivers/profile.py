@@ -199,7 +199,7 @@ class Profile:
     tools: tuple[str, ...] = ("*",)
     halt: HaltSpec = field(factory=HaltSpec)
     discover: Mapping[str, tuple[str, ...]] = field(factory=dict)
-    """Devices to look for on the machine besides the listed: kind to patterns of nodes and names, ("*",) for all."""
+    """Further devices to look for on the machine: kind to patterns of nodes and names, ("*",) for all."""
 
     def of(self, table: str) -> tuple[Any, ...]:
         """Return the devices of a table."""

@@ -87,10 +87,11 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
     Raises ConfigError for a profile that cannot be read.
     """
     profile = None if board is None else load_profile(board, any_owner=True)
-    found = find(machine=machine)
+    tables = () if profile is None else tuple(profile.specs)
+    found = find(machine=machine, tables=tables)
     holders = find_holders(machine.proc, machine.dev)
     seen = Inspection(found, holders, machine)
-    kinds = [kind.machine() for kind in kinds_of()]
+    kinds = [kind.machine() for kind in kinds_of(tables)]
     result: dict[str, Any] = {key: value for kind in kinds for key, value in kind.report(seen).items()}
     result["hints"] = [hint for kind in kinds for hint in kind.hints(seen)]
     result["everybody_seen"] = holders.complete

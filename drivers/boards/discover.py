@@ -1,4 +1,4 @@
-"""The devices of this machine, by kind, and those that a board may drive.
+"""The devices of this machine, by kind, and which of them a board may drive.
 
 It reads names and states. It requests no line, transfers nothing on a bus, and does not guess what is connected. Each
 kind finds its own devices, and decides which of them may be driven, and under which names: parts of a machine that it
@@ -19,7 +19,7 @@ from hearth.drivers.linux.machine import THIS as THIS, DeviceOrigin as DeviceOri
 from hearth.drivers.linux.survey import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from hearth.drivers.linux.device_users import Holders
     from hearth.drivers.linux.survey import Found
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @frozen
 class MachineSurvey:
-    """The devices found: specs of those that may be driven, by table, and the rest with its reasons."""
+    """The devices found: by table the specs of drivable ones, and the rest with its reasons."""
 
     specs: Mapping[str, tuple[Any, ...]] = field(factory=dict)
     undriven: tuple[Undriven, ...] = ()
@@ -38,9 +38,14 @@ class MachineSurvey:
         return self.specs.get(table, ())
 
 
-def find(wanted: Container[str] | None = None, machine: Machine = THIS) -> dict[str, tuple[Any, ...]]:
-    """Return the devices that there are, by kind: of the kinds with these words in `[discover]`, or of all (None)."""
-    kinds = [kind for kind in kinds_of() if wanted is None or kind.discover in wanted]
+def find(
+    wanted: Container[str] | None = None, machine: Machine = THIS, tables: Iterable[str] = ()
+) -> dict[str, tuple[Any, ...]]:
+    """Return the devices that there are, by kind: of the kinds with these words in `[discover]`, or of all (None).
+
+    `tables` are those of a profile, for the kinds of packages.
+    """
+    kinds = [kind for kind in kinds_of(tables) if wanted is None or kind.discover in wanted]
     return {kind.name: found for kind in kinds if (found := tuple(kind.machine().find(machine)))}
 
 
@@ -64,8 +69,8 @@ def _shipped(name: str) -> Mapping[str, tuple[Any, ...]]:
 
 
 def with_found(profile: Profile, machine: Machine) -> tuple[Profile, tuple[Undriven, ...]]:
-    """Return the profile with the devices of the machine that it looks for, and those that may not be driven."""
-    found = find(profile.discover, machine)
+    """Return the profile with the devices that it looks for here, and the found ones that may not be driven."""
+    found = find(profile.discover, machine, profile.specs)
     used = [(kind.machine(), found[kind.name]) for kind in kinds_of(profile.specs) if found.get(kind.name)]
     # Reading the list of open files of all processes takes a while, and only some kinds need it.
     holders = find_holders(machine.proc, machine.dev) if any(one.held for one, _ in used) else NO_HOLDERS

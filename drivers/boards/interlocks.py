@@ -1,4 +1,4 @@
-"""The interlocks and the `[halt]` of a board profile: outputs and conditions by name, and what could never hold.
+"""The interlocks and the `[halt]` of a board profile: outputs and conditions by name, and contradictions.
 
 It finds lines and channels on the devices that the profile lists, whatever kind they are of.
 """

@@ -1,6 +1,6 @@
 """Converters of the machine: found, compared with a profile, and confined.
 
-None is driven that no profile lists: only a person knows the bounds of what is connected to it.
+None is driven that no profile lists: only a person knows what its outputs can bear.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DAC_REASON: Final = "only a person knows which values what is connected to its o
 class FoundDac:
     """An IIO device with outputs. `label` is its lasting name, `outputs` the kernel's names: "out_voltage0".
 
-    `path` is what must be written to use it: the first of its outputs.
+    `path` is the file to write for using it: the first of its outputs.
     """
 
     node: str

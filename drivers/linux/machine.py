@@ -106,7 +106,7 @@ def _description(place: Path) -> tuple[str | None, str]:
 
 
 def text_of(path: Path) -> str | None:
-    """Return the text of a file of /sys; None for one that is empty or cannot be read."""
+    """Return the text of a file of /sys; None if it is empty or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:

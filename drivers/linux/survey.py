@@ -1,4 +1,4 @@
-"""The part of a kind of hardware that looks at the machine: its devices, what keeps them from working, what they need.
+"""The part of a kind of hardware that looks at the machine: its devices, their problems, and the files that they need.
 
 Each kind fills in one `OnMachine` (`hearth.drivers.<kind>.machine`). Discovery, `hearth doctor` and the sandbox's plan
 loop over them. This module also finds missing permissions on device nodes, with the exact commands (groups, udev
@@ -80,7 +80,7 @@ def join_group(group: str, user: str) -> str:
 
 @frozen
 class Search:
-    """What a profile asks a kind to find: its patterns in `[discover]`, and all devices that the profile lists itself.
+    """A search for the devices of a kind: its patterns in `[discover]`, and all devices that the profile lists itself.
 
     `holders` are the processes that have nodes open. Devices that may not be driven are added to `undriven`. `shipped`
     returns the devices of a shipped profile.
@@ -224,11 +224,11 @@ def _none(*_args: Any) -> tuple[()]:
 
 @frozen(eq=False, kw_only=True)
 class OnMachine:
-    """What a kind knows of the machine. `specs` are those of one table of the kind, all of them."""
+    """The knowledge that a kind has of machines. `specs` are those of one table of the kind, all of them."""
 
     access: Access | None = None
     find: Callable[[Machine], Iterable[Any]] = _none
-    """Yields the devices of the kind, with what the kernel says of them."""
+    """Yields the devices of the kind, with the kernel's description of them."""
     held: bool = False
     """True if a device that a process has open is not driven: reading the open files of all takes a while."""
     survey: Callable[[Sequence[Any], Search], Iterable[Any]] = _none
@@ -238,15 +238,15 @@ class OnMachine:
     reserve: Callable[[Sequence[Any], Mapping[str, str]], Iterable[Any]] | None = None
     """Returns the specs with the lines reserved that are such pins."""
     absent: Callable[[Sequence[Any], Machine], Iterable[Undriven]] = _none
-    """Yields those that are not there of listed devices that have an `overlay`: the board can do without them."""
+    """Yields the absent ones of these listed devices, each of which has an `overlay`: the board can do without."""
     buses: Callable[[Mapping[str, tuple[Any, ...]], Machine], Mapping[str, Driver]] = lambda _specs, _machine: {}
     """Returns the drivers of further buses, for a profile that asks for the kind in `[discover]`."""
     report: Callable[[Inspection], Mapping[str, Any]] = lambda _look: {}
     """Returns the found devices for `hearth doctor`."""
     hints: Callable[[Inspection], Iterable[Mapping[str, Any]]] = _none
-    """Yields what the machine has and leaves off."""
+    """Yields hardware that the machine has and leaves switched off."""
     problems: Callable[[Sequence[Any], Inspection], Iterable[ProfileProblem]] = _none
-    """Yields what keeps the listed devices from working here."""
+    """Yields the problems that keep the listed devices from working here."""
     gaps: Callable[[Sequence[Any], Sequence[Any], Inspection], Iterable[ProfileProblem]] = _none
     """Yields outputs of listed and of found devices without a safe level or a limit."""
     drives: Callable[[Any], bool] = lambda _spec: False

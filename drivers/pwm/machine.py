@@ -47,7 +47,7 @@ _ALL_AT_ONCE = {"pca9685-pwm": 16}
 class FoundPwm:
     """A PWM chip. `device` is the kernel's name of its device, `node` its character device, if it has one.
 
-    `path` is what must be written to use it: the node, else its directory's `export`.
+    `path` is the file to write for using it: the node, else its directory's `export`.
     """
 
     name: str
@@ -173,7 +173,7 @@ def report(look: Inspection) -> dict[str, Any]:
 
 
 def nodes(specs: Sequence[PwmSpec], sys: Path) -> Iterator[Node]:
-    """Yield the directories of the chips in /sys, and the nodes of those that have one."""
+    """Yield the directories of the chips in /sys, and their nodes, where they have one."""
     specs = [spec for spec in specs if spec.driver == "pwm"]
     chips = {chip.device: chip for chip in pwm_chips(sys)} if specs else {}
     for spec in specs:

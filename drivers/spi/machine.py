@@ -39,7 +39,7 @@ _BOOT_MEMORY = re.compile(r"spidev10\.\d+")
 
 @frozen
 class FoundSpi:
-    """An SPI device that the kernel offers to programs. `name` is what the firmware calls it."""
+    """An SPI device that the kernel offers to programs. `name` is the firmware's."""
 
     node: str
     path: str
