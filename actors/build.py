@@ -282,9 +282,9 @@ def _scope(entry: PolicyConfig) -> Scope:
     )
 
 
-def unknown_words(entries: Iterable[PolicyEntry]) -> list[str]:
+def unknown_words(entries: Sequence[PolicyEntry]) -> list[str]:
     """Return a sentence for each word of a scope that no kind of hardware has: a misspelt key would permit nothing."""
-    known = words()
+    known = words(word for entry in entries for word in entry.scope.patterns)
     keys = [*known, *(attribute.name for attribute in fields(PolicyConfig))]
     return [
         f"policy {entry.name!r}: {word}: unknown key, and no kind of hardware has this word; "

@@ -31,6 +31,8 @@ ENTRY_POINTS: Final = "hearth.kinds"
 
 OWN: Final = (GPIO, I2C, UART, PWM, DAC, CAN, SPI, MODBUS, IIO)
 _TABLES: Final = frozenset(table for kind in OWN for table in kind.tables)
+_OF_NO_KIND: Final = frozenset({"name", "description", "tools", "discover", "interlock", "halt"})
+"""The other keys of a profile: for them alone no package is looked up, which takes a while."""
 
 
 def kinds_of(tables: Iterable[str] = ()) -> tuple[BusKind, ...]:
@@ -38,7 +40,7 @@ def kinds_of(tables: Iterable[str] = ()) -> tuple[BusKind, ...]:
 
     Raises ConfigError for a package whose kind cannot be used.
     """
-    others = sorted({*tables} - _TABLES)
+    others = sorted({*tables} - _TABLES - _OF_NO_KIND)
     points = vendor_entry_points(ENTRY_POINTS) if others else {}
     return (*OWN, *(_load(name) for name in others if name in points))
 
@@ -52,9 +54,13 @@ def _load(name: str) -> BusKind:
     return kind
 
 
-def words() -> frozenset[str]:
-    """Return the words by which a policy names hardware. It loads no package: a word of one is its kind's name."""
-    return frozenset([kind.word for kind in OWN] + [*vendor_entry_points(ENTRY_POINTS)])
+def words(asked: Iterable[str] = ()) -> frozenset[str]:
+    """Return the words by which a policy names hardware: hearth's own and, if others are asked for, those of packages.
+
+    It loads no package: a word of one is its kind's name.
+    """
+    own = frozenset([kind.word for kind in OWN])
+    return own if own.issuperset(asked) else own | {*vendor_entry_points(ENTRY_POINTS)}
 
 
 def entries_of(specs: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[BusKind, str, Any]]:

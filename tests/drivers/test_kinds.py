@@ -162,3 +162,13 @@ def test_a_package_whose_kind_cannot_be_used_is_named(package):
 def test_a_table_of_no_kind_is_an_unknown_key():
     (told,) = refused(lasr=[{"label": "cutter"}])
     assert told.startswith("x.toml: lasr: unknown key; expected tools, discover")
+
+
+def test_packages_are_looked_up_only_for_a_table_or_a_word_that_no_own_kind_has(monkeypatch):
+    asked = []
+    monkeypatch.setattr(kinds, "vendor_entry_points", lambda group: asked.append(group) or {})
+    profile(uart=[{"port": "p", "driver": "sim"}], tools={"allow": ["*"]}, discover={})
+    assert {"lines", "modbus"} <= kinds.words(["lines"])
+    assert not asked
+    assert "laser" not in kinds.words(["laser"])
+    assert asked == ["hearth.kinds"]
