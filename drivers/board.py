@@ -178,10 +178,6 @@ class Board:
         """Return the one spelling of a line; see `Lines.name`."""
         return self.lines.name(given, chip)
 
-    def line_use(self, chip: str | None, offset: int) -> Use:
-        """Return a line with its spellings; see `Lines.use`."""
-        return self.lines.use(chip, offset)
-
     def port_name(self, given: str) -> str:
         """Return the one spelling of a serial port: its name, also for its bus id or device; others unchanged."""
         ports = {spec.port: (bus, spec.path) for bus, spec in self.specs.items() if hasattr(spec, "port")}

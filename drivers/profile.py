@@ -138,11 +138,6 @@ class HaltLine:
     offset: int
     name: str
 
-    @property
-    def chip(self) -> str:
-        """Return the label of its chip."""
-        return self.bus.partition(":")[2]
-
 
 @frozen
 class HaltInput(HaltLine):

@@ -115,7 +115,7 @@ class _Gpio:
         return self._uses(*self._find(args, drive=True))
 
     def _uses(self, chip: Chip, offset: int) -> Sequence[Use]:
-        return (self._board.line_use(chip.label, offset),)
+        return (self._board.lines.use(chip.label, offset),)
 
     def get(self, args: Args) -> Transaction:
         """gpio.get."""
@@ -250,7 +250,7 @@ def gpio_tools(board: Board) -> list[Tool]:
                 listed,
                 "chips",
                 "lines",
-                lambda chip, line: board.line_use(chip["chip"], line["line"]),
+                lambda chip, line: board.lines.use(chip["chip"], line["line"]),
                 interlocks=True,
             ),
         ),
