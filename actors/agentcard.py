@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from hearth.agentcard.build import CardEndpoint
     from hearth.config.listen import HttpConfig
     from hearth.config.model import CardConfig
-    from hearth.drivers.iio.kernel import KernelSensors
+    from hearth.drivers.sensor import SensorDriver
     from hearth.tools import Tool
 
 log = logging.getLogger("hearth.agentcard")
@@ -342,7 +342,7 @@ MOST_FAILURES = 5
 class EnergyMeter:
     """The actor that reads the energy meters; without a driver or meters, `run` ends and `measured` stays None."""
 
-    _driver: KernelSensors | None
+    _driver: SensorDriver | None
     _invocations: Callable[[], int]
     clock: Callable[[], float] = field(default=trio.current_time, kw_only=True)
     pause: Callable[[float], Awaitable[None]] = field(default=trio.sleep, kw_only=True)
@@ -379,7 +379,7 @@ class EnergyMeter:
                 self._energy.reading(self.clock(), values, self._invocations())
             await self.pause(PERIOD_S)
 
-    def _read(self, driver: KernelSensors) -> dict[str, float]:
+    def _read(self, driver: SensorDriver) -> dict[str, float]:
         return {meter.sensor: float(driver.read(meter.sensor).value) for meter in self._energy.meters}
 
 

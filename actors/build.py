@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import asdict, evolve
+from attrs import asdict, evolve, fields
 
 from hearth._util.files import noted, noting
 from hearth._util.text import suggest
@@ -29,9 +29,10 @@ from hearth.actors.runtime import RuntimeParts
 from hearth.actors.task_registry import KeysFile
 from hearth.audit.files import real
 from hearth.audit.log import AuditSettings
-from hearth.config.model import CARDS, Config, HcpConfig, default_state_dir
+from hearth.config.model import CARDS, Config, HcpConfig, PolicyConfig, default_state_dir
 from hearth.drivers.boards import Board, load_profile, open_board, profile_file
 from hearth.drivers.files import FileDriver
+from hearth.drivers.kinds import words
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.programs import ProgramDriver
 from hearth.drivers.sensor import SENSORS_BUS
@@ -41,15 +42,15 @@ from hearth.errors import ConfigError
 from hearth.hcp import is_installed, require
 from hearth.hcp.capability import CapabilitySet
 from hearth.policy.paths import PathGuard
-from hearth.policy.rules import ApprovalRule, JobRules, Match, PolicyEntry, in_force, token_digests
+from hearth.policy.rules import ApprovalRule, JobRules, Match, PolicyEntry, Scope, in_force, token_digests
 from hearth.tools import ToolRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from hearth.drivers.base import Driver, Style
-    from hearth.drivers.iio.kernel import KernelSensors
     from hearth.drivers.programs import LauncherClient
+    from hearth.drivers.sensor import SensorDriver
     from hearth.tools import Tool
 
 
@@ -100,6 +101,8 @@ def build_parts(
         tools = [evolve(tool, logged=()) for tool in tools]
     registry = ToolRegistry(tools)
     policy = policy_entries(config) or default_policy
+    if unknown := unknown_words(policy):
+        raise ConfigError("\n".join(unknown))
     in_force_policy = in_force(policy)
     meter = _meter(config, board, journal)
     hcp = _job_settings(config.hcp)
@@ -227,7 +230,7 @@ def _meter(config: Config, board: Board, journal: Journal) -> EnergyMeter:
     """Return the energy meter; without a driver if the energy of a call is configured, or is not to be measured."""
     wanted = config.card.measure_energy and config.card.base_cost_joules is None
     driver = board.drivers.get(SENSORS_BUS) if wanted else None
-    return EnergyMeter(cast("KernelSensors | None", driver), lambda: sum(journal.metrics.steps.values()))
+    return EnergyMeter(cast("SensorDriver | None", driver), lambda: sum(journal.metrics.steps.values()))
 
 
 def audit_settings(config: Config) -> AuditSettings:
@@ -262,21 +265,33 @@ def policy_entries(config: Config) -> list[PolicyEntry]:
                     hcp=JobRules(**asdict(entry.hcp)),
                     rights=entry.rights,
                     approval=tuple(ApprovalRule(**asdict(rule)) for rule in entry.approval),
-                    lines=entry.lines,
-                    i2c=entry.i2c,
-                    uart=entry.uart,
-                    pwm=entry.pwm,
-                    dac=entry.dac,
-                    can=entry.can,
-                    spi=entry.spi,
-                    modbus=entry.modbus,
+                    scope=_scope(entry),
                 )
             )
         except ConfigError as error:
             raise ConfigError(f"[[policy]] number {index + 1}: {error}") from None
-    if unknown := unknown_accounts(entries):
+    if unknown := [*unknown_accounts(entries), *unknown_words(entries)]:
         raise ConfigError("\n".join(f"[[policy]]: {sentence}" for sentence in unknown))
     return entries
+
+
+def _scope(entry: PolicyConfig) -> Scope:
+    """Return the hardware that an entry permits."""
+    return Scope(
+        {**entry.hardware, **{word: given for word in words() if (given := getattr(entry, word, None)) is not None}}
+    )
+
+
+def unknown_words(entries: Sequence[PolicyEntry]) -> list[str]:
+    """Return a sentence for each word of a scope that no kind of hardware has: a misspelt key would permit nothing."""
+    known = words(word for entry in entries for word in entry.scope.patterns)
+    keys = [*known, *(attribute.name for attribute in fields(PolicyConfig))]
+    return [
+        f"policy {entry.name!r}: {word}: unknown key, and no kind of hardware has this word; "
+        f"{suggest(word, keys) or 'kinds have ' + ', '.join(sorted(known))}"
+        for entry in entries
+        for word in entry.scope.patterns.keys() - known
+    ]
 
 
 def _matches(match: Mapping[str, Any] | tuple[Mapping[str, Any], ...]) -> list[Match | Mapping[str, Any]]:

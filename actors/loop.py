@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from hearth.actors.bus.loop_thread import LoopClock, LoopIO
     from hearth.actors.journal import Journal
     from hearth.drivers.boards import Board
-    from hearth.drivers.gpio.driver import GpioDriver
     from hearth.loop import LoopStats, OnOverrun, Sample
     from hearth.tools import StepContext
 
@@ -304,7 +303,7 @@ class ControlLoop:
             raise DeviceError(f"the control loop has ended: {thread.reason}", effect="done")
         return {"reason": thread.reason, **self._totals()}
 
-    def _claim(self, offset: int, _driver: GpioDriver) -> None:
+    def _claim(self, offset: int, _driver: object) -> None:
         """Claim an output, within a transaction of the bus. Raises ResourceBusy."""
         claims = self._bus.guard.claims
         if (other := claims.get(offset)) is not None:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from hearth.actors.messages import EventSink, Request
     from hearth.actors.metrics import Metrics
     from hearth.drivers.boards import Board
-    from hearth.drivers.boards.halt import HaltSpec
+    from hearth.drivers.profile import HaltSpec
     from hearth.policy.memory import Account
     from hearth.protocol.methods import ObserveParams
 

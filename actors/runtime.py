@@ -41,7 +41,7 @@ from hearth.actors.supervisor import contain, keep_open
 from hearth.actors.task_registry import IdempotencyKeys, KeysFile
 from hearth.audit.record import timestamp
 from hearth.config.model import AskConfig, HcpConfig, TasksConfig
-from hearth.drivers.boards.halt import HaltSpec
+from hearth.drivers.profile import HaltSpec
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown, TaskNotFound
 from hearth.hcp.capability import CapabilitySet
 from hearth.mcp.names import endpoints
@@ -274,7 +274,7 @@ class Runtime:
                 queue_bound=limits.bus_queue,
                 audit=self.audit,
                 outputs_file=parts.outputs_file,
-                guard=guard_of(bus_id, driver, parts.board.outputs(bus_id)),
+                guard=guard_of(bus_id, driver, parts.board.outputs.get(bus_id)),
                 halt_flag=halt_flag,
             )
             for bus_id, driver in parts.drivers.items()

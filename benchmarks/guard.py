@@ -64,7 +64,7 @@ async def added_us(count: int, rounds: int) -> tuple[list[float], float]:
     """What the guard adds, in each round; and what the driver takes alone."""
     board = open_board(parse_profile(profile(count), "benchmark"), style=Style.INLINE)
     driver: Any = board.drivers[BUS]
-    bus = Bus(BUS, driver, guard=guard_of(BUS, driver, board.outputs(BUS)))
+    bus = Bus(BUS, driver, guard=guard_of(BUS, driver, board.outputs[BUS]))
     found, alone = [], []
     async with trio.open_nursery() as nursery:
         driver.open()

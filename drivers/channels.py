@@ -8,11 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hearth._util.toml import show
+from hearth.drivers.kind import Resource
 from hearth.drivers.signals import OFF, SignalLevel
 from hearth.fields import ANY_NUMBER, STRINGS, FieldType, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from hearth.drivers.signals import SignalChannel
 
 
 _Channel = TypeVar("_Channel")
@@ -34,15 +37,28 @@ class LevelField(FieldType):
         return ANY_NUMBER.read(raw)
 
 
-def parse_channels(chip: Table, read: Callable[[int, str, Table], _Channel]) -> tuple[_Channel, ...]:
-    """Read the channels of a chip with `read`: their names by number, and the table that each of them may have."""
+def channel_resources(channels: Iterable[SignalChannel]) -> Iterator[Resource]:
+    """Yield the names of channels, each of which only one chip of a board has."""
+    for channel in channels:
+        name = show(channel.name)
+        yield Resource(("channel", channel.name), "channels", name, f"{name} is a channel of another chip already")
+
+
+def _numbers(chip: Table) -> dict[str, int]:
+    """Map the names of channels to their numbers."""
     names: Sequence[str] | None = chip.take("channels", STRINGS)
     numbers = {name: number for number, name in enumerate(names or ()) if name}
     if names is not None and (not numbers or len(names) > MOST_CHANNELS):
         chip.fault("channels", f'expected the names of up to {MOST_CHANNELS} channels, by number; "" leaves one out')
-    for name in numbers if names is not None else ():
+    for name in numbers:
         if list(names or ()).count(name) > 1:
             chip.fault("channels", f"{show(name)} is there twice")
+    return numbers
+
+
+def parse_channels(chip: Table, read: Callable[[int, str, Table], _Channel]) -> tuple[_Channel, ...]:
+    """Read the channels of a chip with `read`: their names by number, and the table that each of them may have."""
+    numbers = _numbers(chip)
     details = dict(chip.named("channel"))
     for name, entry in details.items():
         if numbers and name not in numbers:

@@ -14,15 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from math import inf
+from os.path import realpath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from attrs import field, frozen
 
+from hearth._util.toml import show
 from hearth.errors import PermissionDenied
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hearth.drivers.base import Driver, Style
+    from hearth.drivers.board import Board
+    from hearth.drivers.linux.survey import OnMachine
+    from hearth.drivers.sensor import Sensor
     from hearth.drivers.signals import Off, OnLimit
+    from hearth.fields import Table
+    from hearth.tools import Tool
 
 Level: TypeAlias = Any
 """What an output is driven to, in its kind's own number: 0, 1 or "input", a duty or "off", a register's integer."""
@@ -178,3 +188,119 @@ class Outputs(Protocol):
     def place(self, output: Hashable) -> Mapping[str, Any]:
         """Return the members that name an output which the profile does not list, in a report."""
         ...
+
+
+Specs: TypeAlias = Mapping[str, tuple[Any, ...]]
+"""The devices of a profile, by the table that lists them."""
+
+
+class Caution(NamedTuple):
+    """A finding about a profile that is right: the key path, a severity, the finding, and its cure."""
+
+    key: str
+    severity: Literal["note", "warn"]
+    problem: str
+    cure: str
+
+
+class Opening(NamedTuple):
+    """How simulated buses are made: the way they wait (None: as each likes best), and the seed of their readings."""
+
+    style: Style | None = None
+    seed: int = 0
+
+
+@frozen
+class Resource:
+    """A thing that one entry of a profile needs alone: a second entry with the same `key` is refused.
+
+    The key is resolved: the real path of a node, the address of a host, the name of an interface. `place` is the path
+    of the value within its table, `what` the value in words. `refusal` replaces "WHAT is taken by PLACE".
+    """
+
+    key: Hashable
+    place: str
+    what: str
+    refusal: str | None = None
+
+
+@frozen
+class Follow:
+    """A simulated device that follows a line of another bus; `place` is the key path of the line's name in the spec.
+
+    `attach` gets the driver of the device's own bus, and returns the function to call with each level of the line.
+    """
+
+    place: str
+    line: str
+    attach: Callable[[Any], Callable[[Any], None]]
+
+
+def _nothing(_spec: Any) -> tuple[()]:
+    return ()
+
+
+def _resources(spec: Any) -> Iterable[Resource]:
+    """Return the node of a spec with a `path`, and what its own method `resources` yields."""
+    path: str | None = getattr(spec, "path", None)
+    node = () if path is None else (Resource(("node", realpath(path)), "path", show(path)),)
+    return (*node, *getattr(spec, "resources", tuple)())
+
+
+def _follows(spec: Any) -> Iterable[Follow]:
+    return tuple(getattr(spec, "follows", tuple)())
+
+
+@frozen(eq=False, kw_only=True)
+class BusKind:
+    """A kind of hardware. Its functions import their modules when they are called."""
+
+    name: str
+    """The prefix of its bus ids, the name of its table in a profile, and its name in messages."""
+    key: str
+    """The attribute of a spec, and the key in its table, that names its bus: `label`, `port`."""
+    read: Callable[[Table], Any]
+    """Reads one entry of its table, with the faults; returns a spec, which has the names of its bus and its driver."""
+    open: Callable[[Any, Opening], Driver | None]
+    """Makes the driver of a spec, and opens nothing; None for a device without a bus."""
+    tools: Callable[[Board], Iterable[Tool]]
+    machine: Callable[[], OnMachine]
+    """Returns the part of the kind that looks at this machine."""
+    named: Mapping[str, Callable[[str, Table], Any]] = _NONE
+    """Further tables of it, `[NAME.KEY]`, with the function that reads one entry."""
+    scope: str | None = None
+    """Its word in a policy, if that is not its name."""
+    discover: str | None = None
+    """Its word in `[discover]`; None: it is not looked for."""
+    patterns: bool = True
+    """True if `[discover]` takes patterns for it; else only true or false."""
+    families: Mapping[str, Callable[[Board], bool]] = _NONE
+    """Prefixes of tools that a board offers only under a condition; those of the kind's name need a bus of it."""
+    sensors: Callable[[Specs], Iterable[Sensor]] = _nothing
+    """Returns the sensors of the board that are read on its buses."""
+    resources: Callable[[Any], Iterable[Resource]] = _resources
+    follows: Callable[[Any], Iterable[Follow]] = _follows
+    check: Callable[[Table, Specs, Mapping[str, tuple[str, ...]]], None] | None = None
+    """Adds the faults of entries that do not go together; gets the whole document, its specs, and its `[discover]`."""
+    lean: Callable[[Specs, Mapping[str, str]], Specs] | None = None
+    """Returns its tables with devices that know that safety leans on them; gets by sensor what goes by it."""
+    cautions: Callable[[Specs], Iterable[Caution]] = _nothing
+    """Returns what a person should know of entries that go together: key path, severity, finding and cure."""
+    beside: Callable[[Any, Path], Any] | None = None
+    """Returns a spec whose files are resolved in the folder of the profile."""
+    outputs: Callable[[Any, Any], Outputs] | None = None
+    """Returns the outputs of a bus, by its spec and its driver; None for a kind that only reads."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Return the names of its tables in a profile."""
+        return (self.name, *self.named)
+
+    @property
+    def word(self) -> str:
+        """Return its word in a policy."""
+        return self.name if self.scope is None else self.scope
+
+    def bus(self, spec: Any) -> str:
+        """Return the id of the bus of a spec."""
+        return f"{self.name}:{getattr(spec, self.key)}"

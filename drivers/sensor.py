@@ -6,7 +6,7 @@ Each kind of bus has a subclass that knows the transaction. A sensor keeps no st
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 
 SENSORS_BUS = "sensors"
 """The bus of the sensors that the kernel drives itself, on boards whose profile offers them."""
+
+
+class SensorDriver(Protocol):
+    """The driver of the bus "sensors", as a reader of the kernel's sensors knows it."""
+
+    def scan(self, most: int = ...) -> list[Any]:
+        """Return the sensors that there are now, each with its name in `sensor`."""
+        ...
+
+    def read(self, name: str) -> Any:
+        """Return a reading, with its number in `value`. Raises DeviceError."""
+        ...
 
 
 @frozen(eq=False)

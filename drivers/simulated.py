@@ -114,3 +114,45 @@ LOG_LENGTH = 1024
 def clock_for(style: Style) -> Clock:
     """Return Trio's clock, which may be virtual, for ASYNC; else the machine's."""
     return trio.current_time if style is Style.ASYNC else time.monotonic
+
+
+class Tank:
+    """A tank of water: a pump fills it while it runs, an outlet drains it all the time; the level is in percent.
+
+    The level follows from the clock and from the moments at which the pump was switched, so the same moments give the
+    same level, in virtual time as in real time. Time counts from the first call.
+    """
+
+    def __init__(self, clock: Clock, *, start: float, fill: float, drain: float) -> None:
+        self._clock = clock
+        self._level = start
+        self._fill, self._drain = fill, drain
+        self._at: float | None = None
+        self._pumping = False
+        # The level is read in the thread of the sensor's bus, and the pump is switched in another one.
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        """Return the level now: 0 to 100."""
+        with self._lock:
+            self._flow()
+            return self._level
+
+    def put(self, level: float) -> None:
+        """Set the level, as a person with a bucket does."""
+        with self._lock:
+            self._flow()
+            self._level = level
+
+    def pump(self, running: object) -> None:
+        """Switch the pump on (1) or off."""
+        with self._lock:
+            self._flow()
+            self._pumping = running == 1
+
+    def _flow(self) -> None:
+        """Let the water flow that flows between the last call and now. The lock is held."""
+        now = self._clock()
+        at, self._at = now if self._at is None else self._at, now
+        rate = (self._fill if self._pumping else 0.0) - self._drain
+        self._level = min(max(self._level + rate * (now - at), 0.0), 100.0)

@@ -17,19 +17,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
+    from hearth import namespaces
     from hearth.hcp.messages import Artifact, ErrorCode, ErrorDetails, ExecutionSummary, State, TaskAccepted
-    from hearth.namespaces import (
-        CanNamespace,
-        DacNamespace,
-        FilesNamespace,
-        GpioNamespace,
-        I2cNamespace,
-        ModbusNamespace,
-        PwmNamespace,
-        SensorsNamespace,
-        SpiNamespace,
-        UartNamespace,
-    )
 
 Status: TypeAlias = Literal["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
 Phase: TypeAlias = Literal["start", "progress", "finish", "task_finish"]
@@ -334,52 +323,52 @@ class Session(Protocol):
         ...
 
     @property
-    def gpio(self) -> GpioNamespace:
+    def gpio(self) -> namespaces.GpioNamespace:
         """GPIO lines: `await session.gpio.set("LED", 1)`."""
         ...
 
     @property
-    def i2c(self) -> I2cNamespace:
+    def i2c(self) -> namespaces.I2cNamespace:
         """I2C devices: `await session.i2c.read(1, 0x48, reg=0, length=2)` returns bytes."""
         ...
 
     @property
-    def uart(self) -> UartNamespace:
+    def uart(self) -> namespaces.UartNamespace:
         """Serial ports: `await session.uart.read("uart0", length=64)` returns bytes."""
         ...
 
     @property
-    def pwm(self) -> PwmNamespace:
+    def pwm(self) -> namespaces.PwmNamespace:
         """PWM channels and servos: `await session.pwm.set("FAN", duty=0.5)`, `await session.pwm.move("ARM", 45)`."""
         ...
 
     @property
-    def dac(self) -> DacNamespace:
+    def dac(self) -> namespaces.DacNamespace:
         """DAC channels: `await session.dac.set("LEVEL", 1.5)` brings one to 1.5 volts, or what its unit is."""
         ...
 
     @property
-    def spi(self) -> SpiNamespace:
+    def spi(self) -> namespaces.SpiNamespace:
         """SPI devices: `await session.spi.transfer("FLASH", command)` returns as many bytes."""
         ...
 
     @property
-    def can(self) -> CanNamespace:
+    def can(self) -> namespaces.CanNamespace:
         """CAN buses: `await session.can.read("can0")`, `session.can.send("can0", "FAN_COMMAND", {"Speed": 40})`."""
         ...
 
     @property
-    def modbus(self) -> ModbusNamespace:
+    def modbus(self) -> namespaces.ModbusNamespace:
         """Modbus devices: `await session.modbus.read("FAN", "speed")`, `session.modbus.write("FAN", "speed", 12.5)`."""
         ...
 
     @property
-    def files(self) -> FilesNamespace:
+    def files(self) -> namespaces.FilesNamespace:
         """Files on the machine of the daemon: `await session.files.read("/srv/notes.txt")` returns bytes."""
         ...
 
     @property
-    def sensors(self) -> SensorsNamespace:
+    def sensors(self) -> namespaces.SensorsNamespace:
         """Sensors: `await session.sensors.read("temperature")` returns a `SensorReading`."""
         ...
 

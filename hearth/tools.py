@@ -65,11 +65,19 @@ class Use:
     """A piece of hardware that a step uses, for policy entries that permit only some.
 
     `names` are its spellings, the usual one first: ("LED", "17", "gpiochip0:17"), ("1:0x48", "1:72"), ("uart0",),
-    ("FAN",), ("can0:ENGINE_DATA", "can0:0x100"), ("FLASH",), ("PUMP", "plant:PUMP", "plant:3").
+    ("FAN",), ("can0:ENGINE_DATA", "can0:0x100"), ("FLASH",), ("PUMP", "plant:PUMP", "plant:3"). `kind` is the word of
+    its kind in a policy: "lines" for GPIO, else the name of the kind.
     """
 
-    kind: Literal["lines", "i2c", "uart", "pwm", "dac", "can", "spi", "modbus"]
+    kind: str
     names: tuple[str, ...]
+
+
+USE_FORMS: Mapping[str, tuple[str, str]] = {
+    "i2c": ('BUS:ADDRESS such as "1:0x48" or "1:*"', r"[0-9*?]+:[0-9A-Fa-fxX*?\[\]!-]+"),
+    "can": ('BUS:MESSAGE or BUS:ID such as "can0:ENGINE_*" or "can0:0x123"', r"[^:]+:.+"),
+}
+"""The form of a policy's patterns, in words and as a regular expression, for kinds whose uses are not plain names."""
 
 
 def i2c_use(bus: int, addr: int, *, ten_bit: bool = False) -> Use:

@@ -497,9 +497,9 @@ def _check(config: Config, file: Path | None) -> None:
         raise ConfigError(reason)
     for line in missing_features(config):
         sys.stdout.write(f"hearthd: warning: {line}\n")
-    from hearth.drivers.boards.diagnose import leaned_on
+    from hearth.drivers.boards.diagnose import cautions
 
-    for problem in leaned_on(parts.board.profile):
+    for problem in cautions(parts.board.profile):
         sys.stdout.write(f"hearthd: note: board: {problem.key}: {problem.problem}; {problem.cure}\n")
     for note in parts.capabilities.notes:
         sys.stdout.write(f"hearthd: note: {note}\n")

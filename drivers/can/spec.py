@@ -1,25 +1,25 @@
-"""CAN interfaces of a board: the table `[[can]]`, the interfaces that a machine has, and what is wrong with them.
+"""The table `[[can]]` of a board profile: the CAN buses of a board.
 
-It owns everything about CAN that a board needs: the spec of a bus, its drivers, its part of hw.can.list, of
-`[discover]` and of `hearth doctor`.
+It owns the spec of a bus, and its drivers.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, field, frozen
 
+from hearth._util.toml import show
 from hearth.drivers.base import Style
 from hearth.drivers.can.dbc import CanDatabase
 from hearth.drivers.can.driver import MAX_EXTENDED, MAX_STANDARD, QUEUE, IdFilter, Scope
+from hearth.drivers.kind import Resource
 from hearth.drivers.signals import SignalLimit
 from hearth.fields import ANY_NUMBER, Choice, Flag, Integer, ListOf, Text, kinds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from hearth.drivers.base import Driver
     from hearth.fields import FieldType, Table
@@ -64,6 +64,11 @@ class CanSpec:
     safe: Mapping[str, float] = field(factory=dict)
     idle: Mapping[str, float] = field(factory=dict)
     nodes: tuple[str, ...] = ()
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield what it needs alone on its board."""
+        if self.driver != "sim":
+            yield Resource(("interface", self.interface), "interface", show(self.interface))
 
     def beside(self, folder: Path) -> CanSpec:
         """Return the spec with the path of its DBC file, which a profile in this folder names."""
@@ -144,7 +149,7 @@ def can_database(spec: CanSpec) -> CanDatabase:
     return database
 
 
-def can_driver(spec: CanSpec, style: Style | None, _seed: int) -> Driver:
+def can_driver(spec: CanSpec, style: Style | None) -> Driver:
     """Return the driver of a bus. Raises ConfigError for a DBC file that cannot be used."""
     rules = can_database(spec)
     if spec.driver == "sim":
@@ -166,96 +171,3 @@ def can_driver(spec: CanSpec, style: Style | None, _seed: int) -> Driver:
         bitrate=spec.bitrate,
         rules=rules,
     )
-
-
-def can_json(spec: CanSpec, driver: Driver) -> dict[str, Any]:
-    """Return a bus for hw.can.list, without its messages; touches no hardware."""
-    described = {key: value for key, value in driver.describe().items() if key != "kind"}
-    optional = {
-        "bitrate": spec.bitrate,
-        "filters": [{"id": one.id, "mask": one.mask, "extended": one.extended} for one in spec.filters] or None,
-        "dbc": None if spec.dbc is None else Path(spec.dbc).name,
-    }
-    shown = {key: value for key, value in optional.items() if value is not None}
-    return {**described, "id": f"can:{spec.bus}", "driven": True, "fd": spec.fd, "scope": spec.scope, **shown}
-
-
-# --- the machine ------------------------------------------------------------------------------------------------------
-
-_ARPHRD_CAN = "280"
-_IFF_UP = 1
-_FD_MTU = 72
-
-
-@frozen
-class FoundCan:
-    """A CAN interface of the machine; `down` if it was not brought up, `off_bus` if its controller left the bus."""
-
-    name: str
-    down: bool
-    off_bus: bool
-    fd: bool
-
-
-def find_can(sys: Path) -> list[FoundCan]:
-    """Return the CAN interfaces, by name, as /sys shows them."""
-    found = []
-    for place in sorted((sys / "class/net").glob("*")):
-        if _read(place / "type") == _ARPHRD_CAN:
-            down = not int(_read(place / "flags") or "0", 16) & _IFF_UP
-            off_bus = not down and _read(place / "carrier") == "0"
-            # 16 for classic frames, 72 for CAN FD, more for CAN XL.
-            fd = int(_read(place / "mtu") or "0") >= _FD_MTU
-            found.append(FoundCan(place.name, down, off_bus, fd))
-    return found
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text("ascii", "replace").strip()
-    except OSError:
-        return None
-
-
-def listed_can(found: Sequence[FoundCan], specs: Sequence[CanSpec]) -> Iterator[CanSpec]:
-    """Yield a spec for each interface that was found and that the profile does not list itself."""
-    listed = {spec.interface for spec in specs} | {spec.bus for spec in specs}
-    for one in found:
-        if one.name not in listed and re.fullmatch(r"[A-Za-z0-9_-]+", one.name):
-            yield CanSpec(one.name, "socketcan", one.name, fd=one.fd)
-
-
-def can_json_found(found: Sequence[FoundCan]) -> list[dict[str, Any]]:
-    """Return the interfaces for `hearth doctor`, each with what keeps it from working, and the cure."""
-    problems = [(one, can_problem(CanSpec(one.name, "socketcan", one.name, fd=one.fd), found)) for one in found]
-    return [
-        {"node": one.name, "fd": one.fd, "problem": problem and problem[0], "cure": problem and problem[1]}
-        for one, problem in problems
-    ]
-
-
-def can_problem(spec: CanSpec, found: Sequence[FoundCan]) -> tuple[str, str] | None:
-    """Return what keeps a bus from working on this machine, with its cure; None if nothing does."""
-    from hearth.drivers.can.linux import up_command
-
-    there = next((one for one in found if one.name == spec.interface), None)
-    up = up_command(spec.interface, spec.bitrate, fd=spec.fd)
-    again = f"sudo ip link set {spec.interface} down; {up}"
-    if there is None:
-        listed = ", ".join(one.name for one in found) or "none"
-        cure = "is it plugged in, and its kernel module loaded? `ip -br link` lists all; or correct the profile"
-        return f"there is no CAN interface {spec.interface}; there is {listed}", cure
-    if there.down:
-        return f"{spec.interface} is down; hearth sets no bit rates", up
-    if there.off_bus:
-        return f"{spec.interface} is off the bus, after too many errors", again
-    if spec.fd and not there.fd:
-        return f"{spec.interface} does no CAN FD", f"{again}; or take `fd` out"
-    return None
-
-
-def can_problems(specs: Sequence[CanSpec], found: Sequence[FoundCan]) -> Iterator[tuple[str, str, str]]:
-    """Yield what keeps the buses of a profile from working on this machine: key path, problem and cure."""
-    for index, spec in enumerate(specs):
-        if spec.driver != "sim" and (problem := can_problem(spec, found)) is not None:
-            yield (f"can[{index}].interface", *problem)

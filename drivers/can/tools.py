@@ -8,12 +8,13 @@ moves only in a transaction, so a cancelled reader misses nothing. A watch has a
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
 from hearth.drivers import schemas
-from hearth.drivers.boards import BOARD_BUS, BoardDriver
+from hearth.drivers.board import BoardDriver, list_tool
 from hearth.drivers.can.driver import FD_LENGTHS, MAX_EXTENDED, MAX_ISOTP, Frame, key_name, key_of
 from hearth.drivers.schemas import read_bytes, shown_bytes, wrong
 from hearth.tools import Args, StepContext, Tool, Use
@@ -21,9 +22,10 @@ from hearth.tools import Args, StepContext, Tool, Use
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hearth.drivers.boards import Board
+    from hearth.drivers.board import Board
     from hearth.drivers.can.dbc import CanDatabase
     from hearth.drivers.can.driver import CanBase, CanDriver, FrameCursor, TakenFrames
+    from hearth.drivers.can.spec import CanSpec
 
 MAX_READ = 256
 """Frames that one read returns, and one progress event has, at most."""
@@ -62,17 +64,17 @@ class _Can:
 
     def bus(self, args: Args) -> str:
         """Return the id of a bus."""
-        return self._board.can_bus(args["bus"])
+        return self._board.bus("can", "bus", args["bus"])
 
     def _database(self, bus: str) -> CanDatabase:
-        driver = cast("CanBase", self._board.drivers[self._board.can_bus(bus)])
+        driver = cast("CanBase", self._board.drivers[self._board.bus("can", "bus", bus)])
         return cast("CanDatabase", driver.rules)
 
     # --- hw.can.list ----------------------------------------------------------------------------------------------
 
     async def listed(self, ctx: StepContext, _args: Args) -> Mapping[str, Any]:
         """hw.can.list."""
-        answer: dict[str, Any] = await ctx.transact(BoardDriver.can)
+        answer: dict[str, Any] = await ctx.transact(listed)
         for bus in answer["buses"]:
             name, database = bus["bus"], self._database(bus["bus"])
             if not database.loaded:
@@ -281,34 +283,28 @@ class _Can:
         return {**echo, **shown_bytes(answer or b""), "timed_out": answer is None}
 
 
-def can_list_tool(board: Board) -> Tool:
-    """Return hw.can.list."""
-    return Tool(
-        name="hw.can.list",
-        risk_level=0,
-        timeout_ms=10_000,
-        description=(
-            "List the CAN buses: interface, state of the controller, filters, and the messages of the bus's DBC file "
-            "with their signals, units, bounds and choices. Touches no hardware."
-        ),
-        params_schema=schemas.args({}),
-        result_schema=schemas.result(
-            {
-                "buses": schemas.listed("the buses", schemas.json_object("bus, interface, state, errors, messages, …")),
-                "undriven": schemas.UNDRIVEN,
-            }
-        ),
-        capability="CAP_SYS_READ",
-        bus=lambda _args: BOARD_BUS,
-        uses=lambda _args: (),
-        run=_Can(board).listed,
-    )
+def listed(board: BoardDriver) -> dict[str, Any]:
+    """Return the result of hw.can.list."""
+    buses = [_bus_json(spec, described) for spec, described, _ in board.of("can")]
+    return {"buses": buses, "undriven": board.missing("can")}
+
+
+def _bus_json(spec: CanSpec, described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a bus for hw.can.list, without its messages; touches no hardware."""
+    described = {key: value for key, value in described.items() if key != "kind"}
+    optional = {
+        "bitrate": spec.bitrate,
+        "filters": [{"id": one.id, "mask": one.mask, "extended": one.extended} for one in spec.filters] or None,
+        "dbc": None if spec.dbc is None else Path(spec.dbc).name,
+    }
+    shown = {key: value for key, value in optional.items() if value is not None}
+    return {**described, "id": f"can:{spec.bus}", "driven": True, "fd": spec.fd, "scope": spec.scope, **shown}
 
 
 def can_tools(board: Board) -> list[Tool]:
     """Return the can tools for a board, in the default order."""
     can = _Can(board)
-    names = [spec.bus for spec in board.profile.cans]
+    names = [spec.bus for spec in board.of("can")]
     bus = schemas.text(f"the bus's name, one of: {', '.join(names) or 'none'}", most=32)
     ident = _identifier("the identifier: a number, or hex with three digits for 11 bits and eight for 29 bits")
     shown_id = schemas.text("the identifier in hex: three digits for 11 bits, eight for 29 bits")
@@ -346,6 +342,17 @@ def can_tools(board: Board) -> list[Tool]:
     errors = {**schemas.flag("also return what the interface reports about errors"), "default": False}
     wait = schemas.integer("the longest wait in milliseconds", 0, MAX_WAIT_MS, default=_DEFAULT_MS)
     return [
+        list_tool(
+            "hw.can.list",
+            "List the CAN buses: interface, state of the controller, filters, and the messages of the bus's DBC file "
+            "with their signals, units, bounds and choices. Touches no hardware.",
+            {
+                "buses": schemas.listed("the buses", schemas.json_object("bus, interface, state, errors, messages, …")),
+                "undriven": schemas.UNDRIVEN,
+            },
+            can.listed,
+            timeout_ms=10_000,
+        ),
         Tool(
             name="can.send",
             logged=("bus", "id", "message", "timeout_ms"),

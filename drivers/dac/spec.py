@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from hearth.drivers.base import Style
-from hearth.drivers.channels import LevelField, parse_channels
+from hearth.drivers.channels import LevelField, channel_resources, parse_channels
 from hearth.drivers.dac.driver import DacChannelSpec
 from hearth.fields import ANY_NUMBER, Choice, Table, Text
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.drivers.base import Driver
+    from hearth.drivers.kind import Resource
 
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "iio")
@@ -34,8 +35,12 @@ class DacSpec:
         """Return the id of its bus."""
         return f"dac:{self.label}"
 
+    def resources(self) -> Iterator[Resource]:
+        """Yield what it needs alone on its board."""
+        return channel_resources(self.channels)
 
-def dac_driver(spec: DacSpec, style: Style | None, _seed: int) -> Driver:
+
+def dac_driver(spec: DacSpec, style: Style | None) -> Driver:
     """Return the driver of a converter, not opened; `style` is for a simulated one, which is INLINE in virtual time."""
     if spec.driver == "iio":
         from hearth.drivers.dac.linux import LinuxDac

@@ -1,10 +1,11 @@
-"""The tools dac.get and dac.set: the outputs of converters, in their units."""
+"""The tools hw.dac.list, dac.get and dac.set: the outputs of converters, in their units."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers import schemas
+from hearth.drivers.board import INTERLOCKS, BoardDriver, list_tool, listing
 from hearth.drivers.moves import Moves, longest_move_ms, with_clamped
 from hearth.drivers.signals import OFF
 from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Use
@@ -12,7 +13,7 @@ from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Us
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.drivers.boards import Board
+    from hearth.drivers.board import Board
     from hearth.drivers.dac.driver import DacChannelSpec
     from hearth.drivers.signals import SignalLevel
 
@@ -26,11 +27,11 @@ class _Dac:
 
     def bus(self, args: Args) -> str:
         """Return the bus of a channel."""
-        return self._board.dac_channel(args["channel"])[0]
+        return self._board.channel("dac", args["channel"])[0]
 
     def drives(self, args: Args) -> Sequence[Drive]:
         """Return the channel that dac.set will drive."""
-        bus, spec = self._board.dac_channel(args["channel"])
+        bus, spec = self._board.channel("dac", args["channel"])
         return (Drive(bus, spec.number, float(args["value"])),)
 
     def uses(self, args: Args) -> Sequence[Use]:
@@ -39,13 +40,13 @@ class _Dac:
 
     async def get(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """dac.get."""
-        _, spec = self._board.dac_channel(args["channel"])
+        _, spec = self._board.channel("dac", args["channel"])
         level: SignalLevel = await ctx.transact(lambda driver: driver.value(spec.number))
         return {"channel": spec.name, "value": None if level == OFF else level, "unit": spec.signal.unit}
 
     async def set(self, ctx: StepContext, args: Args) -> Done:
         """dac.set."""
-        _, spec = self._board.dac_channel(args["channel"])
+        _, spec = self._board.channel("dac", args["channel"])
         moved = await self._moves.run(ctx, spec.signal, float(args["value"]))
         result = {"channel": spec.name, "value": moved.target, "unit": spec.signal.unit}
         return Done(with_clamped(result, moved.clamped), self._undo(spec, moved.former))
@@ -68,10 +69,25 @@ class _Dac:
         return Preview("dac.get", {"channel": args["channel"]}, ("value",), {"value": float(args["value"])})
 
 
+def listed(board: BoardDriver) -> dict[str, Any]:
+    """Return the result of hw.dac.list."""
+    devices = [
+        {
+            "device": device.label,
+            "bus": device.bus,
+            "driven": True,
+            **path,
+            "channels": [channel.to_json() for channel in device.channels],
+        }
+        for device, _, path in board.of("dac")
+    ]
+    return {"devices": devices, "undriven": board.missing("dac")}
+
+
 def dac_tools(board: Board) -> list[Tool]:
     """Return the tools of converters for a board, in the default order."""
     dac = _Dac(board)
-    specs = [channel for device in board.profile.dacs for channel in device.channels]
+    specs = [channel for device in board.of("dac") for channel in device.channels]
     channel = schemas.text(f"the channel's name, one of: {', '.join(spec.name for spec in specs) or 'none'}")
     value = {"type": "number", "description": "in the channel's unit (hw.dac.list)"}
     unit = schemas.text("the unit of the value, such as volt")
@@ -79,6 +95,18 @@ def dac_tools(board: Board) -> list[Tool]:
         "by the board's limits, driven in place of what was asked for", schemas.json_object("channel, asked, written")
     )
     return [
+        list_tool(
+            "hw.dac.list",
+            "List the converters (DAC) with their channels: name, quantity, unit, limits, slew, and the safe state "
+            "that each goes to when the session that drove it ends. Also the interlocks, with what they read now. "
+            "Drives nothing.",
+            {
+                "devices": schemas.listed("the converters", schemas.json_object("device, bus, path, channels")),
+                "interlocks": INTERLOCKS,
+                "undriven": schemas.UNDRIVEN,
+            },
+            listing(listed, "devices", "channels", lambda _, one: Use("dac", (one["channel"],)), interlocks=True),
+        ),
         Tool(
             name="dac.get",
             plain_result=True,

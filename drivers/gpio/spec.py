@@ -6,7 +6,7 @@ It reads one chip with its faults; it does not look at the machine.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from attrs import asdict, field, frozen
 
@@ -170,10 +170,6 @@ def parse_chip(table: Table) -> ChipSpec:
     """Read one `[[gpio]]`; only where the table is `ok` is every value of its type."""
     label, driver = table.take("label", _TEXT), table.take("driver", _GPIO_DRIVER)
     values = table.given(_REAL_CHIP)
-    if driver == "sim" and "path" in values:
-        table.fault("path", "a simulated chip has no device node")
-    if driver == "sim" and "blocking" in values:
-        table.fault("blocking", "a simulated chip never blocks")
     offsets = _offsets(table)
     lines = {name: LineSpec(offset, name) for name, offset in offsets.items()}
     for name, details in table.named("lines"):
@@ -185,9 +181,7 @@ def parse_chip(table: Table) -> ChipSpec:
     contacts: Mapping[str, Level] = table.take("contacts", _CONTACTS, {}) or {}
     panel: str | None = table.take("panel", _TEXT, None)
     table.done()
-    simulated = {"wires": wires, "contacts": contacts, "a panel": panel}
-    for what in [what for what, given in simulated.items() if given and driver == "gpiod"]:
-        table.fault(what.split()[-1], f'only a simulated chip (driver = "sim") has {what}')
+    _check_driver(table, driver, values, {"wires": wires, "contacts": contacts, "a panel": panel})
     if offsets:
         _check_names(table, offsets, aliases, wires)
         for name in contacts.keys() - offsets.keys():
@@ -202,6 +196,15 @@ def parse_chip(table: Table) -> ChipSpec:
         panel,
         **values,
     )
+
+
+def _check_driver(table: Table, driver: str, real: Mapping[str, Any], simulated: Mapping[str, object]) -> None:
+    """Refuse keys that a chip with this driver does not have."""
+    reasons = {"path": "a simulated chip has no device node", "blocking": "a simulated chip never blocks"}
+    for key in real if driver == "sim" else ():
+        table.fault(key, reasons[key])
+    for what in [what for what, given in simulated.items() if given and driver == "gpiod"]:
+        table.fault(what.split()[-1], f'only a simulated chip (driver = "sim") has {what}')
 
 
 def _offsets(table: Table) -> dict[str, int]:

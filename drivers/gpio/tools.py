@@ -1,4 +1,4 @@
-"""The tools gpio.get, gpio.watch, gpio.set and gpio.pulse.
+"""The tools hw.gpio.list, gpio.get, gpio.watch, gpio.set and gpio.pulse.
 
 They own what a GPIO step does between its transactions: a transaction takes microseconds; the step waits for time or
 edges beside the bus. However a step ends, its pulse or its watch ends too.
@@ -6,20 +6,23 @@ edges beside the bus. However a step ends, its pulse or its watch ends too.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import trio
 from attrs import evolve
 
 from hearth.drivers import schemas
+from hearth.drivers.board import INTERLOCKS, BoardDriver, list_tool, listing
 from hearth.errors import LimitViolated
 from hearth.tools import Args, Done, Drive, OneTransaction, Preview, StepContext, Tool, Transaction, Undo, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hearth.drivers.boards import Board
+    from hearth.drivers.board import Board
     from hearth.drivers.gpio.driver import EdgeKind, GpioDriver, Watch
+    from hearth.drivers.gpio.spec import ChipSpec
     from hearth.drivers.signals import Level, LineState
 
 _LIMIT_MS = 1_000.0
@@ -28,6 +31,46 @@ MAX_WATCH_MS = 600_000
 MAX_EDGES = 10_000
 _GRACE_MS = 5_000
 """Time that a step may take beyond the time that its args ask for."""
+_HEADER_PIN = re.compile(r"PIN\d+")
+"""The form of an alias that is a position on the board's pin header."""
+
+
+def listed(board: BoardDriver) -> dict[str, Any]:
+    """Return the result of hw.gpio.list."""
+    chips = [
+        {"chip": chip.label, "bus": chip.bus, "driven": True, **path, "lines": _lines_json(chip)}
+        for chip, _, path in board.of("gpio")
+    ]
+    return {"chips": chips, "undriven": board.missing("gpio")}
+
+
+def _lines_json(chip: ChipSpec) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for line in chip.lines:
+        entry: dict[str, Any] = {
+            "line": line.offset,
+            "name": line.name,
+            "direction": line.direction,
+            "safe": line.safe,
+            "hold": line.hold,
+        }
+        aliases = [alias for alias, offset in chip.aliases.items() if offset == line.offset]
+        pins = [int(alias[3:]) for alias in aliases if _HEADER_PIN.fullmatch(alias)]
+        optional = {
+            "aliases": aliases,
+            "pin": pins[0] if pins else None,
+            "active_low": line.active_low,
+            "drive": line.drive if line.drive != "push-pull" else None,
+            "pull": line.pull if line.pull != "as-is" else None,
+            "debounce_us": line.debounce_us,
+            "functions": list(line.functions),
+            "limit": None if line.limit is None else line.limit.to_json(),
+            "reserved": line.reserved,
+            "note": line.note,
+        }
+        entry |= {key: value for key, value in optional.items() if value}
+        lines.append(entry if line.initial is None else {**entry, "initial": line.initial})
+    return lines
 
 
 class _Gpio:
@@ -35,13 +78,13 @@ class _Gpio:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._chips: dict[str | None, Chip] = {label: Chip(board, label) for label in board.chips}
-        for chip in list(self._chips.values())[:1]:
-            self._chips[None] = chip  # the default chip
+        self.listed: dict[str | None, Chip] = {label: Chip(board, label) for label in board.chips}
+        for chip in list(self.listed.values())[:1]:
+            self.listed[None] = chip  # the default chip
 
     def _find(self, args: Args, *, drive: bool) -> tuple[Chip, int]:
         """Return the chip and offset that args name. Raises InvalidParams, PermissionDenied."""
-        chip = self._chips.get(args.get("chip"))
+        chip = self.listed.get(args.get("chip"))
         if chip is not None:
             offset = (chip.drivable if drive else chip.readable).get(args["line"])
             if offset is not None:
@@ -72,7 +115,7 @@ class _Gpio:
         return self._uses(*self._find(args, drive=True))
 
     def _uses(self, chip: Chip, offset: int) -> Sequence[Use]:
-        return (self._board.line_use(chip.label, offset),)
+        return (self._board.lines.use(chip.label, offset),)
 
     def get(self, args: Args) -> Transaction:
         """gpio.get."""
@@ -191,6 +234,26 @@ def gpio_tools(board: Board) -> list[Tool]:
         {"value": schemas.LEVEL, "edge": edge_kind, "timestamp_ns": stamp, "seq": {"type": "integer", "minimum": 1}}
     )
     return [
+        list_tool(
+            "hw.gpio.list",
+            "List the GPIO chips and their lines: offset, name, aliases, header pin, what may be done with each, "
+            "what else the pin can be, and the safe state it goes to when the session that drove it ends. "
+            "Also the interlocks, with what they read now. Drives nothing.",
+            {
+                "chips": schemas.listed(
+                    "the chips; the first is the default", schemas.json_object("chip, bus, path, lines")
+                ),
+                "interlocks": INTERLOCKS,
+                "undriven": schemas.UNDRIVEN,
+            },
+            listing(
+                listed,
+                "chips",
+                "lines",
+                lambda chip, line: board.lines.use(chip["chip"], line["line"]),
+                interlocks=True,
+            ),
+        ),
         Tool(
             name="gpio.get",
             plain_result=True,
@@ -351,8 +414,8 @@ class Chip:
     def __init__(self, board: Board, label: str) -> None:
         self.label = label
         self.bus = board.gpio_bus(label)
-        self.readable = board.readable[label]
-        self.drivable = board.drivable[label]
+        self.readable = board.lines.readable[label]
+        self.drivable = board.lines.drivable[label]
         self._pulses: dict[int, _Pulsed] = {}
         self._sets: dict[tuple[int, LineState], Callable[[GpioDriver], LineState]] = {}
         self._undos: dict[tuple[int, LineState], Undo] = {}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003  attrs reads the annotations
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from hearth.drivers.i2c.chips import SENSOR_KINDS
+from hearth._util.toml import show
+from hearth.drivers.i2c.chips import SENSOR_KINDS, I2cSensor
 from hearth.drivers.i2c.driver import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT, Addresses, Scope
+from hearth.drivers.kind import Follow, Resource
 from hearth.drivers.registers import Increment, Register, RegisterMap, RegWidth, check_registers, parse_register
 from hearth.fields import (
     Choice,
@@ -18,10 +21,11 @@ from hearth.fields import (
     Number,
     Table,
     Text,
+    join,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 _TEXT: Final = Text()
@@ -40,6 +44,24 @@ class SensorSpec:
     bus: int
     addr: int
     description: str | None = None
+
+    def sensor(self) -> I2cSensor:
+        """Return it as a sensor of the board."""
+        unit = SENSOR_KINDS[self.kind].unit
+        return I2cSensor(self.name, self.kind, f"i2c:{self.bus}", self.addr, unit, self.description)
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield what it needs alone on its board."""
+        yield Resource(("sensor", self.name), "", show(self.name))
+
+    def check(self, top: Table, adapters: Iterable[I2cSpec]) -> None:
+        """Add the fault of a sensor on an adapter that is not listed, or at an address that may not be used."""
+        table = Table({}, join("sensors", self.name), top.faults)
+        adapter = next((one for one in adapters if one.bus == self.bus), None)
+        if adapter is None:
+            table.fault("bus", f"there is no [[i2c]] with bus = {self.bus}")
+        elif (refused := adapter.addresses.refusal(self.addr)) is not None:
+            table.fault("addr", f"{self.addr:#04x} may not be used: {refused}")
 
 
 def parse_sensor(name: str, table: Table) -> SensorSpec:
@@ -87,6 +109,14 @@ class TankSpec:
     start: Percent = 50.0
     fill: Percent = 5.0
     drain: Percent = 0.5
+
+    def attach(self, addr: int, adapter: Any) -> Callable[[Any], None]:
+        """Put the level of the tank on a simulated device; return the function for the levels of the pump's line."""
+        from hearth.drivers.simulated import Tank, clock_for
+
+        clock = clock_for(adapter.style)
+        tank = adapter.devices[addr].percent = Tank(clock, start=self.start, fill=self.fill, drain=self.drain)
+        return tank.pump
 
 
 @frozen
@@ -146,6 +176,13 @@ class I2cSpec:
         listed = {device.addr for device in self.devices if device.registers}
         cure = "clients only read it; list the registers that they may write (`registers` of its [[i2c.device]])"
         return {addr: f"{who}: {cure}" for addr, who in self.leaned_on.items() if addr not in listed}
+
+    def follows(self) -> Iterator[Follow]:
+        """Yield the tanks, each of which follows the line of its pump."""
+        for index, device in enumerate(self.devices):
+            if device.tank is not None:
+                place = f"device[{index}].tank.pump"
+                yield Follow(place, device.tank.pump, partial(device.tank.attach, device.addr))
 
 
 def lean_on(specs: Iterable[I2cSpec], sensors: Iterable[SensorSpec], users: Mapping[str, str]) -> tuple[I2cSpec, ...]:

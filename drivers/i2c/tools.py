@@ -1,4 +1,4 @@
-"""The tools i2c.read, i2c.write, i2c.transfer and i2c.scan: each step is one bus transaction.
+"""The tools hw.i2c.list, i2c.read, i2c.write, i2c.transfer and i2c.scan: each step is one bus transaction.
 
 They translate args into messages; they do not know any device's registers. Their schemas are flat, so the checks of one
 arg against another (a ten-bit address, a register's width, bytes in one of three forms) are in `bus`, before anything
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from hearth.drivers import schemas
+from hearth.drivers.board import BoardDriver, list_tool, listing
 from hearth.drivers.i2c.driver import (
     ADDRESSES,
     DANGEROUS,
@@ -29,8 +30,9 @@ from hearth.tools import Args, Drive, Preview, StepContext, Tool, Use, i2c_use
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hearth.drivers.boards import Board
+    from hearth.drivers.board import Board
     from hearth.drivers.i2c.driver import Addresses
+    from hearth.drivers.i2c.spec import DeviceSpec
 
 _TIMEOUT_MS = 10_000
 _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
@@ -227,11 +229,40 @@ def _uses_of_scan(args: Args) -> Sequence[Use]:
     return (Use("i2c", (f"{int(args['bus'])}:*",)),)
 
 
+def listed(board: BoardDriver) -> dict[str, Any]:
+    """Return the result of hw.i2c.list."""
+    buses = [
+        {
+            "bus": spec.bus,
+            "id": f"i2c:{spec.bus}",
+            "driven": True,
+            "speed_hz": spec.speed_hz,
+            "scope": spec.scope,
+            "reserved": list(spec.reserved),
+            **{key: value for key, value in described.items() if key not in ("kind", "bus", "devices")},
+            "devices": [_device_json(device) for device in spec.devices],
+        }
+        for spec, described, _ in board.of("i2c")
+    ]
+    return {"buses": buses, "undriven": board.missing("i2c")}
+
+
+def _device_json(device: DeviceSpec) -> dict[str, Any]:
+    entry: dict[str, Any] = {"addr": device.addr, "hex": f"{device.addr:#04x}", "kind": device.kind}
+    optional = {
+        "reg_width": device.reg_width,
+        "note": device.note,
+        "increment": device.increment if device.registers else None,
+        "registers": [register.to_json() for register in device.registers] or None,
+    }
+    return entry | {key: value for key, value in optional.items() if value is not None}
+
+
 def i2c_tools(board: Board) -> list[Tool]:
     """Return the i2c tools for a board, in the default order."""
 
     def bus_of(args: Args) -> str:
-        return board.i2c_bus(args["bus"])
+        return board.bus("i2c", "bus", int(args["bus"]))
 
     def checked(args: Args, messages: Callable[[Args], Sequence[Message]]) -> str:
         # Checked at submit: what the profile refuses is refused there too, before anything runs.
@@ -274,12 +305,20 @@ def i2c_tools(board: Board) -> list[Tool]:
         width = rules.reg_width(number(args["addr"]), ten_bit=bool(args.get("ten_bit", False)))
         return 0 if width == int(args.get("reg_width", 8)) else 2
 
-    numbers = [spec.bus for spec in board.profile.i2c if f"i2c:{spec.bus}" in board.drivers]
-    which = ", ".join(str(number) for number in numbers) or "none"
+    which = ", ".join(str(spec.bus) for spec in board.of("i2c")) or "none"
     bus = schemas.integer(f"the bus number N of /dev/i2c-N, one of: {which}", 0, 255)
     where = {"bus": bus, "addr": _ADDRESS, "ten_bit": _TEN_BIT}
     runs = _I2cTools(bus_of, board)
     return [
+        list_tool(
+            "hw.i2c.list",
+            "List the I2C buses and the devices known to sit on them. Touches no hardware; i2c.scan asks the bus.",
+            {
+                "buses": schemas.listed("the buses", schemas.json_object("bus, adapter, functionality, devices, …")),
+                "undriven": schemas.UNDRIVEN,
+            },
+            listing(listed, "buses", "devices", lambda bus, device: i2c_use(bus["bus"], device["addr"])),
+        ),
         Tool(
             name="i2c.read",
             logged=("bus", "addr", "ten_bit", "reg", "reg_width", "len"),

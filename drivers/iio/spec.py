@@ -6,22 +6,22 @@ samples. With driver = "sim" it is a simulated device, whose channels are sensor
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import frozen
 
+from hearth._util.toml import show
 from hearth.drivers.base import Style
 from hearth.drivers.iio.driver import SimulatedWave
+from hearth.drivers.kind import Resource
 from hearth.drivers.sensor import Sensor
 from hearth.fields import ANY_NUMBER, Choice, Number, Table, Text
 from hearth.tools import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Iterator
 
     from hearth.drivers.base import Driver
-    from hearth.drivers.boards.discover import Machine
     from hearth.drivers.iio.sim import SimIio
 
 _TEXT: Final = Text()
@@ -74,8 +74,15 @@ class IioSpec:
         for wave in self.channels:
             yield IioSensor(wave.sensor, "iio", self.bus, 0, wave.unit, f"simulated: {wave.hz:g} Hz")
 
+    def resources(self) -> Iterator[Resource]:
+        """Yield what it needs alone on its board."""
+        for number, wave in enumerate(self.channels):
+            name = show(wave.sensor)
+            taken = f"there is another sensor {name}; give this one a name of its own"
+            yield Resource(("sensor", wave.sensor), f"channels[{number}].sensor", name, taken)
 
-def iio_driver(spec: IioSpec, style: Style | None, _seed: int) -> Driver:
+
+def iio_driver(spec: IioSpec, style: Style | None) -> Driver:
     """Return the driver of a simulated device, not opened."""
     from hearth.drivers.iio.sim import SimIio
 
@@ -107,30 +114,3 @@ def _wave(entry: Table) -> SimulatedWave:
     }
     entry.done()
     return SimulatedWave(sensor, unit, **values)
-
-
-# --- for hearth doctor ------------------------------------------------------------------------------------------------
-
-
-def iio_problems(specs: Sequence[IioSpec], machine: Machine) -> Iterator[tuple[str, str, str]]:
-    """Yield what keeps the devices of a profile from being captured here: key path, problem and cure."""
-    from hearth.drivers import sysfs
-
-    for index, spec in enumerate(specs):
-        if spec.driver == "sim":
-            continue
-        device = sysfs.iio_device(machine.sys, spec.label)
-        if device is None:
-            there = ", ".join(repr(one.stem) for one in sysfs.iio_devices(machine.sys)) or "none"
-            cure = "is it plugged in, and its kernel module loaded? Else correct the profile"
-            yield f"iio[{index}].label", f"an IIO device {spec.label!r} is not there; there is {there}", cure
-            continue
-        if not (device.at / "buffer/enable").exists():
-            cure = "take the table out: hw.sensor.read reads its sensors one at a time"
-            yield f"iio[{index}].label", "the kernel's driver of this device has no buffer", cure
-        elif not os.access(machine.dev / device.instance, os.R_OK, effective_ids=True):
-            cure = "use the rules in docs/reference/boards.md, under Permissions"
-            yield f"iio[{index}].label", f"this user may not read {machine.dev / device.instance}", cure
-        if spec.trigger is not None and sysfs.iio_trigger(device.at, spec.trigger) is None:
-            cure = f"for a timer: `sudo mkdir /sys/kernel/config/iio/triggers/hrtimer/{spec.trigger}`"
-            yield f"iio[{index}].trigger", f"there is no trigger {spec.trigger!r} now", cure

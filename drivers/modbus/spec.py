@@ -1,33 +1,25 @@
 """The table `[[modbus]]` of a board profile: lines, the devices on them, and their registers; and registers as sensors.
 
-It reads one line with its faults, makes its driver, and tries its address for `hearth doctor`; `profile` reads the
-whole document.
+It reads one line with its faults, and makes its driver.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import select
-import socket
 import struct
-import sys
-import time
-from contextlib import ExitStack
 from ipaddress import ip_address
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from attrs import evolve, field, frozen
 
 from hearth._util.toml import show
+from hearth.drivers.kind import Resource
 from hearth.drivers.modbus.codec import BITS
 from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, ModbusDevice, ModbusRegister
 from hearth.drivers.sensor import Sensor
 from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
 from hearth.errors import DeviceError
-from hearth.fields import ANY_NUMBER, Choice, Fault, FieldType, Integer, Number, Table, Text, kinds_of
+from hearth.fields import ANY_NUMBER, Choice, FieldType, Integer, Number, Table, Text, kinds_of
 from hearth.tools import Use
 
 if TYPE_CHECKING:
@@ -129,6 +121,19 @@ class ModbusSpec:
                         register=register,
                         use=self.use(device),
                     )
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield what it needs alone on its board."""
+        if self.host is not None:
+            host = str(ip_address(self.host))
+            yield Resource((host, self.tcp_port), "host", f"port {self.tcp_port} of {show(self.host)}")
+        for number, device in enumerate(self.devices):
+            place = f"device[{number}]"
+            yield Resource(("modbus device", device.name), f"{place}.name", show(device.name))
+            for which, register in enumerate(device.registers):
+                if register.sensor is not None:
+                    at = f"{place}.registers[{which}].sensor"
+                    yield Resource(("sensor", register.sensor), at, show(register.sensor))
 
     def to_json(self) -> dict[str, Any]:
         """Return the devices for hw.modbus.list."""
@@ -352,92 +357,3 @@ def _check_registers(device: ModbusDevice, tables: Sequence[Table]) -> None:
             if other != register.name:
                 table.fault("reg", f"{register.table} {at} belongs to {other}")
                 break
-
-
-def check_lines(top: Table, lines: Sequence[ModbusSpec], ports: Iterable[str | None], sensors: Iterable[str]) -> None:
-    """Refuse what two lines share: a name, a port (also with a [[uart]]), the name of a device or of a sensor."""
-    taken: dict[tuple[str, str | None], str] = {("path", path): "a [[uart]]" for path in ports}
-    taken |= {("sensor", name): "[sensors]" for name in sensors}
-    for index, spec in enumerate(lines):
-        at = f"modbus[{index}]"
-        wanted = [("line", spec.line, f"{at}.line"), ("path", spec.path, f"{at}.path")]
-        for number, device in enumerate(spec.devices):
-            place = f"{at}.device[{number}]"
-            wanted.append(("name", device.name, f"{place}.name"))
-            names = enumerate(one.sensor for one in device.registers)
-            wanted += [("sensor", name, f"{place}.registers[{which}].sensor") for which, name in names]
-        for kind, value, key in wanted:
-            other = taken.setdefault((kind, value), key)
-            if value is not None and other != key:
-                top.faults.append(Fault(key, f"{show(value)} is taken by {other}"))
-
-
-# --- for hearth doctor ------------------------------------------------------------------------------------------------
-
-REACHED_WITHIN_S: Final = 2.0
-"""Seconds for the connections of all lines together."""
-_ESTABLISHED: Final = "01"
-
-
-def unreachable(
-    lines: Sequence[ModbusSpec], proc: Path = Path("/proc"), *, within_s: float = REACHED_WITHIN_S
-) -> Iterator[tuple[str, str, str]]:
-    """Yield the key, the problem and the cure of each line over TCP whose address takes no connection.
-
-    A connection is made and ended, with nothing sent. A device may have only one at a time: where this machine is
-    connected to it already, as a daemon is, no other one is made.
-    """
-    wanted = {
-        f"modbus[{index}].host": (spec.host, spec.tcp_port)
-        for index, spec in enumerate(lines)
-        if spec.driver == "tcp" and spec.host is not None and not _connected(spec.host, spec.tcp_port, proc)
-    }
-    for key, number in _refused(wanted, within_s).items():
-        host, port = wanted[key]
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if number == errno.ECONNREFUSED:
-            told = f"nothing listens at {where}"
-            yield key, told, "is Modbus TCP switched on in the device, and is `tcp_port` right?"
-        elif number == errno.ETIMEDOUT:
-            told = f"{where} does not answer within {within_s:g} s"
-            yield key, told, f"is the device on, and no firewall between? `ping {host}` tells whether it is there"
-        else:
-            told = f"there is no way to {where}: {os.strerror(number)}"
-            yield key, told, f"is the network up? `ip route get {host}` shows the way"
-
-
-def _refused(wanted: Mapping[str, tuple[str, int]], within_s: float) -> dict[str, int]:
-    """Connect to all addresses at the same time; return the error of each that takes no connection."""
-    refused: dict[str, int] = {}
-    deadline = time.monotonic() + within_s
-    with ExitStack() as stack:
-        poll, waiting = select.poll(), {}
-        for key, address in wanted.items():
-            made = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET))
-            made.setblocking(False)
-            number = made.connect_ex(address)
-            if number == errno.EINPROGRESS:
-                poll.register(made, select.POLLOUT)
-                waiting[made.fileno()] = key, made
-            elif number:
-                refused[key] = number
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            for fd, _ in poll.poll(1000 * left):
-                poll.unregister(fd)
-                key, made = waiting.pop(fd)
-                if number := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                    refused[key] = number
-        refused |= {key: errno.ETIMEDOUT for key, _ in waiting.values()}
-    return refused
-
-
-def _connected(host: str, port: int, proc: Path) -> bool:
-    """Return True if a process of this machine has a connection to an address."""
-    packed = ip_address(host).packed
-    words = (int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4))
-    remote = "".join(f"{word:08X}" for word in words) + f":{port:04X}"
-    try:
-        lines = (proc / "net" / ("tcp" if len(packed) == 4 else "tcp6")).read_text("ascii").splitlines()
-    except OSError:
-        return False
-    return any(line.split()[2:4] == [remote, _ESTABLISHED] for line in lines)

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from hearth._util.text import suggestions
 from hearth.drivers import schemas
-from hearth.drivers.boards import BOARD_BUS, BoardDriver
+from hearth.drivers.board import BoardDriver, list_tool
 from hearth.drivers.modbus.codec import BITS, WRITABLE
 from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, ModbusDriver
 from hearth.drivers.schemas import only_one, wrong
@@ -23,7 +23,7 @@ from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Us
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.drivers.boards import Board
+    from hearth.drivers.board import Board
     from hearth.drivers.modbus.codec import ModbusTable
     from hearth.drivers.modbus.driver import ModbusDevice, ModbusRegister
     from hearth.drivers.modbus.spec import ModbusSpec
@@ -94,7 +94,7 @@ class _Modbus:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._devices = {device.name: (spec, device) for spec in board.profile.modbus for device in spec.devices}
+        self._devices = {device.name: (spec, device) for spec in board.of("modbus") for device in spec.devices}
 
     def names(self) -> str:
         """Return the devices, for a description."""
@@ -220,7 +220,7 @@ class _Modbus:
 
     async def listed(self, ctx: StepContext, _args: Args) -> Mapping[str, Any]:
         """hw.modbus.list."""
-        answer: dict[str, Any] = await ctx.transact(BoardDriver.modbus)
+        answer: dict[str, Any] = await ctx.transact(listed)
         for line in answer["lines"]:
             mine = (self._devices[one["device"]] for one in line["devices"])
             permitted = {device.name for spec, device in mine if ctx.permits(spec.use(device))}
@@ -228,10 +228,15 @@ class _Modbus:
         return answer
 
 
+def listed(board: BoardDriver) -> dict[str, Any]:
+    """Return the result of hw.modbus.list."""
+    return {"lines": [{**described, **spec.to_json()} for spec, described, _ in board.of("modbus")]}
+
+
 def modbus_tools(board: Board) -> list[Tool]:
     """Return the modbus tools for a board, in the default order."""
     modbus = _Modbus(board)
-    drivers = [cast("ModbusDriver", board.drivers[spec.bus]) for spec in board.profile.modbus]
+    drivers = [cast("ModbusDriver", board.drivers[spec.bus]) for spec in board.of("modbus")]
     timeout_ms = int(max((driver.limit_ms(2) for driver in drivers), default=10_000)) + _GRACE_MS
     device = schemas.text(f"the device's name, one of: {modbus.names()}", most=128)
     register = schemas.integer("instead of `name`: the address on the wire, from 0, in `table`", 0, LAST_REG)
@@ -248,20 +253,11 @@ def modbus_tools(board: Board) -> list[Tool]:
         "unit": unit,
     }
     return [
-        Tool(
-            name="hw.modbus.list",
-            risk_level=0,
-            timeout_ms=1_000,
-            description="List the Modbus lines, the devices on them, and their registers with units and limits. Asks "
-            "no device.",
-            params_schema=schemas.args({}),
-            result_schema=schemas.result(
-                {"lines": schemas.listed("the lines", schemas.json_object("line, bus, driver, baud or host, devices"))}
-            ),
-            capability="CAP_SYS_READ",
-            bus=lambda _args: BOARD_BUS,
-            uses=lambda _args: (),
-            run=modbus.listed,
+        list_tool(
+            "hw.modbus.list",
+            "List the Modbus lines, the devices on them, and their registers with units and limits. Asks no device.",
+            {"lines": schemas.listed("the lines", schemas.json_object("line, bus, driver, baud or host, devices"))},
+            modbus.listed,
         ),
         Tool(
             name="modbus.read",

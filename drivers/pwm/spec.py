@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from attrs import field, frozen
 
 from hearth._util.toml import show
-from hearth.drivers.channels import LevelField, parse_channels
+from hearth.drivers.channels import LevelField, channel_resources, parse_channels
 from hearth.drivers.pwm.driver import SERVO_PERIOD_US, ChannelSpec, ServoSpec
 from hearth.drivers.signals import OFF, SignalLevel, SignalLimit
 from hearth.fields import Choice, FieldType, Flag, Number, Table, Text, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from hearth.drivers.kind import Resource
 
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "pwm")
@@ -42,6 +44,10 @@ class PwmSpec:
     def bus(self) -> str:
         """Return the id of its bus."""
         return f"pwm:{self.label}"
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield what it needs alone on its board."""
+        return channel_resources(self.channels)
 
 
 def parse_pwm(table: Table) -> PwmSpec:

@@ -1,10 +1,11 @@
-"""The tools pwm.get, pwm.set, pwm.off and servo.move: PWM channels by their pulses, servos by their angles."""
+"""The tools hw.pwm.list, pwm.get, pwm.set, pwm.off and servo.move: channels by pulses, servos by angles."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers import schemas
+from hearth.drivers.board import INTERLOCKS, BoardDriver, list_tool, listing
 from hearth.drivers.moves import Moves, longest_move_ms, with_clamped
 from hearth.drivers.signals import OFF
 from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Use
@@ -12,7 +13,7 @@ from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Us
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.drivers.boards import Board
+    from hearth.drivers.board import Board
     from hearth.drivers.pwm.driver import ChannelSpec, Wave
 
 
@@ -27,7 +28,7 @@ class _Pwm:
 
     def bus(self, args: Args) -> str:
         """Return the bus of a channel."""
-        return self._board.channel(args["channel"])[0]
+        return self._board.channel("pwm", args["channel"])[0]
 
     def bus_to_set(self, args: Args) -> str:
         """Return the bus of a channel that pwm.set may drive; refuse what could never be driven."""
@@ -44,7 +45,7 @@ class _Pwm:
 
     def drives_off(self, args: Args) -> Sequence[Drive]:
         """Return the channel that pwm.off will switch off."""
-        bus, spec = self._board.channel(args["channel"])
+        bus, spec = self._board.channel("pwm", args["channel"])
         return (Drive(bus, spec.number, OFF),)
 
     def drives_servo(self, args: Args) -> Sequence[Drive]:
@@ -57,14 +58,14 @@ class _Pwm:
         return (Use("pwm", (args["channel"] if "channel" in args else args["servo"],)),)
 
     def _servo(self, name: str) -> tuple[str, ChannelSpec]:
-        bus, spec = self._board.channel(name)
+        bus, spec = self._board.channel("pwm", name)
         if spec.servo is None:
             raise schemas.wrong("/servo", f"{name} is a pwm channel without a servo; use pwm.set")
         return bus, spec
 
     def _asked(self, args: Args) -> tuple[str, ChannelSpec, float, float]:
         """Return bus, channel, value in the channel's unit and period. Raises InvalidParams, LimitViolated."""
-        bus, spec = self._board.channel(args["channel"])
+        bus, spec = self._board.channel("pwm", args["channel"])
         if spec.servo is not None:
             raise schemas.wrong("/channel", f"{spec.name} is a servo; servo.move takes its angle, pwm.off stops it")
         given = schemas.only_one(args, ("duty", "pulse_us"))
@@ -83,7 +84,7 @@ class _Pwm:
 
     async def get(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """pwm.get."""
-        _, spec = self._board.channel(args["channel"])
+        _, spec = self._board.channel("pwm", args["channel"])
         pulses = await ctx.transact(lambda driver: driver.get(spec.number))
         wave = spec.wave(pulses)
         result: dict[str, Any] = {
@@ -114,7 +115,7 @@ class _Pwm:
 
     async def off(self, ctx: StepContext, args: Args) -> Done:
         """pwm.off."""
-        _, spec = self._board.channel(args["channel"])
+        _, spec = self._board.channel("pwm", args["channel"])
 
         def op(driver: Any) -> Wave:
             self._moves.end(spec.name)
@@ -170,13 +171,23 @@ def _longest_move_ms(board: Board) -> int:
     return longest_move_ms((servo.max_angle - servo.min_angle, servo.slew) for servo in servos)
 
 
-def has_servo(board: Board) -> bool:
-    """Return True if a driven chip of the board has a servo."""
-    return any(channel.servo is not None for channel in _channels(board))
-
-
 def _channels(board: Board) -> list[ChannelSpec]:
-    return [channel for chip in board.profile.pwm if chip.bus in board.drivers for channel in chip.channels]
+    return [channel for chip in board.of("pwm") for channel in chip.channels]
+
+
+def listed(board: BoardDriver) -> dict[str, Any]:
+    """Return the result of hw.pwm.list."""
+    chips = [
+        {
+            "chip": chip.label,
+            "bus": chip.bus,
+            "driven": True,
+            **path,
+            "channels": [channel.to_json() for channel in chip.channels],
+        }
+        for chip, _, path in board.of("pwm")
+    ]
+    return {"chips": chips, "undriven": board.missing("pwm")}
 
 
 def pwm_tools(board: Board) -> list[Tool]:
@@ -195,6 +206,18 @@ def pwm_tools(board: Board) -> list[Tool]:
     )
     wave = {"channel": channel, "duty": duty, "pulse_us": pulse, "period_us": period}
     return [
+        list_tool(
+            "hw.pwm.list",
+            "List the PWM chips with their channels and servos: name, unit, limits, period, and the safe state that "
+            "each goes to when the session that drove it ends. Also the interlocks, with what they read now. Drives "
+            "nothing.",
+            {
+                "chips": schemas.listed("the chips", schemas.json_object("chip, bus, path, channels")),
+                "interlocks": INTERLOCKS,
+                "undriven": schemas.UNDRIVEN,
+            },
+            listing(listed, "chips", "channels", lambda _, one: Use("pwm", (one["channel"],)), interlocks=True),
+        ),
         Tool(
             name="pwm.get",
             plain_result=True,

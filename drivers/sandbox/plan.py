@@ -19,19 +19,16 @@ from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
-from hearth.drivers import sysfs
-from hearth.drivers.dac.linux import iio_outputs
-from hearth.drivers.pwm.linux import pwm_chips
+from hearth.drivers.kinds import kinds_of
 from hearth.drivers.sandbox.identity import ProcessIdentity, find_user
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from hearth.config.model import Config
-    from hearth.drivers.boards.profile import Profile
-    from hearth.drivers.pwm.linux import PwmNode
-    from hearth.drivers.sysfs import SensorDevice
+    from hearth.drivers.linux.survey import Node, Sockets
+    from hearth.drivers.profile import Profile
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 #
@@ -322,8 +319,7 @@ def _families(
 ) -> Iterator[tuple[str, str]]:
     if connect is not None:
         yield "unix", connect
-    if any(spec.driver == "socketcan" for spec in profile.cans):
-        yield "can", "the CAN interfaces of the board"
+    yield from ((one.family, one.why) for one in _sockets(profile) if one.port is None)
     if config.sandbox.network:
         yield "inet", "[sandbox] network"
     if config.amqp.url is not None and not _is_address(config.amqp.broker().host):
@@ -344,9 +340,14 @@ def _is_address(host: str) -> bool:
 
 
 def _tcp_ports(profile: Profile) -> Iterator[tuple[int, str]]:
-    for line in profile.modbus:
-        if line.driver == "tcp":
-            yield line.tcp_port, f"modbus line {line.line} is at {line.host}"
+    yield from ((one.port, one.why) for one in _sockets(profile) if one.port is not None)
+
+
+def _sockets(profile: Profile) -> Iterator[Sockets]:
+    """Yield the sockets that the buses of a profile need."""
+    for kind in kinds_of(profile.specs):
+        if specs := profile.of(kind.name):
+            yield from kind.machine().sockets(specs)
 
 
 def _model_port(config: Config) -> Iterator[tuple[int, str]]:
@@ -388,32 +389,31 @@ class Devices(NamedTuple):
 
 def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys")) -> Devices:
     """Return the nodes that an opened profile needs; `hotplug` decides on all of /dev, None lets the board."""
+    used = [(kind, specs) for kind in kinds_of(profile.specs) if (specs := profile.of(kind.name))]
+    nodes = [node for kind, specs in used for node in kind.machine().nodes(specs, sys)]
+    why = _why_all(nodes, sys) if hotplug is None else "[sandbox] hotplug" if hotplug else None
     grants: list[Reach] = [(path, "device", "no device") for path in plain_nodes()]
-    panels = [(f"the panel of gpio chip {chip.label}", _real(chip.panel)) for chip in profile.chips]
-    grants.extend((path, "device", what) for what, path in panels if path is not None)
-    chips = {chip.device: chip for chip in pwm_chips(sys)} if any(spec.driver == "pwm" for spec in profile.pwm) else {}
-    attributes = [(f"pwm chip {spec.label}", chips.get(spec.label)) for spec in profile.pwm if spec.driver == "pwm"]
-    grants.extend((chip.path, "device", what) for what, chip in attributes if chip is not None)
-    nodes = list(_nodes(profile, chips))
-    nodes += [(what, None if one is None else _real(f"/dev/{one.instance}")) for what, one in _buffers(profile, sys)]
-    outputs = [*_outputs(profile, sys), *_settings(profile, sys)]
-    why = "[sandbox] hotplug" if hotplug else None
-    if hotplug is None:
-        pluggable = ((what, _plugged(node, sys)) for what, node in (*nodes, *outputs))
-        why = next((f"{what} {reason}" for what, reason in pluggable if reason is not None), None)
-    if why is not None and outputs:
+    grants += _grants_of(nodes)
+    if why is None:
+        return Devices(tuple(grants), None)
+    grants = [grant for grant in grants if not grant[0].is_relative_to(DEV)]
+    if any(node.role == "attribute" for node in nodes):
         # The files of a converter that is plugged in later are in a directory that is not there yet.
         grants.append((sys / "devices", "device", f"the IIO devices of the board: {why}"))
-    grants.extend((place, "device", what) for what, place in outputs if place is not None)
-    if why is not None:
-        beside = [grant for grant in grants if not grant[0].is_relative_to(DEV)]
-        return Devices(((DEV, "device", why), *beside), why)
-    if any(chip.driver == "gpiod" for chip in profile.chips):
-        grants.append((DEV, "list", "GPIO chips are found by their labels"))
-    grants.extend((node, "device", what) for what, node in nodes if node is not None)
-    if any(port.driver == "sim" for port in profile.uarts):
-        grants.extend((DEV / name, "device", "the simulated serial ports") for name in ("ptmx", "pts"))
-    return Devices(tuple(grants), None)
+    return Devices(((DEV, "device", why), *grants), why)
+
+
+def _why_all(nodes: Sequence[Node], sys: Path) -> str | None:
+    """Return the reason to open all of /dev: the first device that may come back under a new node."""
+    moving = (node for node in nodes if node.role in ("node", "attribute"))
+    pluggable = ((node.what, _plugged(node.path, sys)) for node in moving)
+    return next((f"{what} {reason}" for what, reason in pluggable if reason is not None), None)
+
+
+def _grants_of(nodes: Sequence[Node]) -> Iterator[Reach]:
+    for what, path, role in nodes:
+        if path is not None:
+            yield path, "list" if role == "list" else "device", what
 
 
 def _plugged(node: Path | None, sys: Path) -> str | None:
@@ -430,84 +430,6 @@ def _plugged(node: Path | None, sys: Path) -> str | None:
         return None
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     return "can be unplugged" if _PLUG.search(os.path.realpath(sys / f"dev/char/{number}")) else None
-
-
-def _nodes(profile: Profile, pwm: Mapping[str, PwmNode]) -> Iterator[tuple[str, Path | None]]:
-    """Yield each device that the profile lists, and its node; None where it is not there.
-
-    `pwm` are the PWM chips that are there; one without a character device has no node.
-    """
-    chips = [chip for chip in profile.chips if chip.driver == "gpiod"]
-    labelled = _labels() if any(chip.path is None for chip in chips) else {}
-    for chip in chips:
-        path = chip.path if chip.path is not None else labelled.get(chip.label)
-        yield f"gpio chip {chip.label}", _real(path)
-    for adapter in profile.i2c:
-        if adapter.driver == "i2c-dev":
-            yield f"i2c bus {adapter.bus}", _adapter(adapter.bus, adapter.adapter)
-    for port in profile.uarts:
-        if port.driver == "serial":
-            yield f"uart {port.port}", _real(port.path)
-    for spec in profile.pwm:
-        found = pwm.get(spec.label)
-        if spec.driver == "pwm" and (found is None or found.node is not None):
-            yield f"pwm chip {spec.label}", None if found is None else _real(found.node)
-    for device in profile.spi:
-        if device.driver == "spidev":
-            yield f"spi device {device.name}", _real(device.path)
-    for line in profile.modbus:
-        if line.driver == "rtu":
-            yield f"modbus line {line.line}", _real(line.path)
-
-
-def _outputs(profile: Profile, sys: Path) -> Iterator[tuple[str, Path | None]]:
-    """Yield each converter that the profile lists, and its directory in /sys; None where it is not there."""
-    specs = [spec for spec in profile.dacs if spec.driver == "iio"]
-    there = {device.label: device.place for device in iio_outputs(sys)} if specs else {}
-    for spec in specs:
-        yield f"dac {spec.label}", there.get(spec.label)
-
-
-def _buffers(profile: Profile, sys: Path) -> Iterator[tuple[str, SensorDevice | None]]:
-    """Yield each IIO device whose buffer the profile lists; None where it is not there."""
-    for spec in profile.iio:
-        if spec.driver == "iio":
-            yield f"iio device {spec.label}", sysfs.iio_device(sys, spec.label)
-
-
-def _settings(profile: Profile, sys: Path) -> Iterator[tuple[str, Path | None]]:
-    """Yield the directories in /sys of these devices, and of their triggers that have a rate."""
-    triggers = {f"iio device {spec.label}": spec.trigger for spec in profile.iio}
-    for what, device in _buffers(profile, sys):
-        yield what, None if device is None else device.parent or device.at
-        if device is not None:
-            name = triggers[what] or sysfs.text(device.at / "trigger/current_trigger")
-            if (trigger := sysfs.iio_trigger(device.at, name)) is not None:
-                yield f"the trigger of {what}", trigger
-
-
-def _labels() -> dict[str, str]:
-    from hearth.drivers.gpio.linux_chips import survey
-
-    return {chip.label: chip.path for chip in survey().chips}
-
-
-def _adapter(bus: int, name: str | None) -> Path | None:
-    from hearth.drivers.i2c.linux_adapter import find_adapter
-    from hearth.errors import DeviceError
-
-    try:
-        return _real(f"/dev/i2c-{find_adapter(bus, name)}")
-    except (DeviceError, OSError):
-        return None
-
-
-def _real(path: str | None) -> Path | None:
-    """Return the node that a path refers to, if there is one."""
-    if path is None:
-        return None
-    real = Path(os.path.realpath(path))
-    return real if real.exists() else None
 
 
 # --- files of the system ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from hearth.drivers.serial_port.fd import FdUart
-from hearth.drivers.serial_port.settings import ModemLines, UartSettings
+from hearth.drivers.serial_port.settings import PORTS, ModemLines, UartSettings
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class SimUart(FdUart):
     def describe(self) -> Mapping[str, Any]:
         """Return the simulator's name, and where its far end can be attached to (null while it is closed)."""
         return {
-            "kind": "uart",
+            "kind": PORTS,
             "driver": "sim",
             "port": self.port,
             "baud": self.settings.baud,

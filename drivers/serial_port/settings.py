@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import trio
 from attrs import define, field, frozen, validators
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from attrs import Attribute
+
+PORTS: Final = "uart"
+"""The kind whose buses serial ports are, and the word for them in `[discover]`."""
 
 Parity: TypeAlias = Literal["none", "even", "odd", "mark", "space"]
 Flow: TypeAlias = Literal["none", "rtscts", "xonxoff"]

@@ -22,7 +22,7 @@ from attrs import asdict, frozen
 
 from hearth.drivers.linux.device_users import Holder, group_name, holders, kept_by_sandbox, lets_group_in, user_name
 from hearth.drivers.serial_port.fd import FdUart
-from hearth.drivers.serial_port.settings import ModemLines
+from hearth.drivers.serial_port.settings import PORTS, ModemLines
 from hearth.errors import DeviceError, ResourceBusy
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class LinuxUart(FdUart):
         """Return the port, its settings, the device behind its path, and its driver's counts of damaged input."""
         settings = self.settings
         described: dict[str, Any] = {
-            "kind": "uart",
+            "kind": PORTS,
             "driver": "serial",
             "port": self.port,
             "path": self.path,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hearth._util.text import suggestions
 from hearth.drivers import schemas
-from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
+from hearth.drivers.board import Board, BoardDriver, list_tool, listing
 from hearth.drivers.schemas import number, read_bytes, shown_bytes, wrong
 from hearth.drivers.spi.driver import Registers, SpiDriver, SpiRegister, check_transfer
 from hearth.errors import DeviceError
@@ -51,7 +51,7 @@ class _SpiTools:
 
     def device(self, args: Args) -> SpiSpec:
         """Return the device that the args name. Raises InvalidParams."""
-        return self._board.spi_device(args["device"])
+        return _device(self._board, args["device"])
 
     def driver(self, args: Args) -> SpiDriver:
         """Return the driver of the device that the args name; raises InvalidParams."""
@@ -143,6 +143,21 @@ def _shown(args: Args, register: SpiRegister, raw: int) -> dict[str, Any]:
     return {"device": args["device"], "register": named, "value": raw * register.scale, "raw": raw, **unit}
 
 
+def _device(board: Board, name: str) -> SpiSpec:
+    """Return a device by its name. Raises InvalidParams."""
+    found: SpiSpec = board.specs[board.bus("spi", "device", name, key="name")]
+    return found
+
+
+def listed(board: BoardDriver) -> dict[str, Any]:
+    """Return the result of hw.spi.list."""
+    devices = []
+    for spec, described, _ in board.of("spi"):
+        told = {key: value for key, value in described.items() if key not in ("kind", "bus", "devices")}
+        devices.append({"bus": spec.bus, "driven": True, **told, **spec.to_json()})
+    return {"devices": devices, "undriven": board.missing("spi")}
+
+
 def spi_tools(board: Board) -> list[Tool]:
     """Return the spi tools for a board, in the default order."""
     runs = _SpiTools(board)
@@ -165,32 +180,19 @@ def spi_tools(board: Board) -> list[Tool]:
     def uses(args: Args) -> Sequence[Use]:
         return (Use("spi", (args["device"],)),)
 
-    async def listed(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        answer: dict[str, Any] = await ctx.transact(BoardDriver.spi)
-        permitted = [one for one in answer["devices"] if ctx.permits(Use("spi", (one["device"],)))]
-        return {**answer, "devices": permitted}
-
-    names = ", ".join(spec.name for spec in board.profile.spi) or "none"
+    names = ", ".join(spec.name for spec in board.of("spi")) or "none"
     device = schemas.text(f"the device's name, one of: {names}")
     register_result = {"device": device, "register": schemas.text("the register's name or number"), **_VALUE}
     return [
-        Tool(
-            name="hw.spi.list",
-            risk_level=0,
-            timeout_ms=1_000,
-            description="List the SPI devices: name, mode, speed, word, node, and the registers that the board's "
-            "profile declares. Touches no hardware.",
-            params_schema=schemas.args({}),
-            result_schema=schemas.result(
-                {
-                    "devices": schemas.listed("the devices", schemas.json_object("device, bus, mode, registers, …")),
-                    "undriven": schemas.UNDRIVEN,
-                }
-            ),
-            capability="CAP_SYS_READ",
-            bus=lambda _args: BOARD_BUS,
-            uses=lambda _args: (),
-            run=listed,
+        list_tool(
+            "hw.spi.list",
+            "List the SPI devices: name, mode, speed, word, node, and the registers that the board's profile declares. "
+            "Touches no hardware.",
+            {
+                "devices": schemas.listed("the devices", schemas.json_object("device, bus, mode, registers, …")),
+                "undriven": schemas.UNDRIVEN,
+            },
+            listing(listed, "devices", "", lambda _, one: Use("spi", (one["device"],))),
         ),
         Tool(
             name="spi.transfer",

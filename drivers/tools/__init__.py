@@ -8,22 +8,25 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from hearth._util.foreign import usable
 from hearth._util.python import package_of, vendor_entry_points
 from hearth._util.text import suggest
+from hearth.drivers import schemas
+from hearth.drivers.board import INTERLOCKS, BoardDriver, list_tool
+from hearth.drivers.kinds import kinds_of
 from hearth.errors import ConfigError
 from hearth.tools import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from importlib.metadata import EntryPoint
 
     from hearth.config.exec import ExecTemplate
-    from hearth.drivers.boards import Board
+    from hearth.drivers.board import Board
+    from hearth.tools import Args, StepContext
 
 ENTRY_POINTS = "hearth.tools"
 """The entry point group of vendors' tools: each is a callable that takes the Board and returns an iterable of Tool."""
-
-_KINDS = ("gpio", "i2c", "uart", "pwm", "dac", "can", "spi", "modbus")
 
 
 def build_tools(
@@ -44,61 +47,66 @@ def build_tools(
     known = {tool.name: tool for tool in default}
     vendors = _vendor_tools(board, [name for name in enable if name not in known], known)
     offered = [tool for tool in default if not tool.opt_in or tool.name in enable] + vendors
-    everything = [*known, *(tool.name for tool in vendors)]
-    for pattern in disable:
-        if not any(fnmatchcase(name, pattern) for name in everything):
-            raise ConfigError(f"[tools] disable: no tool matches {pattern!r}{_near(pattern, everything)}")
-    for name in enable:
-        if name in known and not _matches(name, board.profile.tools):
-            raise ConfigError(
-                f"[tools] enable: {name!r} is not allowed by {board.profile.source} (tools.allow); change it there"
-            )
+    _check_names(board, enable, disable, [*known, *(tool.name for tool in vendors)])
+    lacking = _lacking(board)
     return [
         tool
         for tool in offered
-        if _has_bus(board, tool, known)
+        if not (tool.name in known and tool.name.partition(".")[0] in lacking)
         and _matches(tool.name, board.profile.tools)
         and not _matches(tool.name, disable)
     ]
 
 
+def _check_names(board: Board, enable: Sequence[str], disable: Sequence[str], everything: Sequence[str]) -> None:
+    for pattern in disable:
+        if not any(fnmatchcase(name, pattern) for name in everything):
+            raise ConfigError(f"[tools] disable: no tool matches {pattern!r}{_near(pattern, everything)}")
+    for name in enable:
+        if name in everything and not _matches(name, board.profile.tools):
+            raise ConfigError(
+                f"[tools] enable: {name!r} is not allowed by {board.profile.source} (tools.allow); change it there"
+            )
+
+
 def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Sequence[str]]) -> list[Tool]:
-    from hearth.drivers.can.tools import can_tools
-    from hearth.drivers.dac.tools import dac_tools
-    from hearth.drivers.gpio.tools import gpio_tools
-    from hearth.drivers.i2c.tools import i2c_tools
-    from hearth.drivers.modbus.tools import modbus_tools
-    from hearth.drivers.pwm.tools import pwm_tools
-    from hearth.drivers.spi.tools import spi_tools
     from hearth.drivers.tools.files import file_tools
-    from hearth.drivers.tools.hardware import hardware_tools
     from hearth.drivers.tools.process import process_tools
     from hearth.drivers.tools.system import system_tools
-    from hearth.drivers.uart.tools import uart_tools
 
-    return [
-        *hardware_tools(board),
-        *gpio_tools(board),
-        *i2c_tools(board),
-        *uart_tools(board),
-        *pwm_tools(board),
-        *dac_tools(board),
-        *can_tools(board),
-        *spi_tools(board),
-        *modbus_tools(board),
-        *file_tools(),
-        *system_tools(),
-        *process_tools(exec_templates=exec_templates),
-    ]
+    of_kinds = [tool for kind in kinds_of(board.profile.specs) for tool in kind.tools(board)]
+    of_kinds.sort(key=lambda tool: not tool.name.startswith("hw."))
+    return [board_tool(), *of_kinds, *file_tools(), *system_tools(), *process_tools(exec_templates=exec_templates)]
 
 
-def _has_bus(board: Board, tool: Tool, known: Mapping[str, Tool]) -> bool:
-    from hearth.drivers.pwm.tools import has_servo
+def board_tool() -> Tool:
+    """Return hw.board."""
 
-    kind = tool.name.partition(".")[0]
-    if tool.name in known and kind == "servo":
-        return has_servo(board)
-    return tool.name not in known or kind not in _KINDS or board.has(kind)
+    async def run(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+        answer: dict[str, Any] = await ctx.transact(BoardDriver.info)
+        return {**answer, "interlocks": await ctx.interlocks(), "health": ctx.health()}
+
+    return list_tool(
+        "hw.board",
+        "Describe the board: its buses, what is there but not driven, and the health of every bus and of the audit "
+        "log, and its interlocks with what they read now. Drives nothing. A good first step.",
+        {
+            "name": schemas.text("the board profile's name"),
+            "description": schemas.text("what the board is", most=1_000),
+            "buses": schemas.listed("the buses in use", schemas.json_object("id, kind, driver and details")),
+            "undriven": schemas.UNDRIVEN,
+            "interlocks": INTERLOCKS,
+            "health": schemas.json_object("the state of every bus and of the audit log"),
+        },
+        run,
+    )
+
+
+def _lacking(board: Board) -> set[str]:
+    """Return the prefixes of hearth's own tools that the board does not offer: it has no bus for them."""
+    kinds = kinds_of(board.profile.specs)
+    lacking = {kind.name for kind in kinds if not board.has(kind.name)}
+    return lacking | {prefix for kind in kinds for prefix, offered in kind.families.items() if not offered(board)}
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -142,13 +150,7 @@ def _point_for(name: str, points: Mapping[str, EntryPoint]) -> EntryPoint | None
 
 
 def _load(point: EntryPoint, board: Board, known: Mapping[str, Tool]) -> list[Tool]:
-    try:
-        make: Callable[[Board], Iterable[Any]] = point.load()
-        tools = list(make(board))
-    except Exception as error:  # a vendor's code may raise anything; it becomes an error that names the package
-        raise ConfigError(
-            f"[tools] enable: {package_of(point)} ({point.value}) cannot be used: {type(error).__name__}: {error}"
-        ) from error
+    tools: list[Any] = usable(lambda: list(point.load()(board)), f"[tools] enable: {package_of(point)} ({point.value})")
     for tool in tools:
         if not isinstance(tool, Tool):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""The tools uart.read, uart.write, uart.exchange and uart.control (docs/reference/boards.md).
+"""The tools hw.uart.list, uart.read, uart.write, uart.exchange and uart.control (docs/reference/boards.md).
 
 A reader waits beside the bus, so that it can be cancelled and other steps can write at the same time. A session's
 cursor in the stream moves only in a transaction, so a cancelled reader misses nothing. An exchange is one transaction,
@@ -13,6 +13,7 @@ import trio
 from attrs import asdict, frozen
 
 from hearth.drivers import schemas
+from hearth.drivers.board import BoardDriver, list_tool, listing
 from hearth.drivers.schemas import read_bytes, shown_bytes
 from hearth.drivers.serial_port.settings import MAX_TAKE, MODEM_LINES, ModemLines, write_timeout_s
 from hearth.tools import Args, Done, StepContext, Tool, Undo, Use
@@ -20,8 +21,8 @@ from hearth.tools import Args, Done, StepContext, Tool, Undo, Use
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.drivers.boards import Board
-    from hearth.drivers.serial_port.settings import Taken
+    from hearth.drivers.board import Board
+    from hearth.drivers.serial_port.settings import Taken, UartSettings
     from hearth.drivers.uart.driver import UartDriver
 
 MAX_READ_MS = 600_000
@@ -91,11 +92,11 @@ class _Uart:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._bauds = {spec.port: spec.settings.baud for spec in board.profile.uarts}
+        self._bauds = {spec.port: spec.settings.baud for spec in board.of("uart")}
 
     def bus(self, args: Args) -> str:
         """Return the bus of a port."""
-        return self._board.uart_bus(args["port"])
+        return self._board.bus("uart", "port", args["port"])
 
     def sending_bus(self, args: Args) -> str:
         """Return the bus of a port. Raises InvalidParams for bytes to send that are not in exactly one form."""
@@ -174,10 +175,33 @@ def _uses(args: Args) -> Sequence[Use]:
     return (Use("uart", (args["port"],)),)
 
 
+def listed(board: BoardDriver) -> dict[str, Any]:
+    """Return the result of hw.uart.list."""
+    ports = [
+        {"bus": f"uart:{spec.port}", "driven": True, **described, **_settings_json(spec.settings)}
+        for spec, described, _ in board.of("uart")
+    ]
+    return {"ports": ports, "undriven": board.missing("uart")}
+
+
+def _settings_json(settings: UartSettings) -> dict[str, Any]:
+    """Return the port's settings; default values are left out, but for the four numbers that every client needs."""
+    result: dict[str, Any] = {
+        "baud": settings.baud,
+        "bits": settings.bits,
+        "parity": settings.parity,
+        "stop_bits": settings.stop_bits,
+        "flow": settings.flow,
+    }
+    if settings.rs485 is not None:
+        result["rs485"] = asdict(settings.rs485)
+    return result
+
+
 def uart_tools(board: Board) -> list[Tool]:
     """Return the uart tools for a board, in the default order."""
     uart = _Uart(board)
-    ports = [spec.port for spec in board.profile.uarts if f"uart:{spec.port}" in board.drivers]
+    ports = [spec.port for spec in board.of("uart")]
     port = schemas.text(f"the serial port's name, one of: {', '.join(ports) or 'none'}", most=128)
     length = schemas.integer("end after this many bytes", 1, MAX_TAKE)
     until = schemas.text('end after this text, which is part of the data: "\\n" for a line', most=16)
@@ -200,6 +224,15 @@ def uart_tools(board: Board) -> list[Tool]:
         "anything has come), or after `timeout_ms`."
     )
     return [
+        list_tool(
+            "hw.uart.list",
+            "List the serial ports: name, settings, device path. Touches no hardware.",
+            {
+                "ports": schemas.listed("the ports", schemas.json_object("port, path, baud, bits, parity, …")),
+                "undriven": schemas.UNDRIVEN,
+            },
+            listing(listed, "ports", "", lambda _, port: Use("uart", (port["port"],))),
+        ),
         Tool(
             name="uart.read",
             logged=("port", "len", "gap_ms", "timeout_ms"),

@@ -238,15 +238,15 @@ def _explain_scope(found: Explained, entry: PolicyEntry, grant: Grant, tool: Too
 
     if tool.uses is not None:
         for use in tool.uses(args):
-            patterns = getattr(entry, use.kind)
+            patterns = grant.scope.patterns.get(use.kind)
             scope = "all" if patterns is None else ", ".join(patterns) or "none"
             found.facts[f"uses {use.names[0]}"] = f"{use.kind}: {scope}"
             if not grant.scope.permits(use):
                 cure = f'add "{use.names[0]}" to `{use.kind}` of policy {entry.name!r}'
                 found.deny(f"{use.names[0]} is not in `{use.kind}` of policy {entry.name!r}", cure)
     elif grant.scope.bounded and tool.bus(args) not in NO_HARDWARE:
-        kinds = "`lines`, `i2c`, `uart`, `pwm`, `dac`, `can`, `spi` and `modbus`"
-        cure = f"leave {kinds} out of policy {entry.name!r}, or the tool out of its `tools`"
+        words = " and ".join(f"`{word}`" for word in grant.scope.patterns)
+        cure = f"leave {words} out of policy {entry.name!r}, or the tool out of its `tools`"
         found.deny(f"policy {entry.name!r} permits only some hardware, and {tool.name} does not say what it uses", cure)
 
 

@@ -38,20 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
+    from hearth import namespaces
     from hearth.api import HaltStatus
     from hearth.client.events import Following, WholeFollowing
-    from hearth.namespaces import (
-        CanNamespace,
-        DacNamespace,
-        FilesNamespace,
-        GpioNamespace,
-        I2cNamespace,
-        ModbusNamespace,
-        PwmNamespace,
-        SensorsNamespace,
-        SpiNamespace,
-        UartNamespace,
-    )
 
 TakeBack: TypeAlias = "Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any]] | None]"
 """A function for a result whose caller was cancelled: returns the method and params that undo its effect, or None."""
@@ -186,74 +175,74 @@ class WithNamespaces(ABC):
         """See hearth.api.Session."""
 
     @property
-    def gpio(self) -> GpioNamespace:
+    def gpio(self) -> namespaces.GpioNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import GpioNamespace
+        from hearth import namespaces
 
-        return GpioNamespace(self)
+        return namespaces.GpioNamespace(self)
 
     @property
-    def i2c(self) -> I2cNamespace:
+    def i2c(self) -> namespaces.I2cNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import I2cNamespace
+        from hearth import namespaces
 
-        return I2cNamespace(self)
+        return namespaces.I2cNamespace(self)
 
     @property
-    def uart(self) -> UartNamespace:
+    def uart(self) -> namespaces.UartNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import UartNamespace
+        from hearth import namespaces
 
-        return UartNamespace(self)
+        return namespaces.UartNamespace(self)
 
     @property
-    def pwm(self) -> PwmNamespace:
+    def pwm(self) -> namespaces.PwmNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import PwmNamespace
+        from hearth import namespaces
 
-        return PwmNamespace(self)
+        return namespaces.PwmNamespace(self)
 
     @property
-    def dac(self) -> DacNamespace:
+    def dac(self) -> namespaces.DacNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import DacNamespace
+        from hearth import namespaces
 
-        return DacNamespace(self)
+        return namespaces.DacNamespace(self)
 
     @property
-    def spi(self) -> SpiNamespace:
+    def spi(self) -> namespaces.SpiNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import SpiNamespace
+        from hearth import namespaces
 
-        return SpiNamespace(self)
+        return namespaces.SpiNamespace(self)
 
     @property
-    def can(self) -> CanNamespace:
+    def can(self) -> namespaces.CanNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import CanNamespace
+        from hearth import namespaces
 
-        return CanNamespace(self)
+        return namespaces.CanNamespace(self)
 
     @property
-    def modbus(self) -> ModbusNamespace:
+    def modbus(self) -> namespaces.ModbusNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import ModbusNamespace
+        from hearth import namespaces
 
-        return ModbusNamespace(self)
+        return namespaces.ModbusNamespace(self)
 
     @property
-    def files(self) -> FilesNamespace:
+    def files(self) -> namespaces.FilesNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import FilesNamespace
+        from hearth import namespaces
 
-        return FilesNamespace(self)
+        return namespaces.FilesNamespace(self)
 
     @property
-    def sensors(self) -> SensorsNamespace:
+    def sensors(self) -> namespaces.SensorsNamespace:
         """See hearth.api.Session."""
-        from hearth.namespaces import SensorsNamespace
+        from hearth import namespaces
 
-        return SensorsNamespace(self)
+        return namespaces.SensorsNamespace(self)
 
 
 class ClientSession(WithNamespaces):

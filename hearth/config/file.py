@@ -67,7 +67,7 @@ def _converter() -> Converter:
         build: Hook = make_dict_structure_fn(
             cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True
         )
-        return lambda raw, _: build(_TABLE.read(raw), cls)
+        return lambda raw, _: build(_gathered(cls, _TABLE.read(raw)), cls)
 
     def collection(shape: type, kind: FieldType, finish: Callable[[Any], Any]) -> Callable[[Any], Hook]:
         def hook(cls: Any) -> Hook:
@@ -91,6 +91,17 @@ def _converter() -> Converter:
         ExecTemplate, lambda raw, t: whole_template({"argv": raw} if isinstance(raw, list) else raw, t)
     )
     return converter
+
+
+def _gathered(cls: type, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a table with the unknown keys that have an array under the attribute that takes them, where one does."""
+    more: str | None = getattr(cls, "MORE", None)
+    known = attrs.fields_dict(cls)
+    found = {key: value for key, value in raw.items() if key not in known and isinstance(value, list)}
+    if more is None or not found:
+        return raw
+    rest = {key: value for key, value in raw.items() if key not in found}
+    return {**rest, more: {**rest.get(more, {}), **found}}
 
 
 def _is_a(origin: object) -> Callable[[Any], bool]:

@@ -42,6 +42,7 @@ from hearth.fields import (
     Text,
     checked,
 )
+from hearth.tools import USE_FORMS
 
 Count: TypeAlias = Annotated[int, Integer(1)]
 """A limit of at least 1; a server with a limit of 0 could not serve any client."""
@@ -231,8 +232,8 @@ _TEMPLATE_NAME = Text("a name of letters, digits, '.', '_' and '-'", r"[A-Za-z0-
 _RATE = Text('a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]")
 
 
-_CAN = Text('BUS:MESSAGE or BUS:ID such as "can0:ENGINE_*" or "can0:0x123"', r"[^:]+:.+")
-_I2C = Text('BUS:ADDRESS such as "1:0x48" or "1:*"', r"[0-9*?]+:[0-9A-Fa-fxX*?\[\]!-]+")
+_CAN = Text(*USE_FORMS["can"])
+_I2C = Text(*USE_FORMS["i2c"])
 
 
 class _MatchTable(Fields):
@@ -472,8 +473,13 @@ class PolicyConfig:
     can: Annotated[tuple[str, ...] | None, ListOf(_CAN)] = None
     spi: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
     modbus: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
+    hardware: Annotated[Mapping[str, tuple[str, ...]], MapOf(ListOf(Text()))] = field(factory=dict)
+    """The same for the kinds of other packages. In a file the key of an entry may be such a word itself."""
     approval: tuple[ApprovalConfig, ...] = ()
     """What runs only as an approved plan."""
+
+    MORE: ClassVar = "hardware"
+    """The attribute that takes unknown keys with an array."""
 
     def __attrs_post_init__(self) -> None:
         if self.max_risk_ceiling is not None and self.max_risk_ceiling < self.max_risk:

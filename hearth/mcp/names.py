@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from hearth._util.text import suggest
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
 # --- protocol ---------------------------------------------------------------------------------------------------------
 # Versions and endpoints of MCP: `mcp.info` reports them, and the bridge negotiates the version.
@@ -46,22 +48,17 @@ def endpoints(listeners: Iterable[str], *, over_http: bool) -> list[dict[str, An
 
 # --- icons ------------------------------------------------------------------------------------------------------------
 # A small picture for each family of tools, for clients that show one: SVG in a data URI, so nothing is fetched.
+# `families.json` has the strokes, and the rest of what clients are told of a family.
 
-_STROKES = {
-    "gpio": "M4 16h4V8h6v8h6",
-    "i2c": "M4 9h16M4 15h16M8 9v10M16 15V5",
-    "can": "M3 12h18M7 12V7m5 5v5m5-5V7M5 5h4v2H5zm5 12h4v2h-4zm5-12h4v2h-4z",
-    "spi": "M4 7h9v4H9v5h11M17 4l3 3-3 3",
-    "uart": "M4 8h13m-3-3 3 3-3 3M20 16H7m3-3-3 3 3 3",
-    "pwm": "M3 16h3V8h8v8h2V8h2v8h3",
-    "dac": "M3 17h4v-4h4V9h4V5h6",
-    "servo": "M4 17a8 8 0 0 1 16 0M12 17l5-5",
-    "modbus": "M4 6h6v5H4zM14 13h6v5h-6zM7 11v5h7m-4-8h7v5",
-    "file": "M7 3h7l4 4v14H7zM14 3v4h4",
-    "sys": "M4 17a8 8 0 1 1 16 0M12 17l4-6",
-    "hw": "M7 7h10v10H7zM9 4v3m6-3v3M9 17v3m6-3v3M4 9h3m-3 6h3m10-6h3m-3 6h3",
-    "proc": "M4 5h16v14H4zM7 9l3 3-3 3m5 0h4",
-}
+_FAMILIES: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_name("families.json").read_bytes())
+MEANS: Final[Mapping[str, Sequence[str]]] = _FAMILIES["means"]
+"""A word of other programs and libraries -> words in the names of tools."""
+CLOSED: Final = frozenset(_FAMILIES["closed"])
+"""Families with a known, closed set of targets: what this board has, this machine, shared folders.
+
+A serial port may lead to any device, and a program may reach anything. A vendor's tool is unknown, for which MCP's
+default is the open world.
+"""
 _OTHER = "M14 6a4 4 0 0 0-5 5l-5 5 3 3 5-5a4 4 0 0 0 5-5l-3 2-2-2z"
 _COLOUR = "#d9480f"
 """Orange, which is visible on a light and on a dark background."""
@@ -72,7 +69,7 @@ def icon(family: str) -> dict[str, object]:
     """Return the MCP Icon of a family (the first segment of a tool's name), or a common one for an unknown family."""
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" '
-        f'stroke="{_COLOUR}" stroke-width="2"><path d="{_STROKES.get(family, _OTHER)}"/></svg>'
+        f'stroke="{_COLOUR}" stroke-width="2"><path d="{_FAMILIES["strokes"].get(family, _OTHER)}"/></svg>'
     )
     data = base64.b64encode(svg.encode()).decode()
     return {"src": f"data:image/svg+xml;base64,{data}", "mimeType": "image/svg+xml", "sizes": ["any"]}

@@ -15,7 +15,18 @@ from attrs import frozen
 
 from hearth.errors import PermissionDenied, ToolNotFound
 from hearth.mcp.arguments import Arguments, flat, portable, same
-from hearth.mcp.names import CARD_TOOLS, HALT, LONGEST_SHOWN, META_TOOL, PLAN, by_mcp_name, icon, mcp_name
+from hearth.mcp.names import (
+    CARD_TOOLS,
+    CLOSED,
+    HALT,
+    LONGEST_SHOWN,
+    MEANS,
+    META_TOOL,
+    PLAN,
+    by_mcp_name,
+    icon,
+    mcp_name,
+)
 from hearth.mcp.results import PLAN_RESULT
 from hearth.protocol.methods import PRIORITIES
 from hearth.tools import CARD_NAMESPACE, DEFAULT_RATES, RISK_NAMES
@@ -211,40 +222,6 @@ class ToolView:
 # --- search -----------------------------------------------------------------------------------------------------------
 # Names that a model makes up, and the words of a task, lead to the tools that were probably meant.
 
-_MEANS: Final[Mapping[str, tuple[str, ...]]] = {
-    "analog": ("sensor", "dac"),
-    "angle": ("servo",),
-    "bash": ("exec",),
-    "blink": ("gpio", "pulse"),
-    "brightness": ("pwm",),
-    "button": ("gpio", "watch"),
-    "cpu": ("cpuinfo", "thermal"),
-    "detect": ("scan",),
-    "digital": ("gpio",),
-    "dim": ("pwm",),
-    "directory": ("file", "list"),
-    "duty": ("pwm",),
-    "fan": ("pwm",),
-    "humidity": ("sensor",),
-    "led": ("gpio",),
-    "motor": ("pwm", "servo"),
-    "pin": ("gpio",),
-    "plc": ("modbus",),
-    "pressure": ("sensor",),
-    "program": ("exec",),
-    "ram": ("memory",),
-    "relay": ("gpio",),
-    "send": ("write",),
-    "serial": ("uart",),
-    "shell": ("exec",),
-    "smbus": ("i2c",),
-    "switch": ("gpio", "set"),
-    "temp": ("sensor", "thermal"),
-    "temperature": ("sensor",),
-    "toggle": ("gpio", "pulse"),
-    "write": ("set",),
-}
-"""A word of other programs and libraries -> words in the names of tools."""
 _CLOSE_ENOUGH: Final = 2.2
 """The least score of a tool that is suggested: one word of its name, or most of its letters."""
 _MOST_WORDS: Final = 32
@@ -259,7 +236,7 @@ def search(query: str, tools: Iterable[Mapping[str, Any]], most: int) -> list[Ma
     from difflib import SequenceMatcher  # 5 ms, and only when something is searched for
 
     asked = _words(query)[:_MOST_WORDS]
-    means = [(word, *_MEANS.get(word, ())) for word in asked]
+    means = [(word, *MEANS.get(word, ())) for word in asked]
     alike = SequenceMatcher(b="_".join(asked))
     scored: list[tuple[float, Mapping[str, Any]]] = []
     for tool in tools:
@@ -350,13 +327,6 @@ def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
 # --- risk level and rollback as MCP annotations, and in words ---------------------------------------------------------
 # MCP's annotations are hints for people and clients. Only the daemon's policy decides what a session may do.
 
-_CLOSED = frozenset(("dac", "file", "gpio", "hw", "i2c", "modbus", "pwm", "servo", "spi", "sys"))
-"""Families with a known, closed set of targets: what this board has, this machine, shared folders.
-
-A serial port may lead to any device, and a program may reach anything. A vendor's tool is unknown, for which MCP's
-default is the open world.
-"""
-
 
 def family(name: str) -> str:
     """Return the first segment of a tool's name."""
@@ -379,7 +349,7 @@ def hints(entry: Mapping[str, Any]) -> dict[str, bool]:
         "readOnlyHint": risk == 0,
         "destructiveHint": risk >= 3 or (risk == 2 and not undoable),
         "idempotentHint": risk == 0 or entry.get("idempotent") is True,
-        "openWorldHint": family(entry["name"]) not in _CLOSED,
+        "openWorldHint": family(entry["name"]) not in CLOSED,
     }
 
 

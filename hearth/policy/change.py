@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import asdict, fields, frozen
 
-from hearth.policy.rules import JobRules, PolicyEntry, Scope, grant_of
+from hearth.policy.rules import JobRules, PolicyEntry, grant_of
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ def _more(after: Grant, before: Grant | None) -> Iterator[str]:
         yield f"rights {', '.join(given)}"
     if less := _less_approved(after, before):
         yield f"less or another approval from risk {less[0]} on"
-    for field in fields(Scope):
-        if not _covers(getattr(before.scope, field.name), getattr(after.scope, field.name)):
-            yield f"more of `{field.name}`"
+    for word in before.scope.patterns:
+        if not _covers(before.scope.patterns[word], after.scope.patterns.get(word)):
+            yield f"more of `{word}`"
     yield from _more_jobs(after.hcp, before.hcp)
 
 

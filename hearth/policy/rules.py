@@ -19,12 +19,12 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, overload
 
-from attrs import Attribute, Factory, evolve, field, frozen
+from attrs import Attribute, Factory, evolve, field, fields, frozen
 
 from hearth.errors import ApprovalRequired, ConfigError, PermissionDenied, RateLimited
 from hearth.hcp.messages import CLASSIFICATIONS, RISKS
 from hearth.policy.principal import Tokens, alternative_name
-from hearth.tools import RISK_NAMES
+from hearth.tools import RISK_NAMES, USE_FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -163,31 +163,28 @@ def strictest(rules: tuple[ApprovalRule, ...], risk: int) -> ApprovalRule | None
     return next((rule for rule in reversed(rules) if rule.from_risk <= risk), None)
 
 
-def _scoped(given: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    return None if given is None else tuple(pattern.lower() for pattern in _patterns(given))
+def _scoped(given: Mapping[str, str | Iterable[str] | None]) -> Mapping[str, tuple[str, ...]]:
+    lower = {word: tuple([one.lower() for one in _patterns(few)]) for word, few in given.items() if few is not None}
+    return MappingProxyType(lower)
 
 
-@frozen(kw_only=True)
+@frozen
 class Scope:
-    """The hardware that a `[[policy]]` entry permits: patterns over the names of each kind; None permits all of it."""
+    """The hardware that a `[[policy]]` entry permits: patterns over names, by the word of its kind ("lines", "i2c").
 
-    lines: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    dac: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    can: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    spi: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    modbus: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    A kind whose word is left out, or None, is permitted whole.
+    """
+
+    patterns: Mapping[str, tuple[str, ...]] = field(factory=dict, converter=_scoped, hash=False)
 
     @property
     def bounded(self) -> bool:
         """True if it permits less than everything."""
-        return self != EVERYTHING
+        return bool(self.patterns)
 
     def permits(self, use: Use) -> bool:
         """Return True if this piece of hardware may be used; upper and lower case are the same."""
-        patterns: tuple[str, ...] | None = getattr(self, use.kind)
+        patterns = self.patterns.get(use.kind)
         return patterns is None or any(fnmatchcase(name.lower(), pattern) for pattern in patterns for name in use.names)
 
 
@@ -199,8 +196,6 @@ def _approval_rules(given: Iterable[ApprovalRule | Mapping[str, Any]]) -> tuple[
     return tuple(sorted(rules, key=lambda rule: rule.from_risk))
 
 
-_ADDRESS = re.compile(r"[0-9*?]+:[0-9a-fx*?\[\]!-]+")
-_MESSAGE = re.compile(r"[^:]+:.+")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)", re.DOTALL)
 _HIGHEST = len(RISK_NAMES) - 1
@@ -315,7 +310,7 @@ def _read_only(given: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(dict(given))
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, init=False)
 class PolicyEntry:
     """One `[[policy]]` of the configuration.
 
@@ -323,10 +318,9 @@ class PolicyEntry:
     are patterns over dotted names, in which `*` crosses dots too ("gpio.*", "*.read"). `rate` maps a tool's name, or a
     pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
     holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. `approval` lists what only
-    runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. `lines`,
-    `i2c` ("1:0x48"), `uart`, `pwm`, `dac`, `can` ("can0:ENGINE_*", "can0:0x123"), `spi` and `modbus` ("PUMP",
-    "plant:3") are the hardware that it permits, by name or pattern (None: all). Raises ConfigError that names the entry
-    and the key.
+    runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. `scope` is
+    the hardware that it permits; any further argument is the word of a kind with its patterns, such as lines=["LED"].
+    Raises ConfigError that names the entry and the key.
     """
 
     name: str
@@ -338,14 +332,12 @@ class PolicyEntry:
     hcp: JobRules = field(factory=JobRules, converter=job_rules)
     rights: frozenset[str] = field(factory=frozenset[str], converter=_names)
     approval: tuple[ApprovalRule, ...] = field(default=(), converter=_approval_rules)
-    lines: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    i2c: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    uart: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    pwm: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    dac: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    can: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    spi: tuple[str, ...] | None = field(default=None, converter=_scoped)
-    modbus: tuple[str, ...] | None = field(default=None, converter=_scoped)
+    scope: Scope = EVERYTHING
+
+    def __init__(self, *, name: str, match: Any, scope: Scope = EVERYTHING, **more: Any) -> None:
+        own = {attribute.name for attribute in fields(PolicyEntry)}
+        words = {key: more.pop(key) for key in [*more] if key not in own}
+        self.__attrs_init__(name=name, match=match, scope=Scope({**scope.patterns, **words}), **more)
 
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
@@ -365,11 +357,9 @@ class PolicyEntry:
         risks = [rule.from_risk for rule in self.approval]
         if len(risks) != len({*risks}):
             raise ConfigError(f"{where}: approval: two rules have one from_risk; keep one of them")
-        if wrong_addresses := [pattern for pattern in self.i2c or () if not _ADDRESS.fullmatch(pattern)]:
-            raise ConfigError(f'{where}: i2c: expected BUS:ADDRESS such as "1:0x48" or "1:*", got {wrong_addresses}')
-        if wrong_messages := [pattern for pattern in self.can or () if not _MESSAGE.fullmatch(pattern)]:
-            expected = 'BUS:MESSAGE or BUS:ID such as "can0:ENGINE_*" or "can0:0x123"'
-            raise ConfigError(f"{where}: can: expected {expected}, got {wrong_messages}")
+        for word, (expected, form) in USE_FORMS.items():
+            if unfit := [pattern for pattern in self.scope.patterns.get(word, ()) if not re.fullmatch(form, pattern)]:
+                raise ConfigError(f"{where}: {word}: expected {expected}, got {unfit}")
         for pattern, text in self.rate.items():
             try:
                 Rate.parse(text)
@@ -583,9 +573,10 @@ def grant_of(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
         except ConfigError as error:
             raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
     caps = entry.max_risk, entry.max_risk_ceiling
-    kinds = {kind: getattr(entry, kind) for kind in ("lines", "i2c", "uart", "pwm", "dac", "can", "spi", "modbus")}
-    scope = Scope(**kinds)
-    return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp, entry.rights, entry.approval, scope)
+    read_only = MappingProxyType(rates)
+    return Grant(
+        entry.name, *caps, allowed, read_only, entry.hcp, entry.rights, approval=entry.approval, scope=entry.scope
+    )
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,9 @@ from support.world import ALICE, BenchWorld, running
 
 import hearth
 from hearth import Tool, step
+from hearth.actors.build import policy_entries
 from hearth.config.model import load_config
+from hearth.drivers import kinds
 from hearth.drivers.base import Style
 from hearth.drivers.can.driver import Frame
 from hearth.errors import ConfigError, PermissionDenied
@@ -171,3 +173,24 @@ def test_an_i2c_scope_that_names_no_bus_or_no_address_is_a_configuration_error(t
         load_config(file)
     with pytest.raises(ConfigError, match=r"BUS:ADDRESS"):
         PolicyEntry(name="x", match=Match(any=True), i2c=[address])
+
+
+def entry_of(tmp_path, line):
+    file = tmp_path / "hearth.toml"
+    file.write_text(f'[[policy]]\nname = "x"\nmatch = {{ any = true }}\n{line}\n')
+    (entry,) = policy_entries(load_config(file))
+    return entry
+
+
+def test_the_word_of_a_packages_kind_is_a_key_of_an_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr(kinds, "vendor_entry_points", lambda _group: {"laser": None})
+    entry = entry_of(tmp_path, 'laser = ["CUT*"]\nlines = ["LED"]')
+    assert entry.scope == PolicyEntry(name="x", match=Match(any=True), laser=["cut*"], lines=["led"]).scope
+    assert entry.scope.permits(Use("laser", ("CUTTER",)))
+    assert not entry.scope.permits(Use("laser", ("MARKER",)))
+
+
+@pytest.mark.parametrize(("word", "near"), [("liness", "lines"), ("tols", "tools"), ("modbuss", "modbus")])
+def test_a_word_that_no_kind_has_is_refused_with_the_nearest(tmp_path, word, near):
+    with pytest.raises(ConfigError, match=rf"policy 'x': {word}: unknown key, .*; did you mean {near}\?"):
+        entry_of(tmp_path, f'{word} = ["LED"]')

@@ -87,6 +87,7 @@ SPECIAL = {
     ("LimitsConfig", "reject_rate"): RATES,
     ("PolicyConfig", "i2c"): st.none() | st.lists(st.sampled_from(["1:0x48", "1:*", "*:72"]), max_size=2).map(tuple),
     ("PolicyConfig", "can"): st.none() | st.lists(st.sampled_from(["can0:FAN_*", "can0:0x12"]), max_size=2).map(tuple),
+    ("PolicyConfig", "hardware"): st.dictionaries(st.sampled_from(["laser", "pump"]), st.lists(TEXT).map(tuple)),
     ("PolicyConfig", "approval"): st.lists(
         st.builds(ApprovalConfig, from_risk=st.integers(1, 3), persons=st.integers(1, 16), other=st.booleans()),
         max_size=3,

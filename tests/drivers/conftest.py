@@ -34,6 +34,7 @@ from hearth.drivers.gpio.tools import gpio_tools
 from hearth.drivers.i2c.linux import LinuxI2c
 from hearth.drivers.i2c.sim import Eeprom, SimI2c, SlowTemperature, Tmp102
 from hearth.drivers.i2c.tools import i2c_tools
+from hearth.drivers.iio.tools import sensor_tools
 from hearth.drivers.modbus.driver import ModbusDevice
 from hearth.drivers.modbus.line import ModbusLine, TcpPort
 from hearth.drivers.modbus.sim import SimModbusPort
@@ -50,7 +51,7 @@ from hearth.drivers.spi.driver import SpiSettings
 from hearth.drivers.spi.linux import LinuxSpi
 from hearth.drivers.spi.sim import Loopback, RegisterChip, SimSpi
 from hearth.drivers.spi.tools import spi_tools
-from hearth.drivers.tools.hardware import hardware_tools
+from hearth.drivers.tools import board_tool
 from hearth.drivers.uart.tools import uart_tools
 from hearth.tools import Done
 
@@ -619,7 +620,8 @@ class BoardBench:
 
     def __attrs_post_init__(self):
         kinds = (
-            hardware_tools,
+            lambda _board: [board_tool()],
+            sensor_tools,
             gpio_tools,
             i2c_tools,
             uart_tools,

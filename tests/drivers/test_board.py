@@ -10,6 +10,9 @@ from support.machine import FilesMachine
 from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.gpio import tools as gpio
+from hearth.drivers.i2c import tools as i2c
+from hearth.drivers.uart import tools as uart
 from hearth.errors import DeviceError, InvalidParams, PermissionDenied
 
 
@@ -91,10 +94,10 @@ def test_the_seed_decides_what_is_measured():
 
 def test_buses_are_found_by_what_callers_call_them(sim):
     assert sim.gpio_bus() == sim.gpio_bus("sim") == "gpio:sim"
-    assert sim.i2c_bus(1) == "i2c:1"
-    assert sim.uart_bus("uart0") == "uart:uart0"
+    assert sim.bus("i2c", "bus", 1) == "i2c:1"
+    assert sim.bus("uart", "port", "uart0") == "uart:uart0"
     assert sim.sensor("temperature").bus == "i2c:1"
-    assert sim.can_bus("can0") == "can:can0"
+    assert sim.bus("can", "bus", "can0") == "can:can0"
     assert all(sim.has(kind) for kind in ("gpio", "i2c", "uart", "can", "spi", "modbus"))
     assert not sim.has("com.acme")
 
@@ -103,9 +106,9 @@ def test_buses_are_found_by_what_callers_call_them(sim):
     ("ask", "known"),
     [
         (lambda b: b.gpio_bus("gpiochip0"), ["sim"]),
-        (lambda b: b.i2c_bus(0), [1]),
-        (lambda b: b.uart_bus("ttyS0"), ["uart0"]),
-        (lambda b: b.spi_device("FLASH"), ["LOOP", "MOTOR"]),
+        (lambda b: b.bus("i2c", "bus", 0), [1]),
+        (lambda b: b.bus("uart", "port", "ttyS0"), ["uart0"]),
+        (lambda b: b.bus("spi", "device", "FLASH", key="name"), ["LOOP", "MOTOR"]),
         (lambda b: b.sensor("humidity"), ["temperature", "tank", "fan_current", "vibration", "strain"]),
     ],
 )
@@ -123,8 +126,8 @@ def test_what_is_not_there_is_refused_with_what_is(sim, ask, known):
         (lambda b: b.line("sim", "BUTTN"), "BUTTON"),
         (lambda b: b.line("sim", "GPOI17"), "GPIO17"),
         (lambda b: b.gpio_bus("simm"), "sim"),
-        (lambda b: b.uart_bus("urat0"), "uart0"),
-        (lambda b: b.spi_device("MOTR"), "MOTOR"),
+        (lambda b: b.bus("uart", "port", "urat0"), "uart0"),
+        (lambda b: b.bus("spi", "device", "MOTR", key="name"), "MOTOR"),
         (lambda b: b.sensor("temprature"), "temperature"),
     ],
 )
@@ -135,7 +138,7 @@ def test_a_misspelt_name_is_refused_with_the_nearest(sim, ask, near):
 
 
 def test_a_name_that_is_like_no_other_is_refused_without_a_suggestion(sim):
-    for ask in (lambda: sim.line(None, 99), lambda: sim.line(None, "x" * 64), lambda: sim.i2c_bus(7)):
+    for ask in (lambda: sim.line(None, 99), lambda: sim.line(None, "x" * 64), lambda: sim.bus("i2c", "bus", 7)):
         with pytest.raises(InvalidParams) as caught:
             ask()
         assert "did you mean" not in caught.value.message
@@ -231,7 +234,7 @@ def test_a_real_boards_drivers_are_made_and_not_opened_though_nothing_of_it_is_t
 
 
 def test_the_list_of_lines_has_what_is_particular_about_each_and_nothing_else(real):
-    (chip,) = real.drivers["board"].gpio()["chips"]
+    (chip,) = gpio.listed(real.drivers["board"])["chips"]
     valve, door = chip["lines"]
     assert valve == {
         "line": 0,
@@ -258,7 +261,7 @@ def test_the_list_of_lines_has_what_is_particular_about_each_and_nothing_else(re
 
 
 def test_the_list_of_adapters_has_the_kernels_name_and_what_the_kernel_is_told(real):
-    (bus,) = real.drivers["board"].i2c()["buses"]
+    (bus,) = i2c.listed(real.drivers["board"])["buses"]
     assert {key: bus[key] for key in ("bus", "id", "driven", "adapter", "timeout_ms", "retries")} == {
         "bus": 7,
         "id": "i2c:7",
@@ -270,7 +273,7 @@ def test_the_list_of_adapters_has_the_kernels_name_and_what_the_kernel_is_told(r
 
 
 def test_the_list_of_ports_has_how_each_is_set_up(real):
-    (port,) = real.drivers["board"].uart()["ports"]
+    (port,) = uart.listed(real.drivers["board"])["ports"]
     settings = {key: port[key] for key in ("port", "path", "baud", "bits", "parity", "stop_bits", "flow")}
     assert settings == {
         "port": "motor",
@@ -286,7 +289,7 @@ def test_the_list_of_ports_has_how_each_is_set_up(real):
 
 @pytest.mark.parametrize(("name", "label"), [("rpi4", "pinctrl-bcm2711"), ("rpi5", "pinctrl-rp1")])
 def test_a_raspberrys_lines_are_listed_with_their_pins_and_functions(name, label):
-    (chip,) = open_board(load_profile(name)).drivers["board"].gpio()["chips"]
+    (chip,) = gpio.listed(open_board(load_profile(name)).drivers["board"])["chips"]
     assert chip["chip"] == label
     lines = {line["name"]: line for line in chip["lines"]}
     assert (lines["GPIO17"]["pin"], lines["GPIO21"]["pin"]) == (11, 40)
@@ -304,16 +307,16 @@ def test_what_is_not_driven_is_refused_by_name_label_and_node_with_the_reason(tm
     board = open_board(load_profile("generic-linux"), machine=files.machine)
     assert [(entry.kind, entry.name) for entry in board.undriven] == [("i2c", "i2c-3"), ("uart", "ttyS0")]
     with pytest.raises(InvalidParams, match="a wrong write can destroy memory modules") as caught:
-        board.i2c_bus(3)
+        board.bus("i2c", "bus", 3)
     assert caught.value.data["cure"].startswith("a board profile that lists it drives it")
     with pytest.raises(InvalidParams, match="the kernel writes its console to it"):
-        board.uart_bus("ttyS0")
+        board.bus("uart", "port", "ttyS0")
 
 
 @pytest.mark.parametrize("name", ["sim", "rpi4", "rpi5", "generic-linux"])
 def test_what_the_board_tells_about_itself_is_json(name):
     driver = open_board(load_profile(name)).drivers["board"]
-    for answer in (driver.info(), driver.gpio(), driver.i2c(), driver.uart(), driver.sensors(), driver.describe()):
+    for answer in (driver.info(), *(kind.listed(driver) for kind in (gpio, i2c, uart)), driver.describe()):
         assert json.loads(json.dumps(answer)) == answer
 
 

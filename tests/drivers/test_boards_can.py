@@ -8,12 +8,12 @@ import pytest
 
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.diagnose import look, mismatches
-from hearth.drivers.boards.discover import FoundDevices, Machine
-from hearth.drivers.boards.generic import survey
+from hearth.drivers.boards.discover import Machine, survey
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.can.driver import IdFilter
 from hearth.drivers.can.linux import LinuxCan, up_command
-from hearth.drivers.can.spec import CanSpec, FoundCan, can_json_found, can_problem, find_can
+from hearth.drivers.can.machine import FoundCan, can_problem, find_can
+from hearth.drivers.can.spec import CanSpec
 from hearth.drivers.linux.device_users import NO_HOLDERS
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, DeviceError, InvalidParams
@@ -92,9 +92,9 @@ def test_a_dbc_file_lies_beside_the_profile_that_names_it(tmp_path):
 
 def test_a_bus_that_there_is_not_is_refused_with_those_that_there_are():
     board = open_board(parsed({"bus": "can0", "driver": "sim"}))
-    assert board.can_bus("can0") == "can:can0"
+    assert board.bus("can", "bus", "can0") == "can:can0"
     with pytest.raises(InvalidParams, match="it has: can0"):
-        board.can_bus("can1")
+        board.bus("can", "bus", "can1")
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def machine(tmp_path):
 
 
 def test_the_interfaces_of_a_machine_are_found_with_their_states(machine):
-    assert find_can(machine.sys)[:3] == [
+    assert list(find_can(machine))[:3] == [
         FoundCan("can0", down=False, off_bus=False, fd=False),
         FoundCan("can1", down=True, off_bus=False, fd=True),
         FoundCan("can2", down=False, off_bus=True, fd=True),
@@ -128,11 +128,11 @@ def test_the_interfaces_of_a_machine_are_found_with_their_states(machine):
 
 
 def test_a_board_that_looks_for_interfaces_gets_those_that_its_profile_does_not_list(machine):
-    found = FoundDevices(cans=tuple(find_can(machine.sys)))
+    found = {"can": tuple(find_can(machine))}
     board = parsed({**REAL, "bus": "drive", "interface": "can0"}, discover={"can": True})
-    assert [spec.bus for spec in survey(board, found).cans] == ["can1", "can2"]
-    assert [spec.bus for spec in survey(parsed(discover={"can": ["*2"]}), found).cans] == ["can2"]
-    assert survey(parsed(), found).cans == ()
+    assert [spec.bus for spec in survey(board, found).of("can")] == ["can1", "can2"]
+    assert [spec.bus for spec in survey(parsed(discover={"can": ["*2"]}), found).of("can")] == ["can2"]
+    assert survey(parsed(), found).of("can") == ()
     assert [spec.bus for spec in load_profile("generic-linux").cans] == []
     assert load_profile("rpi5").discover["can"] == ("*",)
 
@@ -149,7 +149,7 @@ def test_a_board_that_looks_for_interfaces_gets_those_that_its_profile_does_not_
 )
 def test_what_keeps_a_bus_from_working_is_told_with_the_command_that_mends_it(interface, fd, words, cure, machine):
     spec = CanSpec("b", "socketcan", interface, bitrate=500_000, fd=fd)
-    problem = can_problem(spec, find_can(machine.sys))
+    problem = can_problem(spec, list(find_can(machine)))
     if words is None:
         assert problem is None
     else:
@@ -158,12 +158,12 @@ def test_what_keeps_a_bus_from_working_is_told_with_the_command_that_mends_it(in
 
 
 def test_the_fit_of_a_profile_names_the_table(machine):
-    found = FoundDevices(cans=tuple(find_can(machine.sys)))
+    found = {"can": tuple(find_can(machine))}
     profile = parsed(REAL, {**REAL, "bus": "can1"}, {"bus": "can5", "driver": "sim"})
     (problem,) = mismatches(profile, found, NO_HOLDERS, machine)
     assert (problem.key, problem.severity) == ("can[1].interface", "fail")
     told = look(machine=machine)["cans"]
-    assert told == can_json_found(found.cans)
+    assert [one["node"] for one in told] == [one.name for one in found["can"]]
     assert [one["problem"] is None for one in told] == [True, False, False, True]
 
 

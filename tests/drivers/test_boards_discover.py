@@ -9,19 +9,15 @@ import pytest
 from support.machine import FilesMachine
 
 from hearth._util.processes import HEARTHD
-from hearth.drivers.boards import generic, generic as access
-from hearth.drivers.boards.discover import (
-    DeviceOrigin,
-    FoundAdapter,
-    FoundChip,
-    FoundPort,
-    clients,
-    find,
-    find_chips,
-    find_ports,
-    functionality,
-)
+from hearth.drivers.boards.discover import DeviceOrigin, find
+from hearth.drivers.gpio import machine as gpio
+from hearth.drivers.gpio.machine import FoundChip
+from hearth.drivers.i2c import machine as i2c
+from hearth.drivers.i2c.machine import FoundAdapter, clients, functionality
+from hearth.drivers.linux import survey as access
 from hearth.drivers.linux.device_users import Holder, find_holders
+from hearth.drivers.serial_port import machine as uart
+from hearth.drivers.serial_port.machine import FoundPort
 
 USB = "pci0000:00/0000:00:14.0/usb1/1-2"
 
@@ -45,8 +41,8 @@ def test_nodes_are_found_in_the_order_of_their_numbers(files):
     for number in (10, 2, 1):
         files.adapter(number, f"adapter {number}")
     found = find(machine=files.machine)
-    assert [chip.node for chip in found.chips] == ["gpiochip0", "gpiochip2", "gpiochip10"]
-    assert [(adapter.bus, adapter.name) for adapter in found.adapters] == [
+    assert [chip.node for chip in found["gpio"]] == ["gpiochip0", "gpiochip2", "gpiochip10"]
+    assert [(adapter.bus, adapter.name) for adapter in found["i2c"]] == [
         (1, "adapter 1"),
         (2, "adapter 2"),
         (10, "adapter 10"),
@@ -56,8 +52,8 @@ def test_nodes_are_found_in_the_order_of_their_numbers(files):
 def test_only_the_kinds_that_are_asked_for_are_looked_for(files):
     files.chip("gpiochip0", "platform/soc")
     files.adapter(1, "a")
-    assert find(["i2c"], files.machine).chips == ()
-    assert len(find(["i2c"], files.machine).adapters) == 1
+    assert find(["i2c"], files.machine).get("gpio", ()) == ()
+    assert len(find(["i2c"], files.machine).get("i2c", ())) == 1
     assert find([], files.machine) == find(["sensors"], files.machine)
 
 
@@ -77,7 +73,7 @@ def test_a_machine_without_any_of_it_is_no_error(tmp_path):
 
 def test_a_chip_that_cannot_be_opened_is_found_with_the_reason(files):
     files.chip("gpiochip0", "platform/soc")
-    (chip,) = find_chips(files.machine)
+    (chip,) = gpio.find_chips(files.machine)
     assert (chip.label, chip.lines, chip.path) == (None, (), str(files.machine.dev / "gpiochip0"))
     assert chip.error in ("ENODEV", "ENOTTY", "EINVAL")
 
@@ -87,7 +83,7 @@ def test_where_a_device_sits_is_told_from_the_device_up(files):
     files.device(f"{USB}/1-2:1.2/0003:04D8:00DD.0001", "hid", driver="mcp2221")
     files.device(f"{USB}/1-2:1.2", "usb", driver="usbhid")
     files.chip("gpiochip1", f"{USB}/1-2:1.2/0003:04D8:00DD.0001")
-    (chip,) = find_chips(files.machine)
+    (chip,) = gpio.find_chips(files.machine)
     assert chip.origin == DeviceOrigin(("gpio", "hid", "usb", "pci"), "mcp2221", None)
 
 
@@ -96,7 +92,7 @@ def test_who_described_a_device_is_told_for_the_machines_own(files):
     files.chip("gpiochip0", "platform/soc/7e200000.gpio")
     files.device("platform/INTC1055:00", "platform", driver="tigerlake-pinctrl", acpi="INTC1055:00")
     files.chip("gpiochip1", "platform/INTC1055:00")
-    soc, laptop = find_chips(files.machine)
+    soc, laptop = gpio.find_chips(files.machine)
     assert (soc.origin.described_by, soc.origin.compatible) == ("devicetree", "brcm,bcm2711-gpio")
     assert (laptop.origin.described_by, laptop.origin.driver) == ("acpi", "tigerlake-pinctrl")
 
@@ -111,11 +107,11 @@ def test_a_card_is_described_by_what_it_brings_along_and_not_by_what_it_is_plugg
     card = "platform/axi/1000120000.pcie/pci0002:00/0002:02:00.0"
     files.device(card, "pci", driver="some-card")
     files.adapter(2, "some card's bus", card)
-    header, other = find(["i2c"], files.machine).adapters
+    header, other = find(["i2c"], files.machine).get("i2c", ())
     assert header.origin.described_by == "devicetree"
-    assert generic.adapter_reason(header) is None
+    assert i2c.adapter_reason(header) is None
     assert other.origin.described_by is None
-    assert "own devices" in generic.adapter_reason(other)
+    assert "own devices" in i2c.adapter_reason(other)
 
 
 def test_serial_ports_are_those_of_serial_drivers_with_a_uart_in_them(files):
@@ -127,7 +123,7 @@ def test_serial_ports_are_those_of_serial_drivers_with_a_uart_in_them(files):
     files.port("ttyUSB0", "188:0", f"{USB}/1-2:1.0")
     files.port("tty1", "4:1", None)
     files.port("ttyU0", "4:200", None)
-    ports = find_ports(files.machine)
+    ports = list(uart.find_ports(files.machine))
     assert [port.node for port in ports] == ["ttyS0", "ttyS10", "ttyU0", "ttyUSB0"]
     assert [port.origin.driver for port in ports] == ["serial8250", "serial8250", None, "ftdi_sio"]
     assert ports[2].origin == DeviceOrigin()
@@ -140,7 +136,7 @@ def test_a_console_and_a_terminal_are_told_with_whose_they_are(files):
     files.process(612, "agetty", terminal=4 << 8 | 65)
     files.process(613, "a) (b", terminal=4 << 8 | 65)
     files.process(614, "sleep")
-    zero, one, two = find_ports(files.machine)
+    zero, one, two = uart.find_ports(files.machine)
     assert (zero.console, zero.terminal_of) == (True, ())
     assert (one.console, one.terminal_of) == (False, ("agetty (pid 612)", "a) (b (pid 613)"))
     assert (two.console, two.terminal_of) == (False, ())
@@ -169,7 +165,7 @@ def test_the_terminal_of_a_real_process_is_seen(tmp_path):
         (files.machine.proc / "tty/drivers").write_text("pty_slave /dev/pts 136 0-1048575 serial\n")
         files.port("ttyX", f"{os.major(number)}:{os.minor(number)}", None)
         (files.machine.proc / str(process.pid)).symlink_to(f"/proc/{process.pid}")
-        (port,) = find_ports(files.machine)
+        (port,) = uart.find_ports(files.machine)
         (terminal,) = port.terminal_of
         assert terminal.endswith(f"(pid {process.pid})")
     finally:
@@ -214,7 +210,7 @@ SOC = "its pins belong to the machine itself"
     ],
 )
 def test_a_chip_of_the_machine_itself_is_kept_off_and_one_that_was_added_is_not(origin, driven):
-    reason = generic.chip_reason(FoundChip("gpiochip0", "/dev/gpiochip0", origin))
+    reason = gpio.chip_reason(FoundChip("gpiochip0", "/dev/gpiochip0", origin))
     assert (reason is None) is driven
     assert driven or reason.startswith(SOC)
 
@@ -264,13 +260,13 @@ PCI = DeviceOrigin(("i2c", "pci"), "i801_smbus")
     ],
 )
 def test_an_adapter_that_the_machine_lives_on_is_kept_off_with_the_reason(name, origin, reason):
-    told = generic.adapter_reason(FoundAdapter("i2c-0", "/dev/i2c-0", 0, origin, name))
+    told = i2c.adapter_reason(FoundAdapter("i2c-0", "/dev/i2c-0", 0, origin, name))
     assert told is None if reason is None else reason in told
 
 
 def test_a_port_that_is_a_console_or_a_terminal_is_kept_off():
     def reason(**facts):
-        return generic.port_reason(FoundPort("ttyS0", "/dev/ttyS0", DeviceOrigin(), **facts))
+        return uart.port_reason(FoundPort("ttyS0", "/dev/ttyS0", DeviceOrigin(), **facts))
 
     assert reason() is None
     assert "console" in reason(console=True)
@@ -300,7 +296,7 @@ def node(tmp_path, monkeypatch):
 
 def test_a_node_of_a_group_is_opened_by_joining_the_group(node):
     path = node(20, 0o660)
-    lack = access.lack_of(path, "uart")
+    lack = uart.ACCESS.lack_of(path)
     assert lack.cure == "sudo usermod -aG dialout ada   # then log in again"
     assert f"may not open {path}" in lack.reason
     assert "dialout, mode 0660" in lack.reason
@@ -308,7 +304,7 @@ def test_a_node_of_a_group_is_opened_by_joining_the_group(node):
 
 @pytest.mark.parametrize(("group", "mode"), [(0, 0o600), (0, 0o660), (20, 0o600), (20, 0o640)])
 def test_a_node_that_no_group_may_use_is_opened_by_a_rule_that_is_told_in_full(node, group, mode):
-    steps = access.lack_of(node(group, mode), "uart").cure.splitlines()
+    steps = uart.ACCESS.lack_of(node(group, mode)).cure.splitlines()
     rule = 'SUBSYSTEM=="tty", KERNEL=="ttyUSB0", GROUP="dialout", MODE="0660"'
     assert steps == [
         "sudo groupadd --system --force dialout",
@@ -320,7 +316,7 @@ def test_a_node_that_no_group_may_use_is_opened_by_a_rule_that_is_told_in_full(n
 
 @pytest.mark.parametrize(("kind", "subsystem"), [("gpio", "gpio"), ("i2c", "i2c-dev")])
 def test_the_rule_is_for_all_nodes_of_the_kind(kind, subsystem):
-    _, rule, reload = access.rule(f"/dev/{kind}0", kind)
+    _, rule, reload = {"gpio": gpio, "i2c": i2c}[kind].ACCESS.commands(f"/dev/{kind}0")
     assert f'SUBSYSTEM=="{subsystem}"' in rule
     assert f'GROUP="{kind}"' in rule
     assert reload.endswith(f"--subsystem-match={subsystem}")
@@ -328,8 +324,8 @@ def test_the_rule_is_for_all_nodes_of_the_kind(kind, subsystem):
 
 def test_nothing_lacks_for_a_node_that_may_be_opened_or_is_gone(tmp_path):
     (tmp_path / "x").touch()
-    assert access.lack_of(str(tmp_path / "x"), "gpio") is None
-    assert access.lack_of(str(tmp_path / "none"), "gpio") is None
+    assert gpio.ACCESS.lack_of(str(tmp_path / "x")) is None
+    assert gpio.ACCESS.lack_of(str(tmp_path / "none")) is None
 
 
 # --- who holds what -------------------------------------------------------------------------------------------------

@@ -6,20 +6,18 @@ import pytest
 from support.machine import FilesMachine
 
 from hearth._util.processes import HEARTHD
-from hearth.drivers.boards import generic as access, open_board
+from hearth.drivers.boards import open_board
 from hearth.drivers.boards.diagnose import mismatches, safety_gaps
-from hearth.drivers.boards.discover import (
-    KERNEL,
-    DeviceOrigin,
-    FoundAdapter,
-    FoundChip,
-    FoundDevices,
-    FoundLine,
-    FoundPort,
-)
-from hearth.drivers.boards.generic import HEADERS, NAME_IT, survey
+from hearth.drivers.boards.discover import DeviceOrigin, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
+from hearth.drivers.gpio.machine import KERNEL, FoundChip, FoundLine
+from hearth.drivers.i2c.machine import FoundAdapter
+from hearth.drivers.i2c.tools import listed
+from hearth.drivers.linux import survey as access
 from hearth.drivers.linux.device_users import NO_HOLDERS, Holder, Holders
+from hearth.drivers.linux.machine import HEADERS
+from hearth.drivers.linux.survey import NAME_IT
+from hearth.drivers.serial_port.machine import FoundPort
 
 SIM = DeviceOrigin(("gpio", "platform"), "gpio-sim")
 SOC = DeviceOrigin(("gpio", "platform"), "pinctrl-bcm2835", "devicetree")
@@ -42,8 +40,8 @@ def port(name, origin=USB, **facts):
 
 
 def found(*things):
-    kinds = (FoundChip, FoundAdapter, FoundPort)
-    return FoundDevices(*(tuple(thing for thing in things if isinstance(thing, kind)) for kind in kinds))
+    kinds = {"gpio": FoundChip, "i2c": FoundAdapter, "uart": FoundPort}
+    return {word: tuple(thing for thing in things if isinstance(thing, kind)) for word, kind in kinds.items()}
 
 
 def generic(*things, **discover):
@@ -55,7 +53,7 @@ def generic(*things, **discover):
 
 
 def test_a_chips_lines_are_offered_under_the_kernels_names():
-    (spec,) = generic(chip(3, "cell", "relay", "button")).chips
+    (spec,) = generic(chip(3, "cell", "relay", "button")).of("gpio")
     assert (spec.label, spec.driver, spec.path) == ("cell", "gpiod", None)
     assert [(line.offset, line.name, line.safe, line.pull) for line in spec.lines] == [
         (0, "relay", "input", "as-is"),
@@ -64,14 +62,14 @@ def test_a_chips_lines_are_offered_under_the_kernels_names():
 
 
 def test_lines_without_a_name_of_their_own_get_one_from_their_offset():
-    (spec,) = generic(chip(0, "c", None, "-", "A", "NC", "A", "line5", None, "line0")).chips
+    (spec,) = generic(chip(0, "c", None, "-", "A", "NC", "A", "line5", None, "line0")).of("gpio")
     names = [line.name for line in spec.lines]
     assert names == ["line0@0", "line1", "A@2", "line3", "A@4", "line5", "line6", "line0"]
     assert len(set(names)) == len(names)
 
 
 def test_a_line_in_use_is_reserved_naming_the_user():
-    (spec,) = generic(chip(0, "c", "a", "b", "c", used={0: "heartbeat-led", 2: KERNEL})).chips
+    (spec,) = generic(chip(0, "c", "a", "b", "c", used={0: "heartbeat-led", 2: KERNEL})).of("gpio")
     assert [line.reserved for line in spec.lines] == [
         "in use by 'heartbeat-led' since before hearth started",
         None,
@@ -80,7 +78,7 @@ def test_a_line_in_use_is_reserved_naming_the_user():
 
 
 def test_chips_of_one_label_go_by_their_nodes():
-    chips = generic(chip(0, "twin", "a"), chip(1, "twin", "a"), chip(2, "other", "a"), chip(3, None, "a")).chips
+    chips = generic(chip(0, "twin", "a"), chip(1, "twin", "a"), chip(2, "other", "a"), chip(3, None, "a")).of("gpio")
     assert [(spec.label, spec.path) for spec in chips] == [
         ("gpiochip0", "/none/gpiochip0"),
         ("gpiochip1", "/none/gpiochip1"),
@@ -91,7 +89,7 @@ def test_chips_of_one_label_go_by_their_nodes():
 
 def test_the_machines_own_pins_are_listed_and_not_offered():
     result = generic(chip(0, "pinctrl-sun50i", "PA0", origin=SOC))
-    assert result.chips == ()
+    assert result.of("gpio") == ()
     (entry,) = result.undriven
     assert (entry.kind, entry.name, entry.label) == ("gpio", "gpiochip0", "pinctrl-sun50i")
     assert entry.path == "/none/gpiochip0"
@@ -104,7 +102,7 @@ def test_of_a_raspberrys_own_pins_those_on_the_header_are_offered(label):
     (shipped,) = load_profile(HEADERS[label]).chips
     names = [f"GPIO{n}" for n in range(54)]
     result = generic(chip(0, label, *names, used={17: "led0", 2: "i2c"}, origin=SOC))
-    (spec,) = result.chips
+    (spec,) = result.of("gpio")
     assert result.undriven == ()
     assert len(spec.lines) == 28
     assert spec.aliases == shipped.aliases
@@ -115,7 +113,7 @@ def test_of_a_raspberrys_own_pins_those_on_the_header_are_offered(label):
 
 def test_a_chip_that_cannot_be_opened_or_is_empty_is_listed_with_the_reason():
     result = generic(chip(0, None, error="EIO"), chip(1, "empty"), chip(2, None, error="ENODEV"))
-    assert result.chips == ()
+    assert result.of("gpio") == ()
     assert [(entry.name, entry.reason) for entry in result.undriven] == [
         ("gpiochip0", "/none/gpiochip0 cannot be opened (EIO)"),
         ("gpiochip1", "it has no lines"),
@@ -126,8 +124,8 @@ def test_a_chip_that_cannot_be_opened_or_is_empty_is_listed_with_the_reason():
 def test_adapters_and_ports_are_offered_by_number_and_node():
     host = adapter(0, "SMBus I801 adapter at efa0", PCI)
     result = generic(adapter(4, "MCP2221 usb-i2c bridge"), host, port("ttyUSB0"))
-    assert [(spec.bus, spec.driver) for spec in result.i2c] == [(4, "i2c-dev")]
-    assert [(spec.port, spec.path) for spec in result.uarts] == [("ttyUSB0", "/none/ttyUSB0")]
+    assert [(spec.bus, spec.driver) for spec in result.of("i2c")] == [(4, "i2c-dev")]
+    assert [(spec.port, spec.path) for spec in result.of("uart")] == [("ttyUSB0", "/none/ttyUSB0")]
     assert [(entry.kind, entry.name, entry.label) for entry in result.undriven] == [
         ("i2c", "i2c-0", "SMBus I801 adapter at efa0")
     ]
@@ -135,7 +133,7 @@ def test_adapters_and_ports_are_offered_by_number_and_node():
 
 def test_a_console_is_listed_and_not_offered():
     result = generic(port("ttyS0", console=True), port("ttyS1", terminal_of=("agetty (pid 6)",)))
-    assert result.uarts == ()
+    assert result.of("uart") == ()
     assert [entry.reason for entry in result.undriven] == [
         "the kernel writes its console to it",
         "it is the terminal of agetty (pid 6)",
@@ -146,23 +144,23 @@ def test_a_port_that_another_program_has_open_is_listed_and_not_offered():
     profile = parse_profile({"name": "g", "description": "g", "discover": {"uart": True}}, "g")
     holders = Holders({}, {"/none/ttyUSB0": (Holder(9, "gpsd"),)}, complete=True)
     result = survey(profile, found(port("ttyUSB0"), port("ttyUSB1")), holders)
-    assert [spec.port for spec in result.uarts] == ["ttyUSB1"]
+    assert [spec.port for spec in result.of("uart")] == ["ttyUSB1"]
     (entry,) = result.undriven
     assert (entry.reason, entry.left_alone) == ("it is open in gpsd (pid 9)", True)
 
 
 def test_a_port_without_a_device_is_offered_only_when_it_is_named():
     lines = [port(f"ttyS{n}", DeviceOrigin()) for n in range(3)]
-    assert generic(*lines).uarts == ()
-    assert [spec.port for spec in generic(*lines, uart=["ttyS[12]"]).uarts] == ["ttyS1", "ttyS2"]
+    assert generic(*lines).of("uart") == ()
+    assert [spec.port for spec in generic(*lines, uart=["ttyS[12]"]).of("uart")] == ["ttyS1", "ttyS2"]
 
 
 def test_what_is_looked_for_can_be_narrowed_by_node_label_and_name():
     things = [chip(0, "cell", "a"), chip(1, "pca9554", "a"), adapter(1, "MCP2221 usb-i2c bridge"), adapter(2, "x")]
     result = generic(*things, gpio=["pca*"], i2c=["MCP*"])
-    assert [spec.label for spec in result.chips] == ["pca9554"]
-    assert [spec.bus for spec in result.i2c] == [1]
-    assert [spec.label for spec in generic(*things, gpio=["gpiochip0"]).chips] == ["cell"]
+    assert [spec.label for spec in result.of("gpio")] == ["pca9554"]
+    assert [spec.bus for spec in result.of("i2c")] == [1]
+    assert [spec.label for spec in generic(*things, gpio=["gpiochip0"]).of("gpio")] == ["cell"]
     assert generic(*things, sensors=True) == generic()
 
 
@@ -186,9 +184,9 @@ def test_what_the_profile_lists_itself_is_not_found_again():
             *(port(f"ttyUSB{n}") for n in range(2)),
         ),
     )
-    assert [spec.label for spec in result.chips] == ["other"]
-    assert [spec.bus for spec in result.i2c] == [3]
-    assert [spec.port for spec in result.uarts] == ["ttyUSB1"]
+    assert [spec.label for spec in result.of("gpio")] == ["other"]
+    assert [spec.bus for spec in result.of("i2c")] == [3]
+    assert [spec.port for spec in result.of("uart")] == ["ttyUSB1"]
 
 
 def test_a_port_whose_name_the_profile_gives_to_another_is_listed_and_not_mixed_up_with_it():
@@ -199,7 +197,7 @@ def test_a_port_whose_name_the_profile_gives_to_another_is_listed_and_not_mixed_
         "discover": {"uart": True},
     }
     result = survey(parse_profile(content, "x"), found(port("ttyUSB0"), port("ttyACM0")))
-    assert result.uarts == ()
+    assert result.of("uart") == ()
     assert [entry.reason for entry in result.undriven] == ["the profile gives its name to another port"]
 
 
@@ -208,7 +206,7 @@ def test_what_this_user_may_not_open_is_listed_with_the_commands(tmp_path, monke
     monkeypatch.setattr(access, "user_name", lambda _uid: "ada")
     (tmp_path / "ttyUSB0").touch(mode=0o600)
     result = generic(FoundPort("ttyUSB0", str(tmp_path / "ttyUSB0"), USB))
-    assert result.uarts == ()
+    assert result.of("uart") == ()
     (entry,) = result.undriven
     assert entry.reason.startswith(f"ada may not open {tmp_path}/ttyUSB0")
     assert entry.cure.splitlines()[-1] == "sudo usermod -aG dialout ada   # then log in again"
@@ -232,11 +230,11 @@ def test_a_board_of_what_is_found_opens_nothing_and_says_what_it_has(tmp_path):
     files.adapter(0, "SMBus I801 adapter at efa0", "pci0000:00/0000:00:1f.4")
     board = open_board(load_profile("generic-linux"), machine=files.machine)
     assert list(board.drivers) == ["i2c:4", "sensors", "board"]
-    assert board.i2c_bus(4) == "i2c:4"
+    assert board.bus("i2c", "bus", 4) == "i2c:4"
     assert board.has("i2c")
     assert board.has("sensors")
     assert not board.has("gpio")
-    told = board.drivers["board"].i2c()
+    told = listed(board.drivers["board"])
     (bus,) = told["buses"]
     assert (bus["bus"], bus["id"], bus["driver"], bus["path"]) == (4, "i2c:4", "i2c-dev", "/dev/i2c-4")
     assert [entry["name"] for entry in told["undriven"]] == ["i2c-0"]

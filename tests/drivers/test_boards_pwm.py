@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from support.machine import FilesMachine
 
-from hearth.drivers.boards import generic as access, load_profile, open_board
+from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.diagnose import look, mismatches, safety_gaps
-from hearth.drivers.boards.discover import DeviceOrigin, FoundDevices, FoundPwm, find
-from hearth.drivers.boards.generic import survey
+from hearth.drivers.boards.discover import DeviceOrigin, find, survey
 from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.linux import survey as access
 from hearth.drivers.linux.device_users import NO_HOLDERS
+from hearth.drivers.pwm.machine import ACCESS, FoundPwm
+from hearth.drivers.pwm.tools import listed
 from hearth.drivers.sandbox.plan import devices_of
 from hearth.errors import InvalidParams
 
@@ -42,7 +44,7 @@ def problems(given, files):
 def test_chips_are_found_in_the_order_of_their_numbers_with_their_devices(files) -> None:
     files.pwm(10, SOC, 2)
     at = files.pwm(2, SERVO_BOARD, 17, node=True)
-    one, other = find(["pwm"], files.machine).pwm
+    one, other = find(["pwm"], files.machine).get("pwm", ())
     assert (one.name, one.device, one.channels, one.origin.driver) == ("pwmchip2", "1-0040", 17, "pca9685-pwm")
     assert one.path == one.node == str(files.machine.dev / "pwmchip2")
     assert (other.device, other.node) == ("fe20c000.pwm", None)
@@ -53,8 +55,8 @@ def test_generic_linux_offers_chips_behind_a_bus_and_leaves_the_machines_own_alo
     board = FoundPwm("pwmchip0", "1-0040", "/none/pwmchip0", 17, DeviceOrigin(("pwm", "i2c", "i2c"), "pca9685-pwm"))
     soc = FoundPwm("pwmchip1", "fe20c000.pwm", "/none/export", 2, DeviceOrigin(("pwm", "platform"), "pwm-bcm2835"))
     content = {"name": "g", "description": "g", "discover": {"pwm": True}}
-    found = survey(parse_profile(content, "g"), FoundDevices(pwm=(board, soc)))
-    [spec] = found.pwm
+    found = survey(parse_profile(content, "g"), {"pwm": (board, soc)})
+    [spec] = found.of("pwm")
     # Channel 16 of this chip is all others at once.
     assert [channel.number for channel in spec.channels] == list(range(16))
     assert (spec.channels[3].name, spec.channels[3].safe) == ("1-0040:3", "off")
@@ -70,7 +72,7 @@ def test_a_chip_that_the_profile_lists_is_not_found_again() -> None:
         "discover": {"pwm": ["1-*"]},
         "pwm": [{"label": "1-0040", "driver": "pwm", "channels": ["A"], "channel": {"A": {"period_us": 40}}}],
     }
-    assert survey(parse_profile(content, "g"), FoundDevices(pwm=(board,))).pwm == ()
+    assert survey(parse_profile(content, "g"), {"pwm": (board,)}).of("pwm") == ()
 
 
 def test_a_profile_fits_where_its_chip_is(files) -> None:
@@ -101,20 +103,20 @@ def test_a_board_without_its_overlay_lists_the_chip_as_undriven_and_answers_with
     given = profile(label="fe20c000.pwm", overlay="pwm-2chan")
     board = open_board(given, machine=files.machine)
     assert not board.has("pwm")
-    [entry] = board.drivers["board"].pwm()["undriven"]
+    [entry] = listed(board.drivers["board"])["undriven"]
     assert (entry["name"], entry["driven"]) == ("fe20c000.pwm", False)
     assert "dtoverlay=pwm-2chan" in entry["cure"]
     with pytest.raises(InvalidParams, match="the overlay pwm-2chan switches it on"):
-        board.channel("A")
+        board.channel("pwm", "A")
     files.pwm(0, SOC, 2)
-    assert open_board(given, machine=files.machine).channel("A")[0] == "pwm:fe20c000.pwm"
+    assert open_board(given, machine=files.machine).channel("pwm", "A")[0] == "pwm:fe20c000.pwm"
 
 
 def test_a_reserved_channel_is_denied_with_its_reason(files) -> None:
     files.pwm(0, SERVO_BOARD, 17)
     board = open_board(profile(channel={"A": {"period_us": 40, "reserved": "the fan of the rack"}}))
     with pytest.raises(Exception, match="A is reserved: the fan of the rack"):
-        board.channel("A")
+        board.channel("pwm", "A")
 
 
 def test_doctor_lists_the_chips_and_their_interfaces(files) -> None:
@@ -131,7 +133,7 @@ def test_doctor_lists_the_chips_and_their_interfaces(files) -> None:
 def test_a_permission_that_lacks_is_given_by_a_rule_for_the_node_and_the_files(files, monkeypatch) -> None:
     at = files.pwm(0, SERVO_BOARD, 17)
     monkeypatch.setattr(access.os, "access", lambda path, mode, effective_ids: False)
-    lack = access.lack_of(str(at / "export"), "pwm")
+    lack = ACCESS.lack_of(str(at / "export"))
     assert lack is not None
     assert 'SUBSYSTEM=="pwm", KERNEL=="pwmchip*", GROUP="gpio"' in lack.cure
     assert "chgrp -R gpio /sys%p" in lack.cure
@@ -154,7 +156,7 @@ def test_channels_without_a_limit_and_servos_without_a_slew_are_gaps(files) -> N
     assert set(gaps) == {"pwm[0].limit", "halt.inputs"}
     assert gaps["pwm[0].limit"].problem.endswith("at once: A, C")
     assert gaps["pwm[0].limit"].severity == "warn"
-    assert [one.key for one in safety_gaps(given, FoundDevices(), NO_HOLDERS, files.machine)] == ["halt.inputs"]
+    assert [one.key for one in safety_gaps(given, {}, NO_HOLDERS, files.machine)] == ["halt.inputs"]
 
 
 def test_the_sandbox_permits_the_directory_and_the_node_of_a_chip(files) -> None:

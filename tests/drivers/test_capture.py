@@ -406,7 +406,7 @@ def test_an_interlock_on_a_simulated_channel_can_be_read(device):
 
 @pytest.fixture
 def tool():
-    from hearth.drivers.tools.hardware import hardware_tools
+    from hearth.drivers.iio.tools import sensor_tools
 
     given = content(
         SIM,
@@ -414,7 +414,7 @@ def tool():
         i2c=[{"bus": 1, "driver": "sim", "device": [{"addr": 0x48, "kind": "tmp102"}]}],
         sensors={"inlet": {"kind": "tmp102", "bus": 1, "addr": 0x48}},
     )
-    return {one.name: one for one in hardware_tools(open_board(parse_profile(given, "x.toml")))}["hw.sensor.capture"]
+    return {one.name: one for one in sensor_tools(open_board(parse_profile(given, "x.toml")))}["hw.sensor.capture"]
 
 
 @pytest.mark.parametrize(

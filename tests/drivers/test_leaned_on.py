@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hearth.actors import daemon
-from hearth.drivers.boards.diagnose import leaned_on
+from hearth.drivers.boards.diagnose import cautions
 from hearth.drivers.boards.profile import parse_profile
 from hearth.errors import ConfigError, PermissionDenied
 
@@ -32,7 +32,7 @@ def on_modbus(unit=3, **device):
 
 
 def problems(found):
-    return [(one.key, one.severity, one.problem) for one in leaned_on(found)]
+    return [(one.key, one.severity, one.problem) for one in cautions(found)]
 
 
 def test_only_the_device_that_an_interlock_goes_by_is_protected():

@@ -11,10 +11,10 @@ import pytest
 from support.modbus_server import modbus_server
 
 from hearth.drivers.boards.diagnose import mismatches
-from hearth.drivers.boards.discover import FoundDevices
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.linux.device_users import NO_HOLDERS
-from hearth.drivers.modbus.spec import ModbusSpec, unreachable
+from hearth.drivers.modbus.machine import unreachable
+from hearth.drivers.modbus.spec import ModbusSpec
 
 WITHIN_S = 0.3
 
@@ -57,7 +57,7 @@ def test_a_server_that_takes_connections_is_no_problem():
 def test_where_nothing_listens_the_port_is_to_be_looked_at(family, host, shown):
     port = free_port(family)
     (problem,) = unreachable([tcp(port, host)])
-    assert problem == (
+    assert (problem.key, problem.problem, problem.cure) == (
         "modbus[0].host",
         f"nothing listens at {shown.format(port)}",
         "is Modbus TCP switched on in the device, and is `tcp_port` right?",
@@ -71,7 +71,7 @@ def test_addresses_that_do_not_answer_cost_one_wait_together(tmp_path):
         # The connection that fills the queue is not a daemon's.
         problems = list(unreachable(lines, tmp_path, within_s=WITHIN_S))
         assert time.monotonic() - began < 8 * WITHIN_S
-    told = {key: (problem, cure) for key, problem, cure in problems}
+    told = {one.key: (one.problem, one.cure) for one in problems}
     assert set(told) == {f"modbus[{at}].host" for at in (*range(10), 11)}
     problem, cure = told["modbus[9].host"]
     assert problem == f"127.0.0.1:{port} does not answer within 0.3 s"
@@ -81,9 +81,9 @@ def test_addresses_that_do_not_answer_cost_one_wait_together(tmp_path):
 
 def test_an_address_without_a_way_names_the_network():
     # A connection to a multicast address is refused by the kernel itself.
-    ((_, problem, cure),) = unreachable([tcp(502, "224.0.0.1")])
-    assert problem.startswith("there is no way to 224.0.0.1:502: ")
-    assert "`ip route get 224.0.0.1`" in cure
+    (problem,) = unreachable([tcp(502, "224.0.0.1")])
+    assert problem.problem.startswith("there is no way to 224.0.0.1:502: ")
+    assert "`ip route get 224.0.0.1`" in problem.cure
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -102,10 +102,10 @@ def test_it_is_a_failed_check_of_the_profile(tmp_path):
     device = {"unit": 1, "name": "METER", "raw": "r"}
     line = {"line": "meter", "driver": "tcp", "host": "127.0.0.1", "tcp_port": free_port(), "device": [device]}
     profile = parse_profile({"name": "b", "description": "b", "modbus": [line]}, "profile")
-    (problem,) = mismatches(profile, FoundDevices(), NO_HOLDERS)
+    (problem,) = mismatches(profile, {}, NO_HOLDERS)
     assert (problem.key, problem.severity) == ("modbus[0].host", "fail")
 
 
 def test_without_the_kernels_list_of_connections_the_address_is_tried(tmp_path):
-    ((_, problem, _),) = unreachable([tcp(free_port())], tmp_path)
-    assert "nothing listens" in problem
+    (problem,) = unreachable([tcp(free_port())], tmp_path)
+    assert "nothing listens" in problem.problem

@@ -139,11 +139,11 @@ BAD = [
         {"modbus": [line(device=[drive(registers=[{**SPEED, "type": "u32"}, {"name": "b", "reg": 101}])])]},
         "modbus[0].device[0].registers[1].reg: holding 101 belongs to speed",
     ),
-    ({"modbus": [line(), line(device=[drive(name="B")])]}, 'modbus[1].line: "plant" is taken by modbus[0].line'),
+    ({"modbus": [line(), line(device=[drive(name="B")])]}, 'modbus[1].line: "plant" is there twice'),
     ({"modbus": [line(), line(line="b")]}, 'modbus[1].device[0].name: "FAN" is taken by modbus[0].device[0].name'),
     (
         {"uart": [{"port": "u", "driver": "serial", "path": "/dev/ttyUSB0"}], "modbus": [serial()]},
-        'modbus[0].path: "/dev/ttyUSB0" is taken by a [[uart]]',
+        'modbus[0].path: "/dev/ttyUSB0" is taken by uart[0].path',
     ),
     (
         {
@@ -151,7 +151,7 @@ BAD = [
             "sensors": {"t": {"kind": "tmp102", "bus": 1, "addr": 0x48}},
             **register(sensor="t"),
         },
-        'modbus[0].device[0].registers[0].sensor: "t" is taken by [sensors]',
+        'modbus[0].device[0].registers[0].sensor: "t" is taken by sensors.t',
     ),
     (register(table="coil", type="u16"), 'registers[0].type: a coil is one bit; give type = "bool"'),
     (register(table="input", access="rw"), "registers[0].access: table 'input' is only read"),

@@ -18,10 +18,12 @@ from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.diagnose import safety_gaps
-from hearth.drivers.boards.discover import DeviceOrigin, FoundDac, FoundDevices, FoundPwm
 from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.dac.machine import FoundDac
 from hearth.drivers.linux.device_users import NO_HOLDERS
+from hearth.drivers.linux.machine import DeviceOrigin
 from hearth.drivers.pwm.driver import ChannelSpec, Pulses, ServoSpec
+from hearth.drivers.pwm.machine import FoundPwm
 from hearth.drivers.pwm.sim import SimPwm
 from hearth.drivers.tools import build_tools
 from hearth.tools import ToolRegistry
@@ -245,14 +247,14 @@ def test_an_inversed_channel_goes_from_off_to_a_value_and_back_with_its_former_v
 
 
 def gaps(**tables):
-    found = FoundDevices(
-        pwm=(
+    found = {
+        "pwm": (
             FoundPwm("pwmchip0", "a", "/dev/pwmchip0", 16, DeviceOrigin(driver="pca9685-pwm")),
             FoundPwm("pwmchip1", "b", "/dev/pwmchip1", 16, DeviceOrigin(driver="acme-pwm")),
             FoundPwm("pwmchip2", "c", "/dev/pwmchip2", 16, DeviceOrigin(driver="pwm-gpio")),
         ),
-        dacs=tuple(FoundDac("iio:device0", "d", str(path), (), DeviceOrigin()) for path in tables.pop("paths", ())),
-    )
+        "dac": tuple(FoundDac("iio:device0", "d", str(path), (), DeviceOrigin()) for path in tables.pop("paths", ())),
+    }
     profile = parse_profile({"name": "bench", "description": "loads", **tables}, "bench")
     gaps = safety_gaps(profile, found, NO_HOLDERS)
     return [(gap.key, gap.severity, gap.problem) for gap in gaps if "limit" not in gap.key and "halt" not in gap.key]

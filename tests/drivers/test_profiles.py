@@ -9,9 +9,12 @@ import attrs
 import pytest
 
 import hearth.drivers.boards
-from hearth.drivers.boards import generic, load_profile, shipped_profiles
+from hearth.drivers.boards import load_profile, shipped_profiles
 from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.gpio import machine as gpio
+from hearth.drivers.i2c import machine as i2c
 from hearth.drivers.i2c.spec import I2cSpec
+from hearth.drivers.linux.survey import join_group
 from hearth.drivers.serial_port.settings import Rs485, UartSettings
 from hearth.errors import ConfigError
 
@@ -561,8 +564,8 @@ def test_the_table_for_rs485_in_the_documentation_has_the_defaults():
 
 def test_the_commands_in_the_documentation_are_those_that_doctor_prints():
     (text,) = blocks("sh")
-    assert text.splitlines() == [*generic.rule("/dev/gpiochip0", "gpio"), generic.join("gpio", "hearth")]
-    assert f"`{generic.rule('/dev/i2c-1', 'i2c')[1].split(chr(39))[1]}`" in DOC.read_text()
+    assert text.splitlines() == [*gpio.ACCESS.commands("/dev/gpiochip0"), join_group("gpio", "hearth")]
+    assert f"`{i2c.ACCESS.commands('/dev/i2c-1')[1].split(chr(39))[1]}`" in DOC.read_text()
 
 
 def test_the_documentation_says_of_released_outputs_what_the_decision_says():

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from support.machine import FilesMachine
 
-from hearth.drivers.boards import generic as access
 from hearth.drivers.boards.diagnose import look, mismatches, safety_gaps
 from hearth.drivers.boards.discover import find
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.dac.driver import DacChannelSpec, DacStep
+from hearth.drivers.dac.machine import ACCESS
+from hearth.drivers.linux import survey as access
 from hearth.drivers.linux.device_users import NO_HOLDERS
 from hearth.drivers.sandbox.plan import devices_of
 from hearth.drivers.signals import SignalLimit
@@ -136,7 +137,7 @@ def problems(given, files):
 def test_devices_with_outputs_are_found_by_their_lasting_names(files) -> None:
     at = files.iio(3, CHIP, "mcp4725", {"out_voltage0_raw": "0", "out_voltage1_raw": "0", "out_voltage_scale": "0.8"})
     files.iio(1, "virtual/adc", "adc", {"in_voltage0_raw": "0"})
-    [found] = find(machine=files.machine).dacs
+    [found] = find(machine=files.machine).get("dac", ())
     assert (found.node, found.label, found.outputs) == ("iio:device3", LABEL, ("out_voltage0", "out_voltage1"))
     assert Path(found.path) == at.resolve() / "out_voltage0_raw"
     assert found.origin.driver == "mcp4725"
@@ -149,7 +150,7 @@ def test_devices_with_outputs_are_found_by_their_lasting_names(files) -> None:
 def test_two_devices_of_one_name_are_told_apart_by_the_kernels_numbers(files) -> None:
     for number in (0, 4):
         files.iio(number, f"virtual/iio{number}", "dac", {"out_current0_raw": "0"})
-    assert [one.label for one in find(machine=files.machine).dacs] == ["dac@iio:device0", "dac@iio:device4"]
+    assert [one.label for one in find(machine=files.machine).get("dac", ())] == ["dac@iio:device0", "dac@iio:device4"]
 
 
 def test_what_does_not_fit_is_named_with_what_there_is(files) -> None:
@@ -166,7 +167,7 @@ def test_what_does_not_fit_is_named_with_what_there_is(files) -> None:
 def test_a_permission_that_lacks_is_given_by_a_rule_for_the_outputs(files, monkeypatch) -> None:
     at = files.iio(0, CHIP, "mcp4725", {"out_voltage0_raw": "0"})
     monkeypatch.setattr(access.os, "access", lambda path, mode, effective_ids: False)
-    lack = access.lack_of(str(at / "out_voltage0_raw"), "dac")
+    lack = ACCESS.lack_of(str(at / "out_voltage0_raw"))
     assert lack is not None
     assert 'SUBSYSTEM=="iio", KERNEL=="iio:device*"' in lack.cure
     assert "-name out_* -exec /bin/chgrp gpio {} +" in lack.cure

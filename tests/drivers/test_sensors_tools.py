@@ -5,8 +5,8 @@ import pytest
 from attrs import evolve
 
 from hearth.drivers.iio.kernel import KernelSensors
+from hearth.drivers.iio.tools import MAX_SENSORS, sensor_tools
 from hearth.drivers.sensor import SENSORS_BUS
-from hearth.drivers.tools.hardware import MAX_SENSORS, hardware_tools
 from hearth.errors import DeviceError, InvalidParams
 
 CONTENT = {
@@ -35,7 +35,7 @@ def bench(make_board_bench, chip):
     made = make_board_bench(CONTENT)
     sensors = KernelSensors(sys=chip.parents[2])
     made.board = evolve(made.board, drivers={**made.board.drivers, SENSORS_BUS: sensors})
-    made.tools |= {tool.name: tool for tool in hardware_tools(made.board)}
+    made.tools |= {tool.name: tool for tool in sensor_tools(made.board)}
     made.driver("i2c:1").open()
     return made
 

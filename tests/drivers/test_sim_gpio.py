@@ -8,8 +8,9 @@ import trio.testing
 from hypothesis import given, strategies as st
 
 from hearth.drivers.gpio.driver import Watch
-from hearth.drivers.gpio.sim import SimGpio, Tank
+from hearth.drivers.gpio.sim import SimGpio
 from hearth.drivers.gpio.spec import LineSpec
+from hearth.drivers.simulated import Tank
 from hearth.errors import DeviceError
 
 

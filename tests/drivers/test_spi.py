@@ -18,14 +18,14 @@ from support.machine import FilesMachine
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.diagnose import look, mismatches
-from hearth.drivers.boards.discover import FoundDevices, FoundSpi, find
-from hearth.drivers.boards.generic import survey
+from hearth.drivers.boards.discover import find, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
 from hearth.drivers.linux.device_users import NO_HOLDERS, Holder, Holders
 from hearth.drivers.linux.node import Presence
 from hearth.drivers.registers import Read, Write
 from hearth.drivers.spi.driver import RegisterFrame, Registers, SpiRegister, SpiSettings
 from hearth.drivers.spi.linux import LinuxSpi
+from hearth.drivers.spi.machine import FoundSpi
 from hearth.drivers.spi.sim import Loopback, RegisterChip, SimSpi
 from hearth.errors import ConfigError, DeviceError, InvalidParams, TimedOut
 
@@ -250,7 +250,7 @@ def spidev(node, name="spidev", path=None):
 
 def offered(*devices, holders=NO_HOLDERS, listed=(), wanted=True):
     content = {"name": "g", "description": "g", "discover": {"spi": wanted}, "spi": list(listed)}
-    return survey(parse_profile(content, "g"), FoundDevices(spi=devices), holders)
+    return survey(parse_profile(content, "g"), {"spi": devices}, holders)
 
 
 def files(tmp_path, *nodes):
@@ -269,16 +269,16 @@ def files(tmp_path, *nodes):
 def test_the_devices_that_have_a_node_are_found_with_their_names(tmp_path):
     machine = files(tmp_path, "spidev0.1", "spidev0.0")
     (machine.dev / "spidev0.1").unlink()
-    assert [(one.node, one.name) for one in find(("spi",), machine).spi] == [("spidev0.0", "adxl345")]
-    assert find(("gpio",), machine).spi == ()
+    assert [(one.node, one.name) for one in find(("spi",), machine).get("spi", ())] == [("spidev0.0", "adxl345")]
+    assert find(("gpio",), machine).get("spi", ()) == ()
 
 
 def test_generic_linux_offers_a_device_by_its_node_and_leaves_out_what_the_profile_lists():
     listed = [{"name": "FLASH", "driver": "spidev", "path": "/none/spidev0.1"}]
     result = offered(spidev("spidev0.0", "adxl345"), spidev("spidev0.1"), listed=listed)
-    (spec,) = result.spi
+    (spec,) = result.of("spi")
     assert (spec.name, spec.driver, spec.path, spec.kind) == ("spidev0.0", "spidev", "/none/spidev0.0", "adxl345")
-    assert offered(spidev("spidev0.0"), wanted=["spidev1.*"]).spi == ()
+    assert offered(spidev("spidev0.0"), wanted=["spidev1.*"]).of("spi") == ()
 
 
 def test_a_raspberry_pi_5s_boot_memory_and_a_device_in_use_are_left_alone():
@@ -302,12 +302,12 @@ def test_the_pins_of_a_controller_that_is_on_are_no_lines_of_a_raspberry_pi(tmp_
 
 def test_a_device_that_is_not_there_is_told_with_the_setting_that_switches_it_on():
     profile = board(driver="spidev", path="/none/spidev0.0", kind=None)
-    (problem,) = mismatches(profile, FoundDevices(spi=(spidev("spidev0.1"),)), NO_HOLDERS)
+    (problem,) = mismatches(profile, {"spi": (spidev("spidev0.1"),)}, NO_HOLDERS)
     assert (problem.key, problem.severity) == ("spi[0].path", "fail")
     assert problem.problem == "the SPI device /none/spidev0.0 is not there; there is /none/spidev0.1"
     assert "dtparam=spi=on" in problem.cure
-    assert list(mismatches(profile, FoundDevices(spi=(spidev("spidev0.0"),)), NO_HOLDERS)) == []
-    assert list(mismatches(board(), FoundDevices(), NO_HOLDERS)) == []
+    assert list(mismatches(profile, {"spi": (spidev("spidev0.0"),)}, NO_HOLDERS)) == []
+    assert list(mismatches(board(), {}, NO_HOLDERS)) == []
 
 
 def test_doctor_looks_at_the_devices_and_gives_no_hint_where_there_is_no_raspberry_pi(tmp_path):

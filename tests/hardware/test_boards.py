@@ -20,7 +20,10 @@ from support.users import ordinary_user
 
 import hearth
 from hearth.drivers.boards import load_profile, open_board
-from hearth.drivers.boards.discover import find_adapters, find_chips, find_ports
+from hearth.drivers.boards.discover import THIS
+from hearth.drivers.gpio.machine import find_chips
+from hearth.drivers.i2c.machine import find_adapters
+from hearth.drivers.serial_port.machine import find_ports
 from hearth.errors import InvalidParams, PermissionDenied, ResourceBusy
 
 LIMIT_S = 60
@@ -52,7 +55,7 @@ def line_info(chip, line):
 
 
 def test_a_chips_lines_are_found_with_the_kernels_names_and_who_holds_them(cell):
-    (found,) = [chip for chip in find_chips() if chip.label == "cell"]
+    (found,) = [chip for chip in find_chips(THIS) if chip.label == "cell"]
     assert (found.path, found.origin.driver, found.error) == (cell.path, "gpio-sim", None)
     assert [line.name for line in found.lines] == ["relay", "button", None, None, "power"]
     assert [line.consumer for line in found.lines] == [None, None, None, None, "board-power"]
@@ -61,20 +64,20 @@ def test_a_chips_lines_are_found_with_the_kernels_names_and_who_holds_them(cell)
 
 def test_looking_at_a_chip_takes_no_line_of_it(cell):
     before = cell.value("relay")
-    find_chips()
+    list(find_chips(THIS))
     info = line_info(cell, "relay")
     assert (info.used, info.direction, cell.value("relay")) == (False, Direction.INPUT, before)
 
 
 def test_a_chip_that_is_unplugged_is_found_no_more(cell):
     cell.unplug()
-    assert "cell" not in [chip.label for chip in find_chips()]
+    assert "cell" not in [chip.label for chip in find_chips(THIS)]
 
 
 def test_the_adapter_and_the_chip_of_a_usb_bridge_are_found_where_they_are():
     with Mcp2221() as bridge:
-        (adapter,) = [adapter for adapter in find_adapters() if adapter.name == MCP2221]
-        (chip,) = [chip for chip in find_chips() if chip.label == "mcp2221_gpio"]
+        (adapter,) = [adapter for adapter in find_adapters(THIS) if adapter.name == MCP2221]
+        (chip,) = [chip for chip in find_chips(THIS) if chip.label == "mcp2221_gpio"]
         assert (adapter.bus, adapter.path) == (bridge.bus, f"/dev/i2c-{bridge.bus}")
     assert "hid" in adapter.origin.above
     assert "hid" in chip.origin.above
@@ -83,7 +86,7 @@ def test_the_adapter_and_the_chip_of_a_usb_bridge_are_found_where_they_are():
 
 def test_a_usb_serial_adapter_is_found_as_a_device_and_a_line_of_this_machine_as_none(tmp_path):
     with usb_serial(tmp_path) as adapter:
-        ports = {port.path: port for port in find_ports()}
+        ports = {port.path: port for port in find_ports(THIS)}
         assert "usb" in ports[adapter.node].origin.above
         assert ports[adapter.node].origin.driver == "cdc_acm"
     assert ports["/dev/ttyS1"].origin.above == ()
@@ -96,7 +99,7 @@ def test_a_terminal_that_a_login_uses_is_found_with_the_process():
     )
     try:
         assert login.stdout.readline() == "held\n"
-        (port,) = [port for port in find_ports() if port.node == "ttyS2"]
+        (port,) = [port for port in find_ports(THIS) if port.node == "ttyS2"]
         (terminal,) = port.terminal_of
         assert terminal.endswith(f"(pid {login.pid})")
     finally:
@@ -173,7 +176,7 @@ async def test_generic_linux_drives_an_expander_and_leaves_its_address_on_the_wi
     number = stub_bus()
     with kernel_driver(number, 0x50, "pca9554"):
         label = f"{number}-0050"
-        (found,) = [chip for chip in find_chips() if chip.label == label]
+        (found,) = [chip for chip in find_chips(THIS) if chip.label == label]
         assert found.origin.above.count("i2c") == 2
         assert len(found.lines) == 8
         async with generic(tmp_path) as session:

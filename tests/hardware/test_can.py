@@ -363,7 +363,7 @@ async def test_a_frame_without_an_acknowledgement_has_an_unknown_effect(vcan):
 
 async def test_an_interface_that_is_down_is_told_with_the_command_that_brings_it_up_and_opened_when_it_is():
     with virtual("vcan2", up=False) as name:
-        (found,) = [one for one in find(("can",)).cans if one.name == name]
+        (found,) = [one for one in find(("can",)).get("can", ()) if one.name == name]
         assert (found.down, found.fd) == (True, False)
         profile = {"name": "b", "description": "x", "can": [{"bus": "can0", "driver": "socketcan", "interface": name}]}
         board = open_board(parse_profile(profile, "a test"))

@@ -65,7 +65,7 @@ class Side:
         for bus, driver in self.board.drivers.items():
             if ":" in bus:
                 driver.open()
-                outputs = self.board.outputs(bus)
+                outputs = self.board.outputs[bus]
                 guard = guard_of(bus, driver, outputs if compiled else Whole(outputs))
                 guard.clock, guard.halt = (lambda: self.now), self._halt
                 self.guards[bus] = guard

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import get_args
-
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from kinds.board import OPERATIONS, OUTPUTS, VENDOR_BUS
 from kinds.strategies import STRATEGIES
 
-from hearth.drivers.boards import profile
+from hearth.drivers.kinds import OWN
 
 _AROUND = {"sensors", "board"}
 """Buses and words of `[discover]` that are no kind of hardware."""
@@ -20,12 +17,7 @@ _AROUND = {"sensors", "board"}
 def kinds(board):
     """The kinds that this release has, and those of a board's buses."""
     named = {bus.partition(":")[0] for bus in board.drivers if bus != VENDOR_BUS}
-    named |= {str(word) for word in get_args(profile.BusKind)} if hasattr(profile, "BusKind") else set()
-    try:
-        listed = import_module("hearth.drivers.kinds").KINDS
-    except ModuleNotFoundError:
-        listed = ()
-    return (named | {getattr(kind, "name", kind) for kind in listed}) - _AROUND
+    return (named | {kind.name for kind in OWN}) - _AROUND
 
 
 async def test_every_kind_of_the_board_has_strategies_and_every_output_a_kind(open_world):

@@ -18,10 +18,11 @@ from support.hearthd import Hearthd
 
 from hearth.config.exec import ExecTemplate
 from hearth.config.model import LimitsConfig, load_config
-from hearth.drivers.boards.generic import GROUPS, rule
+from hearth.drivers.kinds import OWN
 from hearth.drivers.programs import ProgramDriver
 
 ROOT = Path(__file__).parents[2]
+ACCESS = {kind.name: access for kind in OWN if (access := kind.machine().access) is not None}
 PACKAGING = ROOT / "packaging"
 SERVICE, SOCKET = PACKAGING / "systemd" / "hearth.service", PACKAGING / "systemd" / "hearth.socket"
 SYSUSERS, TMPFILES = PACKAGING / "sysusers.d" / "hearth.conf", PACKAGING / "tmpfiles.d" / "hearth.conf"
@@ -100,7 +101,9 @@ def test_sysusers_makes_every_user_and_group_that_the_units_name(tmp_path: Path)
     assert users["hearth"].endswith("nologin")
     assert {service.one("Group"), *service.one("SupplementaryGroups").split()} <= set(groups)
     assert re.search(r"^SocketGroup=(.+)$", SOCKET.read_text("utf-8"), re.MULTILINE)[1] in groups  # type: ignore[index]
-    assert {name for name, members in groups.items() if members == "hearth"} == set(GROUPS.values())
+    assert {name for name, members in groups.items() if members == "hearth"} == {
+        access.group for access in ACCESS.values()
+    }
 
 
 @pytest.mark.skipif(
@@ -128,11 +131,11 @@ def test_the_udev_rules_are_those_that_doctor_proposes() -> None:
         ("/dev/spidev0.0", "spi"),
     )
     for path, kind in nodes:
-        proposed = re.search(r"echo '(.+)' \|", "\n".join(rule(path, kind)))  # type: ignore[arg-type]
+        proposed = re.search(r"echo '(.+)' \|", "\n".join(ACCESS[kind].commands(path)))
         assert proposed is not None
         assert proposed[1] in written
     for name in ("ttyAMA", "ttyS", "ttyUSB", "ttyACM"):
-        proposed = re.search(r"echo '(.+)' \|", "\n".join(rule(f"/dev/{name}0", "uart")))
+        proposed = re.search(r"echo '(.+)' \|", "\n".join(ACCESS["uart"].commands(f"/dev/{name}0")))
         assert proposed is not None
         assert proposed[1].replace(f"{name}0", f"{name}[0-9]*") in written
     assert all(re.fullmatch(r'(\w+(==|\+=|=)"[^"]+"(, )?)+', line) for line in written)
@@ -140,7 +143,7 @@ def test_the_udev_rules_are_those_that_doctor_proposes() -> None:
 
 def test_what_the_rules_give_to_groups_is_what_the_cage_lets_through() -> None:
     service = Unit(SERVICE)
-    assert set(service.one("SupplementaryGroups").split()) == set(GROUPS.values())
+    assert set(service.one("SupplementaryGroups").split()) == {access.group for access in ACCESS.values()}
     allowed = {line.split()[0] for line in service.settings["DeviceAllow"]}
     kinds = set(re.findall(r'KERNEL=="(tty\w+)\[', RULES.read_text("utf-8")))
     assert {"char-gpiochip", "char-i2c", "char-pwm", "char-spi", *(f"char-{kind}" for kind in kinds)} <= allowed

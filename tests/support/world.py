@@ -334,7 +334,7 @@ class BenchWorld(World):
             RuntimeParts(
                 board=SimpleNamespace(
                     name="bench",
-                    outputs=lambda _bus: None,
+                    outputs={},
                     profile=SimpleNamespace(interlocks=(), discover={}, description="a bench"),
                     line_name=lambda line, chip: line,
                     port_name=lambda port: port,

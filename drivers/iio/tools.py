@@ -1,7 +1,7 @@
-"""The tools hw.board, hw.*.list, hw.sensor.read and hw.sensor.capture: the hardware of the board, and its measurements.
+"""The tools hw.sensor.list, hw.sensor.read and hw.sensor.capture: the measurements of a board.
 
-The lists read only the kernel's own lists. hw.sensor.read chooses a sensor's bus by its name: a sensor of the profile
-is a transaction on its own bus; one of the kernel's is a read of /sys, found at each call since sensors come and go.
+hw.sensor.read chooses a sensor's bus by its name: a sensor of the profile is a transaction on its own bus; one of the
+kernel's is a read of /sys, found at each call since sensors come and go.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from hearth._util.text import suggestions
 from hearth.drivers import schemas
-from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
-from hearth.drivers.can.tools import can_list_tool
+from hearth.drivers.board import BOARD_BUS, Board
 from hearth.drivers.iio.driver import MAX_SENSORS as MAX_CAPTURED, MAX_VALUES, CaptureRequest, check_size
 from hearth.drivers.schemas import wrong
 from hearth.drivers.sensor import SENSORS_BUS
 from hearth.errors import InvalidParams
-from hearth.tools import Args, Run, StepContext, Tool, Use, i2c_use
+from hearth.tools import Args, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,154 +31,6 @@ MAX_SENSORS = 1024
 MAX_CAPTURE_MS = 60_000
 _CAPTURE_MS = 10_000
 _CAPTURE_GRACE_MS = 5_000
-
-
-def _board_bus(_args: Args) -> str:
-    return BOARD_BUS
-
-
-async def _board(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-    answer: dict[str, Any] = await ctx.transact(BoardDriver.info)
-    return {**answer, "interlocks": await ctx.interlocks(), "health": ctx.health()}
-
-
-def _hardware_lists(board: Board) -> tuple[Run, Run, Run, Run, Run]:
-    """Return the tools hw.gpio.list, hw.i2c.list, hw.uart.list, hw.pwm.list and hw.dac.list.
-
-    Each leaves out what the policy does not permit.
-    """
-
-    async def gpio(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        answer: dict[str, Any] = await ctx.transact(BoardDriver.gpio)
-        for chip in answer["chips"]:
-            label = chip["chip"]
-            chip["lines"] = [line for line in chip["lines"] if ctx.permits(board.line_use(label, line["line"]))]
-        return {**answer, "interlocks": await ctx.interlocks()}
-
-    async def i2c(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        answer: dict[str, Any] = await ctx.transact(BoardDriver.i2c)
-        for bus in answer["buses"]:
-            bus["devices"] = [one for one in bus["devices"] if ctx.permits(i2c_use(bus["bus"], one["addr"]))]
-        return answer
-
-    async def uart(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        answer: dict[str, Any] = await ctx.transact(BoardDriver.uart)
-        return {**answer, "ports": [one for one in answer["ports"] if ctx.permits(Use("uart", (one["port"],)))]}
-
-    async def pwm(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        answer: dict[str, Any] = await ctx.transact(BoardDriver.pwm)
-        for chip in answer["chips"]:
-            chip["channels"] = [one for one in chip["channels"] if ctx.permits(Use("pwm", (one["channel"],)))]
-        return {**answer, "interlocks": await ctx.interlocks()}
-
-    async def dac(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        answer: dict[str, Any] = await ctx.transact(BoardDriver.dac)
-        for device in answer["devices"]:
-            device["channels"] = [one for one in device["channels"] if ctx.permits(Use("dac", (one["channel"],)))]
-        return {**answer, "interlocks": await ctx.interlocks()}
-
-    return gpio, i2c, uart, pwm, dac
-
-
-def hardware_tools(board: Board) -> list[Tool]:
-    """Return the hw tools for a board, in the default order."""
-
-    def listing(name: str, description: str, result: Mapping[str, schemas.Schema], run: Run) -> Tool:
-        return Tool(
-            name=name,
-            risk_level=0,
-            timeout_ms=1_000,
-            description=description,
-            params_schema=schemas.args({}),
-            result_schema=schemas.result(result),
-            capability="CAP_SYS_READ",
-            bus=_board_bus,
-            uses=lambda _args: (),
-            run=run,
-        )
-
-    gpio, i2c, uart, pwm, dac = _hardware_lists(board)
-    undriven = schemas.UNDRIVEN
-    interlocks = schemas.listed(
-        "outputs that may be driven to `value`, or `above` or `below` one, only while all of `requires` hold, with "
-        "what each reads now",
-        schemas.json_object("drives, value or above or below, open (true: refused now), driven, requires"),
-    )
-    return [
-        listing(
-            "hw.board",
-            "Describe the board: its buses, what is there but not driven, and the health of every bus and "
-            "of the audit "
-            "log, and its interlocks with what they read now. Drives nothing. A good first step.",
-            {
-                "name": schemas.text("the board profile's name"),
-                "description": schemas.text("what the board is", most=1_000),
-                "buses": schemas.listed("the buses in use", schemas.json_object("id, kind, driver and details")),
-                "undriven": undriven,
-                "interlocks": interlocks,
-                "health": schemas.json_object("the state of every bus and of the audit log"),
-            },
-            _board,
-        ),
-        listing(
-            "hw.gpio.list",
-            "List the GPIO chips and their lines: offset, name, aliases, header pin, what may be done with each, "
-            "what else the pin can be, and the safe state it goes to when the session that drove it ends. "
-            "Also the interlocks, with what they read now. Drives nothing.",
-            {
-                "chips": schemas.listed(
-                    "the chips; the first is the default", schemas.json_object("chip, bus, path, lines")
-                ),
-                "interlocks": interlocks,
-                "undriven": undriven,
-            },
-            gpio,
-        ),
-        listing(
-            "hw.i2c.list",
-            "List the I2C buses and the devices known to sit on them. Touches no hardware; i2c.scan asks the bus.",
-            {
-                "buses": schemas.listed("the buses", schemas.json_object("bus, adapter, functionality, devices, …")),
-                "undriven": undriven,
-            },
-            i2c,
-        ),
-        listing(
-            "hw.uart.list",
-            "List the serial ports: name, settings, device path. Touches no hardware.",
-            {
-                "ports": schemas.listed("the ports", schemas.json_object("port, path, baud, bits, parity, …")),
-                "undriven": undriven,
-            },
-            uart,
-        ),
-        listing(
-            "hw.pwm.list",
-            "List the PWM chips with their channels and servos: name, unit, limits, period, and the safe state that "
-            "each goes to when the session that drove it ends. Also the interlocks, with what they read now. Drives "
-            "nothing.",
-            {
-                "chips": schemas.listed("the chips", schemas.json_object("chip, bus, path, channels")),
-                "interlocks": interlocks,
-                "undriven": undriven,
-            },
-            pwm,
-        ),
-        listing(
-            "hw.dac.list",
-            "List the converters (DAC) with their channels: name, quantity, unit, limits, slew, and the safe state "
-            "that each goes to when the session that drove it ends. Also the interlocks, with what they read now. "
-            "Drives nothing.",
-            {
-                "devices": schemas.listed("the converters", schemas.json_object("device, bus, path, channels")),
-                "interlocks": interlocks,
-            },
-            dac,
-        ),
-        can_list_tool(board),
-        *_sensor_tools(board),
-    ]
-
 
 _SPI_CHIP = re.compile(r"[a-z]+/[^/]*-spi-(\d+)-([0-9a-f]+)/")
 _I2C_CHIP = re.compile(r"hwmon/[^/]*-i2c-(\d+)-([0-9a-f]+)/")
@@ -196,7 +47,8 @@ def _sensor_uses(board: Board, name: str) -> Sequence[Use]:
     return (Use("i2c", (name,)),) if name.startswith(("iio/", "counter/", "power_supply/")) else ()
 
 
-def _sensor_tools(board: Board) -> list[Tool]:
+def sensor_tools(board: Board) -> list[Tool]:
+    """Return the sensor tools for a board, in the default order."""
     kernel = SENSORS_BUS in board.drivers
 
     def bus_of(args: Args) -> str:
@@ -230,8 +82,9 @@ def _sensor_tools(board: Board) -> list[Tool]:
         return {"sensors": permitted(ctx, mine + theirs), "truncated": len(found) > MAX_SENSORS}
 
     async def listed_here(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        answer: dict[str, Any] = await ctx.transact(BoardDriver.sensors)
-        return {"sensors": permitted(ctx, answer["sensors"])}
+        mine: list[dict[str, Any]]
+        mine = await ctx.transact(lambda _driver: [sensor.to_json() for sensor in board.sensors.values()])
+        return {"sensors": permitted(ctx, mine)}
 
     def permitted(ctx: StepContext, sensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [one for one in sensors if all(map(ctx.permits, _sensor_uses(board, one["sensor"])))]
@@ -292,7 +145,7 @@ def _sensor_tools(board: Board) -> list[Tool]:
 
 
 def _capture_tool(board: Board, bus_of: Callable[[Args], str]) -> Tool:
-    simulated = {wave.sensor for spec in board.profile.iio for wave in spec.channels}
+    simulated = {wave.sensor for spec in board.of("iio") for wave in spec.channels}
     named = f"of one device: {', '.join(sorted(simulated))}" if simulated else "of one device"
 
     def bus(args: Args) -> str:

@@ -1,0 +1,116 @@
+"""Modbus lines on this machine: ports and addresses, tried for `hearth doctor`, and opened by the sandbox."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import sys
+import time
+from contextlib import ExitStack
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hearth.drivers.linux.survey import Inspection, Node, OnMachine, ProfileProblem, Sockets, real
+from hearth.drivers.serial_port.machine import port_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hearth.drivers.modbus.spec import ModbusSpec
+
+REACHED_WITHIN_S: Final = 2.0
+"""Seconds for the connections of all lines together."""
+_ESTABLISHED: Final = "01"
+
+
+def unreachable(
+    lines: Sequence[ModbusSpec], proc: Path = Path("/proc"), *, within_s: float = REACHED_WITHIN_S
+) -> Iterator[ProfileProblem]:
+    """Yield the lines over TCP whose address takes no connection.
+
+    A connection is made and ended, with nothing sent. A device may have only one at a time: where this machine is
+    connected to it already, as a daemon is, no other one is made.
+    """
+    wanted = {
+        f"modbus[{index}].host": (spec.host, spec.tcp_port)
+        for index, spec in enumerate(lines)
+        if spec.driver == "tcp" and spec.host is not None and not _connected(spec.host, spec.tcp_port, proc)
+    }
+    for key, number in _refused(wanted, within_s).items():
+        host, port = wanted[key]
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if number == errno.ECONNREFUSED:
+            told = f"nothing listens at {where}"
+            yield ProfileProblem(key, "fail", told, "is Modbus TCP switched on in the device, and is `tcp_port` right?")
+        elif number == errno.ETIMEDOUT:
+            told = f"{where} does not answer within {within_s:g} s"
+            cure = f"is the device on, and no firewall between? `ping {host}` tells whether it is there"
+            yield ProfileProblem(key, "fail", told, cure)
+        else:
+            told = f"there is no way to {where}: {os.strerror(number)}"
+            yield ProfileProblem(key, "fail", told, f"is the network up? `ip route get {host}` shows the way")
+
+
+def _refused(wanted: Mapping[str, tuple[str, int]], within_s: float) -> dict[str, int]:
+    """Connect to all addresses at the same time; return the error of each that takes no connection."""
+    refused: dict[str, int] = {}
+    deadline = time.monotonic() + within_s
+    with ExitStack() as stack:
+        poll, waiting = select.poll(), {}
+        for key, address in wanted.items():
+            made = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET))
+            made.setblocking(False)
+            number = made.connect_ex(address)
+            if number == errno.EINPROGRESS:
+                poll.register(made, select.POLLOUT)
+                waiting[made.fileno()] = key, made
+            elif number:
+                refused[key] = number
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poll.poll(1000 * left):
+                poll.unregister(fd)
+                key, made = waiting.pop(fd)
+                if number := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    refused[key] = number
+        refused |= {key: errno.ETIMEDOUT for key, _ in waiting.values()}
+    return refused
+
+
+def _connected(host: str, port: int, proc: Path) -> bool:
+    """Return True if a process of this machine has a connection to an address."""
+    packed = ip_address(host).packed
+    words = (int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4))
+    remote = "".join(f"{word:08X}" for word in words) + f":{port:04X}"
+    try:
+        lines = (proc / "net" / ("tcp" if len(packed) == 4 else "tcp6")).read_text("ascii").splitlines()
+    except OSError:
+        return False
+    return any(line.split()[2:4] == [remote, _ESTABLISHED] for line in lines)
+
+
+def problems(specs: Sequence[ModbusSpec], look: Inspection) -> Iterator[ProfileProblem]:
+    """Yield what keeps the lines of a profile from working here."""
+    for index, spec in enumerate(specs):
+        if spec.path is not None:
+            yield from port_problems(f"modbus[{index}].path", spec.path, look)
+    yield from unreachable(specs, look.machine.proc)
+
+
+def nodes(specs: Sequence[ModbusSpec], _root: Path) -> Iterator[Node]:
+    """Yield the nodes of serial lines."""
+    for spec in specs:
+        if spec.driver == "rtu":
+            yield Node(f"modbus line {spec.line}", real(spec.path))
+
+
+def sockets(specs: Sequence[ModbusSpec]) -> Iterator[Sockets]:
+    """Yield the ports of lines over TCP."""
+    for spec in specs:
+        if spec.driver == "tcp":
+            yield Sockets("inet-stream", f"modbus line {spec.line} is at {spec.host}", spec.tcp_port)
+
+
+MACHINE: Final = OnMachine(problems=problems, nodes=nodes, sockets=sockets)
