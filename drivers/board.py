@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from hearth._util.text import suggestions
 from hearth.drivers import schemas
@@ -89,9 +89,8 @@ class Board:
     sensors: Mapping[str, Sensor]
     outputs: Mapping[str, Any] = field(factory=dict, repr=False)
     """By bus, the `Outputs` of those that drive anything."""
-    lines: Lines = field(init=False, repr=False)
+    lines: Lines = field(init=False, repr=False, default=Factory(lambda board: board._lines(), takes_self=True))
 
-    @lines.default
     def _lines(self) -> Lines:
         beat = self.profile.halt.heartbeat
         why = "the heartbeat output ([halt] heartbeat): hearth itself drives it"

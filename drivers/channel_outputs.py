@@ -6,7 +6,7 @@ It is the same for every chip whose channels take a number in a unit, or "off"; 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth.drivers.kind import Call, Signal, undeclared
 from hearth.drivers.signals import OFF
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class ChannelOutputs:
     """The channels of one chip; an output is a channel's number, with a value in its unit or "off"."""
 
-    plain: Final = frozenset({"describe"})
-    reading: Final = frozenset({"get"})
-    single: Final = {"set": (0, 1)}
+    plain: ClassVar[frozenset[str]] = frozenset({"describe"})
+    reading: ClassVar[frozenset[str]] = frozenset({"get"})
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {"set": (0, 1)}
 
     def __init__(self, spec: SignalChipSpec) -> None:
         self._bus = spec.bus

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from math import inf
 from os.path import realpath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from attrs import field, frozen
 
@@ -138,20 +138,12 @@ class Signal:
 class Outputs(Protocol):
     """Which outputs the calls of one bus drive, and which calls drive its outputs. Pure: no clock, no hardware."""
 
-    @property
-    def plain(self) -> frozenset[str]:
-        """Return the attributes of the driver that are not operations: a transaction gets them as they are."""
-        ...
-
-    @property
-    def reading(self) -> frozenset[str]:
-        """Return the operations without an effect, whatever their arguments, of whose answers `seen` says nothing."""
-        ...
-
-    @property
-    def single(self) -> Mapping[str, tuple[int, int]]:
-        """Return the operations that drive one output, with the places of output and level: they are compiled."""
-        ...
+    plain: ClassVar[frozenset[str]]
+    """The attributes of the driver that are not operations: a transaction gets them as they are."""
+    reading: ClassVar[frozenset[str]]
+    """The operations without an effect, whatever their arguments, of whose answers `seen` says nothing."""
+    single: ClassVar[Mapping[str, tuple[int, int]]]
+    """The operations that drive one output, with the places of output and level: they are compiled."""
 
     @property
     def signals(self) -> Mapping[Hashable, Signal]:

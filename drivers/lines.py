@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from hearth._util.text import suggestions
 from hearth.errors import InvalidParams, PermissionDenied
@@ -54,19 +54,21 @@ class Lines:
     """The driven chips by label; the first is the default one."""
     owned: Mapping[tuple[str, int], str]
     unknown: Callable[[str, str, object, list[Any]], NoReturn]
-    readable: Mapping[str, Mapping[int | str, int]] = field(init=False, repr=False)
+    readable: Mapping[str, Mapping[int | str, int]] = field(
+        init=False, repr=False, default=Factory(lambda lines: lines._readable(), takes_self=True)
+    )
     """Chip label to (offset, name or alias) to offset, for every line that may be read.
 
     "17" is the line of offset 17, unless a line has the name or alias "17".
     """
-    drivable: Mapping[str, Mapping[int | str, int]] = field(init=False, repr=False)
+    drivable: Mapping[str, Mapping[int | str, int]] = field(
+        init=False, repr=False, default=Factory(lambda lines: lines._drivable(), takes_self=True)
+    )
     """The same for the lines that may be driven."""
 
-    @readable.default
     def _readable(self) -> Mapping[str, Mapping[int | str, int]]:
         return {label: names_of(chip, lambda line: line.reserved is None) for label, chip in self.chips.items()}
 
-    @drivable.default
     def _drivable(self) -> Mapping[str, Mapping[int | str, int]]:
         return {
             label: names_of(chip, lambda line, chip=chip: self._not_drivable(chip, line) is None)  # type: ignore[misc]

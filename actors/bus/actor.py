@@ -514,7 +514,7 @@ class Bus:
             if type(value) is not CoroutineType:
                 guard.ticket = None
                 grip.end()
-        return value if guard.ticket is None else self._awaited(value, grip)
+        return self._awaited(value, grip) if type(value) is CoroutineType else value
 
     async def _awaited(self, value: CoroutineType[Any, Any, Any], grip: Grip) -> Any:
         try:

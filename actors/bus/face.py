@@ -12,7 +12,7 @@ declared output, and it brings its outputs to their safe state itself.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth.actors.bus.guard import BusGuard
 from hearth.drivers.kind import ANY, Call
@@ -124,12 +124,16 @@ class VendorFace(Face):
 class VendorOutputs:
     """The outputs of a driver without a kind: each operation is an effect on no declared output."""
 
-    plain: Final = frozenset(
+    plain: ClassVar[frozenset[str]] = frozenset(
         ("describe", "forget", "open", "close", "pump", "make_safe", "halt", "limit_ms", "style", "width", "shares")
     )
-    reading: Final = frozenset[str]()
-    single: Final[Mapping[str, tuple[int, int]]] = {}
-    signals: Final[Mapping[Hashable, Signal]] = {}
+    reading: ClassVar[frozenset[str]] = frozenset()
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
+
+    @property
+    def signals(self) -> Mapping[Hashable, Signal]:
+        """Return nothing: a driver without a kind has no profile."""
+        return {}
 
     def driven(self, call: Call) -> Sequence[Driven]:
         """Return an effect on no declared output."""

@@ -45,7 +45,7 @@ def find(
 
     `tables` are those of a profile, for the kinds of packages.
     """
-    kinds = [kind for kind in kinds_of(tables) if wanted is None or kind.discover in wanted]
+    kinds = [kind for kind in kinds_of(tables) if wanted is None or (kind.discover or "") in wanted]
     return {kind.name: found for kind in kinds if (found := tuple(kind.machine().find(machine)))}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hearth.drivers.kind import ANY, Call, Signal, undeclared
 
@@ -23,9 +23,9 @@ class CanOutputs:
     of J1939 those of its parameter group.
     """
 
-    plain: Final = frozenset({"bus", "describe", "errors", "state"})
-    reading: Final = frozenset({"follow", "take"})
-    single: Final[Mapping[str, tuple[int, int]]] = {}
+    plain: ClassVar[frozenset[str]] = frozenset({"bus", "describe", "errors", "state"})
+    reading: ClassVar[frozenset[str]] = frozenset({"follow", "take"})
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, database: CanDatabase) -> None:
         self._bus = f"can:{database.bus}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth.drivers.kind import Call, Signal, Times, undeclared
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class GpioOutputs:
     """The lines of one chip; an output is a line's offset, with the levels 0, 1 and "input"."""
 
-    plain: Final = frozenset({"describe"})
-    reading: Final = frozenset({"get", "watch", "unwatch", "held"})
-    single: Final = {"set": (0, 1)}
+    plain: ClassVar[frozenset[str]] = frozenset({"describe"})
+    reading: ClassVar[frozenset[str]] = frozenset({"get", "watch", "unwatch", "held"})
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {"set": (0, 1)}
 
     def __init__(self, spec: ChipSpec) -> None:
         self._bus = spec.bus

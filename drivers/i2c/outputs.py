@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth.drivers.i2c.driver import LAST_SEVEN_BIT, selects
 from hearth.drivers.kind import ANY, Call, Signal, undeclared
@@ -23,9 +23,9 @@ class I2cOutputs:
     A device that does not list them has no outputs: what a write does there is not known.
     """
 
-    plain: Final = frozenset({"addresses", "describe", "limit_ms"})
-    reading: Final = frozenset({"scan"})
-    single: Final[Mapping[str, tuple[int, int]]] = {}
+    plain: ClassVar[frozenset[str]] = frozenset({"addresses", "describe", "limit_ms"})
+    reading: ClassVar[frozenset[str]] = frozenset({"scan"})
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: I2cSpec) -> None:
         self._bus = f"i2c:{spec.bus}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth.drivers.kind import ANY, Call, Signal, undeclared
 from hearth.drivers.modbus.driver import BROADCAST, device_of
@@ -25,9 +25,9 @@ class ModbusOutputs:
     Every device on a serial line obeys a request to unit 0, so it drives the registers of all of them that it reaches.
     """
 
-    plain: Final = frozenset({"describe", "devices", "limit_ms", "line"})
-    reading: Final = frozenset[str]()
-    single: Final[Mapping[str, tuple[int, int]]] = {}
+    plain: ClassVar[frozenset[str]] = frozenset({"describe", "devices", "limit_ms", "line"})
+    reading: ClassVar[frozenset[str]] = frozenset()
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: ModbusSpec) -> None:
         self._bus = spec.bus

@@ -135,7 +135,8 @@ def _check(table: Table, spec: ChannelSpec) -> None:
         longest = max(spec.servo.min_us, spec.servo.max_us)
         if longest > spec.period_us:
             table.fault("period_us", f"{spec.period_us:g} is shorter than the servo's longest pulse, {longest:g}")
-    for key, level in (("safe", spec.safe), ("start", spec.start)):
+    levels: dict[str, SignalLevel | None] = {"safe": spec.safe, "start": spec.start}
+    for key, level in levels.items():
         if table.ok and level is not None and (fault := spec.fault_of(level)) is not None:
             table.fault(key, fault)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth.drivers.kind import ANY, Call, Signal, undeclared
 from hearth.drivers.register_writes import RegisterWrites
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class SpiOutputs:
     """One device; an output is (0, register). Without declared registers each transfer is an effect on none."""
 
-    plain: Final = frozenset({"describe", "limit_ms", "settings"})
-    reading: Final = frozenset[str]()
-    single: Final[Mapping[str, tuple[int, int]]] = {}
+    plain: ClassVar[frozenset[str]] = frozenset({"describe", "limit_ms", "settings"})
+    reading: ClassVar[frozenset[str]] = frozenset()
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: SpiSpec) -> None:
         self._bus = spec.bus

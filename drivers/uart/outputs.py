@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hearth.drivers.kind import Call, Signal, undeclared
 from hearth.drivers.serial_port.settings import MODEM_LINES, write_timeout_s
@@ -20,9 +20,9 @@ DATA: Final = "data"
 class UartOutputs:
     """One port: `DATA` with bytes as its level, and MODEM_LINES with the levels of RTS and DTR."""
 
-    plain: Final = frozenset({"describe", "port", "settings"})
-    reading: Final = frozenset({"take"})
-    single: Final[Mapping[str, tuple[int, int]]] = {}
+    plain: ClassVar[frozenset[str]] = frozenset({"describe", "port", "settings"})
+    reading: ClassVar[frozenset[str]] = frozenset({"take"})
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: UartSpec) -> None:
         self._bus = f"uart:{spec.port}"

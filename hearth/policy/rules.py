@@ -337,7 +337,8 @@ class PolicyEntry:
     def __init__(self, *, name: str, match: Any, scope: Scope = EVERYTHING, **more: Any) -> None:
         own = {attribute.name for attribute in fields(PolicyEntry)}
         words = {key: more.pop(key) for key in [*more] if key not in own}
-        self.__attrs_init__(name=name, match=match, scope=Scope({**scope.patterns, **words}), **more)
+        build = self.__attrs_init__  # pyright: ignore[reportAttributeAccessIssue]
+        build(name=name, match=match, scope=Scope({**scope.patterns, **words}), **more)
 
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
