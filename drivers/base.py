@@ -14,11 +14,9 @@ in a transaction passes it to its pump through `hearth.drivers.base.DeviceGone`.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import trio
-
-from hearth.errors import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
@@ -240,35 +238,3 @@ def finish_now(coroutine: Coroutine[Any, Any, T]) -> T:
         return value
     coroutine.close()
     raise RuntimeError("a THREAD-style operation tried to suspend; only ASYNC-style drivers may await")
-
-
-def bring_outputs_to_safe(
-    drive: Callable[[int, Any], object],
-    specs: Mapping[int, Any],
-    outputs: Iterable[Hashable],
-    key: str,
-    *,
-    kept: bool,
-) -> list[dict[str, Any]]:
-    """Bring `outputs` to the profile's safe state; those with `hold = "keep"` only if `kept`.
-
-    `specs` has by number the `name`, `safe`, `hold` and `reserved` of each; `key` is the member of a report that has
-    the number. One output that refuses does not keep the others from their safe state: it is reported with its `error`.
-    """
-    done: list[dict[str, Any]] = []
-    for output in outputs:
-        spec = specs.get(output) if isinstance(output, int) else None
-        if spec is None or spec.reserved is not None:
-            # Driven by an earlier run with another profile: this one does not know a safe state for it.
-            why = "not in this board's profile" if spec is None else f"reserved: {spec.reserved}"
-            done.append({key: output, "note": f"left alone: {why}"})
-            continue
-        if spec.hold == "keep" and not kept:
-            continue
-        report: dict[str, Any] = {key: output, "name": spec.name, "safe": spec.safe}
-        try:
-            drive(cast("int", output), spec.safe)
-        except RpcError as error:
-            report["error"] = error.message
-        done.append(report)
-    return done

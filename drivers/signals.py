@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NoRet
 
 from attrs import asdict, frozen
 
-from hearth.drivers.base import BaseDriver, bring_outputs_to_safe
+from hearth.drivers.base import BaseDriver
 from hearth.errors import DeviceError
 from hearth.fields import ANY_NUMBER, Number
 
@@ -182,14 +182,6 @@ class SignalChip(BaseDriver, ABC, Generic[ChannelT]):
     @abstractmethod
     def set(self, channel: int, value: SignalLevel) -> object:
         """Bring a channel to a value; return what it was before."""
-
-    def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
-        """Bring channels to their safe state, those with `hold = "keep"` excepted."""
-        return bring_outputs_to_safe(self.set, self.specs, outputs, "channel", kept=False)
-
-    def halt(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
-        """Bring channels to their safe state, whatever their `hold` is."""
-        return bring_outputs_to_safe(self.set, self.specs, outputs, "channel", kept=True)
 
     def spec(self, channel: int) -> ChannelT:
         """Return what the profile says about a channel. Raises DeviceError for one that it does not list."""

@@ -7,18 +7,15 @@ the one rule that all chips share, bringing lines to their safe state; it does n
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import trio
 from attrs import frozen
 
-from hearth.drivers.base import Driver, Wakeup, bring_outputs_to_safe
+from hearth.drivers.base import Driver, Wakeup
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
-
-    from hearth.drivers.gpio.spec import LineSpec
     from hearth.drivers.signals import Level, LineState
 
 
@@ -122,6 +119,10 @@ class GpioDriver(Driver, Protocol):
         """Bring a line to `state` and return its former one, which `set` takes to go back."""
         ...
 
+    def release(self, line: int) -> None:
+        """Make a line an input, and give it back to the kernel unless it is watched: other programs may use it then."""
+        ...
+
     def watch(self, line: int, edge: EdgeKind) -> Watch:
         """Begin to report edges.
 
@@ -132,10 +133,3 @@ class GpioDriver(Driver, Protocol):
     def unwatch(self, watch: Watch) -> None:
         """End a watch; idempotent, also for one that a reopened driver no longer knows."""
         ...
-
-
-def bring_to_safe(
-    driver: GpioDriver, specs: Mapping[int, LineSpec], outputs: Iterable[Hashable], *, kept: bool = False
-) -> list[dict[str, Any]]:
-    """Bring `outputs` (offsets) to the profile's safe state; see `base.bring_to_safe`."""
-    return bring_outputs_to_safe(driver.set, specs, outputs, "line", kept=kept)

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import trio
 
 from hearth.drivers.base import BaseDriver, Style
-from hearth.drivers.gpio.driver import EdgeKind, Watch, bring_to_safe
+from hearth.drivers.gpio.driver import EdgeKind, Watch
 from hearth.drivers.gpio.linux_chips import cannot_open, entry_of, find_chip, open_chip, style_of
 from hearth.drivers.linux.device_users import shared_device
 from hearth.errors import DeviceError, ResourceBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import gpiod
 
@@ -452,18 +452,12 @@ class LinuxGpio(BaseDriver):
                 self._noted(error)
         watch.close("it was ended by its owner")
 
-    def make_safe(self, outputs: Iterable[Hashable], *, kept: bool = False) -> list[dict[str, Any]]:
-        """Bring lines to their safe state (see `bring_to_safe`); those that become inputs are given back."""
-        done = bring_to_safe(self, self._specs, outputs, kept=kept)
-        for report in done:
-            cell = self._cells.get(report["line"])
-            if report.get("safe") == "input" and "error" not in report and cell is not None and not cell.edges.watches:
-                cell.line.release()
-        return done
-
-    def halt(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
-        """Bring lines to their safe state, whatever their `hold` is."""
-        return self.make_safe(outputs, kept=True)
+    def release(self, line: int) -> None:
+        """See `GpioDriver.release`."""
+        self.set(line, "input")
+        cell = self._cells[line]
+        if not cell.edges.watches:
+            cell.line.release()
 
     # --- lines --------------------------------------------------------------------------------------------------
 

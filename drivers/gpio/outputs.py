@@ -43,9 +43,9 @@ class GpioOutputs:
         return Call("get", (signal.output,))
 
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
-        """Return the calls that bring lines to levels."""
+        """Return the calls that bring lines to levels; one that becomes an input is given back to the kernel."""
         del known
-        return [Call("set", (line, level)) for line, level in wanted]
+        return [Call("release", (line,)) if level == "input" else Call("set", (line, level)) for line, level in wanted]
 
     def asked(self, output: Hashable, level: Level) -> Call:
         """Return the `set` that a tool has declared."""

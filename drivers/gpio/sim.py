@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import trio
 
 from hearth.drivers.base import BaseDriver, Style
-from hearth.drivers.gpio.driver import EdgeKind, Watch, bring_to_safe
+from hearth.drivers.gpio.driver import EdgeKind, Watch
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hearth.drivers.gpio.spec import LineSpec
     from hearth.drivers.signals import Level, LineState
@@ -249,13 +249,9 @@ class SimGpio(BaseDriver):
                 cell.watches = tuple(other for other in cell.watches if other is not watch)
         watch.close("it was ended by its owner")
 
-    def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
-        """Bring lines to their safe state; see `bring_to_safe`."""
-        return bring_to_safe(self, self._specs, outputs)
-
-    def halt(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
-        """Bring lines to their safe state, whatever their `hold` is."""
-        return bring_to_safe(self, self._specs, outputs, kept=True)
+    def release(self, line: int) -> None:
+        """See `GpioDriver.release`."""
+        self.set(line, "input")
 
     def describe(self) -> Mapping[str, Any]:
         """Return the simulator's name and its wires."""

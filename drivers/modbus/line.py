@@ -42,13 +42,12 @@ from hearth.drivers.modbus.codec import (
 from hearth.drivers.modbus.driver import BROADCAST, ModbusDevice, device_of
 from hearth.drivers.serial_port.fd import FdUart
 from hearth.drivers.serial_port.settings import UartSettings, write_timeout_s
-from hearth.errors import DeviceError, Effect, RpcError, TimedOut
+from hearth.errors import DeviceError, Effect, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hearth.drivers.modbus.codec import ModbusRequest, ModbusTable
-    from hearth.drivers.modbus.driver import ModbusRegister
 
 _READER: Final = "modbus"
 _LARGEST: Final = 256
@@ -135,39 +134,6 @@ class ModbusLine(BaseDriver):
         device = device_of(self.devices, self.line, unit)
         device.covered(table, reg, len(values), write=True)
         await self._exchange(device, write_request(unit, table, reg, tuple(values)), "unknown")
-
-    async def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
-        """See `Driver.make_safe`: an output is (unit, table, address) of a register with a safe value.
-
-        A device that does not answer costs one wait: nothing more is asked of it. The others are made safe.
-        """
-        reports: list[dict[str, Any]] = []
-        silent: dict[int, TimedOut] = {}
-        for output in outputs:
-            found = self._safe_register(output)
-            if found is None:
-                reports.append({"output": output, "note": "left alone: not in this board's profile, or without `safe`"})
-                continue
-            device, register, safe = found
-            place = {"unit": device.unit, "table": register.table, "register": register.reg}
-            report = {**place, "device": device.name, "name": register.name, "safe": safe}
-            try:
-                if device.unit in silent:
-                    raise silent[device.unit]
-                await self.write(device.unit, register.table, register.reg, register.encode(safe))
-            except RpcError as error:
-                report["error"] = error.message
-                if isinstance(error, TimedOut):
-                    silent[device.unit] = error
-            reports.append(report)
-        return reports
-
-    def _safe_register(self, output: Hashable) -> tuple[ModbusDevice, ModbusRegister, bool | float] | None:
-        for device in self.devices.values():
-            for register in device.registers:
-                if output == (device.unit, register.table, register.reg) and register.safe is not None:
-                    return device, register, register.safe
-        return None
 
     async def _exchange(self, device: ModbusDevice, request: ModbusRequest, lost: Effect) -> bytes:
         """Send a request and return the answer's PDU; `lost` is the effect where the answer is missing."""

@@ -18,11 +18,11 @@ import trio
 from attrs import evolve
 
 from hearth.drivers.base import BaseDriver, Style, Wakeup
-from hearth.drivers.serial_port.settings import MODEM_LINES, Inbox, ModemLines, Taken, write_timeout_s
+from hearth.drivers.serial_port.settings import Inbox, ModemLines, Taken, write_timeout_s
 from hearth.errors import DeviceError, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from hearth.drivers.serial_port.settings import UartSettings
     from hearth.errors import Effect
@@ -364,16 +364,6 @@ class FdUart(Receiver):
                 except OSError as error:
                     what = f"the break could not be ended: {error.strerror}"
                     raise self._error(what, number=error.errno, effect="unknown") from error
-
-    async def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
-        """Give RTS and DTR the levels of the port's settings, if they are among `outputs` and the port has them."""
-        if MODEM_LINES not in outputs or await self._get_lines() == ModemLines():
-            return []
-        safe = {"rts": self.settings.rts, "dtr": self.settings.dtr}
-        if self._rts_owner() is not None:
-            del safe["rts"]
-        await self.control(**safe)
-        return [{"port": self.port, "safe": safe}]
 
 
 def _hung_up(fd: int) -> bool:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from support import guarded
 from support.world import OPEN, BoardWorld, running
 
 from hearth import step
@@ -503,7 +504,7 @@ async def test_a_device_that_does_not_answer_costs_one_wait_and_the_others_are_m
 
 async def test_an_output_of_an_earlier_profile_is_left_alone(autojump_clock):
     async with safe_world() as world:
-        driver = world.parts.drivers["modbus:plant"]
+        driver = guarded.of(world.parts.board, "modbus:plant")
         reports = await driver.make_safe([(3, "holding", 3), (9, "coil", 0), "data"])
         assert [(one["output"], "left alone" in one["note"]) for one in reports] == [
             ((3, "holding", 3), True), ((9, "coil", 0), True), ("data", True),

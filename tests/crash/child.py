@@ -18,6 +18,7 @@ from crash.syscalls import Calls, say
 import hearth.drivers.gpio.sim as sim_gpio
 import hearth.drivers.i2c.sim as sim_i2c
 from hearth.actors import daemon
+from hearth.actors.bus.face import Face
 from hearth.audit.writer import Disk
 from hearth.drivers.registers import Write
 
@@ -46,7 +47,7 @@ def main() -> None:
 
 def trace_devices(tape: int) -> None:
     """Have each write to a simulated device told to the tape first; safe states are not a step's doing."""
-    transfer, drive, make_safe = sim_i2c.SimI2c._transfer, sim_gpio.SimGpio.set, sim_gpio.SimGpio.make_safe
+    transfer, drive, make_safe = sim_i2c.SimI2c._transfer, sim_gpio.SimGpio.set, Face._to_safe
     making_safe = False
 
     async def traced_transfer(self: Any, addr: int, messages: Any, **more: Any) -> bytes:
@@ -60,15 +61,17 @@ def trace_devices(tape: int) -> None:
             say(tape, device="gpio", line=line)
         return drive(self, line, state)
 
-    def traced_make_safe(self: Any, outputs: Any) -> Any:
+    def traced_make_safe(self: Face, outputs: Any, *, kept: bool) -> Any:
         nonlocal making_safe
+        if not isinstance(self._driver, sim_gpio.SimGpio):
+            return make_safe(self, outputs, kept=kept)
         making_safe = True
         say(tape, safe="gpio")
         try:
-            return make_safe(self, outputs)
+            return make_safe(self, outputs, kept=kept)
         finally:
             making_safe = False
 
     sim_i2c.SimI2c._transfer = traced_transfer
     sim_gpio.SimGpio.set = traced_drive
-    sim_gpio.SimGpio.make_safe = traced_make_safe
+    Face._to_safe = traced_make_safe  # type: ignore[method-assign]

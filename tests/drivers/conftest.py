@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import trio
 from attrs import define, field, frozen
-from support import modbus_server
+from support import guarded, modbus_server
 from support.mcp2221_chip import Memory
 
 from hearth.drivers.base import Style, finish_now
@@ -143,6 +143,10 @@ class GpioBench:
     """push(line, level): drive the line from outside, a `level` of None lets go."""
     seen: object
     """seen(line): the level that a voltmeter shows."""
+
+    def guarded(self, driver):
+        """Return the guarded driver."""
+        return guarded.lines(driver, GPIO_LINES)
 
 
 GPIO_LINES = [

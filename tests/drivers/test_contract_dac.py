@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support import guarded
 
 from hearth.errors import DeviceError
 
@@ -60,7 +61,7 @@ async def test_make_safe_brings_a_channel_to_the_profiles_state(dac_bench, trans
     driver = dac_bench.make(safe=safe)
     driver.open()
     await transact(driver, lambda d: d.set(LEVEL, 2))
-    [report] = await transact(driver, lambda d: d.make_safe([LEVEL]))
+    [report] = await transact(driver, lambda d: guarded.channels(d).make_safe([LEVEL]))
     assert report == {"channel": LEVEL, "name": "LEVEL", "safe": safe}
     assert dac_bench.volts() == (None if safe == "off" else near(0.75))
     driver.close()
@@ -70,16 +71,17 @@ async def test_a_kept_channel_goes_to_its_safe_state_at_a_halt_alone(dac_bench, 
     driver = dac_bench.make(hold="keep")
     driver.open()
     await transact(driver, lambda d: d.set(LEVEL, 2))
-    assert await transact(driver, lambda d: d.make_safe([LEVEL])) == []
+    assert await transact(driver, lambda d: guarded.channels(d).make_safe([LEVEL])) == []
     assert dac_bench.volts() == near(2)
-    assert await transact(driver, lambda d: d.halt([LEVEL])) == [{"channel": LEVEL, "name": "LEVEL", "safe": 0.75}]
+    [report] = await transact(driver, lambda d: guarded.channels(d).halt([LEVEL]))
+    assert report == {"channel": LEVEL, "name": "LEVEL", "safe": 0.75}
     assert dac_bench.volts() == near(0.75)
     driver.close()
 
 
 async def test_make_safe_leaves_what_it_does_not_know_alone(dac, transact):
-    done = await transact(dac, lambda d: d.make_safe([5, "x"]))
-    assert [entry["note"] for entry in done] == ["left alone: not in this board's profile"] * 2
+    done = await transact(dac, lambda d: guarded.channels(d).make_safe([5, "x"]))
+    assert [entry["note"] for entry in done] == ["left alone: not in this board's profile, or without `safe`"] * 2
 
 
 async def test_a_channel_that_the_profile_does_not_list_is_refused_without_effect(dac, transact):

@@ -177,7 +177,8 @@ async def test_make_safe_brings_lines_to_the_profiles_state_and_leaves_those_tha
     driver = gpio_bench.driver
     for line, value in ((gpio_bench.line, 1), (gpio_bench.other, 0), (6, 1)):
         await transact(driver, lambda d, line=line, value=value: d.set(line, value))
-    done = await transact(driver, lambda d: d.make_safe([gpio_bench.line, gpio_bench.other, 6]))
+    lines = [gpio_bench.line, gpio_bench.other, 6]
+    done = await transact(driver, lambda d: gpio_bench.guarded(d).make_safe(lines))
     assert [(entry["line"], entry["safe"]) for entry in done] == [(gpio_bench.line, "input"), (gpio_bench.other, 1)]
     assert gpio_bench.seen(gpio_bench.other) == 1
     assert gpio_bench.seen(6) == 1
@@ -342,7 +343,7 @@ async def test_a_line_that_is_made_safe_while_it_is_watched_goes_on_being_watche
     driver, line = gpio_bench.driver, gpio_bench.line
     watch = await transact(driver, lambda d: d.watch(line, "both"))
     await transact(driver, lambda d: d.set(line, 1))
-    await transact(driver, lambda d: d.make_safe([line]))
+    await transact(driver, lambda d: gpio_bench.guarded(d).make_safe([line]))
     gpio_bench.push(line, 1)
     gpio_bench.push(line, 0)
     gpio_bench.push(line, 1)

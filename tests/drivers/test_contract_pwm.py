@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support import guarded
 
 from hearth.drivers.pwm.driver import Wave
 from hearth.errors import DeviceError, LimitViolated
@@ -89,7 +90,7 @@ async def test_off_gives_the_load_of_an_inversed_channel_nothing_and_is_read_as_
         assert pwm_bench.pulse_us(INVERSED) == pytest.approx(PERIOD_US * (1 - share), rel=0.01, abs=10)
     assert await transact(driver, lambda d: d.value(INVERSED)) == "off"
     await transact(driver, lambda d: d.set(INVERSED, 0.75))
-    [report] = await transact(driver, lambda d: d.make_safe([INVERSED]))
+    [report] = await transact(driver, lambda d: guarded.channels(d).make_safe([INVERSED]))
     assert report["safe"] == "off"
     assert pwm_bench.pulse_us(INVERSED) == pytest.approx(PERIOD_US, rel=0.01)
 
@@ -167,7 +168,7 @@ async def test_make_safe_brings_channels_to_the_profiles_state_and_leaves_those_
     driver = pwm_bench.driver
     for channel, value in ((PLAIN, 0.5), (SERVO, 60), (PULSE, 1_800), (KEPT, 0.5)):
         await transact(driver, lambda d, channel=channel, value=value: d.set(channel, value))
-    done = await transact(driver, lambda d: d.make_safe([PLAIN, SERVO, PULSE, KEPT]))
+    done = await transact(driver, lambda d: guarded.channels(d).make_safe([PLAIN, SERVO, PULSE, KEPT]))
     assert [(entry["channel"], entry["safe"]) for entry in done] == [(PLAIN, "off"), (SERVO, 0), (PULSE, 1_000)]
     assert pwm_bench.pulse_us(PLAIN) == 0
     assert pwm_bench.pulse_us(SERVO) == near(pwm_bench, 1_500)
@@ -178,17 +179,17 @@ async def test_make_safe_brings_channels_to_the_profiles_state_and_leaves_those_
 async def test_a_halt_brings_kept_channels_to_their_safe_state_too(pwm_bench, transact):
     driver = pwm_bench.driver
     await transact(driver, lambda d: d.set(KEPT, 0.5))
-    [report] = await transact(driver, lambda d: d.halt([KEPT]))
+    [report] = await transact(driver, lambda d: guarded.channels(d).halt([KEPT]))
     assert report == {"channel": KEPT, "name": "KEPT", "safe": "off"}
     assert pwm_bench.pulse_us(KEPT) == 0
 
 
 async def test_make_safe_leaves_what_it_does_not_know_alone(pwm_bench, transact):
-    done = await transact(pwm_bench.driver, lambda d: d.make_safe([5, 77, "x"]))
+    done = await transact(pwm_bench.driver, lambda d: guarded.channels(d).make_safe([5, 77, "x"]))
     assert [entry["note"] for entry in done] == [
         "left alone: reserved: the fan of the power supply",
-        "left alone: not in this board's profile",
-        "left alone: not in this board's profile",
+        "left alone: not in this board's profile, or without `safe`",
+        "left alone: not in this board's profile, or without `safe`",
     ]
 
 

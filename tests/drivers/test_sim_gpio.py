@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 from hypothesis import given, strategies as st
+from support import guarded
 
 from hearth.drivers.gpio.driver import Watch
 from hearth.drivers.gpio.sim import SimGpio
@@ -304,11 +305,12 @@ def test_injected_faults_hit_as_often_as_asked_and_change_nothing(make_chip, op)
 
 
 def test_one_line_that_fails_does_not_keep_the_others_from_their_safe_state(make_chip):
-    chip = make_chip(LineSpec(0, "A", safe=0), LineSpec(1, "B", safe=0))
+    specs = [LineSpec(0, "A", safe=0), LineSpec(1, "B", safe=0)]
+    chip = make_chip(*specs)
     chip.set(0, 1)
     chip.set(1, 1)
     chip.fail(1)
-    reports = chip.make_safe([0, 1, "no line", 77])
+    reports = guarded.lines(chip, specs).make_safe([0, 1, "no line", 77])
     assert "injected" in reports[0]["error"]
     assert reports[1] == {"line": 1, "name": "B", "safe": 0}
     assert (chip.state(0), chip.state(1)) == (1, 0)

@@ -172,7 +172,7 @@ async def test_watching_driving_and_reading_in_a_thread_meets_a_pump_that_is_bus
                 driver.get(0)
                 driver.set(1, "input")
                 driver.unwatch(watch)
-                driver.make_safe([1])
+                driver.release(1)
 
         await trio.to_thread.run_sync(turns)
         driver.unwatch(steady)

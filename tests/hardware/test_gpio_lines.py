@@ -12,6 +12,7 @@ import gpiod
 import pytest
 import trio
 from gpiod.line import Bias, Direction, Drive, Edge, Value
+from support import guarded
 from support.gpio_sim import gpio_sim
 
 from hearth.drivers.gpio.linux import LinuxGpio
@@ -133,7 +134,7 @@ def test_driving_one_line_leaves_the_others_as_they_are(chip):
                 driver.set(line, 1)
                 assert chip.value(0) == 1
             driver.set(5, "input")
-            driver.make_safe([6])
+            driver.release(6)
         assert seen == []
 
 
@@ -350,7 +351,7 @@ def test_a_line_made_safe_as_an_input_is_an_input_and_is_released(chip):
         for line, level in ((0, 1), (1, 0), (2, 1)):
             driver.set(line, level)
         with history(chip, 0) as seen:
-            done = driver.make_safe([0, 1, 2])
+            done = guarded.lines(driver, lines).make_safe([0, 1, 2])
         assert done == [
             {"line": 0, "name": "A", "safe": "input"},
             {"line": 1, "name": "B", "safe": 1},
@@ -362,9 +363,10 @@ def test_a_line_made_safe_as_an_input_is_an_input_and_is_released(chip):
 
 
 def test_a_line_that_cannot_be_made_safe_does_not_keep_the_others_from_it(chip):
-    with opened("relays", [LineSpec(0, "A", safe=1), LineSpec(9, "Z", safe=1)]) as driver:
+    lines = [LineSpec(0, "A", safe=1), LineSpec(9, "Z", safe=1)]
+    with opened("relays", lines) as driver:
         driver.set(0, 0)
-        first, second = driver.make_safe([9, 0])
+        first, second = guarded.lines(driver, lines).make_safe([9, 0])
         assert (first["line"], second) == (9, {"line": 0, "name": "A", "safe": 1})
         assert "the chip has 0 to 8" in first["error"]
         assert chip.value(0) == 1

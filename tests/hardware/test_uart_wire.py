@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import trio
+from support import guarded
 from support.cdc_device import BREAK, CD, DSR, FRAMING, OVERRUN, PARITY, RING, cdc_device
 
 from hearth.drivers.serial_port.settings import UartSettings
@@ -59,7 +60,7 @@ async def test_the_device_sees_each_line_that_is_driven(device):
         device.wait_for("RTS falls alone", lambda: (device.last("rts"), device.last("dtr")) == (False, True))
         await port.control(dtr=False)
         device.wait_for("DTR falls", lambda: (device.last("rts"), device.last("dtr")) == (False, False))
-        assert await port.make_safe(["lines"])
+        assert await guarded.port(port).make_safe(["lines"])
         device.wait_for("both rise", lambda: (device.last("rts"), device.last("dtr")) == (True, True))
 
 

@@ -210,12 +210,6 @@ class Modbus(OnWire, ModbusLine):
         args = {"line": line, "value": values[0], "limited": {line: values[0]}}
         return self._told("write", args, [(table, reg)], lambda: work(unit, table, reg, values))
 
-    def make_safe(self, outputs):
-        work, named = super().make_safe, list(outputs)
-        lines = [(table, reg) for _, table, reg in named]
-        shown = {"lines": [f"{table} {reg}" for table, reg in lines]}
-        return self._told("safe", shown, lines, lambda: work(named))
-
 
 def drivers(board, found, wire_of):
     """The devices of these buses, by bus."""
