@@ -451,8 +451,13 @@ async def _running(board: str | Board, config: Config | None, style: Style | Non
 
 
 def embedded_parts(board: str | Board, config: Config | None = None, style: Style | None = None) -> RuntimeParts:
-    """Return the parts that `open_runtime` runs, before anything of them is open. Raises ConfigError."""
+    """Return the parts that `open_runtime` runs, before anything of them is open. Raises ConfigError, TypeError."""
     config = config or Config()
+    if not isinstance(board, str | Board):
+        # It would be the board of the configuration, by default a simulated one.
+        raise TypeError(
+            f"board: expected a profile's name or path, or a Board (open_board), got {type(board).__name__}"
+        )
     if config.audit.path is None:
         directory = Path(tempfile.mkdtemp(prefix=f"hearth-{os.getpid()}-"))
         config = evolve(config, audit=evolve(config.audit, path=directory / "audit.log", reserve_bytes=0))
