@@ -209,7 +209,7 @@ async def test_a_board_that_does_not_exist_is_refused_before_anything_runs(tmp_p
 async def test_a_board_of_another_type_is_refused_and_is_not_the_simulated_one(tmp_path):
     from hearth.drivers.boards import load_profile
 
-    with pytest.raises(TypeError, match="board: expected a profile's name or path, or a Board .* got Profile"):
+    with pytest.raises(TypeError, match=r"board: expected a profile's name or path, or a Board .* got Profile"):
         async with hearth.open_runtime(board=load_profile("sim"), config=config(tmp_path)):
             pass
 
