@@ -119,8 +119,10 @@ async def test_a_line_of_the_kernels_is_driven_only_while_what_it_requires_holds
                 opens(outside)
                 await passes(lambda: not outside.pumping)
             closes(outside)
-            (shown,) = (await session.run("hw.board"))["interlocks"]
-            assert (shown["open"], shown["driven"]) == (False, False)
+            # What it shows is what was read last, and nothing asks for a reading of another chip or a sensor here.
+            while (shown := (await session.run("hw.board"))["interlocks"][0])["open"]:
+                pass
+            assert not shown["driven"]
 
 
 async def test_a_sensor_whose_adapter_refuses_it_stops_the_line(outside, profile):
