@@ -37,7 +37,8 @@ import trio
 from hearth._util.exceptions import sole
 from hearth.actors.bus.face import Grip
 from hearth.actors.bus.guard import BusGuard, keep_lines, retry_after
-from hearth.actors.bus.outputs import HALT, DrivenOutputs, OutputsFile, has_error
+from hearth.actors.bus.outputs import HALT, DrivenOutputs, has_error
+from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.actors.bus.queue import (
     GiveBack,
     HaltFlag,

@@ -230,7 +230,8 @@ def _compiled(
             guard.halt(output, level)
         if guard.interlocks is not None:
             guard.interlocks.check(output, level)
-        if (limit := limits.get(output)) is not None and limit.check(level, guard.clock()) != level:
+        limit = limits.get(output)
+        if limit is not None and limit.check(level, guard.clock()) != level:
             return whole(*args)
         try:
             answer = getattr(driver, name)(*args)
