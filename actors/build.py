@@ -23,7 +23,7 @@ from hearth._util.text import suggest
 from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
 from hearth.actors.attestation import Attestation
 from hearth.actors.bus.latch import Latch
-from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
 from hearth.actors.task_registry import KeysFile

@@ -29,7 +29,7 @@ from hearth.actors.bus.face import guard_of
 from hearth.actors.bus.halt import Halt
 from hearth.actors.bus.interlocks import Interlocks
 from hearth.actors.bus.latch import Latch
-from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.actors.bus.queue import HaltFlag
 from hearth.actors.catalogue import ToolCatalogue
 from hearth.actors.messages import TIMER_FIRED, CloseSession, NewGrant, Request, StopTasks

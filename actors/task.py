@@ -57,7 +57,7 @@ import orjson
 import trio
 from attrs import define, field
 
-from hearth.actors.bus.outputs import NotListedYet
+from hearth.actors.bus.outputs_file import NotListedYet
 from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.events import EventLog, to_keep
 from hearth.actors.step import StepScope, json_safe, look_for_effect, run_tool, run_transaction

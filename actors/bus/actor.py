@@ -37,9 +37,10 @@ import trio
 from hearth._util.exceptions import sole
 from hearth.actors.bus.face import Grip
 from hearth.actors.bus.guard import BusGuard, keep_lines, retry_after
-from hearth.actors.bus.outputs import HALT, DrivenOutputs, OutputsFile, has_error
+from hearth.actors.bus.outputs import HALT, DrivenOutputs, has_error
+from hearth.actors.bus.outputs_file import OutputsFile
+from hearth.actors.bus.ownership import Ownership
 from hearth.actors.bus.queue import (
-    GiveBack,
     HaltFlag,
     HaltTicket,
     Requester,
@@ -48,9 +49,6 @@ from hearth.actors.bus.queue import (
     Ticket,
     TicketQueue,
     WentSafe,
-    give_back_or_make_safe,
-    left_to_halt,
-    make_safe_instead,
 )
 from hearth.actors.bus.threads import BusThreads, Returned, ThreadLanes
 from hearth.actors.bus.workers import CLOSE_LIMIT, TaskWorker, ThreadWorker, Worker, close_driver, open_driver
@@ -64,7 +62,6 @@ from hearth.errors import (
     ResourceBusy,
     RpcError,
     TimedOut,
-    effect_of,
 )
 
 if TYPE_CHECKING:
@@ -113,8 +110,6 @@ class Bus:
         self.reason: str | None = None
         self._halt_flag = halt_flag or HaltFlag()
         self.guard.halt = self._check_halt
-        self.guard.owner = self
-        self._token: trio.lowlevel.TrioToken | None = None
         self._held: ResourceBusy | None = None
         """Set while the bus is down because another process holds its device."""
         self._queue = TicketQueue(queue_bound, self._unprepare)
@@ -128,6 +123,8 @@ class Bus:
         self._crash: Exception | None = None
         self._outputs_file = outputs_file or OutputsFile()
         self._driven = DrivenOutputs(bus_id, self._outputs_file, audit, self.guard.kept)
+        self._ownership = Ownership(self._driven, self.guard, self._halt_flag, partial(self._given_up_error, "none"))
+        self.guard.owner = self._ownership
         self._counted = 0
         """The number of transactions that have begun, without those that are under way in threads."""
         self.waited = 0.0
@@ -207,7 +204,7 @@ class Bus:
         self._counted += 1
         begun = time.perf_counter()
         try:
-            value = self._run_op(ticket, self._enter_output(ticket, op))
+            value = self._run_op(ticket, self._ownership.enter(ticket, op))
             if type(value) is WentSafe:
                 value = self._went_safe(ticket, value)
         except RpcError as error:
@@ -523,92 +520,6 @@ class Bus:
             self.guard.ticket = None
             grip.end()
 
-    def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Enter the session that holds the output which a transaction is about to drive; return the operation to run.
-
-        Called before the effect: an output whose driving fails half-way must still go to its safe state. Raises Halted
-        for any effect that a halt forbids; all tickets but those of safe states come through here.
-        """
-        back = ticket.gives_back
-        if ticket.risk and (refusal := self._halt_flag.refusal(ticket.requester)) is not None:
-            if back is None or not back.borrowed:
-                raise refusal
-            # The end of a pulse: its step has no error, and does not restore the line.
-            return partial(left_to_halt, back.instead)
-        if back is not None:
-            return self._give_back(ticket, back, op)
-        if ticket.drives is not None:
-            output = ticket.drives = ticket.drives() if callable(ticket.drives) else ticket.drives
-            if output is not None:
-                # A ticket that must run takes an effect back: it may drive the output although that cannot be written
-                # down.
-                ticket.former_holders = self._driven.holders(output)
-                enter = self._driven.borrow if ticket.borrows else self._driven.claim
-                ticket.held_by = enter(output, ticket.requester, insist=ticket.must_run)
-        return op
-
-    def _give_back(self, ticket: Ticket, back: GiveBack, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        output = back.output() if callable(back.output) else back.output
-        if output is None:
-            return op
-        if self._driven.may_give_back(output, back):
-            self._driven.give_back(output, back)
-            op = partial(give_back_or_make_safe, op, back.instead, output)
-        else:
-            # No session has ended just now, so there is time to wait for what a limit asks for.
-            self.guard.check_rest(output)
-            # The output is this session's until it is safe: if that fails now, the end of the session tries again.
-            self._driven.claim(output, ticket.requester, insist=True)
-            op = partial(make_safe_instead, op, back.instead, output)
-        ticket.drives = output
-        return op
-
-    def _disown(self, ticket: Ticket) -> None:
-        """Return outputs to their former holders: what was to drive them had no effect."""
-        if ticket.former_holders is not None:
-            self._driven.unclaim(ticket.drives, ticket.requester, ticket.former_holders)
-            ticket.former_holders = ticket.held_by = None
-        while ticket.owned:
-            self._driven.unclaim(*((owned := ticket.owned.pop())[0], ticket.requester, owned[1]))
-
-    # --- what the guard asks for: outputs that a ticket drives without having announced them
-
-    def own(self, output: Hashable) -> None:
-        """See `guard.OutputOwner`. In a thread of the bus, Trio does it, and this waits: within LIST_LIMIT_S."""
-        ticket = self.guard.ticket
-        if ticket is None or self._owns(ticket, output):
-            return
-        if self._token is None or trio.lowlevel.in_trio_run():
-            self._own_now(ticket, output)
-            return
-        try:
-            trio.from_thread.run(self._own_listed, ticket, output, trio_token=self._token)
-        except trio.RunFinishedError:
-            raise self._given_up_error("none") from None
-
-    async def own_later(self, output: Hashable) -> None:
-        """See `guard.OutputOwner`."""
-        ticket = self.guard.ticket
-        if ticket is not None and not self._owns(ticket, output):
-            await self._own_listed(ticket, output)
-
-    def _owns(self, ticket: Ticket, output: Hashable) -> bool:
-        mine = ticket.requester.session_id
-        return not mine or self._driven.holder(output) == mine
-
-    async def _own_listed(self, ticket: Ticket, output: Hashable) -> None:
-        listed = False if ticket.must_run else await self._driven.announce(output)
-        try:
-            self._own_now(ticket, output)
-        finally:
-            if listed:
-                self._driven.retract(output)
-
-    def _own_now(self, ticket: Ticket, output: Hashable) -> None:
-        former = self._driven.holders(output)
-        self._driven.claim(output, ticket.requester, insist=ticket.must_run)
-        ticket.owned.append((output, former))
-
     def _went_safe(self, ticket: Ticket, outcome: WentSafe) -> Any:
         """Record that a transaction brought an output to its safe state. Raises DeviceError if it did not."""
         output = ticket.drives if outcome.output is None else outcome.output
@@ -657,20 +568,8 @@ class Bus:
 
     def _finish(self, ticket: Ticket, value: Any = None, *, error: RpcError | None = None) -> None:
         ticket.state = State.DONE
-        if error is not None:
-            # Every error of a transaction names its effect; the driver's value goes before the error class's default.
-            data = error.data = dict(error.data or {})
-            effect = data.setdefault("effect", effect_of(error))
-            back = ticket.gives_back
-            if effect == "none":
-                self._disown(ticket)
-            # A pulse that a limit does not let end yet has changed neither the level nor its holders.
-            too_early = back is not None and back.borrowed and isinstance(error, LimitViolated)
-            if back is not None and ticket.drives is not None and effect != "done" and not too_early:
-                # The level that was to be taken back may still be there: this session holds it.
-                self._driven.claim(ticket.drives, ticket.requester, insist=True)
-                if self._halt_flag.halted:
-                    self.halt()
+        if error is not None and self._ownership.failed(ticket, error) and self._halt_flag.halted:
+            self.halt()
         if isinstance(ticket, SafeStateTicket):
             # A halt whose outputs all wait for their turn in the stop sequence has nothing to report.
             report = ticket.unattended and (error is not None or bool(ticket.outputs))
@@ -692,7 +591,7 @@ class Bus:
         Raises what the driver raised: HearthError when the device cannot be opened, anything else for a bug.
         Whatever way this ends, no ticket is left without an answer.
         """
-        self._token = trio.lowlevel.current_trio_token()
+        self._ownership.token = trio.lowlevel.current_trio_token()
         try:
             if isinstance(self.driver, BaseDriver):
                 self.driver.halted = self._halt_flag.halted
@@ -837,7 +736,7 @@ class Bus:
             if isinstance(ticket, SafeStateTicket):
                 op = ticket.begin(self._driven.of(ticket.requester.session_id))
             else:
-                op = self._enter_output(ticket, op)
+                op = self._ownership.enter(ticket, op)
             if worker is None:
                 value = self._run_op(ticket, op)
             else:
@@ -959,7 +858,7 @@ class Bus:
             if isinstance(ticket, SafeStateTicket):
                 ticket.begin(self._driven.of(ticket.requester.session_id))
             else:
-                ticket.op = self._enter_output(ticket, ticket.op)
+                ticket.op = self._ownership.enter(ticket, ticket.op)
         except RpcError as error:
             self._finish(ticket, error=error)
             return False
@@ -971,7 +870,7 @@ class Bus:
     def _unprepare(self, ticket: Ticket) -> None:
         """Undo `_prepare` for a plain ticket that is taken back."""
         self._current.remove(ticket)
-        self._disown(ticket)
+        self._ownership.disown(ticket)
 
     def _run_in_thread(self, ticket: Ticket) -> Any:
         """Run a transaction, in a thread; return its value, or a coroutine. Raises what it raises."""

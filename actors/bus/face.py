@@ -209,28 +209,28 @@ def _compiled(
     What takes more than a comparison goes the `whole` way: an output that must be read first or be owned, a level
     that is clamped.
     """
-    driver, limits, safe, levels = guard.driver, guard.limits, guard.safe, guard.levels
+    driver, limits, safe = guard.driver, guard.limits, guard.safe
+    stepped = {output: limit for output, limit in limits.items() if limit.stepped}
     places = max(output_at, level_at)
 
     def compiled(*args: Any, **kw: Any) -> Any:
         if kw or len(args) <= places:
             return whole(*args, **kw)
         output, level = args[output_at], args[level_at]
-        limit = limits.get(output)
         ticket = guard.ticket
         if (
-            (limit is not None and limit.stepped and limit.level is None)
+            ((before := stepped.get(output)) is not None and before.level is None)
             or (ticket is not None and ticket.drives != output)
             or output not in safe
         ):
             return whole(*args)
-        if guard.claims and (claim := guard.claims.get(output)) is not None:
+        if (claim := guard.claims.get(output)) is not None:
             claim.check(output)
         if guard.halt is not None and safe[output] != level:
             guard.halt(output, level)
-        locks = guard.interlocks
-        if locks is not None:
-            locks.check(output, level)
+        if guard.interlocks is not None:
+            guard.interlocks.check(output, level)
+        limit = limits.get(output)
         if limit is not None and limit.check(level, guard.clock()) != level:
             return whole(*args)
         try:
@@ -238,11 +238,7 @@ def _compiled(
         except BaseException as error:
             guard.failed(output, level, error)
             raise
-        levels[output] = level
-        if locks is not None:
-            locks.note(output, level)
-        if limit is not None:
-            guard.note(limit, level)
+        guard.drove(output, level)
         return answer
 
     return compiled

@@ -224,11 +224,8 @@ class BusGuard:
             self.levels[output] = level
         if self.interlocks is not None:
             self.interlocks.note(output, level)
-        if (limit := self.limits.get(output)) is not None:
-            self.note(limit, level)
-
-    def note(self, limit: Limit, level: Level) -> None:
-        """Note in the limit of an output that it was driven to a level."""
+        if (limit := self.limits.get(output)) is None:
+            return
         if (times := limit.times) is None:
             limit.note(level, self.clock())
             return
@@ -303,20 +300,12 @@ class BusGuard:
         for output, _ in driven:
             if (yield from self._learn(output)):
                 forced.append(output)
-        wanted = [level for _, level in driven]
         try:
             levels = [self._limited(output, level) for output, level in driven]
         except LimitViolated as error:
             raise self._after_safe(error, forced) from None
-        if levels != wanted:
-            call = outputs.permitted(call, levels)
-            if [level for _, level in outputs.driven(call)] != levels:
-                raise self._unclampable(driven, levels)
-            self.clamped += [
-                self.limits[output].clamped(asked, level)
-                for (output, asked), level in zip(driven, levels, strict=True)
-                if asked != level
-            ]
+        if levels != [level for _, level in driven]:
+            call = self._clamped(outputs.permitted(call, levels), driven, levels)
         for output, _ in driven:
             if self.unowned(output):
                 yield output
@@ -325,6 +314,23 @@ class BusGuard:
         )
         self._saw(outputs.seen(call, answer))
         return answer
+
+    def _clamped(self, call: Call, driven: Sequence[Driven], levels: Sequence[Level]) -> Call:
+        """Note the levels that are written in place of those that were asked for; return the call that writes them.
+
+        Raises LimitViolated where it would not bring each output to its level.
+        """
+        assert self.outputs is not None, "it has limits"
+        changed = [
+            (output, asked, level) for (output, asked), level in zip(driven, levels, strict=True) if asked != level
+        ]
+        if [level for _, level in self.outputs.driven(call)] != levels:
+            names = ", ".join(self.name(output) for output, _, _ in changed)
+            why = f"beyond the limits of {names}, and one call cannot bring each of its outputs within them"
+            data = {"bus": self.bus_id, "reason": why, "effect": "none"}
+            raise LimitViolated(f"Limit violated: {self.bus_id}: {why}; nothing was driven", data=data)
+        self.clamped += [self.limits[output].clamped(asked, level) for output, asked, level in changed]
+        return call
 
     def _effect(self, call: Call, driven: Sequence[Driven]) -> Steps:
         """Yield a call that has been checked, and note what it has done."""
@@ -450,12 +456,6 @@ class BusGuard:
         reason = f"a step of risk 0 only reads, and would drive {self.name(output)!r} of {self.bus_id}"
         cure = "its tool has to declare the risk of what it does (risk_level, effective_risk)"
         raise PermissionDenied(f"Permission denied: {reason}; {cure}", data={"reason": reason, "effect": "none"})
-
-    def _unclampable(self, driven: Sequence[Driven], levels: Sequence[Level]) -> LimitViolated:
-        names = [self.name(one) for (one, asked), level in zip(driven, levels, strict=True) if asked != level]
-        why = f"beyond the limits of {', '.join(names)}, and one call cannot bring each of its outputs within them"
-        data = {"bus": self.bus_id, "reason": why, "effect": "none"}
-        return LimitViolated(f"Limit violated: {self.bus_id}: {why}; nothing was driven", data=data)
 
     # --- running them ---------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The halt: stops all effects at once, and lasts until every hold of it has been removed.
 
-It owns the holds, the stop sequence, the halt inputs and the heartbeat output of the board's `[halt]`. It refuses
-nothing itself: buses and admission ask its `flag` (`bus.queue.HaltFlag`). The latch (`bus.latch`) keeps the holds.
+It owns the holds, the stop sequence and the heartbeat output of the board's `[halt]`. It refuses nothing itself: buses
+and admission ask its `flag` (`bus.queue.HaltFlag`). The latch (`bus.latch`) keeps the holds; `bus.halt_inputs` watches
+the halt inputs.
 
 Theory of operation. A halt comes from a person (any client), from an input, also one that cannot be read, from an
 interlock that demands it, or from the fleet. Each principal has a hold of its own (`bus.latch.Hold`), so no reset ends
@@ -28,44 +29,41 @@ first from the latch, then here. A hold that was renewed or added since stays, a
 clear, or of an interlock that is open. The flag is cleared with the last hold. A reset that has been refused never acts
 later: one that the disk keeps waiting is withdrawn. A reset starts nothing: no work that was accepted before the halt
 ever runs (`HaltFlag.refusal`).
-
-An input is watched by edges, and its level is read when the watch begins and before a reset. Everything that can keep
-a reading from coming is a halt: a bus that is not there, a read that takes too long, a watch that ends, lost edges.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import trio
 from attrs import asdict, define, evolve, field
 
+from hearth.actors.bus.halt_inputs import HaltInputs, holder
 from hearth.actors.bus.latch import MOST_TEXT, Hold, Latch
 from hearth.actors.bus.outputs import HALT
-from hearth.actors.bus.queue import HaltFlag, Requester, Ticket
+from hearth.actors.bus.queue import HaltFlag, Requester
 from hearth.actors.mailbox import Slot
 from hearth.audit.record import timestamp
-from hearth.errors import AuditUnavailable, DeviceError, Halted, PermissionDenied, RpcError, ShuttingDown
+from hearth.errors import AuditUnavailable, Halted, PermissionDenied, RpcError, ShuttingDown
 from hearth.shown import prose
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 
     from hearth.actors.bus.actor import Bus
-    from hearth.drivers.boards.halt import HaltInput, HaltSpec, Heartbeat, StopEntry
-    from hearth.drivers.gpio.driver import Edge, GpioDriver, Watch
+    from hearth.actors.bus.queue import Ticket
+    from hearth.drivers.boards.halt import HaltSpec, Heartbeat, StopEntry
     from hearth.drivers.signals import Level
 
 log = logging.getLogger("hearth.halt")
 
 RETRY_S: Final = 1.0
-"""Seconds until a latch that could not be written, or an input that could not be read, is tried again."""
+"""Seconds until a latch that could not be written, or outputs that could not be made safe, are tried again."""
 LONGEST_RETRY_S: Final = 60.0
 """The longest pause, in seconds, until an output that could not be made safe is tried again."""
-READ_LIMIT_S: Final = 1.0
-"""Seconds that reading an input may take; one that takes longer halts, or refuses a reset."""
 ANSWER_S: Final = 1.0
 """Seconds that the answer to a halt waits for the latch; the halt itself does not wait."""
 END_LIMIT_S: Final = 5.0
@@ -80,9 +78,6 @@ OTHERS: Final = "others"
 HEARTBEAT: Final = "the heartbeat"
 """Used in place of a session id for the heartbeat output."""
 _HALT: Final = Requester(HALT, "", "")
-_STOP: Final = "is at its stop level"
-_UNKNOWN: Final = "unknown"
-"""The state of an input that has not been read yet."""
 
 
 def _recorded(hold: Hold) -> dict[str, Any]:
@@ -94,11 +89,6 @@ def _recorded(hold: Hold) -> dict[str, Any]:
         "count": hold.count,
         "generation": hold.generation,
     }
-
-
-def _holder(line: HaltInput) -> tuple[str, str]:
-    """Return source and principal of an input's hold."""
-    return "input", f"input {line.name}"
 
 
 @define(eq=False)
@@ -163,18 +153,13 @@ class Halt:
     _stopping: bool = field(default=False, init=False)
     _asked: Callable[[Hashable, object], None] | None = field(default=None, init=False)
     """Asks for the halt on the bus of the heartbeat."""
-    _inputs: dict[HaltInput, str] = field(factory=dict, init=False)
-    """By input: "clear", or why it is not."""
-    _reads: dict[HaltInput, trio.Event] = field(factory=dict, init=False)
-    """The reads that resets wait for, each set when it has ended."""
-    _read_once: trio.Event = field(factory=trio.Event, init=False)
-    """Set when every input that halts by its level has been read, or could not be."""
+    _inputs: HaltInputs = field(init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
     changed: trio.Event = field(factory=trio.Event, init=False)
     """Set, and replaced, when a hold is added or removed, and by `tell`."""
 
     def __attrs_post_init__(self) -> None:
-        self._inputs |= dict.fromkeys(self._spec.inputs, _UNKNOWN)
+        self._inputs = HaltInputs(self._spec.inputs, self._buses, partial(self.halt, source="input"))
         if (line := self._spec.heartbeat) is not None:
             guard = self._buses[line.bus].guard
             self._asked, guard.halt = guard.halt, self._check_on_bus_of_heartbeat
@@ -284,21 +269,8 @@ class Halt:
             raise ShuttingDown
         meant = [one for one in self._holds.values() if source in (None, one.source) and one.generation <= asked]
         meant = [one for one in meant if holds is None or one.generation in holds]
-        await self._read_all()
-        blocked = {_holder(line): state for line, state in self._inputs.items() if state != "clear"}
-        for line in self._spec.inputs:
-            if _holder(line) in blocked.keys() - self._holds.keys():
-                self._demand(line)
-        if self._open_interlocks is not None and any(one.source == "interlock" for one in meant):
-            blocked |= await self._open_interlocks()
-        unsafe = [{"bus": bus.bus_id, "outputs": bus.unsafe} for bus in self._unsafe_buses()]
-        if self._stopping or unsafe:
-            why = (
-                "the stop sequence has not ended"
-                if self._stopping
-                else f"outputs are not in their safe states: {unsafe}"
-            )
-            raise self._refused([why], blocked, **({"unsafe": unsafe} if unsafe else {}))
+        blocked = await self._blocked(meant)
+        self._check_stopped(blocked)
         generations = {one.generation for one in meant if (one.source, one.by) not in blocked}
         reset = _Reset(generations, asked, blocked, {"principal": by, **members})
         self._resets.append(reset)
@@ -308,6 +280,30 @@ class Halt:
         if patience.cancelled_caught:
             reset.withdrawn = True
             raise self._unremoved("the disk does not answer")
+
+    async def _blocked(self, meant: Iterable[Hold]) -> dict[tuple[str, str], str]:
+        """Return the inputs that are not clear, and the open interlocks if a hold that is meant is one's, as read now.
+
+        By source and principal, each with its state in words. An input that is not clear and has no hold halts.
+        """
+        blocked = await self._inputs.blocked()
+        for line in self._inputs.states:
+            if holder(line) in blocked.keys() - self._holds.keys():
+                self._inputs.demand(line)
+        if self._open_interlocks is not None and any(one.source == "interlock" for one in meant):
+            blocked |= await self._open_interlocks()
+        return blocked
+
+    def _check_stopped(self, blocked: Mapping[tuple[str, str], str]) -> None:
+        """Raise Halted unless the stop sequence has ended and every output is in its safe state."""
+        unsafe = [{"bus": bus.bus_id, "outputs": bus.unsafe} for bus in self._unsafe_buses()]
+        if self._stopping:
+            why = "the stop sequence has not ended"
+        elif unsafe:
+            why = f"outputs are not in their safe states: {unsafe}"
+        else:
+            return
+        raise self._refused([why], blocked, **({"unsafe": unsafe} if unsafe else {}))
 
     def _unremoved(self, why: str) -> AuditUnavailable:
         why = f"the latch {self._latch.path} cannot be changed: {why}"
@@ -340,8 +336,8 @@ class Halt:
             if self._problem is not None:
                 status["problem"] = self._problem
             status |= {name: found for name in ("unsafe", "safe", "left") if (found := self._named(name))}
-        if self._inputs:
-            status["inputs"] = {line.name: state for line, state in self._inputs.items()}
+        if self._inputs.states:
+            status["inputs"] = {line.name: state for line, state in self._inputs.states.items()}
         return status
 
     def _named(self, what: Literal["unsafe", "safe", "left"]) -> list[dict[str, Any]]:
@@ -366,8 +362,7 @@ class Halt:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._keep_latch)
-            for line in self._spec.inputs:
-                nursery.start_soon(self._watch, line)
+            self._inputs.watch(nursery)
             if self._spec.heartbeat is not None:
                 nursery.start_soon(self._beat, self._spec.heartbeat)
             if self._stopping:
@@ -375,8 +370,7 @@ class Halt:
                 nursery.start_soon(self._stop)
             elif self.flag.halted:
                 nursery.start_soon(self._insist, self._began)
-            while _UNKNOWN in self._inputs.values():
-                await self._read_once.wait()
+            await self._inputs.all_seen()
             task_status.started()
 
     async def end(self) -> None:
@@ -385,6 +379,7 @@ class Halt:
             while not self._latched:
                 await self._tried.wait()
         nursery, self._nursery = self._nursery, None
+        self._inputs.forget()
         if nursery is not None:
             nursery.cancel_scope.cancel()
         if self._spec.heartbeat is not None:
@@ -454,13 +449,16 @@ class Halt:
             self._write_at(float("-inf"))
         if gone:
             self._describe()
-            self._audit("halt.reset", **reset.members, holds=[_recorded(one) for one in gone], halted=self.flag.halted)
-            removed = "; ".join(f"{one.by}: {one.reason}" for one in gone)
-            log.warning("%s has removed from the halt: %s", reset.members["principal"], removed)
+            self._record_reset(reset, gone)
         if self._holds:
             reset.answer.fail(self._remaining(reset))
         else:
             reset.answer.fill(None)
+
+    def _record_reset(self, reset: _Reset, gone: Iterable[Hold]) -> None:
+        self._audit("halt.reset", **reset.members, holds=[_recorded(one) for one in gone], halted=self.flag.halted)
+        removed = "; ".join(f"{one.by}: {one.reason}" for one in gone)
+        log.warning("%s has removed from the halt: %s", reset.members["principal"], removed)
 
     def _remaining(self, reset: _Reset) -> Halted:
         """Return the refusal of a reset after which holds remain, with the reason of each."""
@@ -513,91 +511,6 @@ class Halt:
             outcome = {"error": error.message}
             log.warning("stop sequence: %s %s of %s: %s", entry.key, entry.name, entry.bus, error)
         self._audit("outputs.safe", bus=entry.bus, reason=HALT, outputs=[entry.output], **outcome)
-
-    # --- inputs -------------------------------------------------------------------------------------------------------
-
-    def _see(self, line: HaltInput, state: str) -> None:
-        """Note the state of an input, and halt if it is another one than before and not clear."""
-        before, self._inputs[line] = self._inputs[line], state
-        self._read_once.set()
-        self._read_once = trio.Event()
-        if state not in ("clear", before):
-            self._demand(line)
-
-    def _demand(self, line: HaltInput) -> None:
-        source, by = _holder(line)
-        self.halt(f"{by} {self._inputs[line]}", by, source=source)
-
-    async def _watch(self, line: HaltInput) -> None:
-        """Watch one input for ever: its edges, and with a timeout their absence."""
-        while True:
-            try:
-                watch: Watch = await self._transact(line, lambda driver: driver.watch(line.offset, "both"))
-                # After the watch has begun: no edge between the two is missed.
-                if line.timeout_ms is None:
-                    await self._read(line)
-                elif self._inputs[line] == _UNKNOWN:
-                    self._see(line, "clear")
-                await self._follow(line, watch)
-            except RpcError as error:
-                self._see(line, f"cannot be read: {error.message}")
-            await trio.sleep(RETRY_S)
-
-    async def _follow(self, line: HaltInput, watch: Watch) -> None:
-        """Take edges until the watch ends. Raises DeviceError."""
-        limit = float("inf") if line.timeout_ms is None else line.timeout_ms / 1000
-        while True:
-            edge: Edge | None = None
-            with trio.move_on_after(limit):
-                edge = await watch.receive()
-            if edge is None:
-                self._see(line, f"no edge for {line.timeout_ms} ms")
-            elif watch.dropped:
-                await self._transact(line, lambda driver: driver.unwatch(watch))
-                raise DeviceError("edges were lost", effect="none")
-            else:
-                self._see(line, _STOP if line.timeout_ms is None and edge.value == line.stop else "clear")
-
-    async def _read_all(self) -> None:
-        """Read all inputs that halt by their level, within READ_LIMIT_S; a bus may not answer for long."""
-        assert self._nursery is not None
-        for line in self._spec.inputs:
-            if line.timeout_ms is None:
-                self._inputs[line] = f"cannot be read: bus {line.bus} does not answer"
-                if line not in self._reads:
-                    # One read at a time: on a bus that is wedged, each would wait until it works again.
-                    self._reads[line] = trio.Event()
-                    self._nursery.start_soon(self._read, line)
-        with trio.move_on_after(READ_LIMIT_S):
-            for read in list(self._reads.values()):
-                await read.wait()
-
-    async def _read(self, line: HaltInput) -> None:
-        """Read an input, and halt unless it is clear."""
-        try:
-            level = await self._transact(line, lambda driver: driver.get(line.offset))
-        except RpcError as error:
-            self._see(line, f"cannot be read: {error.message}")
-        else:
-            self._see(line, _STOP if level == line.stop else "clear")
-        read = self._reads.pop(line, None)
-        if read is not None:
-            read.set()
-
-    async def _transact(self, line: HaltInput, op: Callable[[GpioDriver], Any]) -> Any:
-        """Run a transaction on the bus of an input; one that takes longer than READ_LIMIT_S halts in the meantime."""
-        ticket = Ticket(op, Requester("", "", ""), limit=READ_LIMIT_S, must_run=True)
-        self._buses[line.bus].request(ticket)
-        if not ticket.filled and self._nursery is not None:
-            self._nursery.start_soon(self._expect, line, ticket)
-        return await ticket.get()
-
-    async def _expect(self, line: HaltInput, ticket: Ticket) -> None:
-        bus = self._buses[line.bus]
-        if bus.state == "ready":
-            await trio.sleep(READ_LIMIT_S)
-        if not ticket.filled:
-            self._see(line, f"cannot be read: bus {line.bus} does not answer ({bus.reason or bus.state})")
 
     # --- the heartbeat ------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from support.waiting import passes, until
 from support.world import ALICE, BOB, OPEN, BenchWorld, World, running
 
 from hearth.actors.build import build_parts
-from hearth.actors.bus.halt import ANSWER_S, END_LIMIT_S, MOST_HOLDS, OTHERS, READ_LIMIT_S, REPEAT_S, RETRY_S
+from hearth.actors.bus.halt import ANSWER_S, END_LIMIT_S, MOST_HOLDS, OTHERS, REPEAT_S, RETRY_S
+from hearth.actors.bus.halt_inputs import READ_LIMIT_S
 from hearth.actors.bus.latch import Hold, Latch
 from hearth.actors.bus.queue import Requester, Ticket, give_back_or_make_safe
 from hearth.actors.embedded import EMBEDDED_POLICY

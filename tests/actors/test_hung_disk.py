@@ -14,8 +14,8 @@ from support.world import ALICE, BOB, BoardWorld, embedded, running
 
 from hearth._util import threads
 from hearth.actors import journal as journal_module
-from hearth.actors.bus import outputs as outputs_module
-from hearth.actors.bus.outputs import LIST_LIMIT_S, OutputsFile
+from hearth.actors.bus import outputs_file as outputs_module
+from hearth.actors.bus.outputs_file import LIST_LIMIT_S, OutputsFile
 from hearth.actors.journal import Journal
 from hearth.audit import AuditSettings
 from hearth.audit.writer import Disk

@@ -20,7 +20,7 @@ from support.writers import WRITERS, no_threads, serving
 
 from hearth import step
 from hearth.actors.bus import interlocks
-from hearth.actors.bus.outputs import FoundOutputs, OutputsFile
+from hearth.actors.bus.outputs_file import FoundOutputs, OutputsFile
 from hearth.actors.runtime import RuntimeParts
 from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style

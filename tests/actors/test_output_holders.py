@@ -13,7 +13,7 @@ from support.waiting import passes
 import hearth
 from hearth import step
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.supervisor import keep_open
 from hearth.config.model import AuditConfig, Config, FilesConfig

@@ -16,9 +16,10 @@ from support.doubles import BenchDriver, Observer, Op, device_error
 from support.waiting import passes, until
 from support.world import NOON, BenchWorld, running
 
-from hearth.actors.bus import outputs as outputs_module
+from hearth.actors.bus import outputs_file as outputs_module
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.outputs import EARLIER_RUN, OutputsFile
+from hearth.actors.bus.outputs import EARLIER_RUN
+from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.actors.bus.queue import Requester, Ticket
 from hearth.actors.supervisor import keep_open
 from hearth.drivers.base import Style

@@ -121,7 +121,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
 
 @pytest.mark.slow
 def test_the_driven_outputs_on_the_page_can_be_read_and_are_made_safe_in_the_time_on_the_page(tmp_path):
-    from hearth.actors.bus.outputs import OutputsFile
+    from hearth.actors.bus.outputs_file import OutputsFile
     from hearth.actors.runtime import OPEN_TIMEOUT
 
     (tmp_path / "audit.log.outputs").write_text(blocks("json")[1])

@@ -20,7 +20,7 @@ from crash.deployment import Deployment
 from crash.judge import Log, agree, traced
 from crash.powercut import STYLES, Storage, lay_out
 
-from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.audit import AuditSettings, keys
 from hearth.audit.log import AuditLog
 from hearth.audit.verify import verify

@@ -12,7 +12,7 @@ from attrs import frozen
 from support.doubles import AllowedPaths, MemoryJournal, Observer
 from support.world import NOON, OPEN, World, running
 
-from hearth.actors.bus.outputs import FoundOutputs, OutputsFile
+from hearth.actors.bus.outputs_file import FoundOutputs, OutputsFile
 from hearth.actors.runtime import RuntimeParts
 from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style

@@ -20,7 +20,7 @@ import trio
 from attrs import define, evolve, field, frozen
 from support.world import NOON, BoardWorld
 
-from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.can.driver import EXTENDED, Frame
 from hearth.errors import RpcError

@@ -262,7 +262,7 @@ BUGS = (
     Bug(
         "pulse-takes-the-line",
         "a pulse makes the line its own session's, instead of borrowing it",
-        "hearth.actors.bus.actor",
+        "hearth.actors.bus.ownership",
         "enter = self._driven.borrow if ticket.borrows else self._driven.claim",
         "enter = self._driven.claim",
         "a session that ended owns no level that it set last",
@@ -343,7 +343,7 @@ BUGS = (
     Bug(
         "pulse-ends-after-halt",
         "a pulse that a halt has ended takes its effect back all the same",
-        "hearth.actors.bus.actor",
+        "hearth.actors.bus.ownership",
         "            return partial(left_to_halt, back.instead)\n",
         "            return op\n",
         "nothing acts from a halt on, and nothing of before it ever",

@@ -20,7 +20,7 @@ import trio
 from attrs import evolve
 
 from hearth.actors.build import build_parts
-from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.actors.daemon import Daemon
 from hearth.actors.daemon.process import Notifier
 from hearth.actors.journal import Journal
