@@ -37,6 +37,7 @@ _OPTIONS: Final[Mapping[str, FieldType]] = {
     "queue": Integer(16, 65_536),
     "scope": Choice("any", "declared"),
 }
+_LEVELS: Final = {"safe": ANY_NUMBER, "idle": ANY_NUMBER}
 _MOST_FILTERS: Final = 512
 """The kernel's own limit (CAN_RAW_FILTER_MAX)."""
 SHIPPED: Final = Path(__file__).parents[1] / "boards"
@@ -91,10 +92,10 @@ def parse_can(table: Table) -> CanSpec:
     limits: dict[str, SignalLimit] = {}
     levels: dict[str, dict[str, float]] = {"safe": {}, "idle": {}}
     for name, entry in table.named("signals"):
-        for key, named in levels.items():
-            if (level := entry.take(key, ANY_NUMBER, None)) is not None:
-                named[name] = level
-        if (limit := _limit(name, entry, needed=not {*levels} & entry.content.keys())) is not None:
+        given = entry.given(_LEVELS)
+        for key, level in given.items():
+            levels[key][name] = level
+        if (limit := _limit(name, entry, needed=not given)) is not None:
             limits[name] = limit
     if "dbc" not in values:
         if "signals" in table.content:
