@@ -25,7 +25,7 @@ from hearth.drivers.sandbox.plan import Places, make_plan
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hearth.config.model import Config
     from hearth.drivers.kind import Outputs
@@ -140,6 +140,17 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             "safety": [problem.to_json() for problem in safety_gaps(profile, found, holders, machine)],
         }
     return result
+
+
+def told(found: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield of each device that `look` has returned the word for it, what a person is told, and the device.
+
+    A kind of another package is found by a member of the kind's name.
+    """
+    for kind in kinds_of(found):
+        for member, (word, tell) in kind.machine().told.items():
+            for entry in found.get(member, ()):
+                yield word, f"{entry['node']} {tell(entry)}", entry
 
 
 def _wants(profile: Profile) -> bool:
