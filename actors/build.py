@@ -123,7 +123,7 @@ def build_parts(
     )
     files = [path for path in (config_file, profile) if path is not None]
     # Read when their messages are first needed, and measured in any case.
-    files += [Path(spec.dbc) for spec in board.profile.cans if spec.dbc is not None]
+    files += board.profile.files
     measured = partial(_fixed_measurements, config, tools, files, noted())
     attest = config.attest
     return RuntimeParts(

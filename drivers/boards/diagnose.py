@@ -94,7 +94,7 @@ def _leaned_on(profile: Profile) -> Iterator[ProfileProblem]:
 
     A required line with direction = "output" is one that clients switch on purpose: a valve before its pump.
     """
-    lines = {(chip.bus, line.offset): line for chip in profile.chips for line in chip.lines}
+    lines = {(chip.bus, line.offset): line for chip in profile.line_chips for line in chip.lines}
     for index, lock in enumerate(profile.interlocks):
         for number, one in enumerate(lock.requires):
             if one.line is not None and lines[one.bus, one.line].direction == "any":
