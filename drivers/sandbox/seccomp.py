@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import importlib
+import re
 from contextlib import suppress
+from socket import AF_CAN, AF_INET, AF_INET6, AF_NETLINK, AF_UNIX
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hearth.errors import HearthError
@@ -22,12 +24,14 @@ _WORD: Final = 0xFFFFFFFF
 """The kernel reads an int, and the filter the whole register: the upper half must not hide a value."""
 _FAMILIES: Final = 46
 """Address families are numbered below this (AF_MAX)."""
-_UNIX, _INET, _INET6, _NETLINK, _CAN = 1, 2, 10, 16, 29
+_INET, _INET6, _NETLINK, _CAN = (int(one) for one in (AF_INET, AF_INET6, AF_NETLINK, AF_CAN))
+_NAMED: Final = {one.name.removeprefix("AF_").lower(): int(one) for one in (AF_UNIX, AF_INET, AF_NETLINK, AF_CAN)}
+"""The families that a plan may name, as the kernel does; what comes after ":" or "-" says which of their sockets."""
 _KINDS: Final = 16
-_NETLINK_PROTOCOLS: Final = 23
-_CAN_PROTOCOLS: Final = 8
+_PROTOCOLS: Final = {_NETLINK: 23, _CAN: 8}
+"""Families whose protocols are told apart, all of which are numbered below this."""
 _CAN_USED: Final = (1, 6)
-"""CAN_RAW and CAN_ISOTP."""
+"""CAN_RAW and CAN_ISOTP, which not every build of Python has by name."""
 _STREAM: Final = 1
 _DATAGRAM: Final = 2
 _INET_KINDS: Final = {"inet": (_DATAGRAM, _STREAM), "inet-stream": (_STREAM,), "inet-dgram": (_DATAGRAM,)}
@@ -189,22 +193,18 @@ def _answers(netlink: bool, notifier: int | None) -> Iterator[Rule]:
 
 
 def _sockets(families: Collection[str]) -> Iterator[Rule]:
-    netlink = [NETLINK[name] for name in families if name in NETLINK]
-    allowed = {_UNIX} if "unix" in families else set()
+    allowed = {_NAMED[word] for word in {re.split("[:-]", name)[0] for name in families} & _NAMED.keys()}
     kinds = {kind for name, of in _INET_KINDS.items() if name in families for kind in of}
     if kinds:
-        allowed |= {_INET, _INET6}
+        allowed.add(_INET6)
         for family in (_INET, _INET6):
             # The low four bits are the type; SOCK_CLOEXEC and SOCK_NONBLOCK are above.
             for kind in range(_KINDS):
                 if kind not in kinds:
                     yield Rule("socket", errno.EPERM, ((0, _WORD, family), (1, 0xF, kind)))
-    if netlink:
-        allowed.add(_NETLINK)
-        yield from _protocols(_NETLINK, netlink, _NETLINK_PROTOCOLS)
-    if "can" in families:
-        allowed.add(_CAN)
-        yield from _protocols(_CAN, _CAN_USED, _CAN_PROTOCOLS)
+    for family, used in ((_NETLINK, [NETLINK[name] for name in families if name in NETLINK]), (_CAN, _CAN_USED)):
+        if family in allowed:
+            yield from _protocols(family, used, _PROTOCOLS[family])
     for family in range(_FAMILIES):
         if family not in allowed:
             yield Rule("socket", errno.EAFNOSUPPORT, ((0, _WORD, family),))
