@@ -209,18 +209,26 @@ def chip(name: str, parent: Path | None) -> str:
     return fallback or plain(name)
 
 
+def _pci(*parts: str) -> str:
+    domain, number, slot, function = (int(part, 16) for part in parts)
+    return f"pci-{domain << 16 | number << 8 | slot << 3 | function:04x}"
+
+
+_ADDRESSES: Mapping[str, Callable[..., str]] = {
+    r"i2c/(\d+)-0*([0-9a-f]{2,})": "i2c-{}-{}".format,
+    r"spi/spi(\d+)\.(\d+)": lambda number, select: f"spi-{number}-{int(select):x}",
+    r"pci/([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)\.([0-7])": _pci,
+    r"platform/.*\.(\d+)(?:\.auto)?": lambda number: f"isa-{int(number):04x}",
+    r"platform/(.*)": str,
+}
+"""Bus and device as the kernel names them, to the address as lm-sensors writes it."""
+
+
 def _address(bus: str, device: str) -> str:
     """Return bus and address as lm-sensors writes them, from the kernel's name of the device; else just that name."""
-    if bus == "i2c" and (found := re.fullmatch(r"(\d+)-0*([0-9a-f]{2,})", device)):
-        return f"i2c-{found[1]}-{found[2]}"
-    if bus == "spi" and (found := re.fullmatch(r"spi(\d+)\.(\d+)", device)):
-        return f"spi-{found[1]}-{int(found[2]):x}"
-    if bus == "pci" and (found := re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)\.([0-7])", device)):
-        domain, number, slot, function = (int(part, 16) for part in found.groups())
-        return f"pci-{domain << 16 | number << 8 | slot << 3 | function:04x}"
-    if bus == "platform":
-        found = re.fullmatch(r".*\.(\d+)(?:\.auto)?", device)
-        return f"isa-{int(found[1]):04x}" if found else device
+    for pattern, written in _ADDRESSES.items():
+        if found := re.fullmatch(pattern, f"{bus}/{device}"):
+            return written(*found.groups())
     return f"{bus}-{device}"
 
 
