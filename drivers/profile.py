@@ -14,7 +14,6 @@ from hearth.fields import ANY_NUMBER, Integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from hearth.drivers.signals import SignalChipSpec, SignalLevel
 
@@ -216,11 +215,6 @@ class Profile:
 
     def _devices(self) -> list[Any]:
         return [spec for specs in self.specs.values() for spec in specs]
-
-    @property
-    def files(self) -> list[Path]:
-        """Return the other files that say what the devices are."""
-        return [path for spec in self._devices() for path in getattr(spec, "files", ())]
 
     def simulated_line(self, name: str) -> tuple[str, int] | None:
         """Return the simulated bus and the offset of the line with this name or alias; None if there is none."""

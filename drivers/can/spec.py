@@ -71,10 +71,10 @@ class CanSpec:
         if self.driver != "sim":
             yield Resource(("interface", self.interface), "interface", show(self.interface))
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Return its DBC file, if it has one."""
-        return () if self.dbc is None else (Path(self.dbc),)
+    def files(self) -> Iterator[Path]:
+        """Yield its DBC file, if it has one."""
+        if self.dbc is not None:
+            yield Path(self.dbc)
 
     def beside(self, folder: Path) -> CanSpec:
         """Return the spec with the path of its DBC file, which a profile in this folder names."""
@@ -148,7 +148,7 @@ def can_database(spec: CanSpec) -> CanDatabase:
 
     Raises ConfigError for a file that cannot be used.
     """
-    path = next(iter(spec.files), None)
+    path = next(spec.files(), None)
     database = CanDatabase(spec.bus, path, spec.limits, spec.scope, safe=spec.safe, idle=spec.idle)
     if path is None or path.parent != SHIPPED:
         database.load()
