@@ -32,7 +32,7 @@ from hearth.audit.log import AuditSettings
 from hearth.config.model import CARDS, Config, HcpConfig, PolicyConfig, default_state_dir
 from hearth.drivers.boards import Board, load_profile, open_board, profile_file
 from hearth.drivers.files import FileDriver
-from hearth.drivers.kinds import words
+from hearth.drivers.kinds import entries_of, words
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.programs import ProgramDriver
 from hearth.drivers.sensor import SENSORS_BUS
@@ -123,7 +123,7 @@ def build_parts(
     )
     files = [path for path in (config_file, profile) if path is not None]
     # Read when their messages are first needed, and measured in any case.
-    files += [Path(spec.dbc) for spec in board.profile.cans if spec.dbc is not None]
+    files += [path for kind, _, spec in entries_of(board.profile.specs) for path in kind.files(spec)]
     measured = partial(_fixed_measurements, config, tools, files, noted())
     attest = config.attest
     return RuntimeParts(

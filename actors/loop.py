@@ -258,8 +258,9 @@ class ControlLoop:
         chip = {} if settings.chip is None else {"chip": settings.chip}
         # The level is of no weight: what limits and interlocks permit is asked at each write.
         levels = {offset: 1 if safe.get(offset) == 1 else 0 for offset in self._outputs}
-        steps = [StepSpec("gpio.set", {**chip, "line": line, "value": levels[line]}) for line in self._outputs]
-        steps += [StepSpec("gpio.get", {**chip, "line": name}) for name in self._inputs]
+        kind = self._bus.bus_id.partition(":")[0]
+        steps = [StepSpec(f"{kind}.set", {**chip, "line": line, "value": levels[line]}) for line in self._outputs]
+        steps += [StepSpec(f"{kind}.get", {**chip, "line": name}) for name in self._inputs]
         args = {**chip, "name": settings.name, "hz": settings.hz, "lines": [*self._outputs.values()]}
         tool = Tool(
             name="control.loop",

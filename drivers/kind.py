@@ -280,6 +280,8 @@ class BusKind:
     """Returns what a person should know of entries that go together: key path, severity, finding and cure."""
     beside: Callable[[Any, Path], Any] | None = None
     """Returns a spec whose files are resolved in the folder of the profile."""
+    files: Callable[[Any], Iterable[Path]] = _nothing
+    """Returns the files beside the profile that a spec is made of: they are measured with it."""
     outputs: Callable[[Any, Any], Outputs] | None = None
     """Returns the outputs of a bus, by its spec and its driver; None for a kind that only reads."""
 

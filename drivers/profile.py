@@ -205,12 +205,16 @@ class Profile:
     @property
     def line_chips(self) -> list[Any]:
         """Return the chips with lines."""
-        return [spec for specs in self.specs.values() for spec in specs if hasattr(spec, "lines")]
+        return [spec for spec in self._devices() if hasattr(spec, "lines")]
 
     @property
     def signal_chips(self) -> tuple[SignalChipSpec, ...]:
-        """Return the chips whose outputs take a number: those of PWM, and converters."""
-        return (*self.pwm, *self.dacs)
+        """Return the chips whose outputs take a number: their channels are signals."""
+        chips = [spec for spec in self._devices() if isinstance(getattr(spec, "channels", None), tuple)]
+        return tuple([chip for chip in chips if all(hasattr(one, "signal") for one in chip.channels)])
+
+    def _devices(self) -> list[Any]:
+        return [spec for specs in self.specs.values() for spec in specs]
 
     def simulated_line(self, name: str) -> tuple[str, int] | None:
         """Return the simulated bus and the offset of the line with this name or alias; None if there is none."""
@@ -219,15 +223,3 @@ class Profile:
             if chip.driver == "sim" and name in offsets:
                 return chip.bus, offsets[name]
         return None
-
-    # The devices of hearth's own kinds, for programs and tests that name one.
-    chips = property(lambda self: self.of("gpio"))
-    i2c = property(lambda self: self.of("i2c"))
-    uarts = property(lambda self: self.of("uart"))
-    pwm = property(lambda self: self.of("pwm"))
-    dacs = property(lambda self: self.of("dac"))
-    cans = property(lambda self: self.of("can"))
-    spi = property(lambda self: self.of("spi"))
-    modbus = property(lambda self: self.of("modbus"))
-    iio = property(lambda self: self.of("iio"))
-    sensors = property(lambda self: self.of("sensors"))

@@ -138,22 +138,16 @@ def parse_register(table: Table, kind: type[_Register]) -> _Register:
     number = table.take("reg", _REG)
     values = table.given(kind)
     table.done()
-    register = kind(number, **values) if table.ok else kind(0)
     if not table.ok:
-        return register
+        return kind(0)
+    register = kind(number, **values)
     if register.access == "r" and (register.limited or "on_limit" in values):
         table.fault("access", 'a register with access = "r" is never written, so it has no limits')
     elif "on_limit" in values and not register.limited:
         table.fault("on_limit", "the register has no limit; give min, max, max_step or slew_per_s")
-    low, high = (bound * register.scale for bound in Register(0, register.width, signed=register.signed).raw_bounds)
-    if register.min is not None and register.max is not None and register.min > register.max:
-        table.fault("min", f"{register.min:g} is greater than max = {register.max:g}; exchange them")
+    if (fault := _bounds_fault(register)) is not None:
+        table.fault(*fault)
         return register
-    for key, bound in (("min", register.min), ("max", register.max)):
-        if bound is not None and not low <= bound <= high:
-            holds = f"a register of {register.width} bits holds {low:g} to {high:g}"
-            table.fault(key, f"{bound:g} is impossible: {holds} (see width, signed and scale)")
-            return register
     least, most = register.raw_bounds
     if register.access == "r" and register.safe is not None:
         table.fault("safe", 'a register with access = "r" is never written, so it has no safe value')
@@ -165,6 +159,18 @@ def parse_register(table: Table, kind: type[_Register]) -> _Register:
     elif register.max_step is not None and register.max_step < register.scale:
         table.fault("max_step", f"{register.max_step:g} is less than one step of the register, {register.scale:g}")
     return register
+
+
+def _bounds_fault(register: Register) -> tuple[str, str] | None:
+    """Return the key of a bound that its register cannot have, and the reason."""
+    if register.min is not None and register.max is not None and register.min > register.max:
+        return "min", f"{register.min:g} is greater than max = {register.max:g}; exchange them"
+    low, high = (bound * register.scale for bound in Register(0, register.width, signed=register.signed).raw_bounds)
+    for key, bound in (("min", register.min), ("max", register.max)):
+        if bound is not None and not low <= bound <= high:
+            holds = f"a register of {register.width} bits holds {low:g} to {high:g}"
+            return key, f"{bound:g} is impossible: {holds} (see width, signed and scale)"
+    return None
 
 
 @frozen

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve, field, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _PAGE = 4096
 """Longest attribute in bytes."""
@@ -186,6 +186,11 @@ def may_be(name: str, stem: str | None) -> bool:
     return stem is None or stem.startswith(plain(name))
 
 
+def called(devices: Iterable[SensorDevice], stem: str, instance: str) -> list[SensorDevice]:
+    """Return the devices of this stem, of them the one of this instance, if one is given."""
+    return [device for device in devices if device.stem == stem and instance in ("", device.instance)]
+
+
 def chip(name: str, parent: Path | None) -> str:
     """Return a chip's lasting name: its kernel name, its bus and its address there, as far as it has them.
 
@@ -204,18 +209,26 @@ def chip(name: str, parent: Path | None) -> str:
     return fallback or plain(name)
 
 
+def _pci(*parts: str) -> str:
+    domain, number, slot, function = (int(part, 16) for part in parts)
+    return f"pci-{domain << 16 | number << 8 | slot << 3 | function:04x}"
+
+
+_ADDRESSES: Mapping[str, Callable[..., str]] = {
+    r"i2c/(\d+)-0*([0-9a-f]{2,})": "i2c-{}-{}".format,
+    r"spi/spi(\d+)\.(\d+)": lambda number, select: f"spi-{number}-{int(select):x}",
+    r"pci/([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)\.([0-7])": _pci,
+    r"platform/.*\.(\d+)(?:\.auto)?": lambda number: f"isa-{int(number):04x}",
+    r"platform/(.*)": str,
+}
+"""Bus and device as the kernel names them, to the address as lm-sensors writes it."""
+
+
 def _address(bus: str, device: str) -> str:
     """Return bus and address as lm-sensors writes them, from the kernel's name of the device; else just that name."""
-    if bus == "i2c" and (found := re.fullmatch(r"(\d+)-0*([0-9a-f]{2,})", device)):
-        return f"i2c-{found[1]}-{found[2]}"
-    if bus == "spi" and (found := re.fullmatch(r"spi(\d+)\.(\d+)", device)):
-        return f"spi-{found[1]}-{int(found[2]):x}"
-    if bus == "pci" and (found := re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)\.([0-7])", device)):
-        domain, number, slot, function = (int(part, 16) for part in found.groups())
-        return f"pci-{domain << 16 | number << 8 | slot << 3 | function:04x}"
-    if bus == "platform":
-        found = re.fullmatch(r".*\.(\d+)(?:\.auto)?", device)
-        return f"isa-{int(found[1]):04x}" if found else device
+    for pattern, written in _ADDRESSES.items():
+        if found := re.fullmatch(pattern, f"{bus}/{device}"):
+            return written(*found.groups())
     return f"{bus}-{device}"
 
 
@@ -284,7 +297,7 @@ def chip_channels(device: SensorDevice) -> Iterator[SensorChannel]:
 # --- IIO: converters, environment and motion sensors ------------------------------------------------------------------
 # A count for which the kernel gives no scale stays a count, in the unit "raw".
 
-IIO_QUANTITIES: Mapping[str, tuple[str, str, Fraction]] = {
+IIO_QUANTITIES: dict[str, tuple[str, str, Fraction]] = {
     "accel": ("acceleration", "metre_per_second_squared", _ONE),
     "activity": ("activity", "percent", _ONE),
     "altvoltage": ("voltage", "volt", _MILLI),
@@ -312,10 +325,15 @@ IIO_QUANTITIES: Mapping[str, tuple[str, str, Fraction]] = {
     "voltage": ("voltage", "volt", _MILLI),
 }
 """The ABI's types: kind, unit, and the factor from the ABI's own unit."""
-_IIO_COUNTED = frozenset(("count", "index", "intensity", "steps", "uvindex"))
+_IIO_COUNTED = ("count", "index", "intensity", "steps", "uvindex")
 """Types that have no unit, whatever their scale."""
-_IIO_CHANNEL = re.compile(r"(in|out)_(([a-z]+)\d*(-[a-z]+\d*)?(?:_[A-Za-z0-9_.+-]+?)?)_(raw|input)")
-
+_IIO_TYPES = IIO_QUANTITIES | {name: (name, "count", _ONE) for name in _IIO_COUNTED}
+_IIO_CHANNEL = re.compile(
+    r"(?!(?:in|out)_timestamp(?![a-z])|.*quaternion)(in|out)_(([a-z]+)\d*(-[a-z]+\d*)?(?:_[A-Za-z0-9_.+-]+?)?)_(raw|input)"
+)
+"""A quaternion is not a single number."""
+_IIO_WAYS: Mapping[str, tuple[str, str | None]] = {"in": ("", None), "out": ("out_", "an output: what it is set to")}
+"""What begins a channel's name by its direction, and what describes it."""
 
 IIO_OUTPUT = re.compile(r"out_(?:voltage|current|resistance)\d+_raw")
 """The attributes by which a program sets an output."""
@@ -334,7 +352,7 @@ def iio_devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
 def iio_device(sys: Path, label: str) -> SensorDevice | None:
     """Return the device of this lasting name: a stem, with the kernel's number where several devices have it."""
     stem, _, instance = label.partition("@")
-    found = [device for device in iio_devices(sys, stem) if device.stem == stem and instance in ("", device.instance)]
+    found = called(iio_devices(sys, stem), stem, instance)
     return found[0] if len(found) == 1 else None
 
 
@@ -345,30 +363,29 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
     trigger = _trigger_rate(device.at)
     for name in names:
         found = _IIO_CHANNEL.fullmatch(name)
-        if found is None or found[3] == "timestamp" or "quaternion" in name:  # a quaternion is no single number
+        if found is None:
             continue
         way, channel, quantity, minus, form = found.groups()
         if form == "raw" and f"{way}_{channel}_input" in present:
             continue  # the same, already scaled
-        kind, unit, factor = IIO_QUANTITIES.get(quantity, (quantity, "raw", _ONE))
+        kind, unit, factor = _IIO_TYPES.get(quantity, (quantity, "raw", _ONE))
+        prefix, description = _IIO_WAYS[way]
         shared = f"{way}_{quantity}-{quantity}" if minus else f"{way}_{quantity}"
         words = channel.split("_")
         own = [f"{way}_{'_'.join(words[:length])}" for length in range(len(words), 0, -1)]
         bases = (*own, shared, way, "")
-        scale, offset = (shared_attribute(device.at, present, bases, what) for what in ("scale", "offset"))
-        rate = shared_attribute(device.at, present, bases, "sampling_frequency")
+        wanted = ("scale", "offset", "sampling_frequency")
+        scale, offset, rate = (shared_attribute(device.at, present, bases, what) for what in wanted)
         scan = ScanElement(device.at / f"scan_elements/{way}_{channel}", unit, factor, scale, offset, rate)
-        if scale is None:  # the buffer has what `_raw` has, also beside an `_input`
+        if scale is None and unit != "count":  # the buffer has what `_raw` has, also beside an `_input`
             scan = evolve(scan, unit="raw", factor=_ONE)
-        if quantity in _IIO_COUNTED:
-            unit, scan = "count", evolve(scan, unit="count")
         if form == "raw":
             unit, factor = scan.unit, scan.factor
         else:
             scale = offset = None
         label = f"{way}_{channel}_label"
         yield SensorChannel(
-            channel if way == "in" else f"out_{channel}",
+            f"{prefix}{channel}",
             kind,
             unit,
             device.at / name,
@@ -376,7 +393,7 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
             scale=scale,
             offset=offset,
             label=device.at / (label if label in present else "label"),
-            description=None if way == "in" else "an output: what it is set to",
+            description=description,
             rate=trigger or rate,
             scan=scan if way == "in" and scan.at.with_name(f"{scan.at.name}_en").exists() else None,
         )

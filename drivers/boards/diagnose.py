@@ -25,7 +25,7 @@ from hearth.drivers.sandbox.plan import Places, make_plan
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hearth.config.model import Config
     from hearth.drivers.kind import Outputs
@@ -94,7 +94,7 @@ def _leaned_on(profile: Profile) -> Iterator[ProfileProblem]:
 
     A required line with direction = "output" is one that clients switch on purpose: a valve before its pump.
     """
-    lines = {(chip.bus, line.offset): line for chip in profile.chips for line in chip.lines}
+    lines = {(chip.bus, line.offset): line for chip in profile.line_chips for line in chip.lines}
     for index, lock in enumerate(profile.interlocks):
         for number, one in enumerate(lock.requires):
             if one.line is not None and lines[one.bus, one.line].direction == "any":
@@ -140,6 +140,17 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
             "safety": [problem.to_json() for problem in safety_gaps(profile, found, holders, machine)],
         }
     return result
+
+
+def told(found: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield of each device that `look` has returned the word for it, what a person is told, and the device.
+
+    A kind of another package is found by a member of the kind's name.
+    """
+    for kind in kinds_of(found):
+        for member, (word, tell) in kind.machine().told.items():
+            for entry in found.get(member, ()):
+                yield word, f"{entry['node']} {tell(entry)}", entry
 
 
 def _wants(profile: Profile) -> bool:

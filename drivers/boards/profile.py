@@ -102,10 +102,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
     if faults:
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
     found = tuple(lock for _, lock in locks)
-    users = {one.name: f"the interlock of {lock.what}" for lock in found for one in lock.requires if one.line is None}
-    leaning = [kind.lean(profile.specs, users) for kind in kinds if kind.lean is not None] if users else []
-    specs = {table: entries for tables in (profile.specs, *leaning) for table, entries in tables.items()}
-    return evolve(profile, interlocks=found, halt=halt, specs=specs)
+    return evolve(profile, interlocks=found, halt=halt, specs=_leaned_on(profile.specs, kinds, found))
 
 
 def _specs(top: Table, kinds: Iterable[BusKind]) -> Specs:
@@ -114,6 +111,15 @@ def _specs(top: Table, kinds: Iterable[BusKind]) -> Specs:
     for name, read in [one for kind in kinds for one in kind.named.items()]:
         tables[name] = tuple([read(key, entry) for key, entry in top.named(name)])
     return {name: specs for name, specs in tables.items() if specs}
+
+
+def _leaned_on(specs: Specs, kinds: Iterable[BusKind], locks: Iterable[InterlockSpec]) -> Specs:
+    """Return the specs, in which the devices know the interlocks that go by their sensors."""
+    users = {one.name: f"the interlock of {lock.what}" for lock in locks for one in lock.requires if one.line is None}
+    for kind in kinds if users else ():
+        if kind.lean is not None:
+            specs = {**specs, **kind.lean(specs, users)}
+    return specs
 
 
 def _discover(table: Table, kinds: Iterable[BusKind]) -> Iterator[tuple[str, tuple[str, ...]]]:

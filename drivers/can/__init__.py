@@ -58,5 +58,6 @@ KIND: Final = BusKind(
     tools=_tools,
     machine=_machine,
     beside=lambda spec, folder: spec.beside(folder),
+    files=lambda spec: spec.files(),
     outputs=_outputs,
 )

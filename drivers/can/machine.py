@@ -12,7 +12,7 @@ from hearth.drivers.linux.machine import Machine, text_of
 from hearth.drivers.linux.survey import Inspection, OnMachine, ProfileProblem, Search, Sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 _ARPHRD_CAN = "280"
 _IFF_UP = 1
 _FD_MTU = 72
@@ -57,6 +57,10 @@ def report(look: Inspection) -> dict[str, Any]:
     return {"cans": shown}
 
 
+def _told(interface: Mapping[str, Any]) -> str:
+    return f"{', CAN FD' if interface['fd'] else ''}: {interface['problem'] or 'up'}"
+
+
 def can_problem(spec: CanSpec, found: Sequence[FoundCan]) -> tuple[str, str] | None:
     """Return what keeps a bus from working on this machine, with its cure; None if nothing does."""
     from hearth.drivers.can.linux import up_command
@@ -90,4 +94,6 @@ def sockets(specs: Sequence[CanSpec]) -> Iterator[Sockets]:
         yield Sockets("can", "the CAN interfaces of the board")
 
 
-MACHINE: Final = OnMachine(find=find_can, survey=survey, report=report, problems=problems, sockets=sockets)
+MACHINE: Final = OnMachine(
+    find=find_can, survey=survey, report=report, told={"cans": ("can", _told)}, problems=problems, sockets=sockets
+)

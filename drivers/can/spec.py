@@ -37,6 +37,7 @@ _OPTIONS: Final[Mapping[str, FieldType]] = {
     "queue": Integer(16, 65_536),
     "scope": Choice("any", "declared"),
 }
+_LEVELS: Final = {"safe": ANY_NUMBER, "idle": ANY_NUMBER}
 _MOST_FILTERS: Final = 512
 """The kernel's own limit (CAN_RAW_FILTER_MAX)."""
 SHIPPED: Final = Path(__file__).parents[1] / "boards"
@@ -70,6 +71,11 @@ class CanSpec:
         if self.driver != "sim":
             yield Resource(("interface", self.interface), "interface", show(self.interface))
 
+    def files(self) -> Iterator[Path]:
+        """Yield its DBC file, if it has one."""
+        if self.dbc is not None:
+            yield Path(self.dbc)
+
     def beside(self, folder: Path) -> CanSpec:
         """Return the spec with the path of its DBC file, which a profile in this folder names."""
         return self if self.dbc is None else evolve(self, dbc=str(folder / self.dbc))
@@ -91,10 +97,10 @@ def parse_can(table: Table) -> CanSpec:
     limits: dict[str, SignalLimit] = {}
     levels: dict[str, dict[str, float]] = {"safe": {}, "idle": {}}
     for name, entry in table.named("signals"):
-        for key, named in levels.items():
-            if (level := entry.take(key, ANY_NUMBER, None)) is not None:
-                named[name] = level
-        if (limit := _limit(name, entry, needed=not {*levels} & entry.content.keys())) is not None:
+        given = entry.given(_LEVELS)
+        for key, level in given.items():
+            levels[key][name] = level
+        if (limit := _limit(name, entry, needed=not given)) is not None:
             limits[name] = limit
     if "dbc" not in values:
         if "signals" in table.content:
@@ -142,7 +148,7 @@ def can_database(spec: CanSpec) -> CanDatabase:
 
     Raises ConfigError for a file that cannot be used.
     """
-    path = None if spec.dbc is None else Path(spec.dbc)
+    path = next(spec.files(), None)
     database = CanDatabase(spec.bus, path, spec.limits, spec.scope, safe=spec.safe, idle=spec.idle)
     if path is None or path.parent != SHIPPED:
         database.load()

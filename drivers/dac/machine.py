@@ -15,7 +15,7 @@ from hearth.drivers.linux.machine import DeviceOrigin, Machine, origin_of
 from hearth.drivers.linux.survey import Access, Inspection, Node, OnMachine, ProfileProblem, lacking, state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from hearth.drivers.dac.spec import DacSpec
@@ -97,6 +97,10 @@ def report(look: Inspection) -> dict[str, Any]:
     }
 
 
+def _told(device: Mapping[str, Any]) -> str:
+    return f'"{device["label"]}": {", ".join(device["outputs"])}'
+
+
 def nodes(specs: Sequence[DacSpec], sys: Path) -> Iterator[Node]:
     """Yield the directories of the converters in /sys."""
     specs = [spec for spec in specs if spec.driver == "iio"]
@@ -106,5 +110,12 @@ def nodes(specs: Sequence[DacSpec], sys: Path) -> Iterator[Node]:
 
 
 MACHINE: Final = OnMachine(
-    access=ACCESS, find=find_dacs, report=report, problems=problems, gaps=gaps, drives=lambda _spec: True, nodes=nodes
+    access=ACCESS,
+    find=find_dacs,
+    report=report,
+    told={"dacs": ("dac", _told)},
+    problems=problems,
+    gaps=gaps,
+    drives=lambda _spec: True,
+    nodes=nodes,
 )

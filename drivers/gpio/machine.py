@@ -25,6 +25,7 @@ from hearth.drivers.linux.survey import (
     Search,
     holder_json,
     lacking,
+    processes,
     real,
     some_of,
     state,
@@ -296,6 +297,25 @@ def report(look: Inspection) -> dict[str, Any]:
     return {"chips": [_shown(chip, look.holders) for chip in look.of("gpio")]}
 
 
+MOST_USED: Final = 6
+"""Limit of the lines in use that a person is told of; the others are counted."""
+
+
+def _told(chip: Mapping[str, Any]) -> str:
+    if chip["lines"] is None:
+        return f"({chip['driver'] or 'GPIO chip'}), not opened: {chip['error']}"
+    told = f'"{chip["label"]}" ({chip["driver"]}): {chip["lines"]} lines'
+    used = [_told_line(line) for line in chip["used"]]
+    more = f" and {len(used) - MOST_USED} more" if len(used) > MOST_USED else ""
+    return told + (f", {len(used)} in use: {', '.join(used[:MOST_USED])}{more}" if used else ", none in use")
+
+
+def _told_line(line: Mapping[str, Any]) -> str:
+    name = f"{line['line']} ({line['name']})" if line["name"] else str(line["line"])
+    by = f", {processes(line['by'])}" if line["by"] else ""
+    return f"{name} by {line['consumer'] or 'the kernel'}{by}"
+
+
 def _shown(chip: FoundChip, holders: Holders) -> dict[str, Any]:
     used = [
         {
@@ -345,6 +365,7 @@ MACHINE: Final = OnMachine(
     survey=survey,
     reserve=with_pins,
     report=report,
+    told={"chips": ("chip", _told)},
     problems=problems,
     gaps=gaps,
     drives=lambda chip: bool(_outputs(chip)),

@@ -22,6 +22,7 @@ from hearth.drivers.linux.survey import (
     OnMachine,
     ProfileProblem,
     Search,
+    in_use,
     lacking,
     real,
     state,
@@ -186,6 +187,18 @@ def report(look: Inspection) -> dict[str, Any]:
     return {"adapters": shown}
 
 
+def _told(adapter: Mapping[str, Any]) -> str:
+    return f'"{adapter["name"]}"{_able(adapter["functionality"])}{in_use(adapter)}'
+
+
+def _able(abilities: Sequence[str] | None) -> str:
+    if abilities is None:
+        return ""
+    if "i2c" in abilities:
+        return ": raw I2C" + (", 10-bit addresses" if "10bit" in abilities else "")
+    return f": SMBus only ({', '.join(abilities) or 'nothing'})"
+
+
 def nodes(specs: Sequence[I2cSpec], _sys: Path) -> Iterator[Node]:
     """Yield the nodes of the adapters."""
     for spec in specs:
@@ -207,6 +220,7 @@ MACHINE: Final = OnMachine(
     find=find_adapters,
     survey=survey,
     report=report,
+    told={"adapters": ("adapter", _told)},
     problems=problems,
     unreadable=unreadable,
     nodes=nodes,

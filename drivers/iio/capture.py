@@ -57,15 +57,10 @@ def capture(device: SensorDevice, elements: Sequence[ScanElement], node: Path, r
         fd = _opened(at, node)
         stack.callback(os.close, fd)
         _end_leftover(at, fd)
-        wanted = {element.at.name for element in elements}
+        wanted = [element.at.name for element in elements]
         if request.timestamps:
-            if not (at / "scan_elements/in_timestamp_en").exists():
-                raise _error(device, "its samples have no timestamp; leave `timestamps` out", "ENOTSUP")
-            wanted.add("in_timestamp")
-        # The others first: some devices have no two channels at once.
-        present = sysfs.entries(at / "scan_elements", "*_en")
-        for enable in sorted(present, key=lambda path: path.name.removesuffix("_en") in wanted):
-            _set(stack, device, enable, "1" if enable.name.removesuffix("_en") in wanted else "0")
+            wanted.append("in_timestamp")
+        _set_channels(stack, device, wanted)
         if request.trigger is not None:
             _set_trigger(stack, device, request.trigger)
         rate_hz = _set_rate(stack, device, [element.rate for element in elements], request.rate_hz)
@@ -174,6 +169,15 @@ def _put_back(device: SensorDevice, path: Path, text: str) -> None:
         ) from error
 
 
+def _set_channels(stack: ExitStack, device: SensorDevice, wanted: Sequence[str]) -> None:
+    scans = device.at / "scan_elements"
+    if "in_timestamp" in wanted and not (scans / "in_timestamp_en").exists():
+        raise _error(device, "its samples have no timestamp; leave `timestamps` out", "ENOTSUP")
+    # The others first: some devices have no two channels at once.
+    for enable in sorted(sysfs.entries(scans, "*_en"), key=lambda path: path.name.removesuffix("_en") in wanted):
+        _set(stack, device, enable, "1" if enable.name.removesuffix("_en") in wanted else "0")
+
+
 def _set_trigger(stack: ExitStack, device: SensorDevice, name: str) -> None:
     current = device.at / "trigger/current_trigger"
     if not current.exists():
@@ -184,19 +188,27 @@ def _set_trigger(stack: ExitStack, device: SensorDevice, name: str) -> None:
     _set(stack, device, current, name)
 
 
+def _rates(device: SensorDevice, trigger: Path | None, own: Sequence[Path | None]) -> list[Path]:
+    """Return the attributes with the rate: the trigger's.
+
+    A trigger of the device itself (data ready) has none of its own, and so has a device with a buffer in its hardware:
+    there it is the device's. `own` are the attributes of its channels for that.
+    """
+    if trigger is not None and (trigger / "sampling_frequency").exists():
+        return [trigger / "sampling_frequency"]
+    if trigger is None or (device.parent is not None and trigger.parent == device.at.parent):
+        return [path for path in dict.fromkeys(own) if path is not None]
+    return []
+
+
 def _set_rate(stack: ExitStack, device: SensorDevice, own: Sequence[Path | None], wanted: float | None) -> float | None:
     """Set the rate, if one is wanted, and return the one that there is then. Raises DeviceError, ResourceBusy, OSError.
 
-    It is the trigger's. A trigger of the device itself (data ready) has none of its own, and so has a device with a
-    buffer in its hardware: there it is the device's. `own` are the attributes of its channels for that.
+    `own` are the attributes of the channels for the rate.
     """
     at, name = device.at, sysfs.text(device.at / "trigger/current_trigger")
     trigger = sysfs.iio_trigger(at, name)
-    paths: list[Path] = []
-    if trigger is not None and (trigger / "sampling_frequency").exists():
-        paths = [trigger / "sampling_frequency"]
-    elif trigger is None or (device.parent is not None and trigger.parent == at.parent):
-        paths = [path for path in dict.fromkeys(own) if path is not None]
+    paths = _rates(device, trigger, own)
     if not paths:
         if wanted is not None:
             why = f"a program fires its trigger {name!r}" if trigger is not None else "the kernel has no rate for it"

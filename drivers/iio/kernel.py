@@ -196,9 +196,7 @@ class KernelSensors(BaseDriver):
         if of_class is None:
             raise _absent(name, f"the kernel's sensors begin with {', '.join(f'{known}/' for known in CLASSES)}")
         stem, _, instance = wanted.partition("@")
-        devices = [device for device in of_class.devices(self._sys, stem) if device.stem == stem]
-        if instance:
-            devices = [device for device in devices if device.instance == instance]
+        devices = sysfs.called(of_class.devices(self._sys, stem), stem, instance)
         if len(devices) > 1:
             names = [_joined(f"{prefix}/{stem}@{device.instance}", channel_name) for device in devices]
             raise DeviceError(

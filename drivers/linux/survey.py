@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
 from hearth.drivers.linux.device_users import group_name, lets_group_in, user_name
 from hearth.drivers.linux.machine import HEADERS
@@ -170,6 +170,16 @@ def state(access: Access, path: str, reason: str | None, holders: Sequence[Holde
     }
 
 
+def in_use(entry: Mapping[str, Any]) -> str:
+    """Return which processes have a found device open, in words that end a sentence; empty if none has."""
+    return f", open in {processes(entry['open_in'])}" if entry["open_in"] else ""
+
+
+def processes(holders: Sequence[Mapping[str, Any]]) -> str:
+    """Return processes in words."""
+    return ", ".join(f"{holder['name']} (pid {holder['pid']})" for holder in holders)
+
+
 def holder_json(holder: Holder) -> dict[str, Any]:
     """Return a process that has a device open."""
     return {"pid": holder.pid, "name": holder.name}
@@ -243,6 +253,8 @@ class OnMachine:
     """Returns the drivers of further buses, for a profile that asks for the kind in `[discover]`."""
     report: Callable[[Inspection], Mapping[str, Any]] = lambda _look: {}
     """Returns the found devices for `hearth doctor`."""
+    told: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = field(factory=dict)
+    """By the member of `report` that lists devices: the word for one, and what a person is told of it."""
     hints: Callable[[Inspection], Iterable[Mapping[str, Any]]] = _none
     """Yields hardware that the machine has and leaves switched off."""
     problems: Callable[[Sequence[Any], Inspection], Iterable[ProfileProblem]] = _none

@@ -178,31 +178,32 @@ class ModbusDevice:
         not declared or a register is not whole, and for an access that the profile does not give.
         """
         most = (MOST_WRITTEN if write else MOST_READ).get(table, 0)
-        if not (reg >= 0 and 1 <= count <= most and reg + count - 1 <= LAST_REG):
+        if not (1 <= count <= most and 0 <= reg <= LAST_REG + 1 - count):
             reason = f"one request has 1 to {most} of table {table!r}" if most else f"table {table!r} is only read"
             raise InvalidParams(f"modbus device {self.name}: {reason}", data={"device": self.name, "reason": reason})
-        starts = {register.reg: register for register in self.registers if register.table == table}
-        inside = {at: one for one in starts.values() for at in range(one.reg, one.reg + one.size)}
+        of_table = [register for register in self.registers if register.table == table]
+        inside = {at: one for one in of_table for at in range(one.reg, one.reg + one.size)}
         found: list[ModbusRegister] = []
         at = reg
         while at < reg + count:
             register = inside.get(at)
             if register is None:
-                if self.raw != "rw" and (write or self.raw == "none"):
-                    raise self._refused(table, at, "the board profile does not declare it")
-                if write and self.leaned_on:
-                    raise self._refused(table, at, f"{self.leaned_on[0]}, so only declared registers are written")
-                at += 1
-                continue
-            if register.reg != at or at + register.size > reg + count:
-                part = f"it is a part of {register.name}, which has {register.size} registers; use it whole"
-                raise self._refused(table, at, part)
-            if (register.access == "r" and write) or (register.access == "w" and not write):
-                only = "read" if write else "written"
-                raise self._refused(table, at, f'{register.name} is only {only} (access = "{register.access}")')
-            found.append(register)
-            at += register.size
+                why = self._undeclared(write)
+            elif register.reg != at or at + register.size > reg + count:
+                why = f"it is a part of {register.name}, which has {register.size} registers; use it whole"
+            else:
+                why = _denied(register, write)
+                found.append(register)
+            if why is not None:
+                raise self._refused(table, at, why)
+            at += 1 if register is None else register.size
         return found
+
+    def _undeclared(self, write: bool) -> str | None:
+        """Return why an address that no register declares may not be read or written, None if it may."""
+        if self.raw != "rw" and (write or self.raw == "none"):
+            return "the board profile does not declare it"
+        return f"{self.leaned_on[0]}, so only declared registers are written" if write and self.leaned_on else None
 
     def _refused(self, table: ModbusTable, reg: int, why: str) -> PermissionDenied:
         known = ", ".join(str(register.name) for register in self.registers) or "none"
@@ -210,6 +211,12 @@ class ModbusDevice:
         return PermissionDenied(
             f"Permission denied: modbus device {self.name}, {table} {reg}: {why}; its registers are: {known}", data=data
         )
+
+
+def _denied(register: ModbusRegister, write: bool) -> str | None:
+    if ("w" if write else "r") in register.access:
+        return None
+    return f'{register.name} is only {"read" if write else "written"} (access = "{register.access}")'
 
 
 class ModbusDriver(Driver, Protocol):

@@ -15,6 +15,7 @@ from hearth.drivers.linux.survey import (
     OnMachine,
     ProfileProblem,
     Search,
+    in_use,
     lacking,
     real,
     some_of,
@@ -26,7 +27,7 @@ from hearth.drivers.pwm.linux import pwm_chips
 from hearth.drivers.pwm.spec import PwmSpec, resting_power
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from hearth.drivers.linux.survey import Severity
@@ -174,6 +175,11 @@ def report(look: Inspection) -> dict[str, Any]:
     }
 
 
+def _told(chip: Mapping[str, Any]) -> str:
+    how = "waveforms" if chip["chardev"] else "through /sys"
+    return f'"{chip["device"]}" ({chip["driver"]}): {chip["channels"]} channels, {how}{in_use(chip)}'
+
+
 def nodes(specs: Sequence[PwmSpec], sys: Path) -> Iterator[Node]:
     """Yield the directories of the chips in /sys, and their nodes, where they have one."""
     specs = [spec for spec in specs if spec.driver == "pwm"]
@@ -192,6 +198,7 @@ MACHINE: Final = OnMachine(
     survey=survey,
     absent=absent,
     report=report,
+    told={"pwm": ("pwm", _told)},
     problems=problems,
     gaps=gaps,
     drives=lambda _spec: True,

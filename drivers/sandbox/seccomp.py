@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import importlib
+import re
 from contextlib import suppress
+from socket import AF_CAN, AF_INET, AF_INET6, AF_NETLINK, AF_UNIX
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hearth.errors import HearthError
@@ -22,12 +24,14 @@ _WORD: Final = 0xFFFFFFFF
 """The kernel reads an int, and the filter the whole register: the upper half must not hide a value."""
 _FAMILIES: Final = 46
 """Address families are numbered below this (AF_MAX)."""
-_UNIX, _INET, _INET6, _NETLINK, _CAN = 1, 2, 10, 16, 29
+_INET, _INET6, _NETLINK, _CAN = (int(one) for one in (AF_INET, AF_INET6, AF_NETLINK, AF_CAN))
+_NAMED: Final = {one.name.removeprefix("AF_").lower(): int(one) for one in (AF_UNIX, AF_INET, AF_NETLINK, AF_CAN)}
+"""The families that a plan may name, as the kernel does; what comes after ":" or "-" says which of their sockets."""
 _KINDS: Final = 16
-_NETLINK_PROTOCOLS: Final = 23
-_CAN_PROTOCOLS: Final = 8
+_PROTOCOLS: Final = {_NETLINK: 23, _CAN: 8}
+"""Families whose protocols are told apart, all of which are numbered below this."""
 _CAN_USED: Final = (1, 6)
-"""CAN_RAW and CAN_ISOTP."""
+"""CAN_RAW and CAN_ISOTP, which not every build of Python has by name."""
 _STREAM: Final = 1
 _DATAGRAM: Final = 2
 _INET_KINDS: Final = {"inet": (_DATAGRAM, _STREAM), "inet-stream": (_STREAM,), "inet-dgram": (_DATAGRAM,)}
@@ -71,18 +75,10 @@ CONNECTING: Final = {"connect": errno.EACCES}
 LEAVING: Final = {"setsid setpgid": errno.EPERM}
 """Programs end by their group of processes, so they may not leave it."""
 _PR_SET_PDEATHSIG: Final = 1
-_OF_ANOTHER: Final = {
-    "prlimit64": (0, 1),
-    "sched_setaffinity": (0, 1),
-    "sched_setscheduler": (0, 1),
-    "sched_setparam": (0, 1),
-    "sched_setattr": (0, 1),
-    "move_pages": (0, 1),
-    "migrate_pages": (0, 1),
-}
-"""Changes to a process: limits, scheduling, memory. With the argument that names another process from a value on."""
-_OF_OTHERS: Final = {"setpriority": (1, 1), "ioprio_set": (2, 1)}
-"""The same where the first argument gives the type of the second: from a value on a group or a user."""
+_OF_ANOTHER: Final = (
+    "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr move_pages migrate_pages"
+)
+"""Changes to a process: its limits, scheduling and memory. The first argument names it; 0 is the caller."""
 _ANSWERING: Final = {"sendmsg sendmmsg": errno.EACCES}
 """The message may hold an address, or descriptors, which a filter cannot see. Answers use send and write."""
 _MSG_FASTOPEN: Final = 0x20000000
@@ -93,11 +89,6 @@ _UNIX_DATAGRAMS: Final = (2, 3)
 _SET_ID_BITS: Final = (0o4000, 0o2000)
 _MODES: Final = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
 """The index of the mode argument."""
-
-_NEW_NAMESPACES: Final = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
-"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
-_TERMINAL_INPUT: Final = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX, which insert input at the user's terminal."""
 
 
 class NoFilter(HearthError):
@@ -113,6 +104,22 @@ class Rule(NamedTuple):
     call: str
     error: int
     match: tuple[tuple[int, int, int], ...] = ()
+
+
+_BY_ARGUMENT: Final = (
+    # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET: one flag is enough to deny the call.
+    *[Rule("clone", errno.EPERM, ((0, 1 << bit, 1 << bit),)) for bit in (17, 25, 26, 27, 28, 29, 30)],
+    # The flags are in memory, which a filter cannot see. The C library falls back on clone.
+    Rule("clone3", errno.ENOSYS),
+    # TIOCSTI and TIOCLINUX, which insert input at the user's terminal.
+    *[Rule("ioctl", errno.EPERM, ((1, _WORD, request),)) for request in (0x5412, 0x541C)],
+    *[Rule(name, errno.EPERM, ((0, 0, 1),)) for name in _OF_ANOTHER.split()],
+    # The same where the first argument gives the type of the second: from a value on a group or a user.
+    *[Rule("setpriority", errno.EPERM, ((argument, 0, 1),)) for argument in (0, 1)],
+    Rule("ioprio_set", errno.EPERM, ((0, 0, 2),)),
+    Rule("ioprio_set", errno.EPERM, ((1, 0, 1),)),
+)
+"""Calls that are denied with certain arguments only."""
 
 
 def rules(
@@ -136,18 +143,7 @@ def rules(
         for bit in _SET_ID_BITS:
             if execve or name == "fchmod":
                 yield Rule(name, errno.EPERM, ((argument, bit, bit),))
-    # A rule for each flag: one of them is enough to deny the call.
-    for flag in _NEW_NAMESPACES:
-        yield Rule("clone", errno.EPERM, ((0, flag, flag),))
-    # The flags are in memory, which a filter cannot see. The C library falls back on clone.
-    yield Rule("clone3", errno.ENOSYS)
-    for request in _TERMINAL_INPUT:
-        yield Rule("ioctl", errno.EPERM, ((1, _WORD, request),))
-    for name, (argument, least) in _OF_ANOTHER.items():
-        yield Rule(name, errno.EPERM, ((argument, 0, least),))
-    for name, (group, least) in _OF_OTHERS.items():
-        yield Rule(name, errno.EPERM, ((0, 0, group),))
-        yield Rule(name, errno.EPERM, ((1, 0, least),))
+    yield from _BY_ARGUMENT
     yield from _sockets(families)
     if not connect:
         # A datagram socket of a pair can send to any name, without connect.
@@ -197,22 +193,18 @@ def _answers(netlink: bool, notifier: int | None) -> Iterator[Rule]:
 
 
 def _sockets(families: Collection[str]) -> Iterator[Rule]:
-    netlink = [NETLINK[name] for name in families if name in NETLINK]
-    allowed = {_UNIX} if "unix" in families else set()
+    allowed = {_NAMED[word] for word in {re.split("[:-]", name)[0] for name in families} & _NAMED.keys()}
     kinds = {kind for name, of in _INET_KINDS.items() if name in families for kind in of}
     if kinds:
-        allowed |= {_INET, _INET6}
+        allowed.add(_INET6)
         for family in (_INET, _INET6):
             # The low four bits are the type; SOCK_CLOEXEC and SOCK_NONBLOCK are above.
             for kind in range(_KINDS):
                 if kind not in kinds:
                     yield Rule("socket", errno.EPERM, ((0, _WORD, family), (1, 0xF, kind)))
-    if netlink:
-        allowed.add(_NETLINK)
-        yield from _protocols(_NETLINK, netlink, _NETLINK_PROTOCOLS)
-    if "can" in families:
-        allowed.add(_CAN)
-        yield from _protocols(_CAN, _CAN_USED, _CAN_PROTOCOLS)
+    for family, used in ((_NETLINK, [NETLINK[name] for name in families if name in NETLINK]), (_CAN, _CAN_USED)):
+        if family in allowed:
+            yield from _protocols(family, used, _PROTOCOLS[family])
     for family in range(_FAMILIES):
         if family not in allowed:
             yield Rule("socket", errno.EAFNOSUPPORT, ((0, _WORD, family),))

@@ -19,6 +19,7 @@ from hearth.drivers.linux.survey import (
     OnMachine,
     ProfileProblem,
     Search,
+    in_use,
     lacking,
     open_in,
     real,
@@ -27,7 +28,7 @@ from hearth.drivers.linux.survey import (
 from hearth.drivers.spi.spec import SpiSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from hearth.drivers.linux.device_users import Holder
@@ -110,6 +111,10 @@ def report(look: Inspection) -> dict[str, Any]:
     return {"spi": shown}
 
 
+def _told(device: Mapping[str, Any]) -> str:
+    return f"({device['name'] or 'SPI device'}){in_use(device)}"
+
+
 def hints(look: Inspection) -> Iterator[dict[str, Any]]:
     """Yield the setting of a Raspberry Pi that makes SPI devices."""
     if look.has_header and not look.of("spi"):
@@ -130,6 +135,7 @@ MACHINE: Final = OnMachine(
     survey=survey,
     pins=pins,
     report=report,
+    told={"spi": ("spi", _told)},
     hints=hints,
     problems=problems,
     nodes=nodes,

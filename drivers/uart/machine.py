@@ -6,13 +6,13 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.linux.survey import Inspection, Node, OnMachine, ProfileProblem, Search, real, state
+from hearth.drivers.linux.survey import Inspection, Node, OnMachine, ProfileProblem, Search, in_use, real, state
 from hearth.drivers.serial_port.machine import ACCESS, FoundPort, find_ports, port_problems, port_reason
 from hearth.drivers.serial_port.settings import PORTS
 from hearth.drivers.uart.spec import UartSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 def survey(found: Sequence[FoundPort], search: Search) -> Iterator[UartSpec]:
@@ -53,6 +53,10 @@ def report(look: Inspection) -> dict[str, Any]:
     return {"ports": shown}
 
 
+def _told(port: Mapping[str, Any]) -> str:
+    return f"({port['driver'] or 'serial port'}){in_use(port)}"
+
+
 def nodes(specs: Sequence[UartSpec], _sys: Path) -> Iterator[Node]:
     """Yield the nodes of the ports, and the pseudo-terminals of simulated ones."""
     for spec in specs:
@@ -69,6 +73,7 @@ MACHINE: Final = OnMachine(
     held=True,
     survey=survey,
     report=report,
+    told={"ports": ("port", _told)},
     problems=problems,
     nodes=nodes,
 )

@@ -390,9 +390,6 @@ def _check_end(path: Path, fd: int) -> Check:
 
 _BOARDS = "hearth.drivers.boards.diagnose"
 
-MOST_USED = 6
-"""Limit of the lines in use that are named; the others are counted. --json has all."""
-
 
 def look_at_hardware(board: str | None) -> dict[str, Any]:
     """Return the hardware of this machine, and the fit of the profile `board`. Raises ConfigError for a bad profile."""
@@ -407,14 +404,8 @@ def hardware_checks(found: Mapping[str, Any]) -> Iterator[Check]:
     a WARN; with one, only the profile's own requirements count.
     """
     profile = found.get("profile")
-    kinds = (("chip", "chips", _chip), ("adapter", "adapters", _adapter), ("port", "ports", _port))
-    for kind, key, tell in (*kinds, ("pwm", "pwm", _pwm), ("dac", "dacs", _dac), ("spi", "spi", _spi)):
-        for entry in found[key]:
-            yield _device(kind, f"{entry['node']} {tell(entry)}", entry, told_apart=profile is None)
-    for can in found.get("cans", ()):
-        fd = ", CAN FD" if can["fd"] else ""
-        told = f"{can['node']}{fd}: {can['problem'] or 'up'}"
-        yield Check("OK" if can["problem"] is None else "WARN", "can", told, can["cure"])
+    for word, told, entry in import_module(_BOARDS).told(found):
+        yield _device(word, told, entry, told_apart=profile is None)
     for hint in found["hints"]:
         yield Check("OK", hint["kind"], hint["hint"])
     yield Check("OK", "sensors", f"{found['sensors']} kernel sensors (hwmon, IIO, thermal, power)")
@@ -425,67 +416,18 @@ def hardware_checks(found: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _device(kind: str, told: str, entry: Mapping[str, Any], *, told_apart: bool) -> Check:
-    if entry["not_driven"] is not None:
+    lack = entry.get("lack")
+    if entry.get("not_driven") is not None:
         told += f"; generic-linux does not drive it: {entry['not_driven']['reason']}"
-    elif entry["lack"] is not None:
-        told += f"; {entry['lack']['reason']}"
+    elif lack is not None:
+        told += f"; {lack['reason']}"
         if told_apart:
-            return Check("WARN", kind, told, entry["lack"]["cure"])
+            return Check("WARN", kind, told, lack["cure"])
+    elif entry.get("problem") is not None:
+        return Check("WARN", kind, told, entry["cure"])
     elif entry.get("error") is not None:
         return Check("WARN", kind, told, "the kernel's log may say why: `sudo dmesg`")
     return Check("OK", kind, told)
-
-
-def _chip(chip: Mapping[str, Any]) -> str:
-    if chip["lines"] is None:
-        return f"({chip['driver'] or 'GPIO chip'}), not opened: {chip['error']}"
-    told = f'"{chip["label"]}" ({chip["driver"]}): {chip["lines"]} lines'
-    used = [_line(line) for line in chip["used"]]
-    more = f" and {len(used) - MOST_USED} more" if len(used) > MOST_USED else ""
-    return told + (f", {len(used)} in use: {', '.join(used[:MOST_USED])}{more}" if used else ", none in use")
-
-
-def _line(line: Mapping[str, Any]) -> str:
-    name = f"{line['line']} ({line['name']})" if line["name"] else str(line["line"])
-    by = f", {_processes(line['by'])}" if line["by"] else ""
-    return f"{name} by {line['consumer'] or 'the kernel'}{by}"
-
-
-def _adapter(adapter: Mapping[str, Any]) -> str:
-    return f'"{adapter["name"]}"{_able(adapter["functionality"])}{_open_in(adapter)}'
-
-
-def _able(abilities: list[str] | None) -> str:
-    if abilities is None:
-        return ""
-    if "i2c" in abilities:
-        return ": raw I2C" + (", 10-bit addresses" if "10bit" in abilities else "")
-    return f": SMBus only ({', '.join(abilities) or 'nothing'})"
-
-
-def _port(port: Mapping[str, Any]) -> str:
-    return f"({port['driver'] or 'serial port'}){_open_in(port)}"
-
-
-def _pwm(chip: Mapping[str, Any]) -> str:
-    how = "waveforms" if chip["chardev"] else "through /sys"
-    return f'"{chip["device"]}" ({chip["driver"]}): {chip["channels"]} channels, {how}{_open_in(chip)}'
-
-
-def _dac(device: Mapping[str, Any]) -> str:
-    return f'"{device["label"]}": {", ".join(device["outputs"])}'
-
-
-def _spi(device: Mapping[str, Any]) -> str:
-    return f"({device['name'] or 'SPI device'}){_open_in(device)}"
-
-
-def _open_in(entry: Mapping[str, Any]) -> str:
-    return f", open in {_processes(entry['open_in'])}" if entry["open_in"] else ""
-
-
-def _processes(holders: list[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{holder['name']} (pid {holder['pid']})" for holder in holders)
 
 
 _SEVERITIES: Mapping[str, Literal["OK", "WARN", "FAIL"]] = {"note": "OK", "warn": "WARN", "fail": "FAIL"}

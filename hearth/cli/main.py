@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "demo": ("hearth.cli.demo:demo", "See what hearth is: a real daemon, a real client, a simulated board."),
     "status": ("hearth.cli.status:status", "Show the whole daemon on one screen; the exit code says its health."),
-    "top": ("hearth.cli.status:top", "Watch the whole daemon live: lines, buses, tasks, sessions, approvals, halt."),
+    "top": ("hearth.cli.watching:top", "Watch the whole daemon live: lines, buses, tasks, sessions, approvals, halt."),
     "sessions": ("hearth.cli.status:sessions", "List all open sessions: whose they are, and what is open in them."),
     "tasks": ("hearth.cli.status:tasks", "List the tasks of all sessions that are under way, with their steps."),
     "ask": ("hearth.cli.ask:ask", "Ask in words: a model proposes a plan, you decide, it runs as one task."),

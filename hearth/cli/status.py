@@ -1,15 +1,11 @@
-"""`hearth status`, `sessions`, `tasks` and `top`: what an observer sees of the whole runtime.
+"""`hearth status`, `sessions` and `tasks`: what an observer sees of the whole runtime.
 
 All of it comes from observe.state and its events, so a caller needs the right `observe`. The rows and lines are made
-here, for these commands and for the application of `hearth top` (`top`), which needs Textual.
+here, for these commands and for `hearth top`, with the stream of events that it follows.
 """
 
 from __future__ import annotations
 
-import os
-import stat
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,13 +14,12 @@ from hearth._version import __version__
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, session, standard
 from hearth.cli.tasks import brief
-from hearth.errors import CarrierError, ConfigError, SessionInvalid
+from hearth.errors import CarrierError, SessionInvalid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from hearth.aio import Session
-    from hearth.errors import HearthError
     from hearth.transport.address import Address
 
 Row = tuple[str, ...]
@@ -245,38 +240,6 @@ SILENCE = 5.0
 """Seconds without an event after which the daemon is asked whether the session is still there."""
 RETRY = 1.0
 """Seconds between two attempts to reach a daemon whose connection has ended."""
-MISSING = "the view needs Textual: pip install 'hearthd[tui]'; or use `hearth top --plain`"
-
-
-@click.command()
-@click.option("--plain", is_flag=True, help="Print one line for each event instead; needs no Textual.")
-@standard
-def top(options: Options, plain: bool) -> int:
-    """Watch the daemon live: lines, buses, tasks, sessions, approvals, halt. Key h halts at once, q quits.
-
-    It is a client like any other, and reconnects when the daemon restarts. With --plain or --json it prints each event
-    as one line, with --json whole.
-    """
-    import asyncio
-
-    if plain or options.json:
-        asyncio.run(_print_events(options))
-        return DONE
-    try:
-        # By name, as `main` imports the commands: the application is made of what is here.
-        view = import_module("hearth.cli.top")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "textual":
-            raise
-        raise ConfigError(MISSING) from None
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("there is no terminal for the view: use `hearth top --plain`")
-    app = view.Top(options.address)
-    failed: HearthError | None = app.run()
-    if failed is not None:
-        raise failed
-    code: int = app.return_code or DONE
-    return code
 
 
 async def follow(
@@ -317,39 +280,6 @@ async def follow(
             reason = str(error)
         connected(None, reason)
         await asyncio.sleep(RETRY)
-
-
-async def _print_events(options: Options) -> None:
-    """Print the events. Raises BrokenPipeError as soon as the reader of a pipe is gone: the next event may be far."""
-    import asyncio
-
-    loop, printing = asyncio.get_running_loop(), asyncio.current_task()
-    assert printing is not None
-    broken = False
-
-    def hung_up() -> None:
-        nonlocal broken
-        broken = loop.remove_reader(1)
-        printing.cancel()
-
-    if stat.S_ISFIFO(os.fstat(1).st_mode):
-        # A pipe's end for writing is never readable; it reports an error once there is no reader.
-        loop.add_reader(1, hung_up)
-    try:
-        await _print_all(options)
-    except asyncio.CancelledError:
-        if broken:
-            raise BrokenPipeError from None
-        raise
-
-
-async def _print_all(options: Options) -> None:
-    def connected(opened: Session | None, words: str) -> None:
-        note = words if opened is not None else f"connection lost: {words}; trying again"
-        click.echo(f"hearth: {common.clean(note)}", err=True)
-
-    async for event in follow(options.address, connected):
-        click.echo(common.compact(event) if options.json else "\n".join(event_lines(event)))
 
 
 def event_lines(event: Mapping[str, Any]) -> list[str]:

@@ -438,8 +438,8 @@ async def reload(options: Options, yes: bool) -> int:
 # Words of the command line become JSON values here; the daemon validates them.
 
 _MAX_SAFE = (1 << 53) - 1
-DRIVES = frozenset(("gpio.set",))
-"""Tools whose effect lasts only as long as the session; a note says so, because it surprises new users."""
+DRIVES = ".set"
+"""The end of the names of tools whose effect lasts only as long as the session: a note says so to new users."""
 
 
 @click.command()
@@ -526,7 +526,7 @@ async def _run(
             click.echo("\n".join(common.fields(result, binary=_binary(entry))))
         if seconds is not None:
             await hold(client, Reference(opened.session_id, task.task_id), seconds)
-        elif tool in DRIVES and not options.json and not result.get("dry_run"):
+        elif tool.endswith(DRIVES) and not options.json and not result.get("dry_run"):
             click.echo("note: the session ends here, and what it drove goes to its safe state; see --hold", err=True)
     return DONE
 

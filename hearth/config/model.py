@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 
 from hearth._util.toml import show
 from hearth.config.amqp import AmqpConfig
@@ -232,8 +232,16 @@ _TEMPLATE_NAME = Text("a name of letters, digits, '.', '_' and '-'", r"[A-Za-z0-
 _RATE = Text('a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]")
 
 
-_CAN = Text(*USE_FORMS["can"])
-_I2C = Text(*USE_FORMS["i2c"])
+_Patterns: TypeAlias = Annotated[tuple[str, ...] | None, ListOf(Text())]
+"""The hardware of a kind that a [[policy]] entry permits; None permits all of it."""
+
+
+def _scoped(cls: type, fields: list["Attribute[Any]"]) -> list["Attribute[Any]"]:
+    """Give the patterns of each kind the form of its names (an attrs field_transformer)."""
+    forms: dict[str, Any] = {
+        word: Annotated[tuple[str, ...] | None, ListOf(Text(*form))] for word, form in USE_FORMS.items()
+    }
+    return checked(cls, [one.evolve(type=forms.get(one.name, one.type)) for one in fields])
 
 
 class _MatchTable(Fields):
@@ -449,7 +457,7 @@ class ApprovalConfig:
     """True if the principal that prepared the plan may not approve it; implied by 2 persons or more."""
 
 
-@frozen(field_transformer=checked)
+@frozen(field_transformer=_scoped)
 class PolicyConfig:
     """One [[policy]] entry as written; `hearth.policy.rules` interprets it.
 
@@ -465,14 +473,14 @@ class PolicyConfig:
     rate: Annotated[Mapping[str, str], MapOf(_RATE)] = field(factory=dict)
     hcp: HcpPolicyConfig = field(factory=HcpPolicyConfig)
     rights: Annotated[tuple[str, ...], ListOf(Choice("observe", "approve", "reset_halt", "admin"))] = ()
-    lines: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
-    i2c: Annotated[tuple[str, ...] | None, ListOf(_I2C)] = None
-    uart: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
-    pwm: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
-    dac: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
-    can: Annotated[tuple[str, ...] | None, ListOf(_CAN)] = None
-    spi: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
-    modbus: Annotated[tuple[str, ...] | None, ListOf(Text())] = None
+    lines: _Patterns = None
+    i2c: _Patterns = None
+    uart: _Patterns = None
+    pwm: _Patterns = None
+    dac: _Patterns = None
+    can: _Patterns = None
+    spi: _Patterns = None
+    modbus: _Patterns = None
     hardware: Annotated[Mapping[str, tuple[str, ...]], MapOf(ListOf(Text()))] = field(factory=dict)
     """The same for the kinds of other packages. In a file the key of an entry may be such a word itself."""
     approval: tuple[ApprovalConfig, ...] = ()

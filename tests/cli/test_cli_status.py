@@ -10,7 +10,7 @@ import sys
 import orjson
 import pytest
 
-from hearth.cli import status
+from hearth.cli import status, watching
 from hearth.cli.common import Options
 
 pytestmark = pytest.mark.slow
@@ -127,7 +127,7 @@ def test_top_plain_ends_with_the_reader_of_its_pipe_although_no_event_comes(monk
 
     async def printed():
         async with asyncio.timeout(60):
-            await status._print_events(Options(f"unix:{tmp_path}/hearth.sock", "--to", json=False))
+            await watching._print_events(Options(f"unix:{tmp_path}/hearth.sock", "--to", json=False))
 
     monkeypatch.setattr(status, "follow", silence)
     reader, writer = os.pipe()

@@ -33,13 +33,13 @@ def test_a_bus_is_read_with_all_its_keys():
             **REAL, "interface": "can7", "bitrate": 250_000, "fd": True, "dbc": "car.dbc", "queue": 16,
             "scope": "declared", "filters": filters, "signals": signals,
         }
-    ).cans  # fmt: skip
+    ).of("can")  # fmt: skip
     assert spec == CanSpec(
         "can0", "socketcan", "can7", 250_000, True, "car.dbc", 16, "declared",
         (IdFilter(0x120, 0x7F0), IdFilter(0x18FECA00, 0x1FFFFFFF, True), IdFilter(1, 0x1FFFFFFF, True)),
         {"DRIVE.Torque": SignalLimit(0, 5.5)},
     )  # fmt: skip
-    assert parsed(REAL).cans == (CanSpec("can0", "socketcan", "can0"),)
+    assert parsed(REAL).of("can") == (CanSpec("can0", "socketcan", "can0"),)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_board_that_looks_for_interfaces_gets_those_that_its_profile_does_not_
     assert [spec.bus for spec in survey(board, found).of("can")] == ["can1", "can2"]
     assert [spec.bus for spec in survey(parsed(discover={"can": ["*2"]}), found).of("can")] == ["can2"]
     assert survey(parsed(), found).of("can") == ()
-    assert [spec.bus for spec in load_profile("generic-linux").cans] == []
+    assert [spec.bus for spec in load_profile("generic-linux").of("can")] == []
     assert load_profile("rpi5").discover["can"] == ("*",)
 
 

@@ -99,7 +99,7 @@ def test_the_machines_own_pins_are_listed_and_not_offered():
 
 @pytest.mark.parametrize("label", HEADERS)
 def test_of_a_raspberrys_own_pins_those_on_the_header_are_offered(label):
-    (shipped,) = load_profile(HEADERS[label]).chips
+    (shipped,) = load_profile(HEADERS[label]).of("gpio")
     names = [f"GPIO{n}" for n in range(54)]
     result = generic(chip(0, label, *names, used={17: "led0", 2: "i2c"}, origin=SOC))
     (spec,) = result.of("gpio")

@@ -172,4 +172,4 @@ def test_the_sandbox_permits_the_directory_and_the_node_of_a_chip(files) -> None
 def test_the_raspberry_pis_open_without_their_overlay(files) -> None:
     for name in ("rpi4", "rpi5"):
         board = open_board(load_profile(name), machine=files.machine)
-        assert [entry.label for entry in board.undriven if entry.kind == "pwm"] == [board.profile.pwm[0].label]
+        assert [entry.label for entry in board.undriven if entry.kind == "pwm"] == [board.profile.of("pwm")[0].label]

@@ -36,7 +36,7 @@ def problems(found):
 
 
 def test_only_the_device_that_an_interlock_goes_by_is_protected():
-    one, other = on_i2c().i2c
+    one, other = on_i2c().of("i2c")
     assert list(one.addresses.protected) == [0x48]
     assert other.addresses.protected == {}
 
@@ -48,7 +48,7 @@ def test_doctor_names_a_device_that_clients_only_read_for_that_reason():
 
 def test_a_device_that_lists_its_registers_is_written_as_they_permit():
     found = on_i2c(registers=[{"reg": 1, "width": 16}])
-    assert found.i2c[0].addresses.protected == {}
+    assert found.of("i2c")[0].addresses.protected == {}
     assert problems(found) == []
 
 
@@ -66,7 +66,7 @@ def test_what_goes_by_a_device_is_no_key_of_the_profile(table):
 
 
 def test_undeclared_addresses_of_a_modbus_device_that_an_interlock_goes_by_are_only_read_also_by_a_broadcast():
-    oven, fan, everyone = on_modbus(raw="rw").modbus[0].devices
+    oven, fan, everyone = on_modbus(raw="rw").of("modbus")[0].devices
     for device in (oven, everyone):
         with pytest.raises(PermissionDenied, match="HEATER goes by sensor T, so only declared") as refused:
             device.covered("holding", 900, 1, write=True)

@@ -44,9 +44,9 @@ def parsed(content):
 
 
 def test_a_serial_line_has_the_settings_of_the_standard_where_the_profile_does_not_say():
-    (spec,) = parsed({"modbus": [serial()]}).modbus
+    (spec,) = parsed({"modbus": [serial()]}).of("modbus")
     assert spec.settings == UartSettings(baud=19_200, parity="even", stop_bits=1)
-    (spec,) = parsed({"modbus": [serial(baud=9600, parity="none", stop_bits=2, rs485=True)]}).modbus
+    (spec,) = parsed({"modbus": [serial(baud=9600, parity="none", stop_bits=2, rs485=True)]}).of("modbus")
     assert (spec.settings.baud, spec.settings.parity, spec.settings.stop_bits) == (9600, "none", 2)
     assert spec.settings.rs485 is not None
 
@@ -86,7 +86,7 @@ def test_the_lines_in_the_documentation_are_good_ones():
         content = tomllib.loads(block)
         for one in content["modbus"]:
             one.setdefault("device", [drive()])
-        assert parsed({"modbus": content["modbus"]}).modbus
+        assert parsed({"modbus": content["modbus"]}).of("modbus")
     assert len(found) == 4
 
 
@@ -102,7 +102,7 @@ def test_bits_and_inputs_have_the_type_and_access_that_their_table_gives():
         ("input", "u16", "r"),
         ("holding", "u16", "rw"),
     ):
-        ((one,),) = ((device.registers for device in parsed(register(table=table)).modbus[0].devices),)
+        ((one,),) = ((device.registers for device in parsed(register(table=table)).of("modbus")[0].devices),)
         assert (one[0].type, one[0].access) == (kind, access)
 
 

@@ -31,21 +31,24 @@ def test_four_profiles_ship_and_each_is_named_like_its_file():
 
 def test_the_simulated_board_is_the_one_that_the_design_describes():
     profile = load_profile("sim")
-    (chip,) = profile.chips
+    (chip,) = profile.of("gpio")
     assert [line.name for line in chip.lines] == [f"GPIO{n}" for n in range(32)]
     assert (17, 27) in chip.wires
-    devices = [(device.addr, device.kind) for device in profile.i2c[0].devices]
+    devices = [(device.addr, device.kind) for device in profile.of("i2c")[0].devices]
     assert devices == [(0x48, "tmp102"), (0x50, "24c02"), (0x4D, "mcp3221")]
-    assert profile.i2c[0].bus == 1
-    assert profile.uarts[0].peer == "echo"
-    assert {sensor.name: sensor.kind for sensor in profile.sensors} == {"temperature": "tmp102", "tank": "mcp3221"}
+    assert profile.of("i2c")[0].bus == 1
+    assert profile.of("uart")[0].peer == "echo"
+    assert {sensor.name: sensor.kind for sensor in profile.of("sensors")} == {
+        "temperature": "tmp102",
+        "tank": "mcp3221",
+    }
     inputs = [line.offset for line in chip.lines if line.direction != "any"]
     assert inputs == [chip.aliases["DOOR"], chip.aliases["ESTOP"]] == list(chip.contacts)
 
 
 @pytest.mark.parametrize(("name", "label"), [("rpi4", "pinctrl-bcm2711"), ("rpi5", "pinctrl-rp1")])
 def test_the_raspberry_profiles_offer_the_header_and_keep_off_what_is_taken(name, label):
-    (chip,) = load_profile(name).chips
+    (chip,) = load_profile(name).of("gpio")
     assert chip.label == label
     assert [line.offset for line in chip.lines] == list(range(28))
     assert [line.offset for line in chip.lines if line.reserved] == [0, 1, 2, 3, 14, 15]
@@ -61,7 +64,7 @@ SPI0 = {7: "CE1", 8: "CE0", 9: "MISO", 10: "MOSI", 11: "SCLK"}
 
 @pytest.mark.parametrize("name", ["rpi4", "rpi5"])
 def test_every_pin_of_the_header_is_a_line_or_power_or_ground_or_the_hats(name):
-    (chip,) = load_profile(name).chips
+    (chip,) = load_profile(name).of("gpio")
     pins = {int(alias.removeprefix("PIN")) for alias in chip.aliases}
     assert not pins & POWER_AND_GROUND
     assert pins | POWER_AND_GROUND | {27, 28} == set(range(1, 41))
@@ -69,19 +72,19 @@ def test_every_pin_of_the_header_is_a_line_or_power_or_ground_or_the_hats(name):
 
 
 def test_both_raspberry_headers_have_the_same_lines_at_the_same_pins():
-    (four,), (five,) = load_profile("rpi4").chips, load_profile("rpi5").chips
+    (four,), (five,) = load_profile("rpi4").of("gpio"), load_profile("rpi5").of("gpio")
     assert four.aliases == five.aliases
     assert [(line.offset, line.name) for line in four.lines] == [(line.offset, line.name) for line in five.lines]
 
 
 def functions(name):
-    (chip,) = load_profile(name).chips
+    (chip,) = load_profile(name).of("gpio")
     return [dict(function.split(" ") for function in line.functions) for line in chip.lines]
 
 
 @pytest.mark.parametrize(("name", "highest"), [("rpi4", 5), ("rpi5", 8)])
 def test_every_line_says_what_else_it_can_be_once_for_each_alternate(name, highest):
-    (chip,) = load_profile(name).chips
+    (chip,) = load_profile(name).of("gpio")
     for line, found in zip(chip.lines, functions(name), strict=True):
         assert len(found) == len(line.functions) > 0
         assert set(found) <= {f"ALT{n}" for n in range(highest + 1)}
@@ -124,9 +127,9 @@ def test_a_signal_of_the_raspberrys_transmit_has_a_receive_beside_it(name):
 @pytest.mark.parametrize(("name", "uart"), [("rpi4", "serial0"), ("rpi5", "uart0")])
 def test_the_lines_that_are_reserved_for_a_bus_are_those_that_the_profile_gives_it(name, uart):
     profile = load_profile(name)
-    reserved = {line.offset: line.reserved for line in profile.chips[0].lines if line.reserved}
-    assert [spec.bus for spec in profile.i2c] == [1]
-    assert [spec.port for spec in profile.uarts] == [uart]
+    reserved = {line.offset: line.reserved for line in profile.of("gpio")[0].lines if line.reserved}
+    assert [spec.bus for spec in profile.of("i2c")] == [1]
+    assert [spec.port for spec in profile.of("uart")] == [uart]
     assert all("I2C bus 1" in reserved[line] for line in (2, 3))
     assert all(uart in reserved[line] for line in (14, 15))
     assert all("HAT" in reserved[line] for line in (0, 1))
@@ -136,7 +139,7 @@ def test_a_profile_is_read_from_a_path(tmp_path):
     path = tmp_path / "robot.toml"
     path.write_text('name = "robot"\ndescription = "a robot"\n')
     profile = load_profile(str(path))
-    assert (profile.name, profile.chips, profile.tools, profile.discover) == ("robot", (), ("*",), {})
+    assert (profile.name, profile.of("gpio"), profile.tools, profile.discover) == ("robot", (), ("*",), {})
 
 
 @pytest.mark.parametrize("name", ["rpi6", "../boards/sim", "", "SIM"])
@@ -302,16 +305,16 @@ def test_everything_a_profile_may_say_is_understood():
         content["i2c"].append({"bus": 3, "driver": "i2c-dev", "device": [{"addr": 0x76, "kind": "bme280"}]})
 
     profile = parse_profile(edited(edit), "x")
-    lines = {line.offset: line for line in profile.chips[0].lines}
+    lines = {line.offset: line for line in profile.of("gpio")[0].lines}
     assert (lines[3].direction, lines[3].pull, lines[3].safe, lines[3].note) == ("input", "up", "input", "n")
     assert 9 not in lines
     assert (lines[10].name, len(lines)) == ("GPIO10", 31)
     assert (lines[31].safe, lines[31].hold, lines[17].safe, lines[17].hold) == (0, "keep", 0, "release")
-    assert profile.i2c[0].devices[1].write_cycle_ms == 5.0
-    assert profile.i2c[1].devices[0].kind == "bme280"
+    assert profile.of("i2c")[0].devices[1].write_cycle_ms == 5.0
+    assert profile.of("i2c")[1].devices[0].kind == "bme280"
     assert profile.tools == ("gpio.*",)
     assert profile.discover == {"i2c": ("i2c-1*",), "uart": ("*",), "sensors": ("*",)}
-    assert (profile.uarts[1].path, profile.uarts[1].baud) == ("/dev/ttyAMA0", 9600)
+    assert (profile.of("uart")[1].path, profile.of("uart")[1].baud) == ("/dev/ttyAMA0", 9600)
 
 
 def test_everything_that_a_real_board_may_say_is_understood():
@@ -362,7 +365,7 @@ def test_everything_that_a_real_board_may_say_is_understood():
         ],
     }
     profile = parse_profile(content, "x")
-    (chip,), (adapter,), (motor, plain) = profile.chips, profile.i2c, profile.uarts
+    (chip,), (adapter,), (motor, plain) = profile.of("gpio"), profile.of("i2c"), profile.of("uart")
     assert (chip.path, chip.blocking) == ("/dev/gpiochip7", True)
     valve, door, bus = chip.lines
     assert (valve.active_low, valve.initial, valve.functions) == (True, 0, ("ALT0 PWM0",))
@@ -530,7 +533,7 @@ def blocks(language):
 def test_the_profile_in_the_documentation_is_a_good_one():
     content = tomllib.loads(blocks("toml")[0])
     profile = parse_profile(content, "board profile cell-7.toml")
-    lines = {line.name: line for line in profile.chips[0].lines}
+    lines = {line.name: line for line in profile.of("gpio")[0].lines}
     assert lines["DOOR"].offset == 3
     assert lines["WDOG"].reserved == "the watchdog"
     content["gpio"][0]["lines"]["VALVE"]["safe"] = 2
@@ -543,7 +546,7 @@ def test_the_real_profile_in_the_documentation_says_what_its_comments_say():
     """tests/hardware opens it."""
     _, text, *_ = blocks("toml")
     profile = parse_profile(tomllib.loads(text), "board profile cell.toml")
-    (chip,), (adapter,), (port,) = profile.chips, profile.i2c, profile.uarts
+    (chip,), (adapter,), (port,) = profile.of("gpio"), profile.of("i2c"), profile.of("uart")
     lines = {line.name: line for line in chip.lines}
     assert (lines["VALVE"].active_low, lines["VALVE"].initial, lines["STOP"].offset) == (True, 0, 4)
     assert (adapter.timeout_ms, adapter.retries) == (250, 1)
@@ -559,7 +562,7 @@ def test_the_table_for_rs485_in_the_documentation_has_the_defaults():
     (table,) = re.findall(r"`(\{ rts_on_send.*?\})`", DOC.read_text())
     content = copy.deepcopy(REAL)
     content["uart"][0] |= tomllib.loads(f"rs485 = {table}")
-    assert parse_profile(content, "x").uarts[0].settings.rs485 == Rs485()
+    assert parse_profile(content, "x").of("uart")[0].settings.rs485 == Rs485()
 
 
 def test_the_commands_in_the_documentation_are_those_that_doctor_prints():
@@ -903,13 +906,13 @@ def test_the_limits_in_the_documentation_are_good_ones():
     content["gpio"][0]["lines"] |= tomllib.loads(of_line)["gpio"]["lines"]
     content["i2c"].append({"bus": 3, "driver": "i2c-dev", **tomllib.loads(of_device)["i2c"]})
     profile = parse_profile(content, "here")
-    assert profile.chips[0].lines[0].limit.to_json() == {
+    assert profile.of("gpio")[0].lines[0].limit.to_json() == {
         "min_on_ms": 500,
         "max_on_ms": 60_000,
         "min_off_ms": 2_000,
         "max_rate_hz": 0.2,
     }
-    (device,) = profile.i2c[1].devices
+    (device,) = profile.of("i2c")[1].devices
     angle, duty, status = device.registers
     assert (device.increment, angle.raw_bounds, duty.raw_bounds) == ("byte", (0, 1800), (0, 200))
     assert (duty.on_limit, status.access) == ("clamp", "r")

@@ -42,7 +42,7 @@ def test_channels_have_their_numbers_by_their_places() -> None:
     [found] = profile(dac(channels=["", "A", "LOOP"], channel={
         "A": LEVEL,
         "LOOP": {"quantity": "current", "min": 0.004, "max": 0.02, "safe": "off", "slew": 0.01},
-    })).dacs  # fmt: skip
+    })).of("dac")  # fmt: skip
     assert found.bus == "dac:a"
     assert found.channels == (
         DacChannelSpec(1, "A", 0, 3, 0),
@@ -54,7 +54,9 @@ def test_channels_have_their_numbers_by_their_places() -> None:
 
 
 def test_a_channel_behind_an_amplifier_has_a_unit_and_a_step_of_its_own() -> None:
-    [found] = profile(dac(channel={"A": {**LEVEL, "max": 100, "scale": -0.1, "offset": -1000, "unit": "percent"}})).dacs
+    [found] = profile(dac(channel={"A": {**LEVEL, "max": 100, "scale": -0.1, "offset": -1000, "unit": "percent"}})).of(
+        "dac"
+    )
     [channel] = found.channels
     assert channel.signal.unit == "percent"
     step = DacStep(channel.scale, channel.offset)
@@ -198,4 +200,4 @@ def test_the_tables_in_the_documentation_are_good_ones() -> None:
     written = [block.partition("```")[0] for block in page.read_text("utf-8").split("```toml\n")[1:]]
     [table] = [tomllib.loads(block) for block in written if "[[dac]]" in block]
     found = parse_profile({**HEAD, **table}, "p")
-    assert [channel.signal.unit for channel in found.dacs[0].channels] == ["volt", "percent"]
+    assert [channel.signal.unit for channel in found.of("dac")[0].channels] == ["volt", "percent"]

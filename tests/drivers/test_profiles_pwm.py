@@ -35,7 +35,7 @@ def test_channels_have_their_numbers_by_their_places() -> None:
     [found] = profile(chip(channels=["", "FAN", "GRIP"], channel={
         "FAN": {"period_us": 40, "limit": {"max": 0.5}},
         "GRIP": {"servo": {"min_us": 500, "max_us": 2_500, "slew": 10}, "safe": 90},
-    })).pwm  # fmt: skip
+    })).of("pwm")  # fmt: skip
     assert found.bus == "pwm:a"
     assert found.channels == (
         ChannelSpec(1, "FAN", 40, limit=SignalLimit(max=0.5)),
@@ -198,7 +198,7 @@ def test_a_channel_that_is_kept_or_reserved_has_no_interlock(how) -> None:
 
 def test_the_raspberry_pis_have_the_channels_of_their_overlay() -> None:
     four, five = load_profile("rpi4"), load_profile("rpi5")
-    assert [(spec.label, spec.overlay, len(spec.channels)) for spec in (*four.pwm, *five.pwm)] == [
+    assert [(spec.label, spec.overlay, len(spec.channels)) for spec in (*four.of("pwm"), *five.of("pwm"))] == [
         ("fe20c000.pwm", "pwm-2chan", 2),
         ("1f00098000.pwm", "pwm-2chan", 4),
     ]
@@ -209,6 +209,6 @@ def test_the_tables_in_the_documentation_are_good_ones() -> None:
     written = [block.partition("```")[0] for block in page.read_text("utf-8").split("```toml\n")[1:]]
     pwm, lock = (tomllib.loads(block) for block in written if "[[pwm]]" in block or '"GRIP"\nabove' in block)
     found = parse_profile({**HEAD, "gpio": [DOOR], **pwm, **lock}, "p")
-    assert [channel.name for channel in found.pwm[0].channels] == ["FAN", "ESC", "GRIP"]
-    assert [channel.signal.unit for channel in found.pwm[0].channels] == ["duty", "us", "degree"]
+    assert [channel.name for channel in found.of("pwm")[0].channels] == ["FAN", "ESC", "GRIP"]
+    assert [channel.signal.unit for channel in found.of("pwm")[0].channels] == ["duty", "us", "degree"]
     assert found.interlocks[0].region == "below 10 or above 60"

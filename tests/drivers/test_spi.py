@@ -234,7 +234,7 @@ def test_two_devices_of_one_name_are_refused():
 
 
 def test_a_profile_gives_the_settings_and_the_form_of_a_register():
-    (spec,) = board(mode=3, bits=16, speed_hz=1_000_000, cs_high=True, lsb_first=True, reg_width=16).spi
+    (spec,) = board(mode=3, bits=16, speed_hz=1_000_000, cs_high=True, lsb_first=True, reg_width=16).of("spi")
     assert spec.settings == SpiSettings(3, 1_000_000, 16, True, True)
     assert spec.declared.frame == RegisterFrame(reg_width=16)
     opened = open_board(board(driver="spidev", path="/dev/spidev0.0", kind=None, registers=None))
@@ -292,7 +292,7 @@ def test_a_raspberry_pi_5s_boot_memory_and_a_device_in_use_are_left_alone():
 def test_the_pins_of_a_controller_that_is_on_are_no_lines_of_a_raspberry_pi(tmp_path, profile, chip):
     def reserved(*nodes):
         opened = open_board(load_profile(profile), machine=files(tmp_path / str(len(nodes)), *nodes))
-        assert [spec.name for spec in opened.profile.spi] == [node for node in nodes if "10" not in node]
+        assert [spec.name for spec in opened.profile.of("spi")] == [node for node in nodes if "10" not in node]
         return {line.name for line in opened.chips[chip].lines if "SPI controller" in (line.reserved or "")}
 
     assert reserved() == set()
@@ -409,11 +409,11 @@ async def test_the_list_has_the_devices_with_their_registers(bench, autojump_clo
 def test_the_device_in_the_documentation_is_a_good_one_with_the_defaults_that_it_says():
     page = (Path(__file__).parents[2] / "docs/reference/boards.md").read_text("utf-8")
     (text,) = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[[spi]]" in block]
-    (spec,) = parse_profile({"name": "b", "description": "b", **tomllib.loads(text)}, "boards.md").spi
+    (spec,) = parse_profile({"name": "b", "description": "b", **tomllib.loads(text)}, "boards.md").of("spi")
     assert [register.name for register in spec.declared.registers] == ["VMAX", "GSTAT"]
     for key, default in {**attrs.asdict(SpiSettings()), **attrs.asdict(RegisterFrame())}.items():
         (comment,) = [line.partition("#")[2] for line in text.splitlines() if line.startswith(f"{key} =")]
         words = comment.replace("_", "")
         assert isinstance(default, bool) or str(default) in words or f"{default:#04x}" in words, key
     masks = dict(re.findall(r"(read_mask|write_mask) = (0x4[01]00)", page))
-    assert board(reg_width=16, **{key: int(mask, 16) for key, mask in masks.items()}).spi[0].declared is not None
+    assert board(reg_width=16, **{key: int(mask, 16) for key, mask in masks.items()}).of("spi")[0].declared is not None

@@ -347,7 +347,7 @@ async def test_a_raspberrys_header_is_driven_by_pin_whatever_number_its_chip_has
 def test_generic_linux_knows_a_raspberrys_header(header):
     name, chip = header
     board = open_board(load_profile("generic-linux"))
-    (shipped,) = load_profile(name).chips
+    (shipped,) = load_profile(name).of("gpio")
     offered = board.chips[chip.label]
     assert len(offered.lines) == 28
     assert offered.aliases == shipped.aliases

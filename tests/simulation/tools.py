@@ -50,7 +50,7 @@ def _tools_of_the_process(is_wide):
 def tools_of_a_life(board, **_choice):
     """The shipped tools. Those of gpio know which pulses are under way, so each life has its own; the others last."""
     made = {tool.name: tool for tool in gpio_tools(board)}
-    return [made.get(tool.name, tool) for tool in _tools_of_the_process(bool(board.profile.cans))]
+    return [made.get(tool.name, tool) for tool in _tools_of_the_process(bool(board.profile.of("can")))]
 
 
 class _Context:

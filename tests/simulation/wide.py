@@ -213,7 +213,7 @@ class Modbus(OnWire, ModbusLine):
 
 def drivers(board, found, wire_of):
     """The devices of these buses, by bus."""
-    (line,) = board.profile.modbus
+    (line,) = board.profile.of("modbus")
     return {
         CAN: Can(found[CAN].rules, wire_of(CAN)),
         SPI: Spi(wire_of(SPI)),

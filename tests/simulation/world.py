@@ -131,9 +131,11 @@ class World:
                 if bus.startswith("gpio:"):
                     driver = devices.Gpio(board.chips[bus.removeprefix("gpio:")], wire)
                 elif bus.startswith("i2c:"):
-                    driver = devices.I2c(next(spec for spec in board.profile.i2c if f"i2c:{spec.bus}" == bus), wire)
+                    driver = devices.I2c(
+                        next(spec for spec in board.profile.of("i2c") if f"i2c:{spec.bus}" == bus), wire
+                    )
                 elif bus.startswith("uart:"):
-                    driver = devices.Uart(next(spec for spec in board.profile.uarts), wire)
+                    driver = devices.Uart(next(spec for spec in board.profile.of("uart")), wire)
                 elif bus == "system":
                     driver = devices.Pool(SystemDriver(root=Path(), clock=trio.current_time), wire)
                 elif bus == "files":

@@ -8,6 +8,7 @@ consent and audit. Nothing here adds or removes a right.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import mcp_types as types
@@ -230,6 +231,10 @@ def _without_limits(schema: Any) -> Any:
 # --- prompts ----------------------------------------------------------------------------------------------------------
 
 
+_NAMED: Final = re.compile(r"\b(?!hacp_)[a-z0-9]+(?:_[a-z0-9]+)+")
+"""A tool in a prompt; hacp_plan is the bridge's own."""
+
+
 @frozen
 class Job:
     """A common job, as a prompt."""
@@ -238,10 +243,13 @@ class Job:
     description: str
     text: str
     """What the model is asked to do; `{name}` is the value of an argument."""
-    needs: tuple[str, ...]
-    """The HACP tools without which the prompt is not offered."""
     arguments: Mapping[str, tuple[str, str | None]]
     """Argument -> its description, and its default; None: it is required."""
+
+    @property
+    def needs(self) -> list[str]:
+        """Return the HACP tools that its text names: without them the prompt is not offered."""
+        return [name.replace("_", ".") for name in _NAMED.findall(self.text)]
 
 
 _REPORT: Final = "Then tell me in a few sentences what you found, what you did, and what I should look at."
@@ -252,16 +260,14 @@ JOBS: Final[Mapping[str, Job]] = {
         "Look at the board and its health, and name what needs attention. Reads only.",
         "Check this board. Call hw_board, then list what it has (the hw_… lists), and read every sensor once. Change "
         f"nothing. Look for buses that do not answer, parts without a driver, and values that are unusual. {_REPORT}",
-        ("hw.board",),
         {},
     ),
     "blink_line": Job(
         "Blink a line",
         "Blink an LED or a relay on one GPIO line, after a dry run.",
         "Blink the GPIO line {line} {times} times, half a second on and half a second off. First check with "
-        "hw_gpio_list that the line is there and is an output. Write one hacp_plan of gpio_pulse steps, try it with "
-        f"dry_run, and run it only if that succeeds. {_REPORT}",
-        ("gpio.pulse", "hw.gpio.list"),
+        "hw_gpio_list that the line is there and is an output. Write one hacp_plan of gpio_pulse steps, try it as "
+        f"a dry run, and run it only if that succeeds. {_REPORT}",
         {"line": ("the line's name or number, such as LED or 17", None), "times": ("how often", "3")},
     ),
     "read_sensor": Job(
@@ -269,7 +275,6 @@ JOBS: Final[Mapping[str, Job]] = {
         "Read a sensor a few times, and say what its values mean.",
         "Read the sensor {sensor} with hw_sensor_read, three times. hw_sensor_list has the names and units. Say what "
         "is measured, in which unit, how steady it is, and whether the value is plausible for this board.",
-        ("hw.sensor.read", "hw.sensor.list"),
         {"sensor": ("the sensor's name", "that fits best, or the first in the list")},
     ),
     "find_i2c_devices": Job(
@@ -277,17 +282,15 @@ JOBS: Final[Mapping[str, Job]] = {
         "Scan the I2C buses, and say which devices are probably there.",
         "Find out what is connected to the I2C buses. hw_i2c_list has the buses; scan each with i2c_scan. For every "
         "address say which devices commonly use it. Write to none. If an identification register is known, read it.",
-        ("i2c.scan", "hw.i2c.list"),
         {},
     ),
     "safe_shutdown": Job(
         "Shut down safely",
         "Bring every driven line to its safe state, and check that it is there.",
         "Bring this board into a safe state before I switch it off. See with hw_gpio_list which lines are driven, and "
-        "what their safe state is. Show me what you will change, then set those lines in one hacp_plan, and read each "
-        "one back. Drive no other line, and do not stop any program. Then tell me that the power can be switched off, "
-        "or what keeps you from saying so.",
-        ("gpio.set", "hw.gpio.list"),
+        "what their safe state is. Show me what you will change, then set those lines by gpio_set in one hacp_plan, "
+        "and read each one back. Drive no other line, and do not stop any program. Then tell me that the power can be "
+        "switched off, or what keeps you from saying so.",
         {},
     ),
 }

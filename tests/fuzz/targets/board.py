@@ -59,7 +59,7 @@ def check(data: bytes) -> None:
     document = _document(profile) | {kind: given[kind] for kind in ("can", "spi", "modbus", "iio") if kind in given}
     _kept(given, document, "")
     # The path of a file of messages is beside the profile.
-    for table, spec in zip(document.get("can", ()), profile.cans, strict=True):
+    for table, spec in zip(document.get("can", ()), profile.of("can"), strict=True):
         table.update({} if spec.dbc is None else {"dbc": spec.dbc})
     again = parse_profile(document, profile.source)
     assert asdict(again) == asdict(profile), "what was loaded does not read back equal"
@@ -93,9 +93,9 @@ def _kept(given: Any, made: Any, at: str) -> None:
 def _sane(profile: Profile) -> None:
     assert profile.name
     assert profile.description
-    labels = [chip.label for chip in profile.chips]
+    labels = [chip.label for chip in profile.of("gpio")]
     assert len(set(labels)) == len(labels)
-    for chip in profile.chips:
+    for chip in profile.of("gpio"):
         offsets, names = {line.offset for line in chip.lines}, {line.name for line in chip.lines}
         assert len(offsets) == len(chip.lines) == len(names) > 0
         assert offsets <= set(range(1024))
@@ -105,28 +105,28 @@ def _sane(profile: Profile) -> None:
         assert set(chip.contacts) <= offsets
         for line in chip.lines:
             assert line.direction != "input" or (line.safe == "input" and line.initial is None)
-    buses = [spec.bus for spec in profile.i2c]
+    buses = [spec.bus for spec in profile.of("i2c")]
     assert len(set(buses)) == len(buses)
-    for spec in profile.i2c:
+    for spec in profile.of("i2c"):
         taken = [device.addr for device in spec.devices]
         assert len(set(taken)) == len(taken)
         assert all(8 <= addr <= 0x77 or 0x80 <= addr <= 0x3FF for addr in taken)
         pumps = [device.tank.pump for device in spec.devices if device.tank is not None]
         assert None not in map(profile.simulated_line, pumps)
-    assert all(sensor.bus in buses for sensor in profile.sensors)
-    for chip in profile.pwm:
+    assert all(sensor.bus in buses for sensor in profile.of("sensors"))
+    for chip in profile.of("pwm"):
         for channel in chip.channels:
             limit = channel.signal.limit
             assert limit.min <= limit.max
             assert channel.safe == "off" or limit.min <= channel.safe <= limit.max
             assert channel.safe == "off" or channel.pulses(Wave(channel.safe, channel.period_us)).enabled
-    for spec in profile.dacs:
+    for spec in profile.of("dac"):
         for channel in spec.channels:
             assert channel.min <= channel.max
             assert channel.safe == "off" or channel.min <= channel.safe <= channel.max
-    ports = [uart.port for uart in profile.uarts]
+    ports = [uart.port for uart in profile.of("uart")]
     assert len(set(ports)) == len(ports)
-    for uart in profile.uarts:
+    for uart in profile.of("uart"):
         assert (uart.driver == "sim") == (uart.path is None)
         assert uart.settings.rs485 is None or uart.settings.flow != "rtscts"
 
@@ -135,12 +135,12 @@ def _document(profile: Profile) -> dict[str, Any]:
     return {
         "name": profile.name,
         "description": profile.description,
-        "gpio": [_chip(chip) for chip in profile.chips],
-        "i2c": [_adapter(spec) for spec in profile.i2c],
-        "uart": [_port(uart) for uart in profile.uarts],
-        "pwm": [_pwm(chip) for chip in profile.pwm],
-        "dac": [_dac(spec) for spec in profile.dacs],
-        "sensors": {sensor.name: _without(asdict(sensor), "name") for sensor in profile.sensors},
+        "gpio": [_chip(chip) for chip in profile.of("gpio")],
+        "i2c": [_adapter(spec) for spec in profile.of("i2c")],
+        "uart": [_port(uart) for uart in profile.of("uart")],
+        "pwm": [_pwm(chip) for chip in profile.of("pwm")],
+        "dac": [_dac(spec) for spec in profile.of("dac")],
+        "sensors": {sensor.name: _without(asdict(sensor), "name") for sensor in profile.of("sensors")},
         "tools": {"allow": list(profile.tools)},
         "interlock": [_interlock(one) for one in profile.interlocks],
         "halt": _halt(profile.halt),
