@@ -478,14 +478,17 @@ class Halt:
     async def _stop(self) -> None:
         """Run the stop sequence, by the clock: an entry whose bus is not ready does not hold up the next one."""
         began = self._began
+        asked: dict[str, list[Hashable]] = {}
         for entry in self._spec.sequence:
             await trio.sleep(entry.after_ms / 1000)
-            bus = self._buses[entry.bus]
-            if bus.state == "ready" and self._nursery is not None:
+            bus = self._buses.get(entry.bus)  # a chip whose overlay is not there has none
+            if bus is not None and bus.state == "ready" and self._nursery is not None:
+                asked.setdefault(entry.bus, []).append(entry.output)
                 self._nursery.start_soon(self._recorded, entry, bus.drive(entry.output, entry.value, _HALT))
         if self._spec.sequence:
-            for bus in self._buses.values():
-                bus.halt()
+            for bus_id, bus in self._buses.items():
+                # Also what no session has driven, and whose entry may not have begun yet.
+                bus.halt(also=asked.get(bus_id, ()))
         self._stopping = False
         await self._insist(began)
 
