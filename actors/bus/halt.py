@@ -509,7 +509,9 @@ class Halt:
 
     async def _recorded(self, entry: StopEntry, ticket: Ticket) -> None:
         """Record the outcome of an entry of the stop sequence."""
-        outcome: dict[str, Any] = {"safe": [{entry.key: entry.output, "name": entry.name, "state": entry.value}]}
+        signal = self._buses[entry.bus].guard.signals[entry.output]
+        report = {"name": entry.name, **signal.report, "state": signal.shown(entry.value)}
+        outcome: dict[str, Any] = {"safe": [report]}
         try:
             await ticket.get()
         except RpcError as error:
