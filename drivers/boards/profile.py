@@ -70,8 +70,8 @@ def load_profile(name_or_path: str, *, any_owner: bool = False) -> Profile:
 
 def _beside(specs: Specs, folder: Path) -> Specs:
     """Return the specs with the paths of their files, which are relative to the folder of the profile."""
-    kinds = [(kind.name, kind.beside) for kind in kinds_of(specs) if kind.beside is not None]
-    return {**specs, **{name: tuple([beside(one, folder) for one in specs.get(name, ())]) for name, beside in kinds}}
+    kinds = {kind.name: kind.beside for kind in kinds_of(specs) if kind.beside is not None and kind.name in specs}
+    return {**specs, **{name: tuple([beside(one, folder) for one in specs[name]]) for name, beside in kinds.items()}}
 
 
 def parse_profile(content: Mapping[str, object], source: str, folder: Path = Path()) -> Profile:

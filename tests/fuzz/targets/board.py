@@ -73,8 +73,10 @@ def _kept(given: Any, made: Any, at: str) -> None:
         assert not any(given[len(made) :])
     elif at.endswith("/rs485") and type(given) is bool:
         assert type(made) is dict
-    elif at.startswith("/halt/") and (at.endswith("/line") or type(given) is str):
-        assert made  # an alias has become the line's name; reading it again shows that it is the same line
+    elif at.startswith("/halt/") and (at.endswith(("/line", "/value")) or type(given) is str):
+        # An alias has become the line's name, and a value the one that a register can hold; reading it again shows that
+        # it is the same.
+        assert made is not None
     elif type(given) is dict:
         assert type(made) is dict, at
         for name, value in given.items():
@@ -222,7 +224,8 @@ def _value_of(specs: Any, stop: Any) -> Any:
     assert kind.outputs is not None
     bus = next(spec for spec in specs[kind.name] if kind.bus(spec) == stop.bus)
     signal = kind.outputs(bus, None).signals[stop.output]
-    return "safe" if stop.value == signal.safe else signal.shown(stop.value)
+    value = signal.shown(stop.value)
+    return "safe" if isinstance(value, dict) else value  # RTS and DTR
 
 
 def _halt(spec: Any, specs: Any) -> dict[str, Any]:
