@@ -49,7 +49,7 @@ from hearth.policy.memory import FEED_BYTES
 from hearth.protocol.methods import ObserveAudit, ObserveState, ObserveSubscribe
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Hashable, Mapping
     from pathlib import Path
 
     from hearth.actors.bus.actor import Bus
@@ -190,6 +190,7 @@ class Observer:
 
     def __attrs_post_init__(self) -> None:
         self.log = ObserverLog(self.state, self._clock, self._wake)
+        roles: dict[tuple[str, Hashable], str]
         roles = {(one.bus, one.offset): "halt input" for one in self._halt_spec.inputs}
         roles |= {(one.bus, one.output): "stop sequence" for one in self._halt_spec.sequence}
         if (beat := self._halt_spec.heartbeat) is not None:

@@ -5,17 +5,18 @@ It is the same for every chip whose channels take a number in a unit, or "off"; 
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hearth.drivers.kind import Call, Signal, undeclared
+from hearth.drivers.kind import Call, Signal, finite, undeclared
 from hearth.drivers.signals import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from hearth.drivers.kind import Driven, Level
-    from hearth.drivers.signals import SignalChannel, SignalChipSpec
+    from hearth.drivers.signals import SignalChannel, SignalChipSpec, SignalLevel
 
 
 class ChannelOutputs:
@@ -84,4 +85,12 @@ def _signal(bus: str, channel: SignalChannel) -> Signal:
         slew=inf if limit.slew_per_s is None else limit.slew_per_s,
         bounds=limit.to_json(),
         on_limit=spec.on_limit,
+        number=partial(_value, channel),
     )
+
+
+def _value(channel: SignalChannel, value: object) -> SignalLevel:
+    level: SignalLevel = OFF if value == OFF else finite(value)
+    if (fault := channel.fault_of(level)) is not None:
+        raise ValueError(fault)
+    return level

@@ -13,7 +13,7 @@ functions of a record import what they need when they are called, so that a boar
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from math import inf
+from math import inf, nan
 from os.path import realpath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
@@ -83,6 +83,13 @@ def _same(level: Level) -> Level:
     return level
 
 
+def finite(value: object) -> float:
+    """Return a value that is a finite number. Raises ValueError for any other."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and -inf < value < inf:
+        return value
+    raise ValueError(f"expected a number, got {show(value)}")
+
+
 @frozen(eq=False)
 class Signal:
     """A signal as its bus knows it. A level is the kind's own number; `shown` turns it into one in `unit`.
@@ -123,6 +130,21 @@ class Signal:
     """Signals of one device: one that does not answer is not asked for the others."""
     wrote: Literal["driven", "written", "sent"] = "driven"
     shown: Callable[[Level], Any] = field(default=_same)
+    number: Callable[[Any], Level] = field(default=finite)
+    """The inverse of `shown`, for a value that a person has written: raises ValueError, which says what is expected."""
+    alias: str | None = None
+    """A second name, where other signals of its bus may have `name` too."""
+
+    def level(self, value: object) -> Level:
+        """Return the level that a value of a profile means. Raises ValueError for one that it may not be driven to."""
+        try:
+            level = self.number(value)
+        except OverflowError:
+            level = nan  # within no bounds
+        if isinstance(level, (int, float)) and not self.least - self.slack <= level <= self.most + self.slack:
+            bounds = f"{self.shown(self.least):g} to {self.shown(self.most):g} {self.unit}".rstrip()
+            raise ValueError(f"{show(value)} is beyond what it may be driven to, {bounds}")
+        return level
 
     @property
     def stepped(self) -> bool:

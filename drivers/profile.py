@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from attrs import field, frozen
 
-from hearth.drivers.signals import Level, LineState  # noqa: TC001  attrs reads the annotations
+from hearth.drivers.signals import Level  # noqa: TC001  attrs reads the annotations
 from hearth.fields import ANY_NUMBER, Integer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
-    from hearth.drivers.signals import SignalChipSpec, SignalLevel
+    from hearth.drivers.signals import SignalChipSpec
 
 
 @frozen
@@ -153,14 +153,15 @@ class HaltInput(HaltLine):
 class StopEntry:
     """One entry of the stop sequence: `after_ms` after the entry before it, the output goes to `value`.
 
-    `output` is its number on the chip of `bus`; `key` is "line" or "channel".
+    `key` is how the profile names it. `output` and `value` are as its bus has them: the number on the chip of a line or
+    a channel, or what the kind of a signal calls it, and the level.
     """
 
-    key: Literal["line", "channel"]
+    key: Literal["line", "channel", "signal"]
     bus: str
-    output: int
+    output: Hashable
     name: str
-    value: LineState | SignalLevel = 0
+    value: Any = 0
     after_ms: int = 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from hearth.drivers.kind import Signal
+from hearth.drivers.kind import Signal, finite
 from hearth.drivers.registers import Read, Write
 from hearth.errors import LimitViolated
 
@@ -143,6 +143,10 @@ def _scaled(register: Register, number: float) -> float:
     return number * register.scale
 
 
+def _number(register: Register, value: object) -> float:
+    return register.number_of(finite(value))
+
+
 def register_signal(register: Register, output: tuple[Any, ...], **more: Any) -> Signal:
     """Return a register as a signal, whose levels are its own numbers."""
     least, most = register.raw_bounds
@@ -162,5 +166,6 @@ def register_signal(register: Register, output: tuple[Any, ...], **more: Any) ->
         "grain": 1.0 if register.counts else 0.0,
         "wrote": "written",
         "shown": partial(_scaled, register),
+        "number": partial(_number, register),
     }
     return Signal(output, **{**values, **more})

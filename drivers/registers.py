@@ -82,10 +82,14 @@ class Register:
             step = floor(step + ROUNDING)
         return step, inf if self.slew_per_s is None else self.slew_per_s / self.scale
 
+    def number_of(self, value: bool | float) -> float:
+        """Return the number that a value in its unit is. Raises OverflowError for one that is too large."""
+        return round(value / self.scale)
+
     @property
     def safe_number(self) -> float | None:
         """Return the number that `safe` is, None without one."""
-        return None if self.safe is None else round(self.safe / self.scale)
+        return None if self.safe is None else self.number_of(self.safe)
 
     @property
     def stepped(self) -> bool:

@@ -476,14 +476,17 @@ class Halt:
     async def _stop(self) -> None:
         """Run the stop sequence, by the clock: an entry whose bus is not ready does not hold up the next one."""
         began = self._began
+        asked: dict[str, list[Hashable]] = {}
         for entry in self._spec.sequence:
             await trio.sleep(entry.after_ms / 1000)
-            bus = self._buses[entry.bus]
-            if bus.state == "ready" and self._nursery is not None:
+            bus = self._buses.get(entry.bus)  # a chip whose overlay is not there has none
+            if bus is not None and bus.state == "ready" and self._nursery is not None:
+                asked.setdefault(entry.bus, []).append(entry.output)
                 self._nursery.start_soon(self._recorded, entry, bus.drive(entry.output, entry.value, _HALT))
         if self._spec.sequence:
-            for bus in self._buses.values():
-                bus.halt()
+            for bus_id, bus in self._buses.items():
+                # Also what no session has driven, and whose entry may not have begun yet.
+                bus.halt(also=asked.get(bus_id, ()))
         self._stopping = False
         await self._insist(began)
 
@@ -504,7 +507,9 @@ class Halt:
 
     async def _recorded(self, entry: StopEntry, ticket: Ticket) -> None:
         """Record the outcome of an entry of the stop sequence."""
-        outcome: dict[str, Any] = {"safe": [{entry.key: entry.output, "name": entry.name, "state": entry.value}]}
+        signal = self._buses[entry.bus].guard.signals[entry.output]
+        report = {"name": entry.name, **signal.report, "state": signal.shown(entry.value)}
+        outcome: dict[str, Any] = {"safe": [report]}
         try:
             await ticket.get()
         except RpcError as error:

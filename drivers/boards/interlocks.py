@@ -1,11 +1,11 @@
 """The interlocks and the `[halt]` of a board profile: outputs and conditions by name, and contradictions.
 
-It finds lines and channels on the devices that the profile lists, whatever kind they are of.
+It finds lines, channels and signals on the devices that the profile lists, whatever kind they are of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,11 +26,13 @@ from hearth.drivers.profile import (
     StopEntry,
 )
 from hearth.drivers.sensor import SENSORS_BUS
+from hearth.errors import ConfigError
 from hearth.fields import ANY_NUMBER, Anything, Choice, Fault, FieldType, Integer, ListOf, Number, Table, Text, near
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hearth.drivers.kind import Signal
     from hearth.drivers.lines import LineChip
     from hearth.drivers.profile import Profile
     from hearth.drivers.signals import SignalChannel, SignalChipSpec
@@ -242,10 +244,18 @@ def _contradict(one: Condition, other: Condition) -> bool:
 
 
 _STATE: Final = Choice(0, 1, "input")
+
+
+class _SignalValue(Anything):
+    """A value of a signal, which the signal itself checks."""
+
+    expected = 'a value in the unit of the signal, or "safe"'
+
+
 _AFTER_MS: Final = Integer(0, 60_000)
 _HZ: Final = Number(ge=0.1, le=100)
-_Used: TypeAlias = dict[tuple[str, int], str]
-"""The lines that `[halt]` names already, and what for."""
+_Used: TypeAlias = dict[tuple[str, Hashable], str]
+"""The outputs that `[halt]` names already, and what for."""
 
 
 def parse_halt(table: Table, profile: Profile | None) -> HaltSpec:
@@ -262,15 +272,15 @@ def parse_halt(table: Table, profile: Profile | None) -> HaltSpec:
         entry.done()
     for entry in table.tables("sequence"):
         after = entry.take("after_ms", _AFTER_MS, 0)
-        stop = _stop_channel(entry, profile) if "channel" in entry.content else _stop_line(entry, profile)
+        by_key = {"signal": _stop_signal, "channel": _stop_channel}
+        stop = next((read for key, read in by_key.items() if key in entry.content), _stop_line)(entry, profile)
         if stop is not None:
             sequence.append(evolve(stop, after_ms=after))
         entry.done()
     heartbeat = None
     if "heartbeat" in table.content:
         entry = table.table("heartbeat")
-        lines = [one for one in sequence if one.key == "line"]
-        used.update({(one.bus, one.output): "a line of [[halt.sequence]]" for one in lines})
+        used.update({(one.bus, one.output): "a line of [[halt.sequence]]" for one in sequence})
         line, hz = _halt_line(entry, profile, used, driven=True, limited=False), entry.take("hz", _HZ)
         if line is not None:
             heartbeat = Heartbeat(*line, hz)
@@ -297,6 +307,54 @@ def _stop_channel(entry: Table, profile: Profile | None) -> StopEntry | None:
     elif (fault := channel.fault_of(value)) is not None:
         entry.fault("value", fault)
     return StopEntry("channel", chip.bus, channel.number, channel.name, value)
+
+
+def _stop_signal(entry: Table, profile: Profile | None) -> StopEntry | None:
+    name, value = entry.take("signal", _TEXT), entry.take("value", _SignalValue())
+    found = None if profile is None or name is None else _find_signal(entry, name, profile)
+    if found is None or name is None or value is None:
+        return None
+    bus, signal = found
+    level = signal.safe
+    if signal.reserved is not None:
+        entry.fault("signal", f"{show(name)} is reserved: {signal.reserved}")
+    elif signal.access == "r":
+        entry.fault("signal", f"{show(name)} is only read: name an output")
+    elif level is None:
+        why = f"{show(name)} has no `safe`, to which the end of the sequence brings it"
+        entry.fault("signal", f"{why}; give it one in its own table")
+    elif value != "safe":
+        try:
+            level = signal.level(value)
+        except ValueError as error:
+            entry.fault("value", str(error))
+    return StopEntry("signal", bus, signal.output, name, level)
+
+
+def _find_signal(entry: Table, name: str, profile: Profile) -> tuple[str, Signal] | None:
+    """Return bus and signal of a full name, KIND:BUS:NAME; None after a fault."""
+    kinds = [kind for kind in kinds_of(profile.specs) if kind.outputs is not None]
+    buses = {kind.bus(spec): (kind, spec) for kind in kinds for spec in profile.of(kind.name)}
+    bus = next((one for one in buses if name.startswith(f"{one}:")), None)
+    if bus is None:
+        has = near(name.rpartition(":")[0], buses) or f"; there are {', '.join(buses) or 'none'}"
+        entry.fault("signal", f"no bus of the profile begins {show(name)}, which has the form KIND:BUS:NAME{has}")
+        return None
+    kind, spec = buses[bus]
+    assert kind.outputs is not None, "asked above"
+    try:
+        signals = kind.outputs(spec, None).signals.values()
+    except ConfigError as error:  # of the DBC file, which the names are in
+        entry.fault("signal", str(error))
+        return None
+    asked = name.removeprefix(f"{bus}:")
+    found = [one for one in signals if asked in (one.name, one.alias)]
+    if len(found) == 1:
+        return bus, found[0]
+    names = [one.alias or one.name for one in found or signals]
+    has = (near(asked, names) if not found else "") or f"; {bus} has {', '.join(names) or 'none'}"
+    entry.fault("signal", f"{'several signals are' if found else 'no signal is'} named {show(asked)}{has}")
+    return None
 
 
 def _table_of(given: object, path: str, table: Table) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import evolve
 
@@ -64,18 +64,21 @@ def load_profile(name_or_path: str, *, any_owner: bool = False) -> Profile:
         raise ConfigError(f"{source}: cannot be read: {error.strerror}") from error
     except ConfigError as error:
         raise ConfigError(f"board profile {error}") from None
-    profile = parse_profile(parse_toml(data, source), source)
-    return evolve(profile, specs={**profile.specs, **dict(_beside(profile.specs, path.parent))})
+    profile = parse_profile(parse_toml(data, source), source, path.parent)
+    return evolve(profile, specs=_beside(profile.specs, path.parent))
 
 
-def _beside(specs: Specs, folder: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    for kind in kinds_of(specs):
-        if kind.beside is not None:
-            yield kind.name, tuple([kind.beside(spec, folder) for spec in specs.get(kind.name, ())])
+def _beside(specs: Specs, folder: Path) -> Specs:
+    """Return the specs with the paths of their files, which are relative to the folder of the profile."""
+    kinds = {kind.name: kind.beside for kind in kinds_of(specs) if kind.beside is not None and kind.name in specs}
+    return {**specs, **{name: tuple([beside(one, folder) for one in specs[name]]) for name, beside in kinds.items()}}
 
 
-def parse_profile(content: Mapping[str, object], source: str) -> Profile:
-    """Return a profile from the content of its TOML file. Raises ConfigError with one line for each fault."""
+def parse_profile(content: Mapping[str, object], source: str, folder: Path = Path()) -> Profile:
+    """Return a profile from the content of its TOML file, which is in `folder`.
+
+    Raises ConfigError with one line for each fault.
+    """
     faults: list[Fault] = []
     top = Table(content, "", faults)
     kinds = kinds_of(content)
@@ -93,7 +96,8 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
         table.done()
     if top.ok:
         _check_profile(top, profile)
-    whole = profile if top.ok else None
+    # A stop sequence may name signals of a file beside the profile.
+    whole = evolve(profile, specs=_beside(profile.specs, folder)) if top.ok else None
     locks = [(table, lock) for table in interlocks if (lock := parse_interlock(table, whole)) is not None]
     halt = parse_halt(halt_table, whole)
     for table, lock in locks:

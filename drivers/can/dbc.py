@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from fnmatch import fnmatchcase
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from hearth._util.threads import IMPORTING
 from hearth.drivers.can.driver import EXTENDED, FD_LENGTHS, Frame, Scope, key_name, key_of
 from hearth.drivers.kind import Signal
 from hearth.drivers.signals import SignalLimit
-from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
+from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -309,7 +310,19 @@ class CanDatabase:
             step=inf if limit.max_step is None else limit.max_step,
             slew=inf if limit.slew_per_s is None else limit.slew_per_s,
             bounds=limit.to_json(),
+            number=partial(self._number, name),
         )
+
+    def _number(self, name: str, given: Any) -> float:
+        """Return the value of a signal that has a safe one. Raises ValueError for one that no frame may have."""
+        message, _, signal = name.partition(".")
+        others = {one: value for one, value in {**self.idle, **self.safe}.items() if one.startswith(f"{message}.")}
+        try:
+            self.frame(message, {**{one.partition(".")[2]: value for one, value in others.items()}, signal: given})
+            value: float = _value(self.message(message).get_signal_by_name(signal), given)
+        except RpcError as error:
+            raise ValueError((error.data or {}).get("reason", error.message)) from None
+        return value
 
     def values_of(self, frame: Frame) -> dict[str, float]:
         """Return the values of a frame's signals by "MESSAGE.SIGNAL", none if its message is not in the file."""

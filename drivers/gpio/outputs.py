@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hearth._util.toml import show
 from hearth.drivers.kind import Call, Signal, Times, undeclared
 
 if TYPE_CHECKING:
@@ -71,7 +72,14 @@ def _signal(chip: ChipSpec, line: LineSpec) -> Signal:
         start=line.initial,
         bounds={} if line.limit is None else line.limit.to_json(),
         times=None if line.limit is None else _times(line.limit),
+        number=_state,
     )
+
+
+def _state(value: object) -> Level:
+    if isinstance(value, bool) or value not in (0, 1, "input"):
+        raise ValueError(f'expected 0, 1 or "input", got {show(value)}')
+    return value
 
 
 def _times(limit: LineLimit) -> Times:

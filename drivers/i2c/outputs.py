@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from attrs import evolve
+
 from hearth.drivers.i2c.driver import LAST_SEVEN_BIT, selects
 from hearth.drivers.kind import ANY, Call, Signal, undeclared
 from hearth.drivers.register_writes import RegisterWrites
@@ -39,7 +41,9 @@ class I2cOutputs:
                 where = {"bus": f"i2c:{spec.bus}", "addr": device.addr}
                 what = f"i2c bus {spec.bus}, address {device.addr:#04x}"
                 writes = self._devices[device.addr] = RegisterWrites(device.map, what, where)
-                signals |= {(device.addr, reg): signal for reg, signal in writes.signals()}
+                for reg, signal in writes.signals():
+                    # Two devices may each have a register of this name.
+                    signals[device.addr, reg] = evolve(signal, alias=f"{device.addr:#04x}.{signal.name}")
         self.signals: Mapping[Hashable, Signal] = signals
 
     def _listed(self, call: Call) -> RegisterWrites | None:

@@ -128,10 +128,9 @@ class ModbusRegister(Register):
         # 0.1 times 3 is 0.30000000000000004: no register has as many digits.
         return value if isinstance(value, int) else float(f"{value:.12g}")
 
-    @property
-    def safe_number(self) -> float | None:
-        """Return the number that `safe` is, None without one."""
-        return None if self.safe is None else self.number(self.encode(self.safe))
+    def number_of(self, value: bool | float) -> float:
+        """Return the number that a value in its unit is. Raises OverflowError for one that is too large."""
+        return self.number(self.encode(value))
 
     def unlimited(self) -> ModbusRegister:
         """Return the register with the limits of its type alone."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hearth.drivers.kind import ANY, Call, Signal, undeclared
+from hearth._util.toml import show
+from hearth.drivers.kind import ANY, Call, Signal, finite, undeclared
 from hearth.drivers.modbus.driver import BROADCAST, device_of
 from hearth.drivers.register_writes import register_signal
 from hearth.errors import PermissionDenied
@@ -54,6 +55,7 @@ class ModbusOutputs:
             report={"unit": device.unit, "device": device.name, **named},
             device=device.unit,
             shown=partial(_shown, register),
+            number=partial(_number, register),
         )
 
     def driven(self, call: Call) -> Sequence[Driven]:
@@ -130,3 +132,11 @@ class ModbusOutputs:
 
 def _shown(register: ModbusRegister, number: float) -> Any:
     return register.shown(register.values(number))
+
+
+def _number(register: ModbusRegister, value: object) -> float:
+    if register.type != "bool":
+        return register.number_of(finite(value))
+    if value is True or value is False:
+        return int(value)
+    raise ValueError(f"expected true or false, got {show(value)}")

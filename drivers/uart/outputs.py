@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from hearth._util.toml import show
 from hearth.drivers.kind import Call, Signal, undeclared
 from hearth.drivers.serial_port.settings import MODEM_LINES, write_timeout_s
 
@@ -43,6 +44,8 @@ class UartOutputs:
                 safe=spec.safe_bytes,
                 wrote="sent",
                 shown=_hex,
+                number=_bytes,
+                alias=DATA,
             ),
             MODEM_LINES: Signal(
                 MODEM_LINES,
@@ -51,6 +54,8 @@ class UartOutputs:
                 place=where,
                 report={"port": spec.port},
                 safe=levels,
+                number=_no_level,
+                alias="lines",
             ),
         }
 
@@ -98,3 +103,16 @@ class UartOutputs:
 
 def _hex(level: bytes) -> str:
     return level.hex()
+
+
+def _bytes(value: object) -> bytes:
+    try:
+        if isinstance(value, str) and (found := bytes.fromhex(value)):
+            return found
+    except ValueError:
+        pass  # said below, with an example
+    raise ValueError(f'expected bytes in hexadecimal, such as "53 54 4f 50 0d", got {show(value)}')
+
+
+def _no_level(value: object) -> Level:
+    raise ValueError(f'RTS and DTR go to their levels at the opening, "safe", and to no other; got {show(value)}')

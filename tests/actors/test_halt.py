@@ -209,7 +209,8 @@ async def test_a_halt_input_halts_and_has_to_be_clear_before_a_reset(tmp_path):
 async def test_the_profiles_on_the_page_are_good_ones():
     fan, arm = {"period_us": 40}, {"servo": {"min_us": 1_000, "max_us": 2_000}}
     pwm = {"label": "p", "driver": "sim", "channels": ["FAN_SPEED", "ARM"], "channel": {"FAN_SPEED": fan, "ARM": arm}}
-    content = {**BENCH, "pwm": [pwm]}
+    fan = {"unit": 3, "name": "FAN", "registers": [{"name": "speed", "reg": 100, "max": 100, "safe": 0}]}
+    content = {**BENCH, "pwm": [pwm], "modbus": [{"line": "plant", "driver": "sim", "device": [fan]}]}
     stops = []
     for block in re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         for key, value in tomllib.loads(block)["halt"].items():
@@ -221,6 +222,7 @@ async def test_the_profiles_on_the_page_are_good_ones():
     ]  # fmt: skip
     assert [(one.name, one.value, one.after_ms) for one in halt.sequence] == [
         ("BRAKE", 1, 0), ("MOTOR", 0, 200), ("ARM", 45, 0), ("FAN_SPEED", 0.5, 1_000),
+        ("modbus:plant:FAN.speed", 20, 0), ("modbus:plant:FAN.speed", 0, 2_000),
     ]  # fmt: skip
     assert (halt.heartbeat.name, halt.heartbeat.hz) == ("ALIVE", 10)
 

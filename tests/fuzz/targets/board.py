@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict
 
 from hearth.drivers.boards.profile import load_profile, parse_profile, shipped_profiles
+from hearth.drivers.kinds import kinds_of
 from hearth.drivers.pwm.driver import Wave
 from hearth.errors import ConfigError
 
@@ -72,8 +73,10 @@ def _kept(given: Any, made: Any, at: str) -> None:
         assert not any(given[len(made) :])
     elif at.endswith("/rs485") and type(given) is bool:
         assert type(made) is dict
-    elif at.startswith("/halt/") and (at.endswith("/line") or type(given) is str):
-        assert made  # an alias has become the line's name; reading it again shows that it is the same line
+    elif at.startswith("/halt/") and (at.endswith(("/line", "/value")) or type(given) is str):
+        # An alias has become the line's name, and a value the one that a register can hold; reading it again shows that
+        # it is the same.
+        assert made is not None
     elif type(given) is dict:
         assert type(made) is dict, at
         for name, value in given.items():
@@ -143,7 +146,7 @@ def _document(profile: Profile) -> dict[str, Any]:
         "sensors": {sensor.name: _without(asdict(sensor), "name") for sensor in profile.of("sensors")},
         "tools": {"allow": list(profile.tools)},
         "interlock": [_interlock(one) for one in profile.interlocks],
-        "halt": _halt(profile.halt),
+        "halt": _halt(profile.halt, profile.specs),
         "discover": {
             kind: True if patterns == ("*",) else list(patterns) for kind, patterns in profile.discover.items()
         },
@@ -215,14 +218,25 @@ def _interlock(one: Any) -> dict[str, Any]:
     return {**output, "requires": requires, **timing}
 
 
-def _halt(spec: Any) -> dict[str, Any]:
+def _value_of(specs: Any, stop: Any) -> Any:
+    """What a profile writes for the level of a signal."""
+    kind = next(kind for kind in kinds_of(specs) if stop.bus.startswith(f"{kind.name}:"))
+    assert kind.outputs is not None
+    bus = next(spec for spec in specs[kind.name] if kind.bus(spec) == stop.bus)
+    signal = kind.outputs(bus, None).signals[stop.output]
+    value = signal.shown(stop.value)
+    return "safe" if isinstance(value, dict) else value  # RTS and DTR
+
+
+def _halt(spec: Any, specs: Any) -> dict[str, Any]:
     def table(one: Any) -> dict[str, Any]:
         silent = getattr(one, "timeout_ms", None) is not None
         return {"line": one.name, **_without(asdict(one), "offset", "name", *(["stop"] if silent else []))}
 
     def stop(one: Any) -> dict[str, Any]:
         chip = {"chip": one.bus.removeprefix("gpio:")} if one.key == "line" else {}
-        return {one.key: one.name, **chip, "value": one.value, "after_ms": one.after_ms}
+        value = _value_of(specs, one) if one.key == "signal" else one.value
+        return {one.key: one.name, **chip, "value": value, "after_ms": one.after_ms}
 
     heartbeat = {} if spec.heartbeat is None else {"heartbeat": table(spec.heartbeat)}
     return {"inputs": list(map(table, spec.inputs)), "sequence": list(map(stop, spec.sequence)), **heartbeat}
@@ -373,6 +387,12 @@ value = 45
 channel = "VALVE"
 value = "off"
 after_ms = 30
+[[halt.sequence]]
+signal = "gpio:sim:X"
+value = 0
+[[halt.sequence]]
+signal = "dac:mcp4725-i2c-1-60:VALVE"
+value = "safe"
 [sensors.room]
 kind = "tmp102"
 bus = 1
