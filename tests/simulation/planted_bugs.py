@@ -298,8 +298,8 @@ BUGS = (
     Bug(
         "interlock-not-asked",
         "a bus does not ask the interlocks before it drives an output",
-        "hearth.actors.bus.guard",
-        "            self.interlocks.check(output, level)\n",
+        "hearth.actors.bus.face",
+        "            locks.check(output, level)\n",
         "            pass\n",
         "an output is driven only while what its interlock requires holds",
         seed=243,
