@@ -300,7 +300,9 @@ class BusGuard:
             if (limit := self.limits.get(output)) is not None:
                 limit.foresee(level, None)
         forced: list[Hashable] = []
+        waited = False
         for output, _ in driven:
+            waited = waited or ((limit := self.limits.get(output)) is not None and limit.is_missing())
             if (yield from self._learn(output)):
                 forced.append(output)
         wanted = [level for _, level in driven]
@@ -319,10 +321,14 @@ class BusGuard:
             ]
         for output, _ in driven:
             if self.unowned(output):
+                waited = True
                 yield output
-        answer = yield from self._effect(
-            call, [(output, level) for (output, _), level in zip(driven, levels, strict=True)]
-        )
+        driven = [(output, level) for (output, _), level in zip(driven, levels, strict=True)]
+        if waited:
+            # A halt may have come meanwhile, or an interlock have opened.
+            for output, level in driven:
+                self.permit(output, level)
+        answer = yield from self._effect(call, driven)
         self._saw(outputs.seen(call, answer))
         return answer
 
@@ -397,10 +403,11 @@ class BusGuard:
         self.permit(output, final)
         yield from self._learn(output)
         level = self._limited(output, final if limit is None else limit.towards(final, self.clock()))
-        if level != final:
-            self.permit(output, level)
         if self.unowned(output):
             yield output
+        # A halt may have come meanwhile, or an interlock have opened.
+        for one in dict.fromkeys((final, level)):
+            self.permit(output, one)
         (call,) = outputs.drive([(output, level)], self.levels)
         former = yield from self._effect(call, [(output, level)])
         return Approach(former, level, final)
