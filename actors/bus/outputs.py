@@ -36,6 +36,7 @@ So no ended session is the last holder of a level, except of one that the device
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -344,6 +345,7 @@ def has_error(reports: Any) -> bool:
 _VERSION = 2
 """Of a file with levels; without any it is written as version 1, which has none."""
 _MOST_BYTES = 1 << 20
+"""Of the file: the next run reads no more, so no more is written. A profile has far fewer outputs."""
 
 
 @frozen
@@ -423,7 +425,8 @@ class OutputsFile:
                 return self._moved_aside(path, "not a regular file", now)
             # One read is enough: a file that is longer than that is cut, is no JSON, and so is moved aside.
             return _parse(os.read(fd, _MOST_BYTES), path)
-        except (OSError, ValueError) as error:
+        # RecursionError: lists in lists.
+        except (OSError, ValueError, RecursionError) as error:
             return self._moved_aside(path, str(error), now)
         finally:
             os.close(fd)
@@ -582,7 +585,12 @@ def _replace(
         path.unlink(missing_ok=True)
     else:
         document = {"version": _VERSION if levels else 1, "outputs": outputs, **kept}
-        replace_file(path, orjson.dumps(document), 0o600, sync=False)
+        content = orjson.dumps(document)
+        if len(content) >= _MOST_BYTES:
+            raise OSError(
+                errno.EFBIG, f"it would have {len(content)} bytes, of which the next start reads {_MOST_BYTES}"
+            )
+        replace_file(path, content, 0o600, sync=False)
 
 
 def _parse(content: bytes, path: Path) -> FoundOutputs:
