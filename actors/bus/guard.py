@@ -51,7 +51,7 @@ from hearth.errors import LimitViolated, PermissionDenied, RpcError, TimedOut, e
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 
-    from hearth.actors.bus.queue import Ticket
+    from hearth.actors.bus.queue import Requester, Ticket
     from hearth.drivers.kind import Driven, Level, Outputs, Signal
     from hearth.tools import Drive
 
@@ -137,6 +137,8 @@ class BusGuard:
         """Woken when a line has been switched on that has to be safe by a certain time."""
         self.clamped: list[Mapping[str, Any]] = []
         """By the running transaction: each value that was asked for, and the one that is written in its place."""
+        self.firsts: list[tuple[Requester | None, Mapping[str, Any]]] = []
+        """Who has driven an output of which no former level was known, and where to, until it is on record."""
         self.levels: dict[Hashable, Level] = {}
         """The levels that outputs were last driven to: for observers, and for calls that drive several at once."""
         self.left: dict[Hashable, None] = {}
@@ -225,6 +227,7 @@ class BusGuard:
         if self.interlocks is not None:
             self.interlocks.note(output, level)
         if (limit := self.limits.get(output)) is not None:
+            self._note_first(limit, level)
             self.note(limit, level)
 
     def note(self, limit: Limit, level: Level) -> None:
@@ -250,8 +253,14 @@ class BusGuard:
         if self.interlocks is not None:
             self.interlocks.note(output, level, certain=False)
         if (limit := self.limits.get(output)) is not None:
+            self._note_first(limit, level)
             limit.failed(level, self.clock())
             self.due_changed.wake()
+
+    def _note_first(self, limit: Limit, level: Level) -> None:
+        """Note a drive that was within bounds alone, because nothing told the level before it."""
+        if limit.is_missing() and level != limit.signal.safe and isinstance(level, (int, float)):
+            self.firsts.append((None if self.ticket is None else self.ticket.requester, limit.reported(level)))
 
     def _saw(self, found: Iterable[Driven]) -> None:
         for output, level in found:
@@ -299,12 +308,11 @@ class BusGuard:
             self.permit(output, level)
             if (limit := self.limits.get(output)) is not None:
                 limit.foresee(level, None)
+        missing = [output for output, _ in driven if (one := self.limits.get(output)) is not None and one.is_missing()]
         forced: list[Hashable] = []
-        waited = False
-        for output, _ in driven:
-            waited = waited or ((limit := self.limits.get(output)) is not None and limit.is_missing())
+        for output in missing:
             if (yield from self._learn(output)):
-                forced.append(output)
+                forced.append(output)  # noqa: PERF401  no comprehension can yield
         wanted = [level for _, level in driven]
         try:
             levels = [self._limited(output, level) for output, level in driven]
@@ -319,15 +327,8 @@ class BusGuard:
                 for (output, asked), level in zip(driven, levels, strict=True)
                 if asked != level
             ]
-        for output, _ in driven:
-            if self.unowned(output):
-                waited = True
-                yield output
         driven = [(output, level) for (output, _), level in zip(driven, levels, strict=True)]
-        if waited:
-            # A halt may have come meanwhile, or an interlock have opened.
-            for output, level in driven:
-                self.permit(output, level)
+        yield from self._own(driven, waited=bool(missing))
         answer = yield from self._effect(call, driven)
         self._saw(outputs.seen(call, answer))
         return answer
@@ -376,6 +377,18 @@ class BusGuard:
             return True
         return False
 
+    def _own(self, driven: Sequence[Driven], *, waited: bool) -> Steps:
+        """Have outputs owned that the ticket has not announced; a call that has waited is asked about again.
+
+        A halt may have come meanwhile, or an interlock have opened.
+        """
+        unowned = [output for output, _ in driven if self.unowned(output)]
+        for output in unowned:
+            yield output
+        if waited or unowned:
+            for output, level in driven:
+                self.permit(output, level)
+
     def _after_safe(self, error: LimitViolated, forced: Sequence[Hashable]) -> LimitViolated:
         """Return a refusal that also says which outputs were brought to their safe state before it."""
         if not forced:
@@ -403,11 +416,8 @@ class BusGuard:
         self.permit(output, final)
         yield from self._learn(output)
         level = self._limited(output, final if limit is None else limit.towards(final, self.clock()))
-        if self.unowned(output):
-            yield output
-        # A halt may have come meanwhile, or an interlock have opened.
-        for one in dict.fromkeys((final, level)):
-            self.permit(output, one)
+        yield from self._own([(output, level)], waited=True)
+        self.permit(output, final)
         (call,) = outputs.drive([(output, level)], self.levels)
         former = yield from self._effect(call, [(output, level)])
         return Approach(former, level, final)
