@@ -619,5 +619,32 @@ BUGS = (
         "no value beyond its limit reaches a device",
         seed=7,
     ),
+    Bug(
+        "raw-call-owns-nothing",
+        "what a call drives belongs to its session only if the tool has announced it",
+        "hearth.actors.bus.guard",
+        "return ticket is not None and ticket.drives != output and output in self.safe",
+        "return ticket is None and output in self.safe",
+        "what nobody announced is safe after its session or a halt, or said to be left",
+        seed=69,
+    ),
+    Bug(
+        "left-forgotten",
+        "a halt is silent about what it does not stop",
+        "hearth.actors.bus.guard",
+        "            self.left[output] = None\n        if output in self.signals:\n",
+        "            pass\n        if output in self.signals:\n",
+        "what nobody announced is safe after its session or a halt, or said to be left",
+        seed=11,
+    ),
+    Bug(
+        "halt-not-asked-again",
+        "a halt is not asked again by a call that had to wait for its output",
+        "hearth.actors.bus.guard",
+        "        if waited or unowned:\n",
+        "        if False:\n",
+        "nothing acts from a halt on, and nothing of before it ever",
+        seed=113,
+    ),
 )
 BY_NAME = {bug.name: bug for bug in BUGS}
