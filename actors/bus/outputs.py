@@ -344,7 +344,7 @@ def has_error(reports: Any) -> bool:
 
 _VERSION = 2
 """Of a file with levels; without any it is written as version 1, which has none."""
-_MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20
 """Of the file: the next run reads no more, so no more is written. A profile has far fewer outputs."""
 
 
@@ -424,7 +424,7 @@ class OutputsFile:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return self._moved_aside(path, "not a regular file", now)
             # One read is enough: a file that is longer than that is cut, is no JSON, and so is moved aside.
-            return _parse(os.read(fd, _MOST_BYTES), path)
+            return _parse(os.read(fd, MOST_BYTES), path)
         # RecursionError: lists in lists.
         except (OSError, ValueError, RecursionError) as error:
             return self._moved_aside(path, str(error), now)
@@ -586,9 +586,9 @@ def _replace(
     else:
         document = {"version": _VERSION if levels else 1, "outputs": outputs, **kept}
         content = orjson.dumps(document)
-        if len(content) >= _MOST_BYTES:
+        if len(content) >= MOST_BYTES:
             raise OSError(
-                errno.EFBIG, f"it would have {len(content)} bytes, of which the next start reads {_MOST_BYTES}"
+                errno.EFBIG, f"it would have {len(content)} bytes, of which the next start reads {MOST_BYTES}"
             )
         replace_file(path, content, 0o600, sync=False)
 
