@@ -219,7 +219,7 @@ class Bus:
             if self.guard.clamped:
                 self._note_clamped(ticket)
             if self.guard.remembered:
-                self._outputs_file.touch()
+                self._keep_levels()
             ticket.fill(value)
         finally:
             self.worked += time.perf_counter() - begun
@@ -539,6 +539,15 @@ class Bus:
         ids = {"session_id": whose.session_id, "task_id": whose.task_id}
         self._audit("limit.clamped", bus=self.bus_id, **ids, clamped=ticket.clamped)
 
+    def _keep_levels(self) -> None:
+        """Have the outputs file take over changed levels, and record the first drives that no level came before."""
+        self._outputs_file.touch()
+        firsts = self.guard.firsts
+        while firsts:
+            whose, output = firsts.pop(0)
+            ids = {} if whose is None else {"session_id": whose.session_id, "task_id": whose.task_id}
+            self._audit("limit.first", bus=self.bus_id, **ids, first=output)
+
     def _end_in_time(self, limit: Limit) -> Ticket:
         """Queue the transaction that brings a line to its safe state because it was on for long enough; record that.
 
@@ -577,7 +586,7 @@ class Bus:
         if self.guard.clamped or ticket.clamped:
             self._note_clamped(ticket)
         if self.guard.remembered:
-            self._outputs_file.touch()
+            self._keep_levels()
         if error is None:
             ticket.fill(value)
         else:

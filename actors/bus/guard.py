@@ -51,7 +51,7 @@ from hearth.errors import LimitViolated, PermissionDenied, RpcError, TimedOut, e
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 
-    from hearth.actors.bus.queue import Ticket
+    from hearth.actors.bus.queue import Requester, Ticket
     from hearth.drivers.kind import Driven, Level, Outputs, Signal
     from hearth.tools import Drive
 
@@ -137,6 +137,8 @@ class BusGuard:
         """Woken when a line has been switched on that has to be safe by a certain time."""
         self.clamped: list[Mapping[str, Any]] = []
         """By the running transaction: each value that was asked for, and the one that is written in its place."""
+        self.firsts: list[tuple[Requester | None, Mapping[str, Any]]] = []
+        """Who has driven an output of which no former level was known, and where to, until it is on record."""
         self.levels: dict[Hashable, Level] = {}
         """The levels that outputs were last driven to: for observers, and for calls that drive several at once."""
         self.left: dict[Hashable, None] = {}
@@ -226,6 +228,8 @@ class BusGuard:
             self.interlocks.note(output, level)
         if (limit := self.limits.get(output)) is None:
             return
+        if limit.stepped and limit.level is None:
+            self._note_first(limit, level)
         if (times := limit.times) is None:
             limit.note(level, self.clock())
             return
@@ -247,8 +251,14 @@ class BusGuard:
         if self.interlocks is not None:
             self.interlocks.note(output, level, certain=False)
         if (limit := self.limits.get(output)) is not None:
+            self._note_first(limit, level)
             limit.failed(level, self.clock())
             self.due_changed.wake()
+
+    def _note_first(self, limit: Limit, level: Level) -> None:
+        """Note a drive that was within bounds alone, because nothing told the level before it."""
+        if limit.is_missing() and level != limit.signal.safe and isinstance(level, (int, float)):
+            self.firsts.append((None if self.ticket is None else self.ticket.requester, limit.reported(level)))
 
     def _saw(self, found: Iterable[Driven]) -> None:
         for output, level in found:
@@ -296,24 +306,25 @@ class BusGuard:
             self.permit(output, level)
             if (limit := self.limits.get(output)) is not None:
                 limit.foresee(level, None)
+        missing = [output for output, _ in driven if self._is_missing(output)]
         forced: list[Hashable] = []
-        for output, _ in driven:
+        for output in missing:
             if (yield from self._learn(output)):
-                forced.append(output)
+                forced.append(output)  # noqa: PERF401  no comprehension can yield
         try:
             levels = [self._limited(output, level) for output, level in driven]
         except LimitViolated as error:
             raise self._after_safe(error, forced) from None
         if levels != [level for _, level in driven]:
             call = self._clamped(outputs.permitted(call, levels), driven, levels)
-        for output, _ in driven:
-            if self.unowned(output):
-                yield output
-        answer = yield from self._effect(
-            call, [(output, level) for (output, _), level in zip(driven, levels, strict=True)]
-        )
+        driven = [(output, level) for (output, _), level in zip(driven, levels, strict=True)]
+        yield from self._own(driven, waited=bool(missing))
+        answer = yield from self._effect(call, driven)
         self._saw(outputs.seen(call, answer))
         return answer
+
+    def _is_missing(self, output: Hashable) -> bool:
+        return (limit := self.limits.get(output)) is not None and limit.is_missing()
 
     def _clamped(self, call: Call, driven: Sequence[Driven], levels: Sequence[Level]) -> Call:
         """Note the levels that are written in place of those that were asked for; return the call that writes them.
@@ -376,6 +387,18 @@ class BusGuard:
             return True
         return False
 
+    def _own(self, driven: Sequence[Driven], *, waited: bool) -> Steps:
+        """Have outputs owned that the ticket has not announced; a call that has waited is asked about again.
+
+        A halt may have come meanwhile, or an interlock have opened.
+        """
+        unowned = [output for output, _ in driven if self.unowned(output)]
+        for output in unowned:
+            yield output
+        if waited or unowned:
+            for output, level in driven:
+                self.permit(output, level)
+
     def _after_safe(self, error: LimitViolated, forced: Sequence[Hashable]) -> LimitViolated:
         """Return a refusal that also says which outputs were brought to their safe state before it."""
         if not forced:
@@ -403,10 +426,8 @@ class BusGuard:
         self.permit(output, final)
         yield from self._learn(output)
         level = self._limited(output, final if limit is None else limit.towards(final, self.clock()))
-        if level != final:
-            self.permit(output, level)
-        if self.unowned(output):
-            yield output
+        yield from self._own([(output, level)], waited=True)
+        self.permit(output, final)
         (call,) = outputs.drive([(output, level)], self.levels)
         former = yield from self._effect(call, [(output, level)])
         return Approach(former, level, final)

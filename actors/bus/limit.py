@@ -244,6 +244,12 @@ class Limit:
         unit = {"unit": signal.unit} if signal.unit else {}
         return {**named, "asked": signal.shown(asked), "written": signal.shown(written), **unit}
 
+    def reported(self, level: Level) -> dict[str, Any]:
+        """Return a level of the output, in its unit, with what names the output."""
+        signal = self.signal
+        named = {key: value for key, value in signal.place.items() if key != "bus"}
+        return {**named, "value": signal.shown(level), **({"unit": signal.unit} if signal.unit else {})}
+
     def _beyond(self, level: float, limit: str, wait: float | None) -> LimitViolated:
         signal = self.signal
         if limit == "unknown":

@@ -18,6 +18,7 @@ not known before the transaction begins must be written at once, or the transact
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -50,7 +51,8 @@ END_LIMIT_S: Final = 1.0
 """Seconds that the end of the runtime waits for the last write of the outputs file."""
 _VERSION = 2
 """Of a file with levels; without any it is written as version 1, which has none."""
-_MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20
+"""Of the file: the next run reads no more, so no more is written. A profile has far fewer outputs."""
 
 
 class NotListedYet(AuditUnavailable):
@@ -133,8 +135,9 @@ class OutputsFile:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return self._moved_aside(path, "not a regular file", now)
             # One read is enough: a file that is longer than that is cut, is no JSON, and so is moved aside.
-            return _parse(os.read(fd, _MOST_BYTES), path)
-        except (OSError, ValueError) as error:
+            return _parse(os.read(fd, MOST_BYTES), path)
+        # RecursionError: lists in lists.
+        except (OSError, ValueError, RecursionError) as error:
             return self._moved_aside(path, str(error), now)
         finally:
             os.close(fd)
@@ -293,7 +296,11 @@ def _replace(
         path.unlink(missing_ok=True)
     else:
         document = {"version": _VERSION if levels else 1, "outputs": outputs, **kept}
-        replace_file(path, orjson.dumps(document), 0o600, sync=False)
+        content = orjson.dumps(document)
+        if len(content) >= MOST_BYTES:
+            what = f"it would have {len(content)} bytes, of which the next start reads {MOST_BYTES}"
+            raise OSError(errno.EFBIG, what)
+        replace_file(path, content, 0o600, sync=False)
 
 
 def _parse(content: bytes, path: Path) -> FoundOutputs:

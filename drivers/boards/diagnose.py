@@ -22,6 +22,7 @@ from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
 from hearth.drivers.sandbox.enforce import available
 from hearth.drivers.sandbox.plan import Places, make_plan
+from hearth.drivers.signals import OFF
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ def cautions(profile: Profile) -> Iterator[ProfileProblem]:
             yield ProfileProblem(*caution)
         for index, spec in enumerate(profile.of(kind.name)):
             if kind.outputs is not None and spec.driver != "sim":
-                yield from _without_safe(f"{kind.name}[{index}].safe", kind.bus(spec), kind.outputs(spec, None))
+                outputs = kind.outputs(spec, None)
+                yield from _without_safe(f"{kind.name}[{index}].safe", kind.bus(spec), outputs)
+                yield from _without_start(f"{kind.name}[{index}]", kind.bus(spec), outputs)
 
 
 def _without_safe(key: str, bus: str, outputs: Outputs) -> Iterator[ProfileProblem]:
@@ -87,6 +90,19 @@ def _without_safe(key: str, bus: str, outputs: Outputs) -> Iterator[ProfileProbl
     if free:
         told = f"{bus}: no safe state, so that a halt leaves them as they are: {some_of(free)}"
         yield ProfileProblem(key, "warn", told, "give each a `safe`, or switch what they drive by a line that has one")
+
+
+def _without_start(key: str, bus: str, outputs: Outputs) -> Iterator[ProfileProblem]:
+    """Yield the outputs whose first drive no step and no slew limits: nothing tells the level before it.
+
+    That is so at the first start, before the outputs file has a level of them.
+    """
+    blind = [one for one in outputs.signals.values() if one.stepped and (one.access == "w" or one.off == "hold")]
+    free = [one.name for one in blind if one.start is None and one.safe in (None, OFF) and one.reserved is None]
+    if free:
+        told = f"{bus}: the first drive may be of any size within the bounds, since it cannot be read: {some_of(free)}"
+        cure = "give each a `safe` value, which is driven first, or where it takes one the `start` that it has"
+        yield ProfileProblem(key, "warn", told, cure)
 
 
 def _leaned_on(profile: Profile) -> Iterator[ProfileProblem]:

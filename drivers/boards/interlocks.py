@@ -30,7 +30,7 @@ from hearth.errors import ConfigError
 from hearth.fields import ANY_NUMBER, Anything, Choice, Fault, FieldType, Integer, ListOf, Number, Table, Text, near
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from hearth.drivers.kind import Signal
     from hearth.drivers.lines import LineChip
@@ -333,6 +333,21 @@ def _stop_signal(entry: Table, profile: Profile | None) -> StopEntry | None:
 
 def _find_signal(entry: Table, name: str, profile: Profile) -> tuple[str, Signal] | None:
     """Return bus and signal of a full name, KIND:BUS:NAME; None after a fault."""
+    if (of_bus := _signals_of_bus(entry, name, profile)) is None:
+        return None
+    bus, signals = of_bus
+    asked = name.removeprefix(f"{bus}:")
+    found = [one for one in signals if asked in (one.name, one.alias)]
+    if len(found) == 1:
+        return bus, found[0]
+    names = [one.alias or one.name for one in found or signals]
+    has = (near(asked, names) if not found else "") or f"; {bus} has {', '.join(names) or 'none'}"
+    entry.fault("signal", f"{'several signals are' if found else 'no signal is'} named {show(asked)}{has}")
+    return None
+
+
+def _signals_of_bus(entry: Table, name: str, profile: Profile) -> tuple[str, Collection[Signal]] | None:
+    """Return the bus with which a full name begins, and all its signals; None after a fault."""
     kinds = [kind for kind in kinds_of(profile.specs) if kind.outputs is not None]
     buses = {kind.bus(spec): (kind, spec) for kind in kinds for spec in profile.of(kind.name)}
     bus = next((one for one in buses if name.startswith(f"{one}:")), None)
@@ -343,18 +358,10 @@ def _find_signal(entry: Table, name: str, profile: Profile) -> tuple[str, Signal
     kind, spec = buses[bus]
     assert kind.outputs is not None, "asked above"
     try:
-        signals = kind.outputs(spec, None).signals.values()
+        return bus, kind.outputs(spec, None).signals.values()
     except ConfigError as error:  # of the DBC file, which the names are in
         entry.fault("signal", str(error))
         return None
-    asked = name.removeprefix(f"{bus}:")
-    found = [one for one in signals if asked in (one.name, one.alias)]
-    if len(found) == 1:
-        return bus, found[0]
-    names = [one.alias or one.name for one in found or signals]
-    has = (near(asked, names) if not found else "") or f"; {bus} has {', '.join(names) or 'none'}"
-    entry.fault("signal", f"{'several signals are' if found else 'no signal is'} named {show(asked)}{has}")
-    return None
 
 
 def _table_of(given: object, path: str, table: Table) -> Table:

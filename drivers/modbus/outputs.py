@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth._util.toml import show
@@ -59,7 +60,7 @@ class ModbusOutputs:
         )
 
     def driven(self, call: Call) -> Sequence[Driven]:
-        """Return the declared registers that a request writes, with their numbers.
+        """Return the declared registers that a request writes, with their numbers; `ANY` for addresses beside them.
 
         Raises the errors of `ModbusDevice.covered`, for each device that the request reaches.
         """
@@ -72,10 +73,18 @@ class ModbusOutputs:
         unit, table, reg, values = call.args
         device_of(self._devices, self._line, unit).covered(table, reg, len(values), write=True)
         found = list(self._written(unit, table, reg, values))
+        whole = self._size(found) == len(values)
         if self._serial and unit == BROADCAST:
-            for other in self._devices:
-                found += self._written(other, table, reg, values) if other != unit else ()
-        return found or ((ANY, values[0]),)
+            others = [list(self._written(other, table, reg, values)) for other in self._devices if other != unit]
+            # What the broadcast's own registers name is declared, whichever unit it reaches.
+            whole = whole or (bool(others) and all(self._size(one) == len(values) for one in others))
+            found += chain.from_iterable(others)
+        # The level of the rest is none: a clamp changes the numbers of declared registers only.
+        return found if whole else (*found, (ANY, None))
+
+    def _size(self, found: Iterable[Driven]) -> int:
+        """Return the number of addresses of declared registers."""
+        return sum(self._registers[output].size for output, _ in found)
 
     def _written(self, unit: int, table: ModbusTable, reg: int, values: Sequence[int]) -> Iterator[Driven]:
         """Yield the declared registers of a device that lie in a request; one of which only a part does is refused."""

@@ -12,6 +12,7 @@ import fcntl
 import importlib
 import re
 from contextlib import suppress
+from itertools import product
 from socket import AF_CAN, AF_INET, AF_INET6, AF_NETLINK, AF_UNIX
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -197,11 +198,9 @@ def _sockets(families: Collection[str]) -> Iterator[Rule]:
     kinds = {kind for name, of in _INET_KINDS.items() if name in families for kind in of}
     if kinds:
         allowed.add(_INET6)
-        for family in (_INET, _INET6):
-            # The low four bits are the type; SOCK_CLOEXEC and SOCK_NONBLOCK are above.
-            for kind in range(_KINDS):
-                if kind not in kinds:
-                    yield Rule("socket", errno.EPERM, ((0, _WORD, family), (1, 0xF, kind)))
+        # The low four bits are the type; SOCK_CLOEXEC and SOCK_NONBLOCK are above.
+        for family, kind in product((_INET, _INET6), {*range(_KINDS)} - kinds):
+            yield Rule("socket", errno.EPERM, ((0, _WORD, family), (1, 0xF, kind)))
     for family, used in ((_NETLINK, [NETLINK[name] for name in families if name in NETLINK]), (_CAN, _CAN_USED)):
         if family in allowed:
             yield from _protocols(family, used, _PROTOCOLS[family])

@@ -195,6 +195,17 @@ def test_outputs_come_back_as_what_they_were(path):
     assert opened(path).found.outputs == {"a": tuple(outputs)}
 
 
+def test_a_list_that_the_next_start_could_not_read_is_not_written_and_the_last_one_stays(path):
+    kept = OutputsFile(path)
+    kept.open(0.0)
+    kept.add("com.acme.leds", "red", insist=False)
+    with pytest.raises(AuditUnavailable, match="bytes, of which the next start reads") as refused:
+        kept.add("com.acme.leds", "x" * (1 << 20), insist=False)
+    assert refused.value.data["effect"] == "none"
+    assert (found := OutputsFile(path)).open(0.0)
+    assert found.found.outputs == {"com.acme.leds": ("red",)}
+
+
 async def test_an_output_that_cannot_be_written_down_is_not_driven(path):
     outputs_file = opened(path)
     with pytest.raises(AuditUnavailable) as refused:
@@ -386,6 +397,12 @@ NO_LEDGER = {
     "a bus without a list": b'{"version":1,"outputs":{"a":1}}',
     "an output that is none": b'{"version":1,"outputs":{"a":[{"line":1}]}}',
     "half a number": b'{"version":1,"outputs":{"a":[1.5]}}',
+    "lists in lists": b'{"version":1,"outputs":{"a":[' + b"[" * 700 + b"]" * 700 + b"]}}",
+    "levels that are a list": b'{"version":2,"outputs":{},"levels":[]}',
+    "a level that is no number": b'{"version":2,"outputs":{},"levels":{"a":[[1,"off"]]}}',
+    "a level that is true": b'{"version":2,"outputs":{},"levels":{"a":[[1,true]]}}',
+    "a level that is not finite": b'{"version":2,"outputs":{},"levels":{"a":[[1,1e999]]}}',
+    "a level without an output": b'{"version":2,"outputs":{},"levels":{"a":[[1.5]]}}',
 }
 
 

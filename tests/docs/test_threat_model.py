@@ -13,6 +13,7 @@ from hearth.actors import admission, attestation, connection, loop, observe, ref
 from hearth.actors.approval import plans
 from hearth.actors.bridges.amqp.connection import BrokerSettings
 from hearth.actors.bridges.http import connection as http_connection, listener
+from hearth.actors.bus import outputs_file
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
 from hearth.amqp.connection import LONGEST_FRAME
 from hearth.audit import backlog, verify
@@ -109,6 +110,7 @@ def bound(row: str) -> list[float]:
             [LIMITS.max_sessions_per_principal, loop.MOST_LINES, loop.MAX_HZ, loop.AUTHORITY_S],
         ),
         ("A bus's queue", [LIMITS.bus_queue]),
+        ("The list of driven outputs and their levels", [outputs_file.MOST_BYTES / MIB]),
         (
             "Bytes of a Modbus device that are kept, and its answers to other requests",
             [INBOX_CAPACITY / KIB, TcpPort._SETTINGS.inbox_bytes / KIB, MOST_STRAYS],
@@ -130,7 +132,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 43
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 44
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -97,6 +97,34 @@ def test_doctor_names_a_required_line_that_clients_could_drive(direction, named)
     assert problems(found) == ([("interlock[0].requires[0].line", "warn", told)] if named else [])
 
 
+@pytest.mark.parametrize(
+    ("register", "named"),
+    [
+        ({"access": "w", "max_step": 5}, True),
+        ({"access": "w", "slew_per_s": 5}, True),
+        ({"access": "w", "max_step": 5, "safe": 0}, False),
+        ({"access": "rw", "max_step": 5}, False),
+        ({"access": "w", "max": 5}, False),
+    ],
+    ids=["step", "slew", "safe", "readable", "bounds alone"],
+)
+def test_doctor_names_an_output_whose_first_drive_no_step_limits(register, named):
+    registers = [{"reg": 0x41, "name": "key", "max": 50, **register}]
+    device = {"addr": 0x50, "kind": "motor", "increment": "byte", "reg_width": 8, "registers": registers}
+    bus = {"bus": 1, "driver": "i2c-dev", "device": [device]}
+    found = parse_profile({"name": "oven", "description": "o", "i2c": [bus]}, "oven")
+    told = "i2c:1: the first drive may be of any size within the bounds, since it cannot be read: key"
+    assert (("i2c[0]", "warn", told) in problems(found)) is named
+
+
+@pytest.mark.parametrize(("given", "named"), [({}, True), ({"start": 0}, False), ({"safe": 45}, False)])
+def test_doctor_names_a_servo_whose_first_move_no_slew_limits(given, named):
+    arm = {"servo": {"min_us": 1_000, "max_us": 2_000, "min_angle": 0, "max_angle": 180, "slew": 90}, **given}
+    chip = {"label": "1f00098000.pwm", "driver": "pwm", "channels": ["ARM"], "channel": {"ARM": arm}}
+    found = parse_profile({"name": "arm", "description": "a", "pwm": [chip]}, "arm")
+    assert [key for key, severity, told in problems(found) if "first drive" in told] == (["pwm[0]"] if named else [])
+
+
 OVEN = """
 name = "oven"
 description = "a heater"

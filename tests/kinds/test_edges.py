@@ -11,8 +11,9 @@ from kinds.board import STEPPER_COMMAND, VENDOR_BUS, Raw, call, frame, output
 from support.waiting import passes
 from support.world import embedded, reset_halt
 
+from hearth.actors.bus.outputs import DrivenOutputs
 from hearth.drivers.registers import Read, Write
-from hearth.errors import HearthError, InternalError, LimitViolated, RpcError
+from hearth.errors import Halted, HearthError, InternalError, LimitViolated, RpcError
 
 _RELAY = Raw("gpio:sim", "set", (2, 1))
 
@@ -278,6 +279,47 @@ async def test_a_call_that_a_halt_and_its_reset_meet_before_it_drives_drives_not
             await reset_halt(world.runtime)
             await trio.sleep(5)
         assert not [one for one in world.recorder.operations if one.op == "write"]
+
+
+@pytest.mark.parametrize("what", ["made safe", "written down"])
+async def test_a_call_that_a_halt_meets_while_its_output_is_prepared_drives_nothing(
+    open_world, promise, monkeypatch, dbc, what
+):
+    """An output may have to be made safe, since its level is not known, or be written down, before it is driven."""
+    promise("can", "a halt is asked again by a call that had to wait")
+    announce = DrivenOutputs.announce
+
+    async def slowly(driven, found):
+        await trio.sleep(2)
+        return await announce(driven, found)
+
+    position = {"limit": {"max_step": 10}, "safe": 0}
+    fields = {"signals": {"STEPPER_COMMAND.Position": position, "STEPPER_COMMAND.Hold": {"idle": 0}}}
+    can = [{"bus": "can0", "driver": "sim", "dbc": str(dbc), **fields}]
+    async with open_world(tables={"can": can}) as world, embedded(world) as session:
+        driver, sent = world.drivers["can:can0"], []
+        send = driver.send
+
+        async def slow(wanted, **more):
+            sent.append(wanted.data)
+            await trio.sleep(2 if what == "made safe" else 0)
+            return await send(wanted, **more)
+
+        monkeypatch.setattr(driver, "send", slow)
+        if what == "written down":
+            monkeypatch.setattr(DrivenOutputs, "announce", slowly)
+        async with trio.open_nursery() as nursery:
+
+            async def run():
+                with pytest.raises(Halted) as refused:
+                    await call(session, world, stepper(5))
+                assert refused.value.data["effect"] == "none"
+
+            nursery.start_soon(run)
+            await trio.sleep(1)
+            world.runtime.halt.halt("a test", "a person")
+        assert stepper(5).args[0].data not in sent
+        assert sent or what == "written down"
 
 
 # --- pulses -----------------------------------------------------------------------------------------------------------

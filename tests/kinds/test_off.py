@@ -8,6 +8,7 @@ from kinds.board import Raw, call, content, output
 from support.world import embedded, reset_halt
 
 from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.registers import Write
 from hearth.errors import LimitViolated, RpcError
 
 
@@ -100,6 +101,32 @@ async def test_a_servo_that_rests_for_long_does_not_jump(open_world):
 async def test_a_servo_with_a_start_takes_its_time_from_there_at_its_first_move(open_world):
     async with open_world(new=["pwm"]) as world, embedded(world) as session:
         assert await seconds(session, "servo.move", servo="ARM", angle=90) == pytest.approx(1.0, abs=0.1)
+
+
+# --- the first drive of what cannot be read ---------------------------------------------------------------------------
+
+
+async def test_a_first_drive_that_nothing_came_before_is_within_bounds_and_on_record_as_first(open_world):
+    async with open_world() as world, embedded(world) as session:
+        write = Raw("i2c:1", "transfer", (0x50, [Write(b"\x41\x28")]))
+        await call(session, world, write)
+        (record,) = world.records("limit.first")
+        assert record["first"] == {"addr": 0x50, "reg": 0x41, "name": "key", "value": 40}
+        assert (record["bus"], record["session_id"]) == ("i2c:1", session.session_id)
+        await call(session, world, Raw("i2c:1", "transfer", (0x50, [Write(b"\x41\x2a")])))
+        await call(session, world, Raw("i2c:1", "transfer", (0x50, [Write(b"\x10\x05")])))
+        assert len(world.records("limit.first")) == 1
+        with pytest.raises(LimitViolated):
+            await call(session, world, Raw("i2c:1", "transfer", (0x50, [Write(b"\x41\x33")])))
+
+
+async def test_the_first_move_of_a_servo_without_a_start_is_on_record_as_first(open_world):
+    async with open_world() as world, embedded(world) as session:
+        await session.run("servo.move", servo="ARM", angle=90)
+        assert [one["first"]["value"] for one in world.records("limit.first")] == [90]
+    async with open_world(new=["pwm"]) as world, embedded(world) as session:
+        await session.run("servo.move", servo="ARM", angle=90)
+        assert not world.records("limit.first")
 
 
 # --- channels ---------------------------------------------------------------------------------------------------------

@@ -283,6 +283,25 @@ async def test_an_effect_on_no_declared_output_is_listed_as_left_too(open_world,
         assert names_left(world, raw.bus)
 
 
+@pytest.mark.parametrize(
+    ("unit", "start", "values"),
+    [(5, 99, (7, 30)), (5, 100, (30, 7)), (0, 112, (0, 5))],
+    ids=["before", "behind", "a broadcast to a register of one unit"],
+)
+async def test_what_a_request_writes_beside_a_declared_register_is_listed_as_left(
+    open_world, promise, unit, start, values
+):
+    promise("modbus", "a halt lists an effect on no declared output as left")
+    async with open_world(new=["modbus"]) as world:
+        for device in world.drivers["modbus:plant"].port.devices.values():
+            device.memory = {**dict.fromkeys((("holding", at) for at in (99, 101, 112, 113)), 0), **device.memory}
+        async with embedded(world) as session:
+            await call(session, world, Raw("modbus:plant", "write", (unit, "holding", start, values)))
+        halted(world)
+        await all_is_safe(world)
+        assert "raw" in names_left(world, "modbus:plant")
+
+
 async def test_a_halt_lists_nothing_as_left_when_nothing_was_driven(open_world):
     async with open_world() as world:
         async with embedded(world) as session:

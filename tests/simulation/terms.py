@@ -200,6 +200,7 @@ def make_terms(rng, *, is_wide=False):
             for bus in (*BUSES, "board", *further)
         },
         "ranges": wide.RANGES if is_wide else [],
+        "owned": wide.OWNED if is_wide else [],
         "interlocks": INTERLOCKS,
         "times": TIMES,
         "tools": {

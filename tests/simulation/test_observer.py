@@ -1077,6 +1077,42 @@ def ranges(how):
     return s.done()
 
 
+OWNED = [
+    {"bus": "can", "name": "speed", "safe": 0},
+    {"bus": "i2c", "name": "ramp", "left": "RAMP"},
+]
+
+
+@case(
+    "what nobody announced is safe after its session or a halt, or said to be left",
+    "left driven",
+    "driven in a halt",
+    "silent",
+)
+def unannounced(how):
+    s = begun(buses=CAN, owned=OWNED)
+    task = s.task("t1", "i2c.write")
+    s.step(task, 0, "start")
+    s.whole("can", "send", mark=mark(task), limited={"speed": 60})
+    s.whole("i2c", "transfer", mark=mark(task), limited={"ramp": 60})
+    s.step(task, 0, "finish", status="SUCCESS")
+    s.finish(task)
+    s.close("s1")
+    if how != "left driven":
+        s.whole("can", "safe", lines=["speed"])
+    s.now = 5.0
+    s.whole("can", "send", limited={"speed": 20})
+    s.now = 6.0
+    s.tell("fault", what="halt")
+    left = [] if how == "silent" else [{"bus": "i2c", "outputs": ["any"], "names": ["RAMP"]}]
+    s.record("halt", reason="a test", left=left)
+    if how != "driven in a halt":
+        s.whole("can", "safe", lines=["speed"])
+    s.now = 12.0
+    s.tell("bus.open", bus="i2c")
+    return s.done()
+
+
 @case(
     "a session gets each frame of its CAN bus once and in order, or is told how many it lost",
     *("left out", "twice", "its own", "not wanted", "an error", "lost untold", "taken in vain"),

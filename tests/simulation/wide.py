@@ -46,6 +46,12 @@ RANGES = [
     {"bus": MODBUS, "name": "holding 100", "max": 500, "max_step": 250},
 ]
 """The greatest values that may reach a device, and the greatest step from one to the next."""
+OWNED = [
+    {"bus": CAN, "name": "FAN_COMMAND.Speed", "safe": 0},
+    {"bus": SPI, "name": "SPEED", "left": "SPEED"},
+    {"bus": MODBUS, "name": "holding 101", "left": "FAN.ramp"},
+]
+"""Outputs and their safe values, or the names by which a halt leaves them. No tool announces the first."""
 TOOLS = {
     "can.send": (2, CAN, None, None, False, False),
     "can.read": (1, CAN, None, None, False, False),

@@ -57,6 +57,7 @@ ALL = (
     limits.connections,
     limits.times,
     wide.ranges,
+    wide.unannounced,
     wide.frames,
     sessions.principal,
     sessions.closed,
