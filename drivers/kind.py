@@ -13,6 +13,7 @@ functions of a record import what they need when they are called, so that a boar
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from importlib import import_module
 from math import inf, nan
 from os.path import realpath
 from types import MappingProxyType
@@ -248,6 +249,20 @@ class Follow:
     place: str
     line: str
     attach: Callable[[Any], Callable[[Any], None]]
+
+
+def late(where: str, most: int | None = None) -> Callable[..., Any]:
+    """Return a function that imports `hearth.drivers.` MODULE:NAME when it is called, and calls that.
+
+    It passes the first `most` arguments on. What cannot be called is returned: the record of a machine module.
+    """
+    module, _, name = where.partition(":")
+
+    def imported(*args: Any) -> Any:
+        found = getattr(import_module(f"hearth.drivers.{module}"), name)
+        return found(*args[:most]) if callable(found) else found
+
+    return imported
 
 
 def _nothing(_spec: Any) -> tuple[()]:

@@ -4,42 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.kind import BusKind, Opening
+from hearth.drivers.kind import BusKind, late
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hearth.drivers.base import Driver
-    from hearth.drivers.board import Board
     from hearth.drivers.can.spec import CanSpec
     from hearth.drivers.kind import Outputs
-    from hearth.drivers.linux.survey import OnMachine
-    from hearth.fields import Table
-    from hearth.tools import Tool
-
-
-def _read(table: Table) -> CanSpec:
-    from hearth.drivers.can.spec import parse_can
-
-    return parse_can(table)
-
-
-def _open(spec: CanSpec, opening: Opening) -> Driver:
-    from hearth.drivers.can.spec import can_driver
-
-    return can_driver(spec, opening.style)
-
-
-def _tools(board: Board) -> Iterable[Tool]:
-    from hearth.drivers.can.tools import can_tools
-
-    return can_tools(board)
-
-
-def _machine() -> OnMachine:
-    from hearth.drivers.can.machine import MACHINE
-
-    return MACHINE
 
 
 def _outputs(spec: CanSpec, driver: Any) -> Outputs:
@@ -53,10 +22,10 @@ KIND: Final = BusKind(
     name="can",
     key="bus",
     discover="can",
-    read=_read,
-    open=_open,
-    tools=_tools,
-    machine=_machine,
+    read=late("can.spec:parse_can"),
+    open=late("can.spec:can_driver"),
+    tools=late("can.tools:can_tools"),
+    machine=late("can.machine:MACHINE"),
     beside=lambda spec, folder: spec.beside(folder),
     files=lambda spec: spec.files(),
     outputs=_outputs,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hearth.drivers.base import Driver
+    from hearth.drivers.kind import Opening
     from hearth.fields import FieldType, Table
 
 _TEXT: Final = Text()
@@ -155,14 +156,14 @@ def can_database(spec: CanSpec) -> CanDatabase:
     return database
 
 
-def can_driver(spec: CanSpec, style: Style | None) -> Driver:
+def can_driver(spec: CanSpec, opening: Opening) -> Driver:
     """Return the driver of a bus. Raises ConfigError for a DBC file that cannot be used."""
     rules = can_database(spec)
     if spec.driver == "sim":
         from hearth.drivers.can.sim import ECHO_REQUEST, ECHO_RESPONSE, NODES, SimCan, echo
 
         nodes = [NODES[name]() for name in spec.nodes if name in NODES]
-        driver = SimCan(spec.bus, nodes=nodes, queue=spec.queue, rules=rules, virtual=style is Style.ASYNC)
+        driver = SimCan(spec.bus, nodes=nodes, queue=spec.queue, rules=rules, virtual=opening.style is Style.ASYNC)
         if "isotp-echo" in spec.nodes:
             driver.isotp_peers[ECHO_REQUEST, ECHO_RESPONSE] = echo
         return driver

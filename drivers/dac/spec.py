@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.drivers.base import Driver
-    from hearth.drivers.kind import Resource
+    from hearth.drivers.kind import Opening, Resource
 
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "iio")
@@ -40,15 +40,15 @@ class DacSpec:
         return channel_resources(self.channels)
 
 
-def dac_driver(spec: DacSpec, style: Style | None) -> Driver:
-    """Return the driver of a converter, not opened; `style` is for a simulated one, which is INLINE in virtual time."""
+def dac_driver(spec: DacSpec, opening: Opening) -> Driver:
+    """Return the driver of a converter, not opened; a simulated one is INLINE in virtual time."""
     if spec.driver == "iio":
         from hearth.drivers.dac.linux import LinuxDac
 
         return LinuxDac(spec.label, spec.channels)
     from hearth.drivers.dac.sim import SimDac
 
-    return SimDac(spec.label, spec.channels, style=Style.THREAD if style is Style.THREAD else Style.INLINE)
+    return SimDac(spec.label, spec.channels, style=Style.THREAD if opening.style is Style.THREAD else Style.INLINE)
 
 
 def resting_power(specs: Sequence[DacSpec], found: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

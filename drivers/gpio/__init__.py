@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.kind import BusKind, Opening
+from hearth.drivers.kind import BusKind, Opening, late
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hearth.drivers.base import Driver
-    from hearth.drivers.board import Board
     from hearth.drivers.gpio.spec import ChipSpec
-    from hearth.drivers.kind import Outputs
-    from hearth.drivers.linux.survey import OnMachine
-    from hearth.fields import Table
-    from hearth.tools import Tool
-
-
-def _read(table: Table) -> ChipSpec:
-    from hearth.drivers.gpio.spec import parse_chip
-
-    return parse_chip(table)
 
 
 def _open(spec: ChipSpec, opening: Opening) -> Driver:
@@ -46,32 +33,14 @@ def _open(spec: ChipSpec, opening: Opening) -> Driver:
     return driver
 
 
-def _tools(board: Board) -> Iterable[Tool]:
-    from hearth.drivers.gpio.tools import gpio_tools
-
-    return gpio_tools(board)
-
-
-def _machine() -> OnMachine:
-    from hearth.drivers.gpio.machine import MACHINE
-
-    return MACHINE
-
-
-def _outputs(spec: ChipSpec, _driver: object) -> Outputs:
-    from hearth.drivers.gpio.outputs import GpioOutputs
-
-    return GpioOutputs(spec)
-
-
 KIND: Final = BusKind(
     name="gpio",
     key="label",
     scope="lines",
     discover="gpio",
-    read=_read,
+    read=late("gpio.spec:parse_chip"),
     open=_open,
-    tools=_tools,
-    machine=_machine,
-    outputs=_outputs,
+    tools=late("gpio.tools:gpio_tools"),
+    machine=late("gpio.machine:MACHINE"),
+    outputs=late("gpio.outputs:GpioOutputs", 1),
 )

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.drivers.kind import BusKind, Caution, Opening, Specs
+from hearth.drivers.kind import BusKind, Caution, Opening, Specs, late
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hearth.drivers.base import Driver
-    from hearth.drivers.board import Board
-    from hearth.drivers.i2c.spec import I2cSpec, SensorSpec
-    from hearth.drivers.kind import Outputs, Specs
-    from hearth.drivers.linux.survey import OnMachine
+    from hearth.drivers.i2c.spec import I2cSpec
+    from hearth.drivers.kind import Specs
     from hearth.drivers.sensor import Sensor
     from hearth.fields import Table
-    from hearth.tools import Tool
-
-
-def _read(table: Table) -> I2cSpec:
-    from hearth.drivers.i2c.spec import parse_adapter
-
-    return parse_adapter(table)
-
-
-def _sensor(name: str, table: Table) -> SensorSpec:
-    from hearth.drivers.i2c.spec import parse_sensor
-
-    return parse_sensor(name, table)
 
 
 def _sensors(specs: Specs) -> Iterable[Sensor]:
@@ -64,18 +49,6 @@ def _open(spec: I2cSpec, opening: Opening) -> Driver:
     return SimI2c(spec.bus, devices, style=style, speed_hz=spec.speed_hz, addresses=spec.addresses)
 
 
-def _tools(board: Board) -> Iterable[Tool]:
-    from hearth.drivers.i2c.tools import i2c_tools
-
-    return i2c_tools(board)
-
-
-def _machine() -> OnMachine:
-    from hearth.drivers.i2c.machine import MACHINE
-
-    return MACHINE
-
-
 def _lean(specs: Specs, users: Mapping[str, str]) -> Specs:
     from hearth.drivers.i2c.spec import lean_on
 
@@ -88,24 +61,18 @@ def _cautions(specs: Specs) -> Iterable[Caution]:
     return [Caution(key, "note", problem, cure) for key, problem, cure in only_read(specs.get("i2c", ()))]
 
 
-def _outputs(spec: I2cSpec, _driver: object) -> Outputs:
-    from hearth.drivers.i2c.outputs import I2cOutputs
-
-    return I2cOutputs(spec)
-
-
 KIND: Final = BusKind(
     name="i2c",
     key="bus",
     discover="i2c",
-    read=_read,
-    named={"sensors": _sensor},
+    read=late("i2c.spec:parse_adapter"),
+    named={"sensors": late("i2c.spec:parse_sensor")},
     open=_open,
-    tools=_tools,
-    machine=_machine,
+    tools=late("i2c.tools:i2c_tools"),
+    machine=late("i2c.machine:MACHINE"),
     sensors=_sensors,
     check=_check,
-    outputs=_outputs,
+    outputs=late("i2c.outputs:I2cOutputs", 1),
     lean=_lean,
     cautions=_cautions,
 )

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hearth.drivers.kind import BusKind, Opening
+from hearth.drivers.kind import BusKind, Opening, late
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hearth.drivers.base import Driver
-    from hearth.drivers.board import Board
-    from hearth.drivers.kind import Outputs
-    from hearth.drivers.linux.survey import OnMachine
     from hearth.drivers.spi.spec import SpiSpec
-    from hearth.fields import Table
-    from hearth.tools import Tool
-
-
-def _read(table: Table) -> SpiSpec:
-    from hearth.drivers.spi.spec import parse_device
-
-    return parse_device(table)
 
 
 def _open(spec: SpiSpec, opening: Opening) -> Driver:
@@ -41,31 +28,13 @@ def _open(spec: SpiSpec, opening: Opening) -> Driver:
     return SimSpi(spec.name, chip, spec.settings, style=opening.style or Style.THREAD)
 
 
-def _tools(board: Board) -> Iterable[Tool]:
-    from hearth.drivers.spi.tools import spi_tools
-
-    return spi_tools(board)
-
-
-def _machine() -> OnMachine:
-    from hearth.drivers.spi.machine import MACHINE
-
-    return MACHINE
-
-
-def _outputs(spec: SpiSpec, _driver: object) -> Outputs:
-    from hearth.drivers.spi.outputs import SpiOutputs
-
-    return SpiOutputs(spec)
-
-
 KIND: Final = BusKind(
     name="spi",
     key="name",
     discover="spi",
-    read=_read,
+    read=late("spi.spec:parse_device"),
     open=_open,
-    tools=_tools,
-    machine=_machine,
-    outputs=_outputs,
+    tools=late("spi.tools:spi_tools"),
+    machine=late("spi.machine:MACHINE"),
+    outputs=late("spi.outputs:SpiOutputs", 1),
 )

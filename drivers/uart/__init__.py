@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hearth.drivers.kind import BusKind, Opening
+from hearth.drivers.kind import BusKind, Opening, late
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hearth.drivers.base import Driver
-    from hearth.drivers.board import Board
-    from hearth.drivers.kind import Outputs
-    from hearth.drivers.linux.survey import OnMachine
     from hearth.drivers.uart.spec import UartSpec
-    from hearth.fields import Table
-    from hearth.tools import Tool
-
-
-def _read(table: Table) -> UartSpec:
-    from hearth.drivers.uart.spec import parse_port
-
-    return parse_port(table)
 
 
 def _open(spec: UartSpec, opening: Opening) -> Driver:
@@ -36,31 +23,13 @@ def _open(spec: UartSpec, opening: Opening) -> Driver:
     return SimUart(spec.port, spec.settings, peer=spec.peer, terminal=opening.style is not Style.ASYNC)
 
 
-def _tools(board: Board) -> Iterable[Tool]:
-    from hearth.drivers.uart.tools import uart_tools
-
-    return uart_tools(board)
-
-
-def _machine() -> OnMachine:
-    from hearth.drivers.uart.machine import MACHINE
-
-    return MACHINE
-
-
-def _outputs(spec: UartSpec, _driver: object) -> Outputs:
-    from hearth.drivers.uart.outputs import UartOutputs
-
-    return UartOutputs(spec)
-
-
 KIND: Final = BusKind(
     name="uart",
     key="port",
     discover="uart",
-    read=_read,
+    read=late("uart.spec:parse_port"),
     open=_open,
-    tools=_tools,
-    machine=_machine,
-    outputs=_outputs,
+    tools=late("uart.tools:uart_tools"),
+    machine=late("uart.machine:MACHINE"),
+    outputs=late("uart.outputs:UartOutputs", 1),
 )
