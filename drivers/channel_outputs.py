@@ -25,6 +25,10 @@ class ChannelOutputs:
     plain: ClassVar[frozenset[str]] = frozenset({"describe"})
     reading: ClassVar[frozenset[str]] = frozenset({"get"})
     single: ClassVar[Mapping[str, tuple[int, int]]] = {"set": (0, 1)}
+    reads: ClassVar[str] = "value"
+    """The operation that reads an output."""
+    number: ClassVar[str] = "channel"
+    """The member of a report that has an output's number."""
 
     def __init__(self, spec: SignalChipSpec) -> None:
         self._bus = spec.bus
@@ -32,7 +36,7 @@ class ChannelOutputs:
 
     def driven(self, call: Call) -> Sequence[Driven]:
         """Return the channel of a `set`."""
-        if call.op == "value":
+        if call.op == self.reads:
             return ()
         if call.op != "set":
             raise undeclared(call, self._bus)
@@ -44,11 +48,11 @@ class ChannelOutputs:
 
     def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
         """Return the value of a channel that was read."""
-        return ((call.args[0], answer),) if call.op == "value" else ()
+        return ((call.args[0], answer),) if call.op == self.reads else ()
 
     def read(self, signal: Signal) -> Call | None:
         """Return the call that reads a channel."""
-        return Call("value", (signal.output,))
+        return Call(self.reads, (signal.output,))
 
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
         """Return the calls that bring channels to values."""
@@ -61,7 +65,7 @@ class ChannelOutputs:
 
     def place(self, output: Hashable) -> Mapping[str, Any]:
         """Return the channel."""
-        return {"channel": output}
+        return {self.number: output}
 
 
 def _signal(bus: str, channel: SignalChannel) -> Signal:
