@@ -446,7 +446,7 @@ class BusGuard:
             signal = self.signals.get(output)
             if signal is None or signal.reserved is not None or signal.safe is None:
                 # Driven by an earlier run with another profile: this one does not know a safe state for it.
-                why = "not in this board's profile, or without `safe`"
+                why = "not in this board's profile" if signal is None else "without `safe`"
                 if signal is not None and signal.reserved is not None:
                     why = f"reserved: {signal.reserved}"
                 reports.append(SafeReport(output, {**outputs.place(output), "note": f"left alone: {why}"}))

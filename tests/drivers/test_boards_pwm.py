@@ -153,10 +153,12 @@ def test_channels_without_a_limit_and_servos_without_a_slew_are_gaps(files) -> N
     )
     found = find(machine=files.machine)
     gaps = {one.key: one for one in safety_gaps(given, found, NO_HOLDERS, files.machine)}
-    assert set(gaps) == {"pwm[0].limit", "halt.inputs"}
+    assert set(gaps) == {"pwm[0].limit", "pwm[0]", "halt.inputs"}
     assert gaps["pwm[0].limit"].problem.endswith("at once: A, C")
     assert gaps["pwm[0].limit"].severity == "warn"
-    assert [one.key for one in safety_gaps(given, {}, NO_HOLDERS, files.machine)] == ["halt.inputs"]
+    assert gaps["pwm[0]"].problem.endswith("since it cannot be read: D")
+    absent = [one.key for one in safety_gaps(given, {}, NO_HOLDERS, files.machine)]
+    assert absent == ["halt.inputs", "pwm[0]"], "what a limit means does not depend on what is there"
 
 
 def test_the_sandbox_permits_the_directory_and_the_node_of_a_chip(files) -> None:

@@ -81,7 +81,7 @@ async def test_a_kept_channel_goes_to_its_safe_state_at_a_halt_alone(dac_bench, 
 
 async def test_make_safe_leaves_what_it_does_not_know_alone(dac, transact):
     done = await transact(dac, lambda d: guarded.channels(d).make_safe([5, "x"]))
-    assert [entry["note"] for entry in done] == ["left alone: not in this board's profile, or without `safe`"] * 2
+    assert [entry["note"] for entry in done] == ["left alone: not in this board's profile"] * 2
 
 
 async def test_a_channel_that_the_profile_does_not_list_is_refused_without_effect(dac, transact):

@@ -188,8 +188,8 @@ async def test_make_safe_leaves_what_it_does_not_know_alone(pwm_bench, transact)
     done = await transact(pwm_bench.driver, lambda d: guarded.channels(d).make_safe([5, 77, "x"]))
     assert [entry["note"] for entry in done] == [
         "left alone: reserved: the fan of the power supply",
-        "left alone: not in this board's profile, or without `safe`",
-        "left alone: not in this board's profile, or without `safe`",
+        "left alone: not in this board's profile",
+        "left alone: not in this board's profile",
     ]
 
 

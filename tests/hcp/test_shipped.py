@@ -53,10 +53,11 @@ async def runtime_of(path: Path, board: str = "sim", hcp: str = "") -> AsyncIter
 def measures(runtime: EmbeddedRuntime, *celsius: float) -> None:
     """From now on the thermometer measures these, one after the other, and then again.
 
-    It converts whenever it is addressed: to be told the register, and to be read.
+    It converts whenever it is addressed: to be told each of two registers, its configuration and its temperature, and
+    to be read.
     """
     thermometer = runtime._runtime.parts.board.drivers["i2c:1"].devices[0x48]
-    thermometer.temperature = itertools.cycle([each for each in celsius for _ in ("write", "read")]).__next__
+    thermometer.temperature = itertools.cycle([each for each in celsius for _ in range(4)]).__next__
 
 
 async def done(runtime: EmbeddedRuntime, capability: str, inputs: dict[str, Any], **more: Any) -> JobResult:

@@ -299,7 +299,7 @@ BUGS = (
         "interlock-not-asked",
         "a bus does not ask the interlocks before it drives an output",
         "hearth.actors.bus.face",
-        "            locks.check(output, level)\n",
+        "            guard.interlocks.check(output, level)\n",
         "            pass\n",
         "an output is driven only while what its interlock requires holds",
         seed=243,
