@@ -203,7 +203,8 @@ def _dac(spec: Any) -> dict[str, Any]:
 def _adapter(spec: Any) -> dict[str, Any]:
     ours = ("adapter", "timeout_ms", "retries") if spec.driver == "sim" else ()
     return {
-        **_without(asdict(spec), "devices", *ours),
+        # What leans on a device is found again from the interlocks.
+        **_without(asdict(spec), "devices", "leaned_on", *ours),
         "device": [_without(asdict(device)) for device in spec.devices],
     }
 
@@ -231,7 +232,8 @@ def _value_of(specs: Any, stop: Any) -> Any:
 def _halt(spec: Any, specs: Any) -> dict[str, Any]:
     def table(one: Any) -> dict[str, Any]:
         silent = getattr(one, "timeout_ms", None) is not None
-        return {"line": one.name, **_without(asdict(one), "offset", "name", *(["stop"] if silent else []))}
+        there = {"line": one.name, "chip": one.bus.removeprefix("gpio:")}
+        return {**there, **_without(asdict(one), "bus", "offset", "name", *(["stop"] if silent else []))}
 
     def stop(one: Any) -> dict[str, Any]:
         chip = {"chip": one.bus.removeprefix("gpio:")} if one.key == "line" else {}
