@@ -132,6 +132,13 @@ export type HaltStatus = {
         outputs: unknown[];
     }[];
     /**
+     * Outputs that were driven and have no safe state.
+     */
+    left?: {
+        bus: string;
+        outputs: unknown[];
+    }[];
+    /**
      * Why it is halted, one for each principal: `source`, `by`, `reason`,
      * `generation` and more. The halt ends with the last.
      */
@@ -324,6 +331,7 @@ export type ClientOptions = {
  * @property {string} [problem]
  * @property {boolean} [stopping] Whether the stop sequence still runs.
  * @property {{bus: string, outputs: unknown[]}[]} [unsafe] The outputs that are not in their safe state yet.
+ * @property {{bus: string, outputs: unknown[]}[]} [left] Outputs that were driven and have no safe state.
  * @property {Record<string, unknown>[]} [holds] Why it is halted, one for each principal: `source`, `by`, `reason`,
  *   `generation` and more. The halt ends with the last.
  * @property {Record<string, string>} [inputs] Halt input to "clear", or why it is not: a reset needs all of them clear.
