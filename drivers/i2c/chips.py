@@ -113,9 +113,12 @@ class I2cSensor(Sensor):
 
     @property
     def _exchanges(self) -> list[tuple[Message, ...]]:
-        """Return the exchanges of a reading. Many adapters do no more than a write and a read in one."""
+        """Return the exchanges of a reading. Many adapters do no more than a write and a read in one.
+
+        The value is the last: the chip's pointer stays where a client that names no register expects it.
+        """
         kind = SENSOR_KINDS[self.kind]
-        return [kind.messages] if kind.configuration is None else [kind.messages, kind.configuration.messages]
+        return [kind.messages] if kind.configuration is None else [kind.configuration.messages, kind.messages]
 
     def limit_ms(self, driver: Any) -> float:
         """See Sensor."""
@@ -132,9 +135,9 @@ class I2cSensor(Sensor):
         return self._joined(driver, found, *more)
 
     async def _joined(self, driver: Any, found: Coroutine[Any, Any, bytes], more: tuple[Message, ...]) -> bytes:
-        value = await found
-        configuration: bytes = await driver.transfer(self.addr, more)
-        return value + configuration
+        configuration = await found
+        value: bytes = await driver.transfer(self.addr, more)
+        return configuration + value
 
     def value(self, raw: Any) -> float:
         """Return the number of `raw`. Raises DeviceError for a wrong length, and for a chip that does not measure."""
@@ -148,10 +151,10 @@ class I2cSensor(Sensor):
                 data={"addr": self.addr},
             )
         if configuration is not None:
-            word = raw[kind.length :]
+            word = raw[: configuration.length]
             if configuration.stopped(int.from_bytes(word, "big")):
                 register = f"register {configuration.register:#04x} is 0x{word.hex()}"
                 text = f"sensor {self.name!r}: the chip is shut down ({register}), so it has only an old reading"
                 cure = "let it measure continuously, or switch its supply off and on"
                 raise DeviceError(f"{text}; {cure}", effect="none", data={"addr": self.addr, "errno": "ENODATA"})
-        return kind.decode(raw[: kind.length])
+        return kind.decode(raw[-kind.length :])

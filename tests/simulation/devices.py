@@ -255,9 +255,11 @@ class I2c(OnWire, SimI2c):
     def transfer(self, addr, messages, *, ten_bit=False):
         shown = [message.data if hasattr(message, "data") else message.length for message in messages]
         work = super().transfer
+        # A reading of a thermometer is two exchanges in one transaction, which may take as long as both.
+        exchanges = 2 if isinstance(self.devices.get(addr), Tmp102) else 1
         return self.wire.run(
             "transfer",
-            {"addr": addr, "messages": shown, "limit_ms": self.limit_ms(messages)},
+            {"addr": addr, "messages": shown, "limit_ms": exchanges * self.limit_ms(messages)},
             lambda: work(addr, messages, ten_bit=ten_bit),
         )
 
