@@ -59,14 +59,14 @@ def sensor(kind):
 
 @pytest.mark.parametrize(("kind", "raw", "value"), EXAMPLES)
 def test_a_register_becomes_a_number_with_a_unit(kind, raw, value):
-    assert sensor(kind).value(bytes.fromhex(raw + POWER_ON[kind])) == value
+    assert sensor(kind).value(bytes.fromhex(POWER_ON[kind] + raw)) == value
 
 
 @pytest.mark.parametrize(("kind", "configuration"), STOPPED)
 def test_a_chip_that_does_not_measure_is_an_error_and_not_its_last_reading(kind, configuration):
     raw = next(raw for example, raw, _ in EXAMPLES if example == kind)
     with pytest.raises(DeviceError, match=f"shut down .* is 0x{configuration}") as caught:
-        sensor(kind).value(bytes.fromhex(raw + configuration))
+        sensor(kind).value(bytes.fromhex(configuration + raw))
     assert caught.value.data == {"effect": "none", "addr": 0x48, "errno": "ENODATA"}
 
 
@@ -76,7 +76,7 @@ def test_every_kind_has_an_example():
 
 def test_a_chip_that_has_measured_nothing_yet_is_an_error_and_not_the_coldest_of_all_temperatures():
     with pytest.raises(DeviceError, match="ask again") as caught:
-        sensor("tmp117").value(b"\x80\x00\x02\x20")
+        sensor("tmp117").value(b"\x02\x20\x80\x00")
     assert caught.value.data == {"effect": "none", "errno": "EAGAIN"}
 
 
