@@ -6,6 +6,7 @@ It finds lines, channels and signals on the devices that the profile lists, what
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from functools import partial
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -30,7 +31,7 @@ from hearth.errors import ConfigError
 from hearth.fields import ANY_NUMBER, Anything, Choice, Fault, FieldType, Integer, ListOf, Number, Table, Text, near
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from hearth.drivers.kind import Signal
     from hearth.drivers.lines import LineChip
@@ -254,6 +255,7 @@ class _SignalValue(Anything):
 
 _AFTER_MS: Final = Integer(0, 60_000)
 _HZ: Final = Number(ge=0.1, le=100)
+_Signals: TypeAlias = "dict[str, Collection[Signal]]"
 _Used: TypeAlias = dict[tuple[str, Hashable], str]
 """The outputs that `[halt]` names already, and what for."""
 
@@ -270,9 +272,10 @@ def parse_halt(table: Table, profile: Profile | None) -> HaltSpec:
         if line is not None:
             inputs.append(HaltInput(*line, **values))
         entry.done()
+    stop_signal = partial(_stop_signal, known={})
+    by_key: dict[str, Callable[..., StopEntry | None]] = {"signal": stop_signal, "channel": _stop_channel}
     for entry in table.tables("sequence"):
         after = entry.take("after_ms", _AFTER_MS, 0)
-        by_key = {"signal": _stop_signal, "channel": _stop_channel}
         stop = next((read for key, read in by_key.items() if key in entry.content), _stop_line)(entry, profile)
         if stop is not None:
             sequence.append(evolve(stop, after_ms=after))
@@ -309,9 +312,9 @@ def _stop_channel(entry: Table, profile: Profile | None) -> StopEntry | None:
     return StopEntry("channel", chip.bus, channel.number, channel.name, value)
 
 
-def _stop_signal(entry: Table, profile: Profile | None) -> StopEntry | None:
+def _stop_signal(entry: Table, profile: Profile | None, known: _Signals) -> StopEntry | None:
     name, value = entry.take("signal", _TEXT), entry.take("value", _SignalValue())
-    found = None if profile is None or name is None else _find_signal(entry, name, profile)
+    found = None if profile is None or name is None else _find_signal(entry, name, profile, known)
     if found is None or name is None or value is None:
         return None
     bus, signal = found
@@ -331,9 +334,9 @@ def _stop_signal(entry: Table, profile: Profile | None) -> StopEntry | None:
     return StopEntry("signal", bus, signal.output, name, level)
 
 
-def _find_signal(entry: Table, name: str, profile: Profile) -> tuple[str, Signal] | None:
+def _find_signal(entry: Table, name: str, profile: Profile, known: _Signals) -> tuple[str, Signal] | None:
     """Return bus and signal of a full name, KIND:BUS:NAME; None after a fault."""
-    if (of_bus := _signals_of_bus(entry, name, profile)) is None:
+    if (of_bus := _signals_of_bus(entry, name, profile, known)) is None:
         return None
     bus, signals = of_bus
     asked = name.removeprefix(f"{bus}:")
@@ -346,8 +349,13 @@ def _find_signal(entry: Table, name: str, profile: Profile) -> tuple[str, Signal
     return None
 
 
-def _signals_of_bus(entry: Table, name: str, profile: Profile) -> tuple[str, Collection[Signal]] | None:
-    """Return the bus with which a full name begins, and all its signals; None after a fault."""
+def _signals_of_bus(
+    entry: Table, name: str, profile: Profile, known: _Signals
+) -> tuple[str, Collection[Signal]] | None:
+    """Return the bus with which a full name begins, and all its signals; None after a fault.
+
+    `known` has those of the buses that were asked before: a DBC file is read once, and not for each entry.
+    """
     kinds = [kind for kind in kinds_of(profile.specs) if kind.outputs is not None]
     buses = {kind.bus(spec): (kind, spec) for kind in kinds for spec in profile.of(kind.name)}
     bus = next((one for one in buses if name.startswith(f"{one}:")), None)
@@ -358,7 +366,9 @@ def _signals_of_bus(entry: Table, name: str, profile: Profile) -> tuple[str, Col
     kind, spec = buses[bus]
     assert kind.outputs is not None, "asked above"
     try:
-        return bus, kind.outputs(spec, None).signals.values()
+        if bus not in known:
+            known[bus] = kind.outputs(spec, None).signals.values()
+        return bus, known[bus]
     except ConfigError as error:  # of the DBC file, which the names are in
         entry.fault("signal", str(error))
         return None

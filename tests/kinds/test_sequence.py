@@ -20,6 +20,7 @@ from hearth.actors.bus.face import VendorOutputs
 from hearth.drivers import kinds
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.boards.profile import load_profile, parse_profile
+from hearth.drivers.can import dbc as can_dbc
 from hearth.drivers.dac import KIND as DAC
 from hearth.drivers.kind import Call, Signal
 from hearth.drivers.modbus.sim import SimModbusDevice
@@ -360,6 +361,15 @@ def test_an_entry_that_could_not_be_driven_is_a_fault_with_place_and_cure(dbc, n
     assert str(caught.value).startswith(f"p: halt.sequence[0].{key}: ")
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_dbc_file_is_read_once_however_many_entries_name_its_signals(dbc, monkeypatch):
+    reads = []
+    monkeypatch.setattr(can_dbc, "_read", lambda *file, read=can_dbc._read: reads.append(file) or read(*file))
+    made = profile_of(dbc, {"signal": "can:can0:FAN_COMMAND.Speed"})
+    made["halt"]["sequence"] *= 3
+    assert len(parse_profile(made, "p").halt.sequence) == 3
+    assert len(reads) == 1
 
 
 def test_a_name_that_two_devices_have_goes_by_the_address_too(dbc):
