@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bus.actor import Bus
     from hearth.actors.bus.queue import Ticket
-    from hearth.drivers.boards.halt import HaltSpec, Heartbeat, StopEntry
+    from hearth.drivers.profile import HaltSpec, Heartbeat, StopEntry
     from hearth.drivers.signals import Level
 
 log = logging.getLogger("hearth.halt")

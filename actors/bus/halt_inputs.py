@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from hearth.actors.bus.actor import Bus
-    from hearth.drivers.boards.halt import HaltInput
     from hearth.drivers.gpio.driver import Edge, GpioDriver, Watch
+    from hearth.drivers.profile import HaltInput
 
 RETRY_S: Final = 1.0
 """Seconds until an input that could not be read is tried again."""
