@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Pro
 from attrs import field, frozen
 
 from hearth._util.toml import show
-from hearth.errors import PermissionDenied
+from hearth.errors import denied
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hearth.drivers.linux.survey import OnMachine
     from hearth.drivers.sensor import Sensor
     from hearth.drivers.signals import Off, OnLimit
+    from hearth.errors import PermissionDenied
     from hearth.fields import Table
     from hearth.tools import Tool
 
@@ -59,8 +60,7 @@ class Call(NamedTuple):
 
 def undeclared(call: Call, bus: str) -> PermissionDenied:
     """Return the refusal of an operation that its kind does not declare: what it does is not known."""
-    reason = f"{call.op!r} is not an operation of bus {bus} that a transaction may use"
-    return PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "effect": "none"})
+    return denied(f"{call.op!r} is not an operation of bus {bus} that a transaction may use")
 
 
 @frozen
@@ -203,6 +203,33 @@ class Outputs(Protocol):
     def place(self, output: Hashable) -> Mapping[str, Any]:
         """Return the members that name an output which the profile does not list, in a report."""
         ...
+
+
+class BaseOutputs:
+    """Default implementations, for kinds that need no others: no signal has a limit or can be read."""
+
+    reading: ClassVar[frozenset[str]] = frozenset()
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
+    signals: Mapping[Hashable, Signal] = MappingProxyType({})
+
+    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
+        """Return the call: no level of it is clamped."""
+        del levels
+        return call
+
+    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
+        """Return nothing: no answer shows a level."""
+        del call, answer
+        return ()
+
+    def read(self, signal: Signal) -> Call | None:
+        """Return None: a level that was driven cannot be read."""
+        del signal
+        return None
+
+    def place(self, output: Hashable) -> Mapping[str, Any]:
+        """Return the output."""
+        return {"output": output}
 
 
 Specs: TypeAlias = Mapping[str, tuple[Any, ...]]

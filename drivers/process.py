@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hearth.drivers.base import BaseDriver
-from hearth.errors import DeviceError, PermissionDenied
+from hearth.errors import DeviceError, PermissionDenied, denied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,8 +74,7 @@ class ProcessDriver(BaseDriver):
         """
         if user is not None and not self._show_users:
             cure = 'leave `user` out, or let the operator add [tools] disclose = ["users"]'
-            reason = f"user names are not shown here; {cure}"
-            raise PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "effect": "none"})
+            raise denied(f"user names are not shown here; {cure}")
         users: dict[int, str] = {}
         rows = list(self._rows(users))
         found = [row for row in rows if (name or "") in row["name"] and user in (None, row.get("user"))]

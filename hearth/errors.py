@@ -218,6 +218,12 @@ ERROR_TABLE: Mapping[int, type[RpcError]] = {
 """Code -> class, for each class above that can cross the wire."""
 
 
+def denied(reason: str, cure: str | None = None) -> PermissionDenied:
+    """Return the refusal of something that has had no effect on hardware."""
+    told = reason if cure is None else f"{reason}; {cure}"
+    return PermissionDenied(f"Permission denied: {told}", data={"reason": reason, "effect": "none"})
+
+
 def effect_of(error: RpcError) -> Effect:
     """Return the effect on the hardware, as far as `error` tells.
 

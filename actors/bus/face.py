@@ -1,6 +1,6 @@
 """The guarded driver of a bus: the operations of a driver behind its guard, as transactions get them.
 
-`guard_of` makes it. A face has each attribute of its driver that is no operation as it is, and so the operations that a
+`guard_of` makes it. A face passes on what is not an operation of its driver, and the operations that a
 kind declares as reading; every other one goes through `BusGuard.steps`. Operations that drive one output, of which the
 kind says where output and level stand (`Outputs.single`), are compiled: they come to the same, by fewer calls.
 
@@ -15,14 +15,14 @@ import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth.actors.bus.guard import BusGuard
-from hearth.drivers.kind import ANY, Call
-from hearth.errors import PermissionDenied
+from hearth.drivers.kind import ANY, BaseOutputs, Call
+from hearth.errors import denied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from hearth.drivers.base import Driver
-    from hearth.drivers.kind import Driven, Level, Outputs, Signal
+    from hearth.drivers.kind import Driven, Level, Outputs
 
 
 def guard_of(bus_id: str, driver: Driver, outputs: Outputs | None) -> BusGuard:
@@ -51,9 +51,7 @@ class Grip:
 
     def __getattr__(self, name: str) -> Any:
         if self._face is None:
-            reason = "the transaction that had this driver has ended"
-            data = {"reason": reason, "effect": "none"}
-            raise PermissionDenied(f"Permission denied: {reason}; ask for another one", data=data)
+            raise denied("the transaction that had this driver has ended", "ask for another one")
         return getattr(self._face, name)
 
     def end(self) -> None:
@@ -62,7 +60,7 @@ class Grip:
 
 
 class Face:
-    """The guarded driver: the operations of a driver behind its guard, and what is no operation as it is."""
+    """The guarded driver: the operations of a driver behind its guard; the rest of it is passed on."""
 
     def __init__(self, guard: BusGuard, *, reads_only: bool) -> None:
         self._driver = guard.driver
@@ -77,8 +75,7 @@ class Face:
             return found
         if not callable(found):
             reason = f"{name!r} is not an operation of the driver of {self._guard.bus_id}"
-            data = {"reason": reason, "effect": "none"}
-            raise PermissionDenied(f"Permission denied: {reason}; a transaction reaches nothing else", data=data)
+            raise denied(reason, "a transaction reaches nothing else")
         guarded = operation(self._guard, name, reads_only=self._reads_only)
         setattr(self, name, guarded)
         return guarded
@@ -121,38 +118,16 @@ class VendorFace(Face):
         return (self._driver.halt if kept else self._driver.make_safe)(outputs)
 
 
-class VendorOutputs:
+class VendorOutputs(BaseOutputs):
     """The outputs of a driver without a kind: each operation is an effect on no declared output."""
 
     plain: ClassVar[frozenset[str]] = frozenset(
         ("describe", "forget", "open", "close", "pump", "make_safe", "halt", "limit_ms", "style", "width", "shares")
     )
-    reading: ClassVar[frozenset[str]] = frozenset()
-    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
-
-    @property
-    def signals(self) -> Mapping[Hashable, Signal]:
-        """Return nothing: a driver without a kind has no profile."""
-        return {}
 
     def driven(self, call: Call) -> Sequence[Driven]:
         """Return an effect on no declared output."""
         return ((ANY, call.args),)
-
-    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
-        """Return the call: no level is limited."""
-        del levels
-        return call
-
-    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
-        """Return nothing: what an answer means is not known."""
-        del call, answer
-        return ()
-
-    def read(self, signal: Signal) -> Call | None:
-        """Return None: there are no signals."""
-        del signal
-        return None
 
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
         """Return nothing: there are no signals."""
@@ -162,10 +137,6 @@ class VendorOutputs:
     def asked(self, output: Hashable, level: Level) -> Call:
         """Return a call that stands for what a tool has declared."""
         return Call("", (output, level))
-
-    def place(self, output: Hashable) -> Mapping[str, Any]:
-        """Return the output."""
-        return {"output": output}
 
 
 def _fixed(value: Any) -> Any:

@@ -22,10 +22,8 @@ kind says where output and level stand (`Outputs.single`), are compiled: the sam
 Bringing outputs to their safe state (`make_safe`, `halt`, `force`) is never checked, only noted: safety comes first. An
 output that was driven and has no safe state is in `left`: a halt does not stop it, and says so.
 
-A step of effective risk 0 gets another face (`BusGuard.reader`), behind which every effect is refused: whatever its
-tool has declared, it only reads. A driver without a kind (a vendor's) is guarded as a whole: each of its operations is
-an effect on no declared output. Pools (files, processes, telemetry, the board's own bus) drive no hardware and are
-passed as they are.
+Pools (files, processes, telemetry, the board's own bus) drive no hardware and are passed as they are. What a step of
+risk 0 and a driver without a kind get is in `face`.
 
 To plug in: set `halt` to a callable `(output, level) -> None`, or `interlocks` to an `InterlockChecks`, that raises
 (`Halted`, `InterlockOpen`, with `effect: "none"`) to refuse; None asks nothing. Both are called within the transaction,
@@ -46,7 +44,7 @@ import trio
 from hearth.actors.bus.limit import Limit
 from hearth.drivers.base import Style, Wakeup, finish_now
 from hearth.drivers.kind import ANY, Call
-from hearth.errors import LimitViolated, PermissionDenied, RpcError, TimedOut, effect_of
+from hearth.errors import LimitViolated, PermissionDenied, RpcError, TimedOut, denied, effect_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
@@ -230,12 +228,13 @@ class BusGuard:
             return
         if limit.stepped and limit.level is None:
             self._note_first(limit, level)
-        if (times := limit.times) is None:
+        times = limit.times
+        due = inf if times is None else times.due
+        if times is not None and limit.only_times:  # what `Limit.note` does, by one call less: for each set of a line
+            times.note(level == 1, self.clock())
+        else:
             limit.note(level, self.clock())
-            return
-        due = times.due
-        times.note(level == 1, self.clock())
-        if times.due < due:
+        if times is not None and times.due < due:
             self.due_changed.wake()
 
     def failed(self, output: Hashable, level: Level, error: BaseException | None = None) -> None:
@@ -476,7 +475,7 @@ class BusGuard:
         """Refuse what a step of risk 0 would drive. Raises PermissionDenied."""
         reason = f"a step of risk 0 only reads, and would drive {self.name(output)!r} of {self.bus_id}"
         cure = "its tool has to declare the risk of what it does (risk_level, effective_risk)"
-        raise PermissionDenied(f"Permission denied: {reason}; {cure}", data={"reason": reason, "effect": "none"})
+        raise denied(reason, cure)
 
     # --- running them ---------------------------------------------------------------------------------------------
 

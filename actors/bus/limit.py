@@ -45,10 +45,10 @@ class Limit:
         "_bus",
         "_least",
         "_most",
-        "_only_times",
         "kept",
         "level",
         "off",
+        "only_times",
         "signal",
         "since",
         "stepped",
@@ -62,7 +62,8 @@ class Limit:
         self.times = None if signal.times is None else _TimedLine(signal.times)
         self.stepped = signal.stepped
         """True if a level is compared with the one before it."""
-        self._only_times = not (self.stepped or signal.least > -inf or signal.most < inf)
+        self.only_times = not (self.stepped or signal.least > -inf or signal.most < inf)
+        """True if no level is compared, and only switching is limited: of a line."""
         self.level: float | None = None
         """None: not known."""
         self.since = -inf
@@ -81,7 +82,7 @@ class Limit:
         if self.times is not None:
             if (found := self.times.forbids(level == 1, now)) is not None:
                 raise self._too_early(level == 1, *found)
-            if self._only_times:
+            if self.only_times:
                 return level
         if not _number(level):
             if level == "off" and self.signal.off in (None, "refuse"):
@@ -197,7 +198,7 @@ class Limit:
         """Note that the output was driven to a level, or without `drove` that a level was read."""
         if self.times is not None:
             self.times.note(level == 1, now)
-            if self._only_times:
+            if self.only_times:
                 return
         self.off = level == "off"
         if self.off and self.signal.off == "hold":
@@ -239,16 +240,17 @@ class Limit:
 
     def clamped(self, asked: Level, written: Level) -> dict[str, Any]:
         """Return what was asked of the output, and what is driven instead, in its unit."""
-        signal = self.signal
-        named = {key: value for key, value in signal.place.items() if key != "bus"}
-        unit = {"unit": signal.unit} if signal.unit else {}
-        return {**named, "asked": signal.shown(asked), "written": signal.shown(written), **unit}
+        return self._shown(asked=asked, written=written)
 
     def reported(self, level: Level) -> dict[str, Any]:
         """Return a level of the output, in its unit, with what names the output."""
+        return self._shown(value=level)
+
+    def _shown(self, **levels: Level) -> dict[str, Any]:
         signal = self.signal
         named = {key: value for key, value in signal.place.items() if key != "bus"}
-        return {**named, "value": signal.shown(level), **({"unit": signal.unit} if signal.unit else {})}
+        unit = {"unit": signal.unit} if signal.unit else {}
+        return {**named, **{key: signal.shown(level) for key, level in levels.items()}, **unit}
 
     def _beyond(self, level: float, limit: str, wait: float | None) -> LimitViolated:
         signal = self.signal

@@ -41,7 +41,7 @@ import outcome
 import trio
 
 from hearth.drivers.base import Wakeup
-from hearth.errors import Halted, PermissionDenied, ResourceBusy, RpcError, effect_of
+from hearth.errors import Halted, PermissionDenied, ResourceBusy, RpcError, denied, effect_of
 from hearth.loop import SECOND, Grid, LoopStats, OnOverrun, Sample, Scheduling
 
 if TYPE_CHECKING:
@@ -435,5 +435,4 @@ class LoopIO:
 
     def _not_granted(self, line: object, granted: Mapping[int | str, object]) -> PermissionDenied:
         listed = ", ".join(map(str, granted)) or "none"
-        reason = f"line {line!r} is not granted to the control loop {self._thread.name!r}, which has {listed}"
-        return PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "effect": "none"})
+        return denied(f"line {line!r} is not granted to the control loop {self._thread.name!r}, which has {listed}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from hearth.drivers.kind import ANY, Call, Signal, undeclared
+from hearth.drivers.kind import ANY, BaseOutputs, Call, Signal, undeclared
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from hearth.drivers.can.dbc import CanDatabase
     from hearth.drivers.can.driver import Frame
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SEND_S: Final = 1.0
 
 
-class CanOutputs:
+class CanOutputs(BaseOutputs):
     """One bus; an output is "MESSAGE.SIGNAL": of the message, those that the profile names, if any.
 
     A frame means the messages that its identifier has in the database: all of an identifier that is there twice, and
@@ -25,7 +25,6 @@ class CanOutputs:
 
     plain: ClassVar[frozenset[str]] = frozenset({"bus", "describe", "errors", "state"})
     reading: ClassVar[frozenset[str]] = frozenset({"follow", "take"})
-    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, database: CanDatabase) -> None:
         self._bus = f"can:{database.bus}"
@@ -45,21 +44,6 @@ class CanOutputs:
         named = [(name, value) for name, value in values.items() if name in self.signals]
         return named or list(values.items()) or ((ANY, frame),)
 
-    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
-        """Return the frame: no profile clamps a signal of CAN."""
-        del levels
-        return call
-
-    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
-        """Return nothing: frames of other nodes are no levels of ours."""
-        del call, answer
-        return ()
-
-    def read(self, signal: Signal) -> Call | None:
-        """Return None: a signal that was sent cannot be read."""
-        del signal
-        return None
-
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
         """Return one frame for each message; its other signals have the values that were sent last, or idle ones."""
         values = {str(name): level for name, level in {**known, **dict(wanted)}.items()}
@@ -70,7 +54,3 @@ class CanOutputs:
         """Return the frame that a tool has declared."""
         del output
         return Call("send", (level,))
-
-    def place(self, output: Hashable) -> Mapping[str, Any]:
-        """Return the output."""
-        return {"output": output}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve
 
 from hearth.drivers.i2c.driver import LAST_SEVEN_BIT, selects
-from hearth.drivers.kind import ANY, Call, Signal, undeclared
+from hearth.drivers.kind import ANY, BaseOutputs, Call, Signal, undeclared
 from hearth.drivers.register_writes import RegisterWrites
 from hearth.drivers.registers import Read, Write
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hearth.drivers.registers import Message
 
 
-class I2cOutputs:
+class I2cOutputs(BaseOutputs):
     """The devices of one adapter; an output is address and register of a device that lists its registers.
 
     A device that does not list them has no outputs: what a write does there is not known.
@@ -27,7 +27,6 @@ class I2cOutputs:
 
     plain: ClassVar[frozenset[str]] = frozenset({"addresses", "describe", "limit_ms"})
     reading: ClassVar[frozenset[str]] = frozenset({"scan"})
-    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: I2cSpec) -> None:
         self._bus = f"i2c:{spec.bus}"
@@ -106,7 +105,3 @@ class I2cOutputs:
     def asked(self, output: Hashable, level: Level) -> Call:
         """Return the transaction that a tool has declared: an address, and its messages."""
         return Call("transfer", (output, level))
-
-    def place(self, output: Hashable) -> Mapping[str, Any]:
-        """Return the output."""
-        return {"output": output}

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth._util.toml import show
-from hearth.drivers.kind import ANY, Call, Signal, finite, undeclared
+from hearth.drivers.kind import ANY, BaseOutputs, Call, Signal, finite, undeclared
 from hearth.drivers.modbus.driver import BROADCAST, device_of
 from hearth.drivers.register_writes import register_signal
 from hearth.errors import PermissionDenied
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from hearth.drivers.modbus.spec import ModbusSpec
 
 
-class ModbusOutputs:
+class ModbusOutputs(BaseOutputs):
     """The devices of one line; an output is unit, table and address of a declared register.
 
     Every device on a serial line obeys a request to unit 0, so it drives the registers of all of them that it reaches.
     """
 
     plain: ClassVar[frozenset[str]] = frozenset({"describe", "devices", "limit_ms", "line"})
-    reading: ClassVar[frozenset[str]] = frozenset()
-    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: ModbusSpec) -> None:
         self._bus = spec.bus
@@ -133,10 +131,6 @@ class ModbusOutputs:
         """Return the request that a tool has declared: a place, and the values from there on."""
         assert isinstance(output, tuple), "unit, table and address"
         return Call("write", (*output, level))
-
-    def place(self, output: Hashable) -> Mapping[str, Any]:
-        """Return the output."""
-        return {"output": output}
 
 
 def _shown(register: ModbusRegister, number: float) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hearth.drivers.kind import ANY, Call, Signal, undeclared
+from hearth.drivers.kind import ANY, BaseOutputs, Call, Signal, undeclared
 from hearth.drivers.register_writes import RegisterWrites
 from hearth.drivers.registers import Write
 from hearth.drivers.spi.driver import refused
@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from hearth.drivers.spi.spec import SpiSpec
 
 
-class SpiOutputs:
+class SpiOutputs(BaseOutputs):
     """One device; an output is (0, register). Without declared registers each transfer is an effect on none."""
 
     plain: ClassVar[frozenset[str]] = frozenset({"describe", "limit_ms", "settings"})
-    reading: ClassVar[frozenset[str]] = frozenset()
-    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: SpiSpec) -> None:
         self._bus = spec.bus
@@ -95,7 +93,3 @@ class SpiOutputs:
         """Return the transfer that a tool has declared."""
         del output
         return Call("transfer", (level,))
-
-    def place(self, output: Hashable) -> Mapping[str, Any]:
-        """Return the output."""
-        return {"output": output}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hearth._util.toml import show
-from hearth.drivers.kind import Call, Signal, undeclared
+from hearth.drivers.kind import BaseOutputs, Call, Signal, undeclared
 from hearth.drivers.serial_port.settings import MODEM_LINES, write_timeout_s
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from hearth.drivers.kind import Driven, Level
     from hearth.drivers.uart.spec import UartSpec
@@ -18,12 +18,11 @@ DATA: Final = "data"
 """The output that bytes go to."""
 
 
-class UartOutputs:
+class UartOutputs(BaseOutputs):
     """One port: `DATA` with bytes as its level, and MODEM_LINES with the levels of RTS and DTR."""
 
     plain: ClassVar[frozenset[str]] = frozenset({"describe", "port", "settings"})
     reading: ClassVar[frozenset[str]] = frozenset({"take"})
-    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     def __init__(self, spec: UartSpec) -> None:
         self._bus = f"uart:{spec.port}"
@@ -67,16 +66,6 @@ class UartOutputs:
             raise undeclared(call, self._bus)
         return ((MODEM_LINES, call.kw),) if any(level is not None for level in call.kw.values()) else ()
 
-    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
-        """Return the call: bytes have no bounds."""
-        del levels
-        return call
-
-    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
-        """Return nothing: input comes from the peer."""
-        del call, answer
-        return ()
-
     def read(self, signal: Signal) -> Call | None:
         """Return the call that reads the levels of the lines; sent bytes cannot be read."""
         return Call("control") if signal.output == MODEM_LINES else None
@@ -95,10 +84,6 @@ class UartOutputs:
         """Return the write that a tool has declared."""
         del output
         return Call("write", (level,))
-
-    def place(self, output: Hashable) -> Mapping[str, Any]:
-        """Return the output."""
-        return {"output": output}
 
 
 def _hex(level: bytes) -> str:

@@ -8,10 +8,12 @@ import pytest
 from support.world import running, simulated
 
 from hearth import step
+from hearth.actors.bus.face import VendorOutputs
 from hearth.actors.bus.guard import BusGuard
 from hearth.actors.step import StepScope
 from hearth.drivers.base import BaseDriver
-from hearth.errors import Halted, PermissionDenied
+from hearth.drivers.kind import Signal, Times
+from hearth.errors import Halted, LimitViolated, PermissionDenied
 from hearth.tools import Tool
 
 LINE = 17
@@ -167,3 +169,16 @@ async def test_the_safe_level_is_permitted_while_halted_and_still_asked_of_the_i
 def test_a_driver_of_an_unknown_kind_is_passed_as_it_is():
     driver = BaseDriver()
     assert BusGuard("com.acme.leds", driver).face is driver
+
+
+def test_an_output_that_is_limited_in_time_and_in_steps_is_noted_for_both():
+    signal = Signal("BEAM", "BEAM", "the beam", least=0, most=10, step=2, safe=0, times=Times(min_off=1.0))
+    outputs = VendorOutputs()
+    outputs.signals = {"BEAM": signal}
+    guard = BusGuard("laser:cutter", BaseDriver(), outputs)
+    guard.clock = lambda: 5.0
+    guard.drove("BEAM", 1)
+    limit = guard.limits["BEAM"]
+    assert (limit.level, limit.times.on) == (1, True)
+    with pytest.raises(LimitViolated, match="max_step"):
+        limit.check(4, 5.0)
