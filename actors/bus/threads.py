@@ -3,7 +3,7 @@
 A wake-up of another thread costs more than most transactions: a futex, the hand-over of the interpreter lock, and both
 back again. So a thread that has finished one transaction does not wait until Trio has passed it the next one: some
 tickets are already within its reach. `BusThreads` has the threads and the two ways between them and Trio. `ThreadLanes`
-decides which tickets are within reach. `queue.TicketQueue` keeps their order, and `actor.Bus` answers them.
+decides which tickets are within reach. `queue.TicketQueue` keeps their order, and `Transactions` answers them.
 
 Theory of operation:
 
@@ -61,33 +61,24 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import trio
-from attrs import define
 
 from hearth.actors.bus.queue import State
+from hearth.actors.bus.transactions import Returned
 from hearth.drivers.base import finish_now
 from hearth.errors import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
+    from hearth.actors.bus.lanes import Watch
     from hearth.actors.bus.queue import Ticket, TicketQueue
+    from hearth.actors.bus.transactions import Transactions
+    from hearth.actors.bus.workers import Joined
+    from hearth.drivers.base import Driver
 
 AHEAD = 16
 """Tickets within reach of a bus's threads beyond those that they run. More would save little: the wake-up of a thread
 is shared by this many, and each of them is prepared again when a ticket comes that goes before it."""
-
-
-@define(eq=False)
-class Returned:
-    """A transaction that has ended in a thread: its value, or its error."""
-
-    ticket: Ticket
-    ended_at: float
-    """Trio time."""
-    value: Any = None
-    error: BaseException | None = None
-    late: bool = False
-    """True if it was past its limit."""
 
 
 # Weak: the threads of a device hold its lock, and it goes with the last of them.
@@ -202,40 +193,34 @@ class BusThreads:
 class ThreadLanes:
     """The lanes of a bus with threads, in the Trio thread: they hand tickets over, and have them answered.
 
-    `current` is the bus's list of the tickets that its lanes have. The bus does the rest: `held` says of an output
-    whether a session has driven it; `prepare` does what comes before a transaction, or answers the ticket with its
-    refusal and returns False; `grant` grants a lease; `answer` answers a ticket and returns the bug that the driver
-    has, if its transaction showed one; `overdue` and `back` note that a transaction is past its limit, and that it has
-    returned.
+    `current` is the bus's list of the tickets that its lanes have; `held` says of an output whether a session has
+    driven it.
     """
+
+    inline = False
 
     def __init__(
         self,
         queue: TicketQueue,
-        width: int,
+        driver: Driver,
         current: list[Ticket],
+        transactions: Transactions,
+        watch: Watch,
         *,
-        held: Callable[[Hashable], bool],
-        prepare: Callable[[Ticket], bool],
-        grant: Callable[[Ticket], None],
-        answer: Callable[[Returned], BaseException | None],
-        overdue: Callable[[Ticket], None],
-        back: Callable[[], None],
+        held: Callable[[Hashable], object],
     ) -> None:
         self._queue = queue
-        self._width = width
+        self._driver = driver
+        self._width = driver.width
         self._current = current
+        self._transactions = transactions
+        self._bus = watch
         self._held = held
-        self._prepare = prepare
-        self._grant = grant
-        self._answer = answer
-        self._overdue = overdue
-        self._back = back
         self._threads: BusThreads | None = None
         # The task of `hand_over` while it waits.
         self._idle: trio.lowlevel.Task | None = None
         self._late: set[Ticket] = set()
-        self._given_up: Callable[[], Exception] | None = None
+        self._given_up = False
         # Around the wait for the threads: its deadline is never later than that of a ticket in `current`.
         self._watch = trio.CancelScope()
 
@@ -249,10 +234,25 @@ class ThreadLanes:
         """The number of tickets in `current` whose transaction has not ended."""
         return len(self._current) - (0 if self._threads is None else self._threads.answers)
 
+    def start(self, nursery: trio.Nursery) -> Sequence[Joined]:
+        """See Lanes."""
+        run = self._transactions.run_in_thread
+        threads = BusThreads(self._width, self._queue.ahead, run, device=self._driver.shares)
+        nursery.start_soon(self.attend, threads)
+        nursery.start_soon(self.hand_over)
+        return [threads]
+
     def share(self) -> threading.Lock:
         """See BusThreads. The bus is open."""
         assert self._threads is not None
         return self._threads.share()
+
+    def unshare(self) -> None:
+        """Do nothing: the lock stays."""
+
+    def fail(self, bug: Exception) -> None:
+        """Raise a bug at once: nothing runs in place here."""
+        raise bug
 
     def wake(self) -> None:
         """Hand over what may begin now; call it after each change of the queue."""
@@ -275,9 +275,9 @@ class ThreadLanes:
             task, self._idle = self._idle, None
             trio.lowlevel.reschedule(task)
 
-    def give_up(self, error: Callable[[], Exception]) -> None:
-        """Answer the tickets whose transactions have not ended with `error`, and hand over nothing more."""
-        self._given_up = error
+    def give_up(self) -> None:
+        """Answer the tickets whose transactions have not ended with an error, and hand over nothing more."""
+        self._given_up = True
         self._watch.cancel()
 
     @trio.lowlevel.enable_ki_protection
@@ -307,9 +307,9 @@ class ThreadLanes:
                 queue.put_back(ticket)
                 break
             if ticket.op is None:
-                self._grant(ticket)
+                self._transactions.grant(ticket)
                 continue
-            if self._prepare(ticket):
+            if self._transactions.prepare(ticket):
                 returnable = ticket.plain and ticket.former_holders != ()
                 ticket.state = State.HANDED if returnable else State.BEGUN
                 ticket.begun_at = now
@@ -333,7 +333,7 @@ class ThreadLanes:
         """
         self._threads = threads
         try:
-            await self._attend(threads, until=lambda: self._given_up is not None)
+            await self._attend(threads, until=lambda: self._given_up)
         finally:
             self._threads = None
             self.recall()
@@ -345,9 +345,9 @@ class ThreadLanes:
     async def _attend(self, threads: BusThreads, *, until: Callable[[], bool], shield: bool = False) -> None:
         while True:
             self._take_returned(threads)
-            if self._given_up is not None:
+            if self._given_up:
                 for ticket in self._current[:]:
-                    self._ended(Returned(ticket, trio.current_time(), error=self._given_up()))
+                    self._ended(Returned(ticket, trio.current_time(), error=self._transactions.given_up()))
             if until():
                 return
             self._fill()
@@ -370,7 +370,7 @@ class ThreadLanes:
                 deadline = min(deadline, ticket.begun_at + ticket.limit)
             else:
                 self._late.add(ticket)
-                self._overdue(ticket)
+                self._bus.overdue(ticket)
         return deadline
 
     def _take_returned(self, threads: BusThreads) -> None:
@@ -391,5 +391,5 @@ class ThreadLanes:
         if ticket in self._late:
             self._late.discard(ticket)
             returned.late = True
-            self._back()
-        return self._answer(returned)
+            self._bus.back()
+        return self._transactions.answer(returned)

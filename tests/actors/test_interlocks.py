@@ -100,8 +100,7 @@ class Cell(World):
 
     def crash(self, bus):
         """Let a bug of the driver bring a bus down; the supervisor opens it again."""
-        bus._crash = RuntimeError("a bug in the driver")
-        bus._wake()
+        bus._lanes.fail(RuntimeError("a bug in the driver"))
 
     @property
     def outputs(self):

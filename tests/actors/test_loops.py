@@ -540,8 +540,7 @@ async def test_a_device_that_is_gone_ends_the_loop_and_is_safe_when_it_is_back(t
         world.gpio.pump = pump
         bus = world.runtime._runtime.buses[BUS]
         # The bus runs already: it is brought down once, to be opened with the pump above.
-        bus._crash = DeviceError("first", effect="none")
-        bus._wake()
+        bus._lanes.fail(DeviceError("first", effect="none"))
         await passes(lambda: opened and bus.state == "ready")
         async with ends_by_itself("unplugged"), world.loop(FAST, on, lines=["PUMP"]) as loop:
             await turned(loop)

@@ -51,11 +51,11 @@ import hearth
 from hearth import expect, step
 from hearth._util.toml import dump_value
 from hearth.actors.admission import Admission
-from hearth.actors.bus.actor import Bus
 from hearth.actors.bus.guard import BusGuard
 from hearth.actors.bus.interlocks import BusInterlocks, Interlocks
 from hearth.actors.bus.limit import Limit
 from hearth.actors.bus.queue import HaltFlag
+from hearth.actors.bus.transactions import Transactions
 from hearth.config.model import load_config
 from hearth.errors import (
     ApprovalRequired,
@@ -961,7 +961,7 @@ HOLES = {
     ),
     "interlocks": ([(BusInterlocks, "check", None), (Interlocks, "asked", ())], "NIOSH FACE 8420, 1984"),
     "halt": (
-        [(Bus, "_check_halt", None), (HaltFlag, "refusal", None), (Admission, "_require_not_halted", None)],
+        [(Transactions, "_check_halt", None), (HaltFlag, "refusal", None), (Admission, "_require_not_halted", None)],
         "OctoPrint/OctoPrint#3832",
     ),
     "scope": ([(Scope, "permits", True)], "tsightler/ring-mqtt-ha-addon#44"),

@@ -20,6 +20,7 @@ import outcome
 import trio
 
 import hearth._util.ids
+import hearth.actors.bus.threads
 import hearth.actors.bus.workers
 import hearth.actors.daemon
 import hearth.actors.journal
@@ -181,7 +182,7 @@ def running(seed, more=()):
         (hearth.actors.daemon, "gc", SimpleNamespace(collect=int, freeze=int, set_threshold=lambda *_: None)),
         (hearth.actors.journal, "Background", Background),
         (hearth.actors.bus.workers, "Background", Background),
-        (hearth.actors.bus.actor, "BusThreads", _no_threads),
+        (hearth.actors.bus.threads, "BusThreads", _no_threads),
         # What a sample costs decides when the next one is taken, and is real time there.
         (hearth.actors.observe, "time", SimpleNamespace(perf_counter=trio.current_time)),
         (hearth.audit.log, "real", lambda path: path),
