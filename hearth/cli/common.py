@@ -223,13 +223,14 @@ NOTICE_S = 3.0
 
 @asynccontextmanager
 async def telling(says: Callable[[float], str]) -> AsyncIterator[None]:
-    """Print on stderr, every NOTICE_S until the block ends, what `says` returns for the seconds so far."""
+    """Print on stderr, every NOTICE_S until the block ends, what `says` returns for the seconds so far, if anything."""
 
     async def tell() -> None:
         began = trio.current_time()
         while True:
             await trio.sleep(NOTICE_S)
-            click.echo(clean(says(trio.current_time() - began)), err=True)
+            if said := says(trio.current_time() - began):
+                click.echo(clean(said), err=True)
 
     async with unwrapped() as body, trio.open_nursery() as nursery:
         nursery.start_soon(tell)

@@ -46,6 +46,8 @@ LOOK_S: Final = 1.0
 """Seconds between two looks at which devices have the halt."""
 REFRESH_S: Final = 0.2
 """Seconds between two looks at the order store."""
+MOST_NAMED: Final = 10
+"""Devices that are named while they have not answered."""
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 
 
@@ -269,17 +271,15 @@ async def submit(
     from hearth.fleet.selectors import select
     from hearth.hcp.codec import read_submission
 
-    async with connected(where) as client:
+    within_s = None if any_time else _seconds(within)
+    async with connected(where, CONNECT_S if within_s is None else min(CONNECT_S, within_s)) as client:
         payload = {**read_job(file), "caller_id": client.caller}
         asked: Any = read_submission(payload, now=0).payload
         needed = [one for one in selectors if "=" in one]
-        devices = select(await client.devices() if needed else [], selectors)
-        within_s = None if any_time else _seconds(within)
+        devices = select(await answered(client, client.devices, CONNECT_S) if needed else [], selectors)
         made = await client.submit([one.device for one in devices], evolve(asked), within_s=within_s)
         if detach:
-            while any(not one.published for one in await client.orders() if one.message_id in made):
-                with trio.move_on_after(REFRESH_S):
-                    await client.changed()
+            await _orders_once(client, frozenset(made), lambda orders: all(one.published for one in orders))
             click.echo(common.compact(made) if options.json else f"{len(made)} orders are on their way.")
             return DONE
         return await _follow(options, client, frozenset(made))
@@ -306,6 +306,37 @@ async def watch(options: Options, where: FleetOptions, every: bool) -> int:
         return await _follow(options, client, frozenset(one.message_id for one in orders))
 
 
+async def _orders_once(
+    client: FleetClient, made: frozenset[str], done: Callable[[Sequence[FleetOrder]], bool]
+) -> Sequence[FleetOrder]:
+    """Return these orders once they are `done`, which is asked after each change; until then, say what stands between.
+
+    Raises BrokerNotReached if the broker cannot be reached, or takes no messages, when none of them may begin any more.
+    """
+    orders: Sequence[FleetOrder] = ()
+
+    def stands(_waited_s: float) -> str:
+        if client.hindered:
+            return client.standing
+        unanswered = [one.device for one in orders if one.state == "NEW"]
+        more = f" and {len(unanswered) - MOST_NAMED} more" if len(unanswered) > MOST_NAMED else ""
+        named = ", ".join(unanswered[:MOST_NAMED])
+        return f"{client.address.place} is connected; no answer yet from {named}{more}" if unanswered else ""
+
+    async with common.telling(stands):
+        while True:
+            orders = [one for one in await client.orders() if one.message_id in made]
+            if done(orders):
+                return orders
+            late = all(one.not_after is not None and one.not_after < client.clock() for one in orders)
+            if client.hindered and late:
+                kept = "the orders are kept, and none may begin any more; `hearth fleet watch` follows them"
+                raise BrokerNotReached(f"{client.standing}; {kept}")
+            with trio.move_on_after(REFRESH_S):
+                await client.changed()
+            await trio.sleep(REFRESH_S / 4)
+
+
 async def _follow(options: Options, client: FleetClient, made: frozenset[str]) -> int:
     """Show the progress of orders until all have ended; return the exit code."""
     from hearth.fleet.order_store import ENDED
@@ -316,8 +347,8 @@ async def _follow(options: Options, client: FleetClient, made: frozenset[str]) -
 
     shown: dict[str, str] = {}
     with Screen(live=sys.stdout.isatty() and not options.json) as draw:
-        while True:
-            orders = [one for one in await client.orders() if one.message_id in made]
+
+        def ended(orders: Sequence[FleetOrder]) -> bool:
             if draw is not None:
                 draw("\n".join(show(orders)))
             elif not options.json:
@@ -325,11 +356,9 @@ async def _follow(options: Options, client: FleetClient, made: frozenset[str]) -
                     if shown.get(one.message_id) != one.state:
                         shown[one.message_id] = one.state
                         click.echo(f"{one.device}  {one.state}  {common.clean(one.said)}".rstrip())
-            if all(one.state in ENDED for one in orders):
-                break
-            with trio.move_on_after(REFRESH_S):
-                await client.changed()
-            await trio.sleep(REFRESH_S / 4)
+            return all(one.state in ENDED for one in orders)
+
+        orders = await _orders_once(client, made, ended)
     if options.json:
         told = [
             {"device": one.device, "message_id": one.message_id, "session_id": one.session_id, "state": one.state,

@@ -148,6 +148,11 @@ class FleetClient:
         return self._connection
 
     @property
+    def hindered(self) -> bool:
+        """True while the broker cannot be reached, or takes no messages."""
+        return self._connection is None or self._connection.blocked is not None
+
+    @property
     def standing(self) -> str:
         """What stands between this caller and an answer of the broker, as a sentence."""
         connection, place = self._connection, self.address.place
