@@ -361,9 +361,13 @@ class Plans:
         return {"plans": shown, **({"more": more} if more else {}), "seq": self.approvals.seq}
 
     def has_words_of_others(self, principal: str) -> bool:
-        """Return True if a plan of this principal's has the words of the person who rejected it."""
-        own = [one.decision for one in self._plans.values() if one.principal == principal]
-        return any(one is not None and not one.approved and one.reason for one in own)
+        """Return True if this principal is shown why another rejected its plan, or a plan of another's."""
+        return any(
+            one.may_take_back(principal)
+            if one.principal != principal
+            else one.decision is not None and not one.decision.approved and bool(one.decision.reason)
+            for one in self._plans.values()
+        )
 
     def get(self, plan_id: str, principal: str, grant: Grant) -> dict[str, Any]:
         """Return one of these plans with its contents. Raises PlanStale."""

@@ -274,6 +274,9 @@ class Host(Protocol):
         """Write a record, then run `then` in the session's turn; the record's failure is the answer."""
         ...
 
+    def taint(self, source: str) -> None:
+        """Note that an answer brings another principal's words into a conversation."""
+
 
 @frozen(eq=False)
 class StandingRequests:
@@ -292,6 +295,8 @@ class StandingRequests:
             self._give(request, params)
         elif isinstance(params, ApprovalList):
             seen = [one for one in self._standing if by == one.principal or one.may_revoke(by, self._grant)]
+            if any(one.who.key != by for one in seen):
+                self._host.taint("approval.list")
             request.result({"approvals": [one.to_wire(by, self._grant) for one in seen]})
         else:
             one = self._standing.find(params.approval_id)

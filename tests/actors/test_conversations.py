@@ -123,6 +123,42 @@ async def test_the_reason_for_which_a_person_has_rejected_a_plan_taints_a_conver
         assert taint["tool"] == "plan.list"
 
 
+@pytest.mark.parametrize("ask", ["plan.list", "plan.get"])
+async def test_the_intent_of_a_plan_of_another_that_its_principal_has_approved_taints_a_conversation(tmp_path, ask):
+    asks = PolicyEntry(
+        name="asks", match=Match(uid=BOB.uid), max_risk=3, approval=[ApprovalRule(from_risk=2, other=True)]
+    )
+    async with (
+        bench(tmp_path, asks, OPEN) as world,
+        world.sessions(BOB).open_session() as other,
+        world.sessions(ALICE).open_session() as person,
+        world.sessions(ALICE).open_session(conversation=True) as session,
+    ):
+        plan = await other.prepare(ORDER, [LED])
+        await session.plans()
+        assert not world.records("session.taint"), "a conversation has no rights: it does not see what waits"
+        await person.approve(plan)
+        told = (await session.plans())[0] if ask == "plan.list" else await session.plan(plan.plan_id)
+        assert told.intent == ORDER
+        assert [taint["tool"] for taint in world.records("session.taint")] == [ask]
+
+
+async def test_an_approval_that_another_has_given_in_advance_taints_a_conversation(tmp_path):
+    async with (
+        bench(tmp_path) as world,
+        world.sessions(ALICE).open_session() as own,
+        world.sessions(BOB).open_session() as other,
+        world.sessions(ALICE).open_session(conversation=True) as session,
+    ):
+        bounds = {"args": {"line": {"any": True}, "value": {"any": True}}, "times": 1, "within_s": 60}
+        for giver, reason in ((own, "mine"), (other, ORDER)):
+            assert not world.records("session.taint")
+            await giver.grant_approval("gpio.set", principal=ALICE.key, reason=reason, **bounds)
+            told = await session.standing_approvals()
+        assert told[-1]["reason"] == ORDER
+        assert [taint["tool"] for taint in world.records("session.taint")] == ["approval.list"]
+
+
 async def test_numbers_do_not_taint_and_only_the_first_taint_is_recorded(tmp_path):
     async with bench(tmp_path) as world, world.sessions(ALICE).open_session(conversation=True) as session:
         for one in PLAIN:
