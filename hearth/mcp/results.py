@@ -37,6 +37,7 @@ from hearth.errors import (
 )
 from hearth.mcp.arguments import Fault
 from hearth.mcp.names import LONGEST_SHOWN, META_ERROR, META_TASK, mcp_name
+from hearth.shown import prose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -94,12 +95,12 @@ def of_task(result: TaskResult) -> dict[str, Any]:
 
 
 def of_halt(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the CallToolResult of `hacp_halt`, for the result of the method `halt`."""
+    """Return the CallToolResult of `hacp_halt`, for the result of the method `halt`: its reason may be another's."""
     structured = {name: status[name] for name in ("halted", "since", "reason", "latched")}
     latched = "" if status["latched"] else " It could not be written to the disk: a restart would end it."
     text = (
-        f"Halted since {status['since']}: {status['reason']}. Nothing that acts begins any more, and outputs go to "
-        f"their safe states. Reading goes on. Tell the person: only a person can end the halt.{latched}"
+        f"Halted since {status['since']}: {prose(status['reason'])}. Nothing that acts begins any more, and outputs go "
+        f"to their safe states. Reading goes on. Tell the person: only a person can end the halt.{latched}"
     )
     content = [_text(text), _text(orjson.dumps(structured).decode())]
     return {"content": content, "structuredContent": structured, "isError": False}
