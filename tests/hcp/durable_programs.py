@@ -19,18 +19,20 @@ LEAVES = {
     "act": 7, "look": 4, "submit": 2, "sleep": 2, "now": 1, "random": 2, "report": 1, "warn": 1, "partial": 1,
     "artifact": 1, "ask": 0.3, "give_up": 0.2, "bug": 0.1,
 }  # fmt: skip
+ATTENDED = LEAVES | {"ask": 5}
+"""Where a person answers."""
 TREES = {"every": 2, "gather": 3, "retry": 2, "handle": 3, "tidy": 2, "either": 2}
 DEEPEST = 3
 BUSES = ("a", "b")
 
 
-def program(rng, depth=0):
+def program(rng, depth=0, leaves=LEAVES):
     """A part of a function, or at depth 0 the whole of it."""
-    return [_node(rng, depth) for _ in range(rng.randint(3, 7) if depth == 0 else rng.randint(1, 3))]
+    return [_node(rng, depth, leaves) for _ in range(rng.randint(3, 7) if depth == 0 else rng.randint(1, 3))]
 
 
-def _node(rng, depth):
-    kinds = LEAVES if depth == DEEPEST else LEAVES | TREES
+def _node(rng, depth, leaves):
+    kinds = leaves if depth == DEEPEST else leaves | TREES
     kind = rng.choices(list(kinds), list(kinds.values()))[0]
     if kind in ("act", "look"):
         return kind, rng.choice(BUSES)
@@ -40,22 +42,25 @@ def _node(rng, depth):
     if kind == "sleep":
         return kind, rng.choice((0, 0.01, 0.5, 3.0))
     if kind == "every":
-        return kind, rng.choice((0, 0.2, 1.0)), rng.randint(1, 4), program(rng, depth + 1)
+        return kind, rng.choice((0, 0.2, 1.0)), rng.randint(1, 4), program(rng, depth + 1, leaves)
     if kind == "gather":
-        return kind, [program(rng, depth + 1) for _ in range(rng.randint(1, 3))]
+        return kind, [program(rng, depth + 1, leaves) for _ in range(rng.randint(1, 3))]
     if kind == "retry":
-        return kind, rng.randint(1, 3), rng.choice((0, 0.1)), program(rng, depth + 1)
+        return kind, rng.randint(1, 3), rng.choice((0, 0.1)), program(rng, depth + 1, leaves)
     if kind == "handle":
-        return kind, program(rng, depth + 1), program(rng, DEEPEST), rng.random() < 0.7
+        return kind, program(rng, depth + 1, leaves), program(rng, DEEPEST, leaves), rng.random() < 0.7
     if kind == "tidy":
-        return kind, program(rng, depth + 1), [("act", rng.choice(BUSES)) for _ in range(rng.randint(1, 2))]
+        return kind, program(rng, depth + 1, leaves), [("act", rng.choice(BUSES)) for _ in range(rng.randint(1, 2))]
     if kind == "either":
-        return kind, program(rng, depth + 1), program(rng, depth + 1)
+        return kind, program(rng, depth + 1, leaves), program(rng, depth + 1, leaves)
     return (kind,)
 
 
 class Course:
-    """One branch of a run of a program. `saw(position, outcome)` is told of each operation that came back."""
+    """One branch of a run of a program.
+
+    `saw(position, outcome)` is told of each operation that came back, with `asks` of a question.
+    """
 
     def __init__(self, job, saw, prefix=""):
         self.job = job
@@ -122,9 +127,10 @@ class Course:
             see(await self.job.random())
 
     async def _ask(self):
-        with self._seeing(self._next()) as see:
-            answer = await self.job.ask_person("may it?")
-            see([answer.approved, answer.by])
+        # The course does not depend on the answer, which may be another one when it is asked for again.
+        position = self._next()
+        answer = await self.job.ask_person(f"{position}: may it?")
+        self._saw(position, ("done", [answer.approved, answer.by]), asks=True)
 
     async def _every(self, interval, count, body):
         rounds = self.job.every(interval, count)

@@ -4,8 +4,9 @@
 checkpoint after every failure, up to three times. Steps fail, transactions hang, the HACP session ends, the audit log
 or the job store fails, the caller aborts, the time runs out; and up to twice the process dies, at a write of the job
 store (before or after its commit), in a step, or at any time. There is no thread and no real clock, and chance is the
-seed's alone. The daemon is halted, and reset by a person, also while the job runs. Every promise that does not hold is
-a `Broken`.
+seed's alone. The daemon is halted, and reset by a person, also while the job runs. In a third of the worlds a person
+answers the function's questions, or is late, the policy is read again, and the caller also tries to resume what it must
+not. Every promise that does not hold is a `Broken`.
 
 What is promised, whatever happens:
 
@@ -13,6 +14,8 @@ What is promised, whatever happens:
 - what a caller was told before a death, it is told again after it, to the byte;
 - no effect after a halt by a job that is older than it, whether the halt has been reset or not;
 - what is resumed is a job that failed or was aborted, and each at most once;
+- a yes that a function sees was given in this run of it, or is replayed with no halt, no reading of the policy, no end
+  of the process and no more than the time for an answer in between;
 - no step that began without being known to have had no effect begins again at its position;
 - what a function sees at a position it sees again when it is replayed, and it was on record when it went on;
 - the records of a session are numbered without gap, and its checkpoints are those of them that are steps;
@@ -39,11 +42,11 @@ from uuid import UUID
 import outcome
 import trio
 from attrs import define, field
-from hcp.durable_programs import Course, program
+from hcp.durable_programs import ATTENDED, LEAVES, Course, program
 from support.hcp import Caller, capability, hcp_world
 from support.patience import be_patient
 from support.steps import DoneAtOnce, seeded, within_real_seconds
-from support.world import BenchTools
+from support.world import BOB, BenchTools
 from trio.testing import MockClock
 
 import hearth._util.ids
@@ -61,6 +64,8 @@ from hearth.tools import Done, Tool, Undo
 SESSIONS = 3
 """Jobs of a line: the first one, and those that go on from a checkpoint."""
 LIVES = 10
+ANSWER_S = 2.0
+"""The time for a person's answer."""
 LONGEST = 100_000.0
 """Virtual seconds after which a world that has not ended never will."""
 PATIENCE_S = 60
@@ -126,7 +131,9 @@ class World:
         self.seed = seed
         self.directory = directory
         self.rng = random.Random(f"{seed}/world")
-        self.program = program(random.Random(f"{seed}/program"))
+        self.attended = seed % 3 == 2
+        """Whether a person answers."""
+        self.program = program(random.Random(f"{seed}/program"), leaves=ATTENDED if self.attended else LEAVES)
         self.hard = self.rng.random() ** 1.5
         """How much goes wrong, from 0 to 1."""
         self.life = Life(None)
@@ -148,21 +155,42 @@ class World:
         """The records that the session which runs goes on from."""
         self.touched = set()
         """Sessions during which the job store failed."""
+        self.changes = 0
+        """The halts, readings of the policy and ends of the process so far: what an answer may rest on."""
+        self.yes = {}
+        """By position: the last yes to its question, as (session, `changes`, when)."""
+        self.began = 0
+        """`changes` when the session that runs was handed in."""
         self._tries = Counter()
 
     # --- what the function and the devices tell
 
-    def saw(self, session, position, found):
+    def saw(self, session, position, found, *, asks=False):
         """An operation came back to the function."""
         if self.life.dead:
             return
         found = json.loads(json.dumps(found))
         recorded = self.on_record.get(position)
-        if recorded is not None and recorded != found:
+        if asks and found[1][0]:
+            self._saw_yes(session, position)
+        if recorded is not None and recorded != found and not asks:
             self.broken(f"operation {position} is on record as {recorded}, and the function sees {found}")
         elif recorded is not None and session in self.live:
             self.broken(f"operation {position} is replayed, and a step began before it was")
         self.seen.setdefault(session, {})[position] = found
+
+    def _saw_yes(self, session, position):
+        """Hold a yes against those that were given: it is of this session, or nothing has changed since."""
+        given_in, changes, at = self.yes.get(position, (None, 0, 0.0))
+        if given_in == session:
+            return
+        self.figures["yes replayed"] += 1
+        if given_in is None:
+            self.broken(f"nobody has said yes at {position}, and the function sees a yes")
+        elif changes != self.began:
+            self.broken(f"the yes at {position} is replayed, and what it may rest on has changed since")
+        elif trio.current_time() - at > ANSWER_S:
+            self.broken(f"the yes at {position} is replayed after {trio.current_time() - at:g} s")
 
     def fate(self, tag):
         """How a transaction ends ("done", "none", "did" or "unknown"), and the seconds that it takes."""
@@ -278,6 +306,9 @@ class World:
         """Everything, to its end."""
         rates = {"bench.act": "3/s"} if self.hard > 0.8 else {}
         self.policy = (PolicyEntry(name="bench", match=Match(any=True), max_risk=2, rate=rates),)
+        if self.attended:
+            person = PolicyEntry(name="person", match=Match(uid=BOB.uid), rights=["approve"], max_risk=2)
+            self.policy = (person, *self.policy)
         self.offered = capability(
             "look", self.function, tools=("act", "look"), clean_up=frozenset(("bench.act",)), clean_up_s=2.0,
             max_duration=timedelta(minutes=30),
@@ -289,13 +320,14 @@ class World:
                 return
             self.figures["lives"] += 1
             self.life = Life(death)
+            self.changes += 1
             document = await self._live(document)
         raise Broken(f"it is not over after {LIVES} lives")
 
     async def _live(self, document):
         """One life; the document that the next one begins with."""
         life = self.life
-        settings = {"approval_timeout_s": 2.0, "abort_timeout_s": 1.0}
+        settings = {"approval_timeout_s": ANSWER_S, "abort_timeout_s": 1.0}
         async with hcp_world(
             self.directory, self.offered, settings=settings, policy=self.policy, extra_tools=self.tools(),
             opened=False, close_grace_s=2,
@@ -303,6 +335,8 @@ class World:
             life.caller = world.caller()
             if life.death is not None and life.death.kind in ("time", "stop"):
                 world.nursery.start_soon(life.end_in_time)
+            if self.attended:
+                world.nursery.start_soon(self._answer, world)
             while document is not None:
                 with trio.CancelScope() as living:
                     world.nursery.start_soon(self._until_over, living)
@@ -332,6 +366,7 @@ class World:
     async def _hand_in(self, world, document):
         """Send it, and hear its session to the end; the session."""
         caller = self.life.caller
+        self.began = self.changes
         while True:
             self._plan_faults(world)
             answer = await caller.reply(document)
@@ -343,13 +378,48 @@ class World:
             await self._heal(world)
         session = answer["session_id"]
         self.heard.setdefault(session, [])
+        resumed = document["payload"].get("context", {}).get("last_checkpoint")
         async with trio.open_nursery() as nursery:
             self._plan_ends(nursery, world, session)
             await caller.closed(session)
             nursery.cancel_scope.cancel()
         await self._heal(world)
         self._hear()
+        if self.attended:
+            await self._resume_what_is_spent(session, resumed)
         return session
+
+    async def _resume_what_is_spent(self, session, resumed):
+        """Try to resume the job that this one has resumed, and this one if it has completed: both are refused."""
+        events = [one["payload"] for one in self.heard[session] if one["type"] == "event"]
+        checkpoints = [one["data"]["checkpoint_id"] for one in events if one["event_type"] == "checkpoint_created"]
+        completed = events[-1]["data"]["final_state"] == "COMPLETED"
+        spent = [resumed] * (resumed is not None) + checkpoints[-1:] * completed
+        for checkpoint in spent:
+            context = {"last_checkpoint": checkpoint}
+            number = self.figures["resumptions refused"] = self.figures["resumptions refused"] + 1
+            document = Caller.submission("look", message_id=f"spent-{self.life.death}-{number}", context=context)
+            answer = await self.life.caller.reply(document)
+            if answer["type"] == "task_accepted":
+                raise Broken(f"{checkpoint} is resumed again, or is of a job that has completed")
+
+    async def _answer(self, world):
+        """A person, who answers what waits: yes or no, at once, late, or not at all."""
+        rng = random.Random(f"{self.seed}/person/{self.figures['lives']}")
+        caller, seen = world.caller(BOB), set()
+        while True:
+            waits = [one for one in world.runtime.approvals if one.question_id not in seen]
+            if not waits:
+                await world.runtime.approvals.changed()
+                continue
+            seen.add(waits[0].question_id)
+            await trio.sleep(rng.choice((0.0, 0.05, 0.5, 3.0)) * rng.random())
+            params = {"approval_id": waits[0].question_id, "approve": rng.random() < 0.8}
+            about, changes, at = waits[0].about, self.changes, trio.current_time()
+            answer = await caller.ask("hcp.decide", params)
+            self.figures["answers" if "result" in answer else "answers that came too late"] += 1
+            if "result" in answer and params["approve"]:
+                self.yes[about["question"].partition(":")[0]] = about["session_id"], changes, at
 
     async def _heal(self, world):
         world.journal.heal()
@@ -399,13 +469,21 @@ class World:
         async def halt():
             await trio.sleep(rng.choice((0.001, 0.01, 0.1, 1.0)) * rng.random())
             self.figures["halts"] += 1
+            self.changes += 1
             self.older = set(self.heard)
             world.runtime.halt.halt("for the test", "a test")
             await trio.sleep(rng.choice((0.0, 0.01, 1.0)))
             await self._reset(world)
 
+        async def reload():
+            self.figures["reloads"] += 1
+            self.changes += 1
+            world.runtime.replace_policy(self.policy)
+
         if rng.random() < 0.2:
             nursery.start_soon(halt)
+        if self.attended and random.Random(f"{self.seed}/reload/{self.sessions}").random() < 0.3:
+            nursery.start_soon(later, reload)
         for chance, what in ((0.2, abort), (0.1, end_session), (0.1, fail_audit)):
             if rng.random() < chance * self.hard:
                 nursery.start_soon(later, what)

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 
 import pytest
+from attrs import evolve
 from hcp.durable_worlds import Broken, play
 
 from hearth.actors.bridges.hcp.execution import Execution
@@ -45,7 +46,7 @@ def test_many_more_worlds_keep_every_promise(block):
         "ended: write", "ended: act", "ended: time", "ended: stop", "store failed", "audit log failed", "aborts",
         "HACP sessions ended", "refused", "COMPLETED", "FAILED", "ABORTED", "FAILED: outcome_unknown",
         "FAILED: halted", "FAILED: timeout", "FAILED: daemon_ended", "FAILED: book_unavailable",
-        "FAILED: hacp_session_ended",
+        "FAILED: hacp_session_ended", "halts", "reloads", "answers", "yes replayed", "resumptions refused",
     ):  # fmt: skip
         assert figures[what], (what, figures)
 
@@ -111,7 +112,34 @@ def a_job_outlives_a_halt(monkeypatch):
     monkeypatch.setattr(RunningJob, "halt", lambda *_: None)
 
 
+def an_answer_is_replayed_whatever_has_changed(monkeypatch):
+    monkeypatch.setattr(Execution, "_expired", lambda *_: False)
+
+
+def a_job_that_completed_is_resumed(monkeypatch):
+    session = JobStore.session
+
+    async def failed(self, session_id):
+        found = await session(self, session_id)
+        return found and evolve(found, state="FAILED" if found.state == "COMPLETED" else found.state)
+
+    monkeypatch.setattr(JobStore, "session", failed)
+
+
+def a_job_is_resumed_as_often_as_it_is_asked_for(monkeypatch):
+    session = JobStore.session
+
+    async def not_yet(self, session_id):
+        found = await session(self, session_id)
+        return found and evolve(found, resumed_by=None)
+
+    monkeypatch.setattr(JobStore, "session", not_yet)
+
+
 BUGS = {
+    an_answer_is_replayed_whatever_has_changed: "is replayed, and what it may rest on has changed|is replayed after",
+    a_job_that_completed_is_resumed: "is resumed again, or is of a job that has completed",
+    a_job_is_resumed_as_often_as_it_is_asked_for: "is resumed again, or is of a job that has completed",
     a_job_outlives_a_halt: "began after a halt that came after that job",
     outcomes_are_written_late: "was seen as|had an effect",
     beginnings_are_not_noted: "began twice|nothing is on record",
