@@ -530,6 +530,15 @@ BUGS = (
         seed=11,
     ),
     Bug(
+        "older-than-a-reset",
+        "a halt ends nothing and begins no epoch: what was asked for before it goes on after its reset",
+        "hearth.actors.bus.halt",
+        "        began, now = not self.flag.halted, timestamp(self._clock())\n        self.flag.count += 1\n",
+        "        began, now = False, timestamp(self._clock())\n",
+        "nothing acts from a halt on, and nothing of before it ever",
+        seed=18,
+    ),
+    Bug(
         "approval-not-asked",
         "what needs an approval runs without one",
         "hearth.actors.admission",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import SLACK, Broken, invariant
+from .plans import _shown
 from .sessions import _troubled
 
 ACTS = (
@@ -46,8 +47,16 @@ def _resting(reading, level):
     return line is None or level.what["value"] == (None if line["safe"] == "input" else line["safe"])
 
 
+def _prepared(reading):
+    """By task that runs a plan: the number of the entry with which its client was shown the plan."""
+    shown = _shown(reading)
+    runs = [record.fields for record in reading.log.records if record.event == "plan.execute"]
+    return {run["task_id"]: shown[run["plan_id"]]["number"] for run in runs if run["plan_id"] in shown}
+
+
 @invariant("nothing acts from a halt on, and nothing of before it ever")
 def halted(reading, judged):
+    prepared = _prepared(reading)
     for entry, end in _halts(reading):
         for one in reading.transactions:
             if one.begun < entry.number or one.step is None or one.step.tool not in ACTS or one.what == "safe":
@@ -56,8 +65,8 @@ def halted(reading, judged):
             if one.begun < end:
                 expected = f"nothing of {one.step} reaches {one.bus}: the daemon is halted"
                 yield Broken((entry.number, one.begun), expected, f"{one.what} begins")
-            elif one.step.task.accepted < entry.number:
-                expected = f"nothing of {one.step}, accepted before the halt, reaches {one.bus}"
+            elif min(one.step.task.accepted, prepared.get(one.step.task.id, one.begun)) < entry.number:
+                expected = f"nothing of {one.step}, asked for before the halt, reaches {one.bus}"
                 yield Broken((entry.number, one.begun), expected, f"{one.what} begins")
         for level in reading.levels:
             if entry.number < level.number < end and level.what["bus"].startswith("gpio"):
