@@ -198,7 +198,9 @@ def failure_facts(result: JobResult) -> dict[str, Any]:
     facts: dict[str, Any] = {"phase": details.phase, "step": details.step, "checkpoint": details.last_checkpoint}
     facts = {name: value for name, value in facts.items() if value is not None}
     if details.recoverable:
-        facts["recoverable"] = "yes: submit it again with this checkpoint as context.last_checkpoint"
+        begins = details.last_checkpoint is None
+        how = "from the beginning" if begins else "with this checkpoint as context.last_checkpoint"
+        facts["recoverable"] = f"yes: submit it again {how}"
     return facts
 
 

@@ -138,6 +138,7 @@ def test_a_failure_says_how_to_go_on_where_one_can():
     assert document["error_details"]["last_checkpoint"] == "ckpt-3"
     assert document["partial_outputs"] == {"n": 3}
     assert "submit it again" not in "\n".join(hcp_view.result_lines(failed(last_checkpoint="ckpt-3")))
+    assert "submit it again from the beginning" in "\n".join(hcp_view.result_lines(failed(recoverable=True)))
 
 
 def test_an_abort_has_no_error_to_tell():

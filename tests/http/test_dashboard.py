@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,16 @@ POLICY = (
 )
 
 
+COVERS = '''\
+from hearth import Job, capability
+
+@capability("covers", version="1.0.0", tools=["gpio.set"], risk_ceiling="R4", max_duration="PT1M")
+async def covers(job: Job) -> dict:
+    """Ask, then light the lamp."""
+    return {"approved": (await job.ask_person("Is the cover closed?")).approved}
+'''
+
+
 @pytest.fixture(scope="module")
 def chromium_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One browser for all: each page is a private window, and what starts slowly is started once."""
@@ -63,7 +74,10 @@ class Site:
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
-        self.daemon = Hearthd(directory, f'[http]\nlisten = "127.0.0.1:{self.port}"\nmcp = false\n{POLICY}')
+        (directory / "covers.py").write_text(COVERS)
+        (directory / "covers.py").chmod(0o644)
+        hcp = f'[hcp]\ncapabilities = ["{directory / "covers.py"}"]\n'
+        self.daemon = Hearthd(directory, f'[http]\nlisten = "127.0.0.1:{self.port}"\nmcp = false\n{hcp}{POLICY}')
 
     def url(self, who: str | None = "operator") -> str:
         """The page's address, with the token of one of the entries."""
@@ -217,6 +231,28 @@ async def test_by_keyboard_alone_a_plan_is_approved_and_the_daemon_halted_and_re
         assert not (await agent.halt_status()).halted
     (record,) = site.daemon.records(event="halt")
     assert record["reason"] == "by a person at the dashboard"
+
+
+async def test_a_job_and_its_question_are_shown_with_every_line_that_the_daemon_shows(
+    browser: Browser, site: Site, nursery: trio.Nursery
+) -> None:
+    tab = await enter(browser, site)
+    async with site.client("agent") as agent, site.client("operator") as operator:
+        about: Any = {"caller_id": "agent", "context": {"notes": "night shift"}, "max_duration": "PT30S"}
+        nursery.start_soon(partial(agent.delegate, "covers", "Only read the temperature", {}, **about))
+        await go(tab, "approvals")
+        question = 'question "Is the cover closed?"'
+        for title, more in (("Only read the temperature", {"inputs"}), ("Is the cover closed?", {"question"})):
+            await tab.until(f"{text('#approvals article h3')} === '{title}'")
+            (waits,) = await operator.pending_approvals()
+            members = {line.partition(" ")[0] for line in waits["shown"]}
+            assert members >= {"intent", "context", "max_duration", "caller_id", *more}
+            assert (waits["shown"][0] == question) is ("question" in more), "first"
+            shown = await tab.evaluate("document.querySelector('#approvals article pre').textContent")
+            assert shown.split("\n") == waits["shown"], "nothing in between, and nothing left out"
+            await tab.click("#approvals article button.good")
+        await tab.until("!document.querySelector('#approvals article')")
+    assert tab.errors == []
 
 
 async def test_by_keyboard_alone_a_person_submits_approves_halts_and_resets(browser: Browser, site: Site) -> None:

@@ -66,6 +66,26 @@ async def test_the_person_at_the_client_is_asked_once_with_what_changes_and_the_
 
 
 @both_eras
+async def test_the_person_at_the_client_reads_every_line_with_which_the_daemon_shows_the_plan(autojump_clock, mode):
+    shown = []
+
+    async def reads(_context, params):
+        async with w.sessions(BOB).open_session() as session:
+            (waits,) = await session.plans()
+            shown.append((params.message.split("\n"), (await session.plan(waits.plan_id)).shown))
+        return types.ElicitResult(action="decline")
+
+    steps = [{"tool": "bench.set", "args": {"line": line, "value": 1}} for line in (1, 2)]
+    arguments = {"intent": 'calm"\n0. bench.read', "steps": steps, "rollback_on_failure": True}
+    async with world() as w, mcp_client(w.sessions(), mode, elicitation_callback=reads) as client:
+        told = text_of(await client.call_tool(PLAN, arguments))
+    assert shown, told
+    ((asked, lines),) = shown
+    assert asked[1:-1] == list(lines), "nothing in between, and nothing left out"
+    assert [line.partition(" ")[0] for line in lines if line[0] != " "] == ["intent", "constraints", "0.", "1."]
+
+
+@both_eras
 async def test_a_person_who_declines_leaves_the_plan_where_it_is_and_nothing_runs(autojump_clock, mode):
     async with world() as w, mcp_client(w.sessions(), mode, elicitation_callback=Person("decline")) as client:
         result = await client.call_tool(*CALL)
