@@ -9,20 +9,32 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+import hearth
 from hearth import errors
 from hearth.amqp import errors as amqp_errors
 from hearth.errors import HearthError
+from hearth.hcp.durable import Outcome
+from hearth.hcp.messages import MessageError
 
 PUBLIC = sorted(
     {
         kind
-        for module in (errors, amqp_errors)
-        for kind in vars(module).values()
+        for kind in (
+            *vars(errors).values(),
+            *vars(amqp_errors).values(),
+            *(getattr(hearth, name) for name in hearth.__all__),
+            MessageError,
+        )
         if isinstance(kind, type) and issubclass(kind, HearthError)
     },
     key=lambda kind: kind.__name__,
 )
-_TEXTS = {"reason_code": "unsafe", "code": 404}
+_VALUES = {
+    "reason_code": "unsafe",
+    "code": 404,
+    "data": {"effect": "done", "at": [1]},
+    "outcome": Outcome(status="failed", error="no", error_code=-32000, error_data={"effect": "done"}),
+}
 
 
 def made(kind: type[HearthError]) -> HearthError:
@@ -30,9 +42,7 @@ def made(kind: type[HearthError]) -> HearthError:
     if kind.__init__ is Exception.__init__:
         return kind("the message")
     values = {
-        name: {"effect": "done", "at": [1]} if name == "data" else _TEXTS.get(name, f"the {name}")
-        for name in list(inspect.signature(kind).parameters)
-        if name != "effect"
+        name: _VALUES.get(name, f"the {name}") for name in list(inspect.signature(kind).parameters) if name != "effect"
     }
     return kind(**values)
 
