@@ -22,7 +22,7 @@ PUBLIC = sorted(
         for kind in (
             *vars(errors).values(),
             *vars(amqp_errors).values(),
-            *(getattr(hearth, name) for name in hearth.__all__),
+            *(getattr(hearth, name) for name in dir(hearth)),
             MessageError,
         )
         if isinstance(kind, type) and issubclass(kind, HearthError)

@@ -110,6 +110,18 @@ def test_a_halt_is_shown_and_reset(hearth, device, job) -> None:
     eventually(lambda: not listed(hearth, device)["halted"])
 
 
+def test_a_device_that_has_not_got_the_halt_in_time_is_named_and_the_command_ends_with_3(hearth, device) -> None:
+    listed(hearth, device)
+    device.signal(signal.SIGSTOP)
+    said = hearth("halt", "--reason", "smoke", "--within", "4s", code=3)
+    assert device.id in said.partition("not yet: ")[2].splitlines()[0]
+    assert device.id not in said.partition("have the halt: ")[2].splitlines()[0]
+    device.signal(signal.SIGCONT)
+    eventually(lambda: listed(hearth, device)["halted"])
+    hearth("halt", "--reset", "--within", "4s", code=None)
+    eventually(lambda: not listed(hearth, device)["halted"])
+
+
 @pytest.mark.proof
 def test_a_broker_that_is_not_there_is_told_with_its_place(rabbitmq, hearth, monkeypatch) -> None:
     password = rabbitmq.folder / "password"
