@@ -17,7 +17,7 @@ from attrs import asdict
 from hearth.cli import common
 from hearth.cli.common import Options, interruptible, session, standard
 from hearth.cli.tasks import Reference, exit_code, hold, read_plan, task_lines
-from hearth.errors import ApprovalRequired, MethodNotFound, PermissionDenied, PlanStale
+from hearth.errors import ApprovalRequired, InvalidParams, MethodNotFound, PermissionDenied, PlanStale
 from hearth.hcp import is_installed
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hearth.api import Plan, PlanSummary
     from hearth.client.connection import Client
     from hearth.client.session import ClientSession
+    from hearth.errors import RpcError
 
 PLANS = ("plan", "state", "risk", "by", "expires", "intent")
 STATES = {"waiting": "yellow", "ready": "green", "rejected": "red"}
@@ -210,20 +211,21 @@ async def approve_waiting(
         found = None
         with suppress(PlanStale):
             found = await opened.plan(approval_id)
-        job = None if found is not None else await _waiting_job(client, approval_id)
+        job = None if found is not None else await _waiting_job(client, approval_id, unseen=yes or reject is not None)
         if found is not None and reject is None:
             _require_hash(found, yes=yes, digest=digest)
         elif job is not None and digest is not None:
             raise click.UsageError("--hash is for plans, and this is a job: leave it out")
         if not options.json:
-            click.echo("\n".join(plan_lines(found) if found is not None else _job_lines(job or {})))
+            shown = plan_lines(found) if found is not None else _job_lines(job)
+            click.echo("\n".join(shown), nl=bool(shown))
         if reject is None and not yes:
             answer = await trio.to_thread.run_sync(click.confirm, "\nApprove this?", abandon_on_cancel=True)
             if not answer:
                 raise click.Abort
         missing = 0
         if found is None:
-            await client.decide(approval_id, approve=reject is None, reason=reason if reject is None else reject)
+            await _decide_job(client, approval_id, job, approve=reject is None, reason=reject or reason)
         elif reject is not None:
             await opened.reject(found, reason=reject)
         else:
@@ -253,15 +255,38 @@ async def _waiting_jobs(client: Client) -> Sequence[Mapping[str, Any]]:
         return []
 
 
-async def _waiting_job(client: Client, approval_id: str) -> Mapping[str, Any]:
+async def _waiting_job(client: Client, approval_id: str, *, unseen: bool) -> Mapping[str, Any] | None:
+    """Return a job that waits; None for another one that is decided `unseen`. Raises PlanStale."""
     for each in await _waiting_jobs(client):
         if each.get("approval_id") == approval_id:
             return each
-    raise PlanStale(f"nothing that you may decide waits as {approval_id}: `hearth approve` lists what does")
+    if not unseen:
+        raise _gone(approval_id)
+    return None
 
 
-def _job_lines(job: Mapping[str, Any]) -> list[str]:
+async def _decide_job(
+    client: Client, approval_id: str, job: Mapping[str, Any] | None, *, approve: bool, reason: str | None
+) -> None:
+    try:
+        await client.decide(approval_id, approve=approve, reason=reason)
+    except (InvalidParams, MethodNotFound, PermissionDenied) as error:
+        if job is not None:
+            raise
+        raise _gone(approval_id, error) from None
+
+
+def _gone(approval_id: str, error: RpcError | None = None) -> PlanStale:
+    """Return the error for what does not wait, with the reason if the daemon's refusal of a decision has one."""
+    given = (error.data or {}).get("reason") if isinstance(error, InvalidParams) else None
+    why = f": {str(given).partition(': ')[2]}" if given is not None else ""
+    return PlanStale(f"nothing that you may decide waits as {approval_id}{why}; `hearth approve` lists what does")
+
+
+def _job_lines(job: Mapping[str, Any] | None) -> list[str]:
     """Return a job that waits as text: whose it is, until when, and the lines with which the daemon shows it."""
+    if job is None:
+        return []
     facts = {"by": job.get("principal"), "expires": job.get("expires_at")}
     state = click.style("waiting", fg=STATES["waiting"], bold=True)
     head = [f"{state}  {common.clean(str(job.get('approval_id')))}", *common.fields(facts, indent="  "), ""]

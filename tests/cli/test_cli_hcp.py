@@ -357,6 +357,9 @@ def test_hearth_approve_shows_and_decides_the_jobs_that_wait(local_cli, boss, fi
         out, err = process.communicate(timeout=60)
         assert process.returncode == (0 if accepted else 1)
         assert "COMPLETED" in out if accepted else "too loud" in err
+    late = boss("approve", asked["approval_id"], *options)
+    assert late.code == 1
+    assert f"has {'approved' if accepted else 'rejected'} it; `hearth approve` lists what does" in late.err, "and why"
 
 
 @pytest.mark.slow
