@@ -162,7 +162,7 @@ class Outcome:
     acted: bool = False
     """True for a step that may have had an effect."""
     replayed: bool = False
-    """True for a reading that a job which may act asked to have replayed."""
+    """True for a reading that a job which may act asked to have replayed, or made in one task with what moves."""
     stamp: str | None = None
     """Of a person's answer: the run of the daemon, its halts and its readings of the policy, when it was given."""
     given_at: float = 0.0

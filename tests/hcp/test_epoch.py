@@ -10,6 +10,7 @@ from support.world import BOB
 
 from hearth.actors.bridges.hcp.event_stream import EventWriter
 from hearth.actors.embedded import LocalRequest
+from hearth.api import Step
 from hearth.cli.plan import _job_lines
 from hearth.errors import Halted
 from hearth.policy.rules import Match, PolicyEntry
@@ -418,6 +419,25 @@ async def test_the_question_about_a_resumed_job_names_the_checkpoint_its_age_wha
         lines = "\n".join(shown["shown"])
         for word in ("resumed_from", "checkpoint_age", "done_before", "replayed_readings", "context", "max_duration"):
             assert f"\n{word} " in f"\n{lines}"
+
+
+async def test_a_reading_that_was_made_in_one_task_with_what_moves_is_named_among_what_is_replayed(world_of):
+    async def works(job):
+        await job.submit([Step("bench.read", {"tag": "the cover"}), Step("bench.set", {"line": 1, "value": 1})])
+        await RELAY(job)
+        raise LookupError
+
+    async with world_of(works, safety={"requires_human_approval": True}) as world:
+        caller = world.caller()
+        document = Caller.submission()
+        await caller.send(document)
+        await answered(world)
+        checkpoint = await checkpoint_of(caller, (await caller.until_replied(document))["session_id"])
+        await caller.send(Caller.submission(context={"resume_from": checkpoint}))
+        (shown,) = await pending(world)
+        assert len(shown["done_before"]) == 2
+        (read,) = shown["replayed_readings"]
+        assert '"tag":"the cover"' in read, "it is not made again: that would move the relay again"
 
 
 async def test_a_reading_is_made_again_when_a_job_that_acts_is_resumed_and_a_collected_one_is_not(world_of):

@@ -375,9 +375,10 @@ class Execution:
             asked = {"steps": asked, **constraints}
         name = tools[0] if len(tools) == 1 else f"{tools[0]} and {len(tools) - 1} more"
         registry = self.services.registry
-        reads_only = all(
-            (tool := registry.get(step.tool)) is not None and not tool.risk_of(step.args) for step in steps
-        )
+        reading = [(tool := registry.get(step.tool)) is not None and not tool.risk_of(step.args) for step in steps]
+        reads_only = all(reading)
+        # What was read in one task with what moves is not read again: that would move it again.
+        replayed = replay if reads_only else any(reading)
 
         async def live(operation: Operation) -> Outcome:
             if not BRANCH.get().cleaning:
@@ -401,7 +402,7 @@ class Execution:
                 # A step without a possible effect is done again by a job that resumes from here.
                 error_data = {**(outcome.error_data or {}), "effect": "none"}
                 return evolve(outcome, status="failed", error=outcome.error or "unknown", error_data=error_data)
-            return evolve(outcome, acted=not reads_only, replayed=reads_only and replay)
+            return evolve(outcome, acted=not reads_only, replayed=replayed)
 
         def again(found: Outcome) -> bool:
             return self.acts and reads_only and not replay and found.status == "done"
