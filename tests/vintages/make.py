@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support.hearthd import Hearthd
+from support.hearthd import Hearthd, eventually
 from support.model_server import ModelServer, proposes, reads, says
 
 from hearth.fleet.order_store import FleetOrder, OrderStore
@@ -96,6 +96,25 @@ def make_daemon(place: Path) -> Path:
     return directory
 
 
+def make_levels(place: Path) -> Path:
+    """The outputs file of a daemon that is killed while a servo is away from its safe angle."""
+    directory, made = place / "run", place / "levels"
+    for one in (directory, made):
+        one.mkdir()
+    daemon = Hearthd(directory, '[board]\nprofile = "sim"\n')
+    try:
+        daemon.start()
+        peer = daemon.peer()
+        peer.run(peer.open(), "servo.move", servo="ARM", angle=120)
+        outputs = Path(f"{daemon.audit}.outputs")
+        eventually(lambda: b"[2,120" in outputs.read_bytes(), "the angle of the servo")
+        daemon.kill()
+    finally:
+        daemon.end()
+    shutil.copy(outputs, made)
+    return made
+
+
 def make_witness(place: Path) -> Path:
     """The memory of a witness of a daemon's log, and the witness's key."""
     directory, made = place / "run", place / "witness"
@@ -152,7 +171,13 @@ def make_transcript(place: Path) -> Path:
     return made
 
 
-MAKERS = {"daemon": make_daemon, "witness": make_witness, "orders": make_orders, "ask": make_transcript}
+MAKERS = {
+    "daemon": make_daemon,
+    "levels": make_levels,
+    "witness": make_witness,
+    "orders": make_orders,
+    "ask": make_transcript,
+}
 
 
 def main(target: Path, *names: str) -> None:

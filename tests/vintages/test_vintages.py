@@ -20,14 +20,19 @@ from support.hcp_job_store import running
 from support.hearthd import BOUND, Hearthd
 from vintages.make import CONFIG, REASON, run_job, submit
 
+from hearth.actors import agentcard, task_registry
 from hearth.actors.bridges.hcp.store import JobStore
-from hearth.actors.bridges.hcp.store.database import APPLICATION_ID
+from hearth.actors.bridges.hcp.store.database import _RELEASES, APPLICATION_ID
+from hearth.actors.bus import latch, outputs_file
+from hearth.actors.bus.outputs_file import OutputsFile
+from hearth.ask import transcript
 from hearth.ask.transcript import RecordedModel, read_transcript
-from hearth.audit import keys, notes
+from hearth.audit import files as log_files, keys, notes, tree
 from hearth.audit.files import newest_records
 from hearth.audit.tree import Prover, origin_of
 from hearth.audit.verify import verify
 from hearth.errors import ConfigError
+from hearth.fleet import order_store
 from hearth.fleet.order_store import OrderStore
 from hearth.hcp.durable import Recorded
 
@@ -119,6 +124,13 @@ async def test_the_outcomes_of_an_earlier_job_store_are_read_and_none_counts_as_
         assert found
         assert {(one.outcome.stamp, one.outcome.replayed) for one in found} == {(None, False)}
         assert row.resumed_by is None
+
+
+def test_the_levels_that_an_earlier_run_left_are_read(vintage, tmp_path):
+    directory = copied(vintage, "levels", tmp_path)
+    outputs = OutputsFile(directory / "audit.log.outputs")
+    assert outputs.open(0) == ["bus pwm:sim: the last run left outputs driven: 2"]
+    assert outputs.found.levels == {"pwm:sim": ((2, 120.0),)}
 
 
 def test_a_witness_goes_on_from_the_checkpoint_that_it_cosigned(vintage, tmp_path):
@@ -307,6 +319,42 @@ def test_each_file_of_a_daemon_of_today_names_its_format(tmp_path):
         else:
             numbers[name] = json.loads(file.read_bytes())[member]
     assert all(number >= 1 for number in numbers.values()), numbers
+
+
+TODAY = {
+    "audit.log": log_files.FORMAT,
+    "audit.log.tree": tree._FORMAT,
+    "audit.log.halt": latch.VERSION,
+    "audit.log.outputs": outputs_file._VERSION,
+    "audit.log.idempotency": task_registry.VERSION,
+    "jobs.sqlite3": len(_RELEASES),
+    "agent-card.json": agentcard._FORMAT,
+    "caller.sqlite3": order_store._VERSION,
+    "state": notes._FORMAT,
+    "transcript.jsonl": transcript.FORMAT,
+}
+"""The newest format of each file, by its name."""
+
+
+def format_of(file):
+    """The number that a file of a vintage names; one without has format 1."""
+    if file.suffix == ".sqlite3":
+        with sqlite3.connect(f"file:{file}?mode=ro&immutable=1", uri=True) as db:
+            found = db.execute("PRAGMA user_version").fetchone()[0]
+        db.close()
+        return found
+    content = file.read_bytes()
+    if file.name == "audit.log.tree":
+        return int(content.removeprefix(b"hearth tree ").partition(b"\n")[0])
+    document = json.loads(content if file.name == "agent-card.json" else content.splitlines()[0])
+    return document.get("format", document.get("version", 1))
+
+
+@pytest.mark.parametrize("name", TODAY)
+def test_a_change_of_a_file_adds_a_vintage(name):
+    """The numbers before a vintage's first are those of trees that no release came from."""
+    kept = {format_of(file) for file in HERE.rglob(name)}
+    assert kept == {*range(min(kept), TODAY[name] + 1)}
 
 
 def test_a_vintage_has_each_of_the_files(vintage):
