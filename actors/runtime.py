@@ -282,6 +282,7 @@ class Runtime:
         for bus_id, bus in self.buses.items():
             bus.guard.remember(parts.outputs_file.found.levels.get(bus_id, ()))
         parts.outputs_file.levels = self._memory
+        parts.outputs_file.touch_at = partial(self._timers.set, OUTPUTS_FILE)
         self.interlocks = Interlocks.of(parts.board, parts.outputs_file.found.outputs)
         self.halt = Halt(
             parts.halt,
@@ -589,6 +590,8 @@ class Runtime:
         session = self._sessions.get(name)
         if session is not None:
             session.post(TIMER_FIRED)
+        elif name == OUTPUTS_FILE:
+            self.parts.outputs_file.touch_again()
         else:
             self.plans.expire(name)
 
@@ -753,6 +756,8 @@ async def _not_reloaded(_yes: bool) -> dict[str, Any]:
 
 # --- timers
 
+OUTPUTS_FILE = "outputs file"
+"""The name of the outputs file's timer; all others are those of sessions and plans."""
 SLACK = 64
 """Timers of forgotten names that may stay in the heap before it is swept."""
 

@@ -109,6 +109,10 @@ class OutputsFile:
         """True if the list has changed since the write under way began."""
         self._fresh = float("-inf")
         """The time at which a level was last written for its own sake."""
+        self._late = False
+        """True if a level has changed since, and `touch_at` has been asked for the time when it may be written."""
+        self.touch_at: Callable[[float], None] = lambda _when: None
+        """Has `touch_again` called at a time of Trio's clock."""
         self._wrote = trio.Event()
         """Set, and replaced, when a write has ended."""
 
@@ -209,6 +213,14 @@ class OutputsFile:
         if now >= self._fresh + LEVELS_S:
             self._fresh = now
             self._write()
+        elif not self._late:
+            self._late = True
+            self.touch_at(self._fresh + LEVELS_S)
+
+    def touch_again(self) -> None:
+        """Write the levels that changed too soon after others. Never waits or raises."""
+        self._late = False
+        self.touch()
 
     async def aclose(self) -> None:
         """Wait, within END_LIMIT_S, for the last write, and try it once more if it fails."""

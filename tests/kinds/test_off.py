@@ -7,6 +7,7 @@ import trio
 from kinds.board import Raw, call, content, output
 from support.world import embedded, reset_halt
 
+from hearth.actors.bus.outputs_file import LEVELS_S
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.registers import Write
 from hearth.errors import LimitViolated, RpcError
@@ -78,6 +79,19 @@ async def test_a_servo_keeps_its_angle_over_a_restart_in_the_outputs_file(open_w
     path.write_bytes(of_killed)
     async with open_world(outputs=path) as world, embedded(world) as session:
         assert await seconds(session, "servo.move", servo="ARM", angle=180) == pytest.approx(2.0, abs=0.1)
+
+
+async def test_the_outputs_file_has_the_last_angle_a_second_after_a_short_move(open_world, tmp_path):
+    path = tmp_path / "outputs"
+    async with open_world(outputs=path) as world, embedded(world) as session:
+        await session.run("servo.move", servo="ARM", angle=0)
+        await trio.sleep(10)
+        assert await seconds(session, "servo.move", servo="ARM", angle=45) < LEVELS_S
+        await trio.sleep(LEVELS_S)
+        of_killed = path.read_bytes()
+    path.write_bytes(of_killed)
+    async with open_world(outputs=path) as world, embedded(world) as session:
+        assert await seconds(session, "servo.move", servo="ARM", angle=180) == pytest.approx(1.5, abs=0.1)
 
 
 async def test_a_servo_that_was_off_does_not_jump_by_a_raw_call_either(open_world):
