@@ -135,6 +135,8 @@ class Signal:
     """The inverse of `shown`, for a value that a person has written: raises ValueError, which says what is expected."""
     alias: str | None = None
     """A second name, where other signals of its bus may have `name` too."""
+    called: str | None = None
+    """What people call it, where that is not its name: what is wired to a line."""
 
     def level(self, value: object) -> Level:
         """Return the level that a value of a profile means. Raises ValueError for one that it may not be driven to."""

@@ -158,7 +158,7 @@ class BusGuard:
     def name(self, output: Hashable) -> str:
         """Return what a person calls an output."""
         signal = self.signals.get(output)
-        return signal.name if signal is not None else "raw" if output == ANY else str(output)
+        return signal.called or signal.name if signal is not None else "raw" if output == ANY else str(output)
 
     # --- asked before an effect -----------------------------------------------------------------------------------
 

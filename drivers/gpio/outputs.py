@@ -42,6 +42,7 @@ def _signal(chip: ChipSpec, line: LineSpec) -> Signal:
         report=named,
         access="r" if line.direction == "input" else "rw",
         reserved=line.reserved,
+        called=chip.called(line.offset),
         safe=line.safe,
         keep=line.hold == "keep",
         start=line.initial,

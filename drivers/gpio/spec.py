@@ -5,6 +5,7 @@ It reads one chip with its faults; it does not look at the machine.
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
@@ -134,6 +135,8 @@ _ON_LIMIT: Final = Choice("refuse", "clamp")
 
 
 MAX_OFFSET = 1023
+HEADER_PIN: Final = re.compile(r"PIN\d+")
+"""The form of an alias that is a position on the board's pin header."""
 
 _GPIO_DRIVER: Final = Choice("sim", "gpiod")
 _REAL_CHIP: Final[Mapping[str, FieldType]] = {"path": _TEXT, "blocking": _FLAG}
@@ -159,6 +162,11 @@ class ChipSpec:
     panel: str | None = None
     path: str | None = None
     blocking: bool | None = None
+
+    def called(self, offset: int) -> str | None:
+        """Return the first alias of a line that is not its place on the pin header, or None."""
+        aliases = (alias for alias, known in self.aliases.items() if known == offset)
+        return next((alias for alias in aliases if not HEADER_PIN.fullmatch(alias)), None)
 
     @property
     def bus(self) -> str:

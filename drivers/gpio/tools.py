@@ -6,7 +6,6 @@ edges beside the bus. However a step ends, its pulse or its watch ends too.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -14,6 +13,7 @@ from attrs import evolve
 
 from hearth.drivers import schemas
 from hearth.drivers.board import INTERLOCKS, BoardDriver, list_tool, listing
+from hearth.drivers.gpio.spec import HEADER_PIN
 from hearth.errors import LimitViolated
 from hearth.tools import Args, Done, Drive, OneTransaction, Preview, StepContext, Tool, Transaction, Undo, Use
 
@@ -31,8 +31,6 @@ MAX_WATCH_MS = 600_000
 MAX_EDGES = 10_000
 _GRACE_MS = 5_000
 """Time that a step may take beyond the time that its args ask for."""
-_HEADER_PIN = re.compile(r"PIN\d+")
-"""The form of an alias that is a position on the board's pin header."""
 
 
 def listed(board: BoardDriver) -> dict[str, Any]:
@@ -55,7 +53,7 @@ def _lines_json(chip: ChipSpec) -> list[dict[str, Any]]:
             "hold": line.hold,
         }
         aliases = [alias for alias, offset in chip.aliases.items() if offset == line.offset]
-        pins = [int(alias[3:]) for alias in aliases if _HEADER_PIN.fullmatch(alias)]
+        pins = [int(alias[3:]) for alias in aliases if HEADER_PIN.fullmatch(alias)]
         optional = {
             "aliases": aliases,
             "pin": pins[0] if pins else None,

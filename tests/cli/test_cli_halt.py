@@ -45,7 +45,7 @@ def test_a_halt_says_which_outputs_are_safe_by_name_after_the_stop_sequence_and_
     *_, safe, after = told.out.splitlines()
     assert told.code == 0
     assert safe.startswith("every output that has a safe state is there: ")
-    assert "GPIO17 (gpio:sim)" in safe
+    assert "LED (gpio:sim)" in safe, "what people call the line, as on the dashboard"
     assert after == "next: when the cause is gone, `hearth halt reset`; `hearth halt status` shows who holds the halt"
     assert "NOT SAFE" not in told.out
     assert local_cli("halt", "reset").code == 0, "it has waited for the end of the stop sequence"

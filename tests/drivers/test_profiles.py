@@ -44,6 +44,7 @@ def test_the_simulated_board_is_the_one_that_the_design_describes():
     }
     inputs = [line.offset for line in chip.lines if line.direction != "any"]
     assert inputs == [chip.aliases["DOOR"], chip.aliases["ESTOP"]] == list(chip.contacts)
+    assert [chip.called(line) for line in inputs] == ["DOOR", "ESTOP"]
 
 
 @pytest.mark.parametrize(("name", "label"), [("rpi4", "pinctrl-bcm2711"), ("rpi5", "pinctrl-rp1")])
@@ -53,6 +54,7 @@ def test_the_raspberry_profiles_offer_the_header_and_keep_off_what_is_taken(name
     assert [line.offset for line in chip.lines] == list(range(28))
     assert [line.offset for line in chip.lines if line.reserved] == [0, 1, 2, 3, 14, 15]
     assert (chip.aliases["PIN11"], chip.aliases["PIN40"]) == (17, 21)
+    assert chip.called(17) is None, "its place on the header is not what is wired to it"
     assert len(set(chip.aliases.values())) == len(chip.aliases) == 26
     assert not {"PIN27", "PIN28"} & set(chip.aliases)
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from hearth.actors.bus.face import guard_of
 from hearth.drivers.channel_outputs import ChannelOutputs
 from hearth.drivers.gpio.outputs import GpioOutputs
+from hearth.drivers.gpio.spec import ChipSpec
 from hearth.drivers.uart.outputs import UartOutputs
 
 
@@ -15,8 +16,8 @@ def of(board, bus):
 
 def lines(driver, specs):
     """Return the guarded driver of a chip with these lines."""
-    spec = SimpleNamespace(bus="gpio:bench", label="bench", lines=specs)
-    return guard_of("gpio:bench", driver, GpioOutputs(spec)).face
+    spec = ChipSpec("bench", "sim", tuple(specs), {})
+    return guard_of(spec.bus, driver, GpioOutputs(spec)).face
 
 
 def channels(driver):
