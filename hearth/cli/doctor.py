@@ -230,6 +230,8 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
     audit = health.get("audit") or {}
     if audit.get("ok"):
         yield Check("OK", "audit", f"records are written (durability {audit.get('durability')})")
+        if warning := audit.get("warning"):
+            yield Check("WARN", "audit", str(warning), "`hearth audit verify` examines the whole log")
     else:
         cure = "steps of risk 1 and above are refused until it can be written: look at disk space and permissions"
         yield Check("FAIL", "audit", f"the log cannot be written: {audit.get('reason')}", cure)

@@ -151,12 +151,15 @@ def status_lines(state: Mapping[str, Any], place: str) -> list[str]:
     facts: dict[str, Any] = {
         "daemon": f"hearth {state['version']} on {place}; board {state['board']['name']}",
         "halt": halted_words(state["halt"]) if state["halt"]["halted"] else "none",
-        "audit": f"record {audit.get('seq', '-')}, head {audit.get('head', '-')}, durability {audit['durability']}",
+        "audit": f"record {audit.get('seq', '-')}, head {audit.get('head', '-')}, durability {audit['durability']}"
+        + (f"; {audit['warning']}" if "warning" in audit else ""),
         "sandbox": "; ".join([sandbox["state"], *sandbox.get("notes", ())]),
         **({"broker": uplink_words(health["amqp"])} if "amqp" in health else {}),
         "you": f"{state['you']['principal']}, policy {state['you']['policy']!r}: {', '.join(state['you']['rights'])}",
     }  # fmt: skip
-    lines = [f"{head}  {common.clean(wrong[0]) if wrong else 'no bus, no log and no halt needs attention'}"]
+    warned = "no bus and no halt needs attention, but the audit log has a warning"
+    well = warned if "warning" in audit else "no bus, no log and no halt needs attention"
+    lines = [f"{head}  {common.clean(wrong[0]) if wrong else well}"]
     lines += [f"  {common.clean(fault)}" for fault in wrong[1:]]
     lines += common.fields(facts, indent="  ")
     sections = (

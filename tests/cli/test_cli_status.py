@@ -47,6 +47,21 @@ def test_status_exits_with_0_while_healthy_and_with_1_while_halted(local_cli, da
     assert local_cli("status").code == 0
 
 
+def test_a_log_that_was_rolled_back_is_in_status_and_in_doctor(cli, own_daemon):
+    daemon = own_daemon()
+    older = daemon.audit.read_bytes()
+    daemon.stop()
+    daemon.audit.write_bytes(older)
+    daemon.start()
+    told = cli("--socket", daemon.socket, "status")
+    first, *lines = told.out.splitlines()
+    assert (told.code, first) == (0, "healthy  no bus and no halt needs attention, but the audit log has a warning")
+    assert any("its tree file says that record" in line for line in lines if line.startswith("  audit"))
+    checks = cli("--socket", daemon.socket, "doctor", "--json").json["checks"]
+    (warned,) = [one for one in checks if one["name"] == "audit" and one["state"] == "WARN"]
+    assert "its tree file says that record" in warned["finding"]
+
+
 def test_status_names_each_driven_line_with_its_owner_and_each_approval(local_cli, daemon, prepared):
     peer = daemon.peer()
     session = peer.open(client_name="bench")
