@@ -195,6 +195,8 @@ async def approve_waiting(
     """Show the plans and jobs that wait for your approval; with an ID show that one, ask, and approve it.
 
     A plan is shown with what each step changes, before and after, and exactly what is shown is approved.
+
+    `hearth approvals approve` approves calls in advance, within bounds.
     """
     if reject is not None and (yes or digest is not None or reason is not None):
         raise click.UsageError("--reject has its own reason, and takes no --yes, --hash or --reason")

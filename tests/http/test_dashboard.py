@@ -16,6 +16,7 @@ from support.hearthd import Hearthd
 from support.ports import free_port
 
 from hearth import connect, step
+from hearth.errors import ApprovalRequired
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -293,6 +294,31 @@ async def test_by_keyboard_alone_a_person_submits_approves_halts_and_resets(brow
     assert tab.errors == []
     done = ("plan.prepare", "plan.approve", "plan.execute", "halt", "halt.reset")
     assert [record["event"] for record in site.daemon.records() if record["event"] in done] == list(done)
+
+
+async def test_what_was_approved_in_advance_is_listed_and_one_button_revokes_it(browser: Browser, site: Site) -> None:
+    tab = await enter(browser, site)
+    await go(tab, "approvals")
+    given, button = (f"#approvals [aria-label='Given in advance'] {each}" for each in ("article", "button"))
+    async with site.client("operator") as client, client.open_session(client_name="operator") as operator:
+        agent = "token:" + hashlib.sha256(TOKENS["agent"].encode()).hexdigest()
+        bounds = {"line": {"equals": "LED"}, "value": {"min": 0, "max": 1}}
+        await operator.call("approval.grant", tool="gpio.set", args=bounds, times=2, within_s=600, principal=agent)
+        await tab.until(f"{text(given)}.includes('may run gpio.set')")
+        shown = await tab.evaluate(text(given))
+        assert 'with line "LED", value from 0 to 1, and no other args' in shown
+        assert "2 left, given by token:" in shown
+        async with site.client("agent") as other, other.open_session(client_name="agent") as session:
+            await session.run("gpio.set", line="LED", value=1)
+            await tab.until(f"{text(given)}.includes('1 left')")
+            await tab.click(button)
+            await tab.until(f"{text('#notice')} === 'Revoked' && !document.querySelector({json.dumps(given)})")
+            with pytest.raises(ApprovalRequired):
+                await session.run("gpio.set", line="LED", value=0)
+        assert await operator.standing_approvals() == []
+    assert len(site.daemon.records(event="approval.use")) == 1
+    assert len(site.daemon.records(event="approval.revoke")) == 1
+    assert tab.errors == []
 
 
 async def test_a_task_that_cannot_run_says_why_and_one_that_is_discarded_is_withdrawn(
