@@ -214,6 +214,12 @@ def test_a_conversation_plans_shows_undoes_halts_and_keeps_its_history(terminal,
     shown.wait_for("Still here.")
     shown.type("/cost\n")
     shown.wait_for("tokens read")
+    before = len(daemon.records(event="halt"))
+    shown.type("/halt status\n")
+    shown.wait_for("halted  no")
+    shown.type("/halt clear\n")
+    shown.wait_for("nothing was halted: 'clear' alone is not a reason; `/halt reset` ends a halt")
+    assert len(daemon.records(event="halt")) == before
     shown.type("/halt enough\n")
     shown.wait_for("halted")
     shown.wait_for("> ")
