@@ -27,6 +27,7 @@ description = "A simulated bench."
 label = "sim"
 driver = "sim"
 names = ["LED", "PUMP", "DOOR", "RELAY", "BURNER", "SPARE", "OTHER", "LAST"]
+wires = [["OTHER", "DOOR"]]
 [gpio.lines.LED]
 safe = 0
 [gpio.lines.PUMP]
@@ -42,6 +43,10 @@ safe = 0
 [gpio.lines.BURNER]
 safe = 0
 limit = { max_on_ms = 300 }
+[[interlock]]
+drives = "LAST"
+value = 1
+requires = [{ line = "DOOR", value = 1 }]
 """
 
 EVERYTHING = """
@@ -120,11 +125,19 @@ def everything_once(daemon, files):
     task = submission(session, ("file.delete", {"path": f"{files}/a"}))["task"]
     plan = call(peer, "plan.prepare", session_id=session, task=task)
     call(peer, "plan.list", session_id=session)
+    call(peer, "plan.get", session_id=session, plan_id=plan["plan_id"])
     call(peer, "plan.approve", session_id=session, plan_id=plan["plan_id"], hash=plan["hash"])
     peer.wait(session, call(peer, "plan.execute", session_id=session, plan_id=plan["plan_id"])["task_id"])
     other = submission(session, ("gpio.set", {"line": "LED", "value": 1}))["task"]
     rejected = call(peer, "plan.prepare", session_id=session, task=other)
     call(peer, "plan.reject", session_id=session, plan_id=rejected["plan_id"])
+    bounds = {"path": {"equals": f"{files}/b"}, "text": {"any": True}}
+    given = call(peer, "approval.grant", session_id=session, tool="file.write", args=bounds, times=1, within_s=60)
+    call(peer, "approval.list", session_id=session)
+    call(peer, "approval.revoke", session_id=session, approval_id=given["approval_id"])
+    call(peer, "observe.subscribe", session_id=session)
+    call(peer, "observe.unsubscribe", session_id=session)
+    call(peer, "observe.audit", session_id=session, from_seq=1)
     watch = peer.submit(session, ("gpio.watch", {"line": "DOOR", "timeout_ms": 30_000}))
     call(peer, "task.cancel", session_id=session, task_id=watch)
     call(peer, "halt", session_id=session, reason="a test")
@@ -227,6 +240,7 @@ def test_with_a_frozen_disk_halt_deadman_and_limits_act_and_the_log_is_whole_aft
     peer.run(session, "gpio.set", line="RELAY", value=1)
     peer.run(session, "gpio.set", line="PUMP", value=1)
     dying.run(lost, "gpio.set", line="OTHER", value=1)
+    peer.run(session, "gpio.set", line="LAST", value=1)
     peer.run(session, "gpio.set", line="BURNER", value=1)
     disk.freeze()
     # A set of a new output, whose wait must hold up nothing.
@@ -234,6 +248,7 @@ def test_with_a_frozen_disk_halt_deadman_and_limits_act_and_the_log_is_whole_aft
     eventually(lambda: levels()["BURNER"] == 0, "the end of what has been on for long enough")
     dying.close()
     eventually(lambda: levels()["OTHER"] == 0, "the deadman")
+    eventually(lambda: levels()["LAST"] == 0, "the interlock, which the deadman has opened")
     assert levels()["PUMP"] == levels()["RELAY"] == 1
     answer = peer.line()
     assert answer["id"] == asked
@@ -252,7 +267,7 @@ def test_with_a_frozen_disk_halt_deadman_and_limits_act_and_the_log_is_whole_aft
     # What ended first is on record first, and the log says since when it was not written.
     events = [json.loads(line)["event"] for line in log.read_bytes().splitlines()]
     assert [event for event in events if event in ("limit.max_on", "halt")] == ["limit.max_on", "halt"]
-    assert "audit.resume" in events
+    assert {"audit.resume", "interlock.open"} <= {*events}
     report = verify(Path(shutil.copy(log, daemon.directory / "copy.log")))
     assert report.ok, report.first_bad
     assert daemon.stop() == 0
