@@ -236,7 +236,7 @@ class _TestRun:
         (name,) = parts.capabilities
         storage = open_all(parts)
         assert storage is not None
-        self._watch(storage.open().job_store, place, after_crash)
+        self._watch(storage.open(parts.clock()).job_store, place, after_crash)
         run = None
         async with serve_parts(parts, storage) as runtime, trio.open_nursery() as nursery:
             begin()

@@ -17,6 +17,7 @@ import pytest
 from support.hearthd import Hearthd, eventually, submission
 from support.loop_tracer import LoopTracer
 from support.mounts import Image, beside, mounted, need_root, seen_by
+from vintages.make import run_job
 
 from hearth.audit.verify import verify
 
@@ -138,6 +139,10 @@ def everything_once(daemon, files):
     call(peer, "observe.subscribe", session_id=session)
     call(peer, "observe.unsubscribe", session_id=session)
     call(peer, "observe.audit", session_id=session, from_seq=1)
+    # The first job of a daemon makes its files.
+    run_job(daemon)
+    for method in ("hcp.capabilities", "hcp.pending", "hcp.sessions"):
+        call(peer, method)
     watch = peer.submit(session, ("gpio.watch", {"line": "DOOR", "timeout_ms": 30_000}))
     call(peer, "task.cancel", session_id=session, task_id=watch)
     call(peer, "halt", session_id=session, reason="a test")

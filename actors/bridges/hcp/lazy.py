@@ -56,12 +56,12 @@ class JobStorage:
         """True if sessions of the last run have not ended."""
         return self.opened is not None and bool(self.opened.job_store.unfinished)
 
-    def open(self) -> OpenStorage:
-        """Open the files, if they are not open. Blocking (briefly, if there are none yet). Raises ConfigError."""
+    def open(self, now: float) -> OpenStorage:
+        """Open the files, if they are not open. Blocking. `now` in epoch seconds. Raises ConfigError."""
         opened = self.opened
         if opened is None:
             service: Any = import_module(SERVICE)
-            opened = self.opened = service.open_storage(self.parts, self.directory)
+            opened = self.opened = service.open_storage(self.parts, self.directory, now)
         return opened
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ def open_job_storage(parts: RuntimeParts) -> JobStorage | None:
         return None
     storage = JobStorage(parts, parts.hcp_directory)
     if parts.hcp_directory.exists():
-        storage.open()
+        storage.open(parts.clock())
     return storage
 
 
@@ -239,7 +239,8 @@ class JobServerLifetime:
                 try:
                     # In a thread: the imports take most of a second on a small board, and the daemon goes on serving.
                     service = await trio.to_thread.run_sync(_load, self._runtime.parts)
-                    opened_storage = storage.open()
+                    # In a thread too: their disk may hang.
+                    opened_storage = await trio.to_thread.run_sync(storage.open, self._runtime.parts.clock())
                 except ConfigError as error:
                     log.error("HCP jobs cannot be accepted: %s", error)
                     job_server.refuse(str(error))

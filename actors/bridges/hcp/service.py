@@ -87,8 +87,11 @@ class OpenStorage:
     """Notes for the operator, one line each."""
 
 
-def open_storage(parts: RuntimeParts, directory: Path) -> OpenStorage:
-    """Lock and repair the last run's job files, or start empty ones. Blocking. Raises ConfigError."""
+def open_storage(parts: RuntimeParts, directory: Path, now: float) -> OpenStorage:
+    """Lock and repair the last run's job files, or start empty ones. Blocking. `now` in epoch seconds.
+
+    Raises ConfigError.
+    """
     durability = parts.journal.settings.durability
     job_store = JobStore(directory, durability=durability, clock=parts.clock)
     store = ArtifactStore(
@@ -98,7 +101,7 @@ def open_storage(parts: RuntimeParts, directory: Path) -> OpenStorage:
         most_all=parts.hcp.max_artifacts_bytes,
         durability=durability,
     )
-    return OpenStorage(job_store, store, (*job_store.open(), *store.open()))
+    return OpenStorage(job_store, store, (*job_store.open(now), *store.open()))
 
 
 async def serve_jobs(

@@ -258,13 +258,14 @@ class JobStore(DatabaseActor):
 
     # --- lifetime
 
-    def open(self) -> list[str]:
+    def open(self, now: float | None = None) -> list[str]:
         """Lock, repair and read the store; return notes for the operator. The first operation makes a missing file.
 
-        Blocking; call it before `run`. A damaged file is moved aside, with a note. Raises ConfigError for a file that
-        another process uses, that another user or a newer release owns, or that cannot be read.
+        Blocking; call it before `run`, with `now` in epoch seconds where that is in a thread. A damaged file is moved
+        aside, with a note. Raises ConfigError for a file that another process uses, that another user or a newer
+        release owns, or that cannot be read.
         """
-        return self._file.open(self._clock())
+        return self._file.open(self._clock() if now is None else now)
 
     def close(self) -> None:
         """Close a store that was opened and will not run. Blocking; idempotent."""
