@@ -120,6 +120,24 @@ def everything_once(daemon, files):
         ("sys.network", {}),
         ("sys.uptime", {}),
         ("proc.list", {}),
+        ("i2c.scan", {"bus": 1}),
+        ("i2c.read", {"bus": 1, "addr": 0x48, "reg": 0, "len": 2}),
+        ("i2c.write", {"bus": 1, "addr": 0x50, "data": "AAE="}),
+        ("uart.write", {"port": "uart0", "text": "a"}),
+        ("uart.read", {"port": "uart0", "timeout_ms": 5}),
+        ("pwm.set", {"channel": "FAN", "duty": 0.2}),
+        ("servo.move", {"servo": "ARM", "angle": 91}),
+        ("dac.set", {"channel": "VALVE", "value": 1}),
+        # It reads the shipped DBC file, in a thread. One of a profile's own is read before the daemon is ready.
+        ("hw.can.list", {}),
+        ("can.send", {"bus": "can0", "id": 291, "data": "AAE="}),
+        ("can.read", {"bus": "can0", "count": 1, "timeout_ms": 1}),
+        ("can.watch", {"bus": "can0", "count": 1, "timeout_ms": 5}),
+        ("spi.transfer", {"device": "LOOP", "write": "AAE="}),
+        ("spi.read", {"device": "MOTOR", "register": "SPEED"}),
+        ("modbus.read", {"device": "FAN", "name": "run"}),
+        ("modbus.write", {"device": "FAN", "name": "speed", "value": 5}),
+        ("hw.sensor.read", {"sensor": "tank"}),
     ):
         step = peer.run(session, tool, **args)
         assert step["status"] == "SUCCESS", step
@@ -143,6 +161,9 @@ def everything_once(daemon, files):
     run_job(daemon)
     for method in ("hcp.capabilities", "hcp.pending", "hcp.sessions"):
         call(peer, method)
+    call(peer, "task.events.subscribe", session_id=session, task_id=task_id)
+    call(peer, "mcp.info", session_id=session)
+    call(peer, "mcp.tools", session_id=session)
     watch = peer.submit(session, ("gpio.watch", {"line": "DOOR", "timeout_ms": 30_000}))
     call(peer, "task.cancel", session_id=session, task_id=watch)
     call(peer, "halt", session_id=session, reason="a test")
