@@ -119,12 +119,12 @@ def _delay(address: str, act: Callable[[str], int], flood: str | None) -> float:
     watcher, client = Client(address), Client(address)
     try:
         watching = watcher.call("session.open", on_disconnect="close")["session_id"]
-        watch = {"line": "RELAY", "edge": "falling", "count": 1, "timeout_ms": 60_000}
+        watch = {"line": "LED", "edge": "falling", "count": 1, "timeout_ms": 60_000}
         _submit(watcher, watching, "gpio.watch", watch, subscribe=True)
         with crowded(address, flood) as begin:
             opening = {"heartbeat_ms": HEARTBEAT_MS} if act is deadman else {}
             session = client.call("session.open", on_disconnect="close", **opening)["session_id"]
-            _ended(client, session, _submit(client, session, "gpio.set", {"line": "RELAY", "value": 1}))
+            _ended(client, session, _submit(client, session, "gpio.set", {"line": "LED", "value": 1}))
             if act is deadman:
                 due = act(address)
                 begin()
