@@ -19,7 +19,7 @@ from os.path import realpath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from hearth._util.toml import show
 from hearth.errors import denied
@@ -280,18 +280,13 @@ class Follow:
     attach: Callable[[Any], Callable[[Any], None]]
 
 
-def late(where: str, most: int | None = None) -> Callable[..., Any]:
-    """Return a function that imports `hearth.drivers.` MODULE:NAME when it is called, and calls that.
+def late(where: str, most: int | None = None, package: str = "hearth.drivers") -> Callable[..., Any]:
+    """Return a function that imports MODULE:NAME of a package when it is called, and calls that.
 
-    It passes the first `most` arguments on. What cannot be called is returned: the record of a machine module.
+    It passes the first `most` arguments on.
     """
     module, _, name = where.partition(":")
-
-    def imported(*args: Any) -> Any:
-        found = getattr(import_module(f"hearth.drivers.{module}"), name)
-        return found(*args[:most]) if callable(found) else found
-
-    return imported
+    return lambda *args: getattr(import_module(f"{package}.{module}"), name)(*args[:most])
 
 
 def _nothing(_spec: Any) -> tuple[()]:
@@ -315,14 +310,22 @@ class BusKind:
 
     name: str
     """The prefix of its bus ids, the name of its table in a profile, and its name in messages."""
+    package: str = Factory(lambda kind: f"hearth.drivers.{kind.name}", takes_self=True)
+    """The package of the parts that are not given: `spec:parse_dac`, `tools:dac_tools`, `machine:DacMachine` of "dac"."""
     key: str
     """The attribute of a spec, and the key in its table, that names its bus: `label`, `port`."""
-    read: Callable[[Table], Any]
+    read: Callable[[Table], Any] = Factory(
+        lambda kind: late(f"spec:parse_{kind.name}", package=kind.package), takes_self=True
+    )
     """Reads one entry of its table, with the faults; returns a spec, which has the names of its bus and its driver."""
     open: Callable[[Any, Opening], Driver | None]
     """Makes the driver of a spec, and opens nothing; None for a device without a bus."""
-    tools: Callable[[Board], Iterable[Tool]]
-    machine: Callable[[], OnMachine]
+    tools: Callable[[Board], Iterable[Tool]] = Factory(
+        lambda kind: late(f"tools:{kind.name}_tools", package=kind.package), takes_self=True
+    )
+    machine: Callable[[], OnMachine] = Factory(
+        lambda kind: late(f"machine:{kind.name.capitalize()}Machine", package=kind.package), takes_self=True
+    )
     """Returns the part of the kind that looks at this machine."""
     named: Mapping[str, Callable[[str, Table], Any]] = _NONE
     """Further tables of it, `[NAME.KEY]`, with the function that reads one entry."""

@@ -164,9 +164,9 @@ def told(found: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]
     A kind of another package is found by a member of the kind's name.
     """
     for kind in kinds_of(found):
-        for member, (word, tell) in kind.machine().told.items():
-            for entry in found.get(member, ()):
-                yield word, f"{entry['node']} {tell(entry)}", entry
+        machine = kind.machine()
+        for entry in found.get(machine.member, ()):
+            yield machine.word, f"{entry['node']} {machine.told(entry)}", entry
 
 
 def _wants(profile: Profile) -> bool:

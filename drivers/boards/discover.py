@@ -78,7 +78,5 @@ def with_found(profile: Profile, machine: Machine) -> tuple[Profile, tuple[Undri
     specs = {table: (*profile.of(table), *there.of(table)) for table in {**profile.specs, **there.specs}}
     pins = {pin: reason for one, devices in used for pin, reason in one.pins(devices).items()}
     for kind in kinds_of(specs) if pins else ():
-        reserve = kind.machine().reserve
-        if reserve is not None:
-            specs[kind.name] = tuple(reserve(specs.get(kind.name, ()), pins))
+        specs[kind.name] = tuple(kind.machine().reserve(specs.get(kind.name, ()), pins))
     return evolve(profile, specs=specs), there.undriven

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from hearth.drivers.can.spec import CanSpec
 from hearth.drivers.linux.machine import Machine, text_of
-from hearth.drivers.linux.survey import Inspection, OnMachine, ProfileProblem, Search, Sockets
+from hearth.drivers.linux.survey import OnMachine, ProfileProblem, Sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from hearth.drivers.linux.survey import Inspection, Search
 _ARPHRD_CAN = "280"
 _IFF_UP = 1
 _FD_MTU = 72
@@ -26,39 +28,6 @@ class FoundCan:
     down: bool
     off_bus: bool
     fd: bool
-
-
-def find_can(machine: Machine) -> Iterator[FoundCan]:
-    """Yield the CAN interfaces, by name, as /sys shows them."""
-    for place in sorted((machine.sys / "class/net").glob("*")):
-        if text_of(place / "type") == _ARPHRD_CAN:
-            down = not int(text_of(place / "flags") or "0", 16) & _IFF_UP
-            off_bus = not down and text_of(place / "carrier") == "0"
-            # 16 for classic frames, 72 for CAN FD, more for CAN XL.
-            fd = int(text_of(place / "mtu") or "0") >= _FD_MTU
-            yield FoundCan(place.name, down, off_bus, fd)
-
-
-def survey(found: Sequence[FoundCan], search: Search) -> Iterator[CanSpec]:
-    """Yield a spec for each interface that is asked for, and that the profile does not list itself."""
-    listed = {name for spec in search.of("can") for name in (spec.interface, spec.bus)}
-    for one in found:
-        if search.asked(one.name) and one.name not in listed and re.fullmatch(r"[A-Za-z0-9_-]+", one.name):
-            yield CanSpec(one.name, "socketcan", one.name, fd=one.fd)
-
-
-def report(look: Inspection) -> dict[str, Any]:
-    """Return the interfaces for `hearth doctor`, each with what keeps it from working, and the cure."""
-    shown = []
-    for one in look.of("can"):
-        problem = can_problem(CanSpec(one.name, "socketcan", one.name, fd=one.fd), look.of("can"))
-        told, cure = problem or (None, None)
-        shown.append({"node": one.name, "fd": one.fd, "problem": told, "cure": cure})
-    return {"cans": shown}
-
-
-def _told(interface: Mapping[str, Any]) -> str:
-    return f"{', CAN FD' if interface['fd'] else ''}: {interface['problem'] or 'up'}"
 
 
 def can_problem(spec: CanSpec, found: Sequence[FoundCan]) -> tuple[str, str] | None:
@@ -81,19 +50,44 @@ def can_problem(spec: CanSpec, found: Sequence[FoundCan]) -> tuple[str, str] | N
     return None
 
 
-def problems(specs: Sequence[CanSpec], look: Inspection) -> Iterator[ProfileProblem]:
-    """Yield what keeps the buses of a profile from working on this machine."""
-    for index, spec in enumerate(specs):
-        if spec.driver != "sim" and (problem := can_problem(spec, look.of("can"))) is not None:
-            yield ProfileProblem(f"can[{index}].interface", "fail", *problem)
+class CanMachine(OnMachine):
+    """CAN interfaces as the machine has them."""
 
+    kind, member, word = "can", "cans", "can"
 
-def sockets(specs: Sequence[CanSpec]) -> Iterator[Sockets]:
-    """Yield the sockets of the interfaces."""
-    if any(spec.driver == "socketcan" for spec in specs):
-        yield Sockets("can", "the CAN interfaces of the board")
+    def find(self, machine: Machine) -> Iterator[FoundCan]:
+        """Yield the CAN interfaces, by name, as /sys shows them."""
+        for place in sorted((machine.sys / "class/net").glob("*")):
+            if text_of(place / "type") == _ARPHRD_CAN:
+                down = not int(text_of(place / "flags") or "0", 16) & _IFF_UP
+                off_bus = not down and text_of(place / "carrier") == "0"
+                # 16 for classic frames, 72 for CAN FD, more for CAN XL.
+                fd = int(text_of(place / "mtu") or "0") >= _FD_MTU
+                yield FoundCan(place.name, down, off_bus, fd)
 
+    def survey(self, found: Sequence[FoundCan], search: Search) -> Iterator[CanSpec]:
+        """Yield a spec for each interface that is asked for, and that the profile does not list itself."""
+        listed = {name for spec in search.of("can") for name in (spec.interface, spec.bus)}
+        for one in found:
+            if search.asked(one.name) and one.name not in listed and re.fullmatch(r"[A-Za-z0-9_-]+", one.name):
+                yield CanSpec(one.name, "socketcan", one.name, fd=one.fd)
 
-MACHINE: Final = OnMachine(
-    find=find_can, survey=survey, report=report, told={"cans": ("can", _told)}, problems=problems, sockets=sockets
-)
+    def shown(self, one: FoundCan, look: Inspection) -> dict[str, Any]:
+        """Return an interface with what keeps it from working, and the cure."""
+        problem = can_problem(CanSpec(one.name, "socketcan", one.name, fd=one.fd), look.of("can"))
+        told, cure = problem or (None, None)
+        return {"node": one.name, "fd": one.fd, "problem": told, "cure": cure}
+
+    def told(self, entry: Mapping[str, Any]) -> str:
+        """See `OnMachine.told`."""
+        return f"{', CAN FD' if entry['fd'] else ''}: {entry['problem'] or 'up'}"
+
+    def faults(self, at: str, spec: CanSpec, look: Inspection) -> Iterator[ProfileProblem]:
+        """See `OnMachine.faults`."""
+        if (problem := can_problem(spec, look.of("can"))) is not None:
+            yield ProfileProblem(f"{at}.interface", "fail", *problem)
+
+    def sockets(self, specs: Sequence[CanSpec]) -> Iterator[Sockets]:
+        """Yield the sockets of the interfaces."""
+        if any(spec.driver == "socketcan" for spec in specs):
+            yield Sockets("can", "the CAN interfaces of the board")

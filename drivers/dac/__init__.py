@@ -7,11 +7,5 @@ from typing import Final
 from hearth.drivers.kind import BusKind, late
 
 KIND: Final = BusKind(
-    name="dac",
-    key="label",
-    read=late("dac.spec:parse_dac"),
-    open=late("dac.spec:dac_driver"),
-    tools=late("dac.tools:dac_tools"),
-    machine=late("dac.machine:MACHINE"),
-    outputs=late("channel_outputs:ChannelOutputs", 1),
+    name="dac", key="label", open=late("dac.spec:dac_driver"), outputs=late("channel_outputs:ChannelOutputs", 1)
 )

@@ -34,13 +34,5 @@ def _open(spec: ChipSpec, opening: Opening) -> Driver:
 
 
 KIND: Final = BusKind(
-    name="gpio",
-    key="label",
-    scope="lines",
-    discover="gpio",
-    read=late("gpio.spec:parse_chip"),
-    open=_open,
-    tools=late("gpio.tools:gpio_tools"),
-    machine=late("gpio.machine:MACHINE"),
-    outputs=late("gpio.outputs:GpioOutputs", 1),
+    name="gpio", key="label", scope="lines", discover="gpio", open=_open, outputs=late("gpio.outputs:GpioOutputs", 1)
 )

@@ -15,27 +15,25 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve, frozen
 
 from hearth.drivers.gpio.spec import MAX_OFFSET, ChipSpec, LineSpec, resting_power
-from hearth.drivers.linux.machine import HEADERS, DeviceOrigin, Machine, numbered, origin_of
+from hearth.drivers.linux.machine import HEADERS, DeviceOrigin, FoundDevice, Machine, origin_of
 from hearth.drivers.linux.survey import (
     Access,
-    Inspection,
     Node,
     OnMachine,
     ProfileProblem,
-    Search,
     holder_json,
     lacking,
+    missing,
     processes,
     real,
     some_of,
-    state,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hearth.drivers.linux.device_users import Holders
-    from hearth.drivers.linux.survey import Severity
+    from hearth.drivers.linux.device_users import Holder, Holders
+    from hearth.drivers.linux.survey import Inspection, Search, Severity
 
 KERNEL: Final = "kernel"
 """The consumer of a line that the kernel holds without a reason given: its pin has another function, for example."""
@@ -57,23 +55,11 @@ class FoundLine:
 
 
 @frozen
-class FoundChip:
+class FoundChip(FoundDevice):
     """A GPIO chip. Without `label` and `lines` it could not be opened, and `error` is the errno's name."""
 
-    node: str
-    path: str
-    origin: DeviceOrigin
-    label: str | None = None
     lines: tuple[FoundLine, ...] = ()
     error: str | None = None
-
-
-def find_chips(machine: Machine) -> Iterator[FoundChip]:
-    """Yield the GPIO chips that have a node, by number, with the kernel's description of their lines."""
-    for node in numbered(machine.sys / "bus/gpio/devices", "gpiochip*"):
-        path = machine.dev / node.name
-        if path.exists():
-            yield _chip(node.name, str(path), origin_of(node, machine))
 
 
 def _chip(node: str, path: str, origin: DeviceOrigin) -> FoundChip:
@@ -94,29 +80,6 @@ def _chip(node: str, path: str, origin: DeviceOrigin) -> FoundChip:
         return FoundChip(node, path, origin, error=errno.errorcode.get(error.errno or 0, "EIO"))
 
 
-def chip_reason(chip: FoundChip) -> str | None:
-    """Return why generic-linux does not drive this GPIO chip, or None.
-
-    It drives chips that are plugged in, expanders behind another bus, and simulated ones.
-    """
-    if not chip.origin.apart and (chip.origin.described_by is not None or chip.origin.is_a_card):
-        return (
-            "its pins belong to the machine itself, whose storage, power and displays need them, and it is unknown "
-            "which of them are free"
-        )
-    return None
-
-
-def survey(found: Sequence[FoundChip], search: Search) -> Iterator[ChipSpec]:
-    """Yield a spec for each chip that may be driven."""
-    listed = {name for chip in search.of("gpio") for name in (chip.label, chip.path)}
-    wanted = [chip for chip in found if search.asked(chip.node, chip.label)]
-    labels = Counter(chip.label for chip in wanted)
-    for chip in wanted:
-        if not listed & {chip.label, chip.path} - {None} and _usable(chip, search):
-            yield _spec(chip, search, unique=labels[chip.label] == 1)
-
-
 def _spec(chip: FoundChip, search: Search, *, unique: bool) -> ChipSpec:
     if (header := HEADERS.get(chip.label or "")) is not None:
         spec: ChipSpec = next(each for each in search.shipped(header)["gpio"] if each.label == chip.label)
@@ -128,11 +91,7 @@ def _spec(chip: FoundChip, search: Search, *, unique: bool) -> ChipSpec:
 
 
 def _usable(chip: FoundChip, search: Search) -> bool:
-    """Return True if a chip may be driven and has lines; else list it as not driven."""
-    # A chip that may not be opened is unknown, and may be a header's: the permission comes first.
-    reason = None if chip.label in HEADERS or chip.label is None else chip_reason(chip)
-    if search.refused(ACCESS, chip.node, chip.path, chip.label, reason=reason):
-        return False
+    """Return True if a chip could be opened and has lines; else list it as not driven."""
     if chip.error in _GONE:
         cure = "it is looked for once, at start: restart hearth when it is there again"
         search.leave(chip.node, "it went while it was looked at", chip.path, None, cure)
@@ -169,57 +128,15 @@ def _reserved(spec: LineSpec, found: tuple[FoundLine, ...]) -> LineSpec:
     return evolve(spec, reserved=f"in use by {who} since before hearth started")
 
 
-def with_pins(chips: Iterable[ChipSpec], pins: Mapping[str, str]) -> Iterator[ChipSpec]:
-    """Yield the chips with the lines reserved that have one of the functions that are in use.
-
-    The kernel does not count a pin that has another function as a line in use, and driving it would take the function
-    away.
-    """
-
-    def reserved(line: LineSpec) -> LineSpec:
-        pin = next((word for words in line.functions for word in words.split() if word in pins), None)
-        return line if pin is None or line.reserved is not None else evolve(line, reserved=pins[pin])
-
-    for chip in chips:
-        yield evolve(chip, lines=tuple(map(reserved, chip.lines)))
-
-
-def problems(specs: Sequence[ChipSpec], look: Inspection) -> Iterator[ProfileProblem]:
-    """Yield what keeps the chips of a profile from working here."""
-    chips: tuple[FoundChip, ...] = look.of("gpio")
-    for index, spec in enumerate(specs):
-        if spec.driver == "sim":
-            continue
-        at = f"gpio[{index}]"
-        if spec.path is not None:
-            key, wanted = f"{at}.path", spec.path
-            matching = [chip for chip in chips if chip.path == realpath(spec.path)]
-        else:
-            key, wanted = f"{at}.label", f"a chip labelled {spec.label!r}"
-            matching = [chip for chip in chips if chip.label == spec.label]
-        if len(matching) > 1:
-            nodes = ", ".join(chip.path for chip in matching)
-            told = f"{wanted} is there {len(matching)} times: {nodes}"
-            yield ProfileProblem(key, "fail", told, "say which with `path`")
-        elif matching:
-            yield from lacking(key, matching[0].path, ACCESS)
-            yield from _line_problems(at, spec, matching[0], look.holders)
-        else:
-            yield from _missing(key, wanted, chips)
-
-
-def _missing(key: str, wanted: str, chips: Sequence[FoundChip]) -> Iterator[ProfileProblem]:
+def _not_there(key: str, wanted: str, chips: Sequence[FoundChip]) -> Iterator[ProfileProblem]:
     closed = [chip for chip in chips if chip.label is None]
     for chip in closed:
         yield from lacking(key, chip.path, ACCESS)
-    there = ", ".join(f"{chip.label!r} ({chip.node})" for chip in chips if chip.label is not None)
-    cure = "is it plugged in and its kernel module loaded? One of those that could not be opened may be it"
-    yield ProfileProblem(
-        key,
-        "warn" if closed else "fail",
-        f"{wanted} is not there; there is {there or 'none that could be opened'}",
-        cure if closed else "is it plugged in, and its kernel module loaded? Else correct the profile",
-    )
+    there = [f"{chip.label!r} ({chip.node})" for chip in chips if chip.label is not None]
+    cure = "is it plugged in, and its kernel module loaded? Else correct the profile"
+    if closed:
+        cure = "is it plugged in and its kernel module loaded? One of those that could not be opened may be it"
+    yield missing(key, wanted, there or ["none that could be opened"], cure, "warn" if closed else "fail")
 
 
 def _line_problems(at: str, spec: ChipSpec, chip: FoundChip, holders: Holders) -> Iterator[ProfileProblem]:
@@ -273,101 +190,141 @@ def _outputs(chip: ChipSpec) -> list[LineSpec]:
     return [line for line in chip.lines if line.reserved is None and line.direction != "input"]
 
 
-def gaps(specs: Sequence[ChipSpec], found: Sequence[ChipSpec], _look: Inspection) -> Iterator[ProfileProblem]:
-    """Yield outputs without a safe level or a limit. Lines that share a finding are one problem."""
-    for index, chip in enumerate((*specs, *found)):
-        place = f"gpio[{index}]" if index < len(specs) else "discover.gpio"
-        # On a simulated chip it is a "note": nothing moves.
-        severity: Severity = "note" if chip.driver == "sim" else "warn"
-        for key, concerns, problem, cure in _OUTPUTS:
-            if names := [line.name for line in _outputs(chip) if concerns(line)]:
-                yield ProfileProblem(
-                    f"{place}.{key}", severity, f"chip {chip.label}: {problem}: {some_of(names)}", cure
-                )
-    yield from _resting(specs)
-
-
-def _resting(specs: Sequence[ChipSpec]) -> Iterator[ProfileProblem]:
-    for index, told, cure in resting_power(specs):
-        yield ProfileProblem(f"gpio[{index}].pull", "note" if specs[index].driver == "sim" else "warn", told, cure)
-
-
-def report(look: Inspection) -> dict[str, Any]:
-    """Return the chips for `hearth doctor`, with the users of their lines."""
-    return {"chips": [_shown(chip, look.holders) for chip in look.of("gpio")]}
-
-
-MOST_USED: Final = 6
-"""Limit of the lines in use that a person is told of; the others are counted."""
-
-
-def _told(chip: Mapping[str, Any]) -> str:
-    if chip["lines"] is None:
-        return f"({chip['driver'] or 'GPIO chip'}), not opened: {chip['error']}"
-    told = f'"{chip["label"]}" ({chip["driver"]}): {chip["lines"]} lines'
-    used = [_told_line(line) for line in chip["used"]]
-    more = f" and {len(used) - MOST_USED} more" if len(used) > MOST_USED else ""
-    return told + (f", {len(used)} in use: {', '.join(used[:MOST_USED])}{more}" if used else ", none in use")
-
-
 def _told_line(line: Mapping[str, Any]) -> str:
     name = f"{line['line']} ({line['name']})" if line["name"] else str(line["line"])
     by = f", {processes(line['by'])}" if line["by"] else ""
     return f"{name} by {line['consumer'] or 'the kernel'}{by}"
 
 
-def _shown(chip: FoundChip, holders: Holders) -> dict[str, Any]:
-    used = [
-        {
-            "line": line.offset,
-            "name": line.name,
-            "consumer": None if line.consumer == KERNEL else line.consumer,
-            "by": [holder_json(holder) for holder in holders.lines.get((chip.node, line.offset), ())],
+class GpioMachine(OnMachine):
+    """GPIO chips as the machine has them."""
+
+    kind, member, word = "gpio", "chips", "chip"
+    access = ACCESS
+
+    def find(self, machine: Machine) -> Iterator[FoundChip]:
+        """Yield the GPIO chips that have a node, by number, with the kernel's description of their lines."""
+        for entry, path in machine.nodes_of("bus/gpio/devices", "gpiochip*"):
+            yield _chip(entry.name, path, origin_of(entry, machine))
+
+    def reason(self, one: FoundChip, holders: Sequence[Holder]) -> str | None:
+        """Return why generic-linux does not drive this GPIO chip, or None.
+
+        It drives chips that are plugged in, expanders behind another bus, and simulated ones.
+        """
+        # A chip that may not be opened is unknown, and may be a header's: the permission comes first.
+        if one.label is None or one.label in HEADERS or one.origin.apart:
+            return None
+        if one.origin.described_by is not None or one.origin.is_a_card:
+            return (
+                "its pins belong to the machine itself, whose storage, power and displays need them, and it is unknown "
+                "which of them are free"
+            )
+        return None
+
+    def survey(self, found: Sequence[FoundChip], search: Search) -> Iterator[ChipSpec]:
+        """Yield a spec for each chip that may be driven."""
+        listed = {name for chip in search.of("gpio") for name in (chip.label, chip.path)} - {None}
+        labels = Counter(chip.label for chip in found if search.asked(chip.node, chip.label))
+        for chip in self.offered(found, search, lambda chip: chip.label in listed or chip.path in listed):
+            if _usable(chip, search):
+                yield _spec(chip, search, unique=labels[chip.label] == 1)
+
+    def reserve(self, specs: Sequence[ChipSpec], pins: Mapping[str, str]) -> Iterator[ChipSpec]:
+        """Yield the chips with the lines reserved that have one of the functions that are in use.
+
+        The kernel does not count a pin that has another function as a line in use, and driving it would take the
+        function away.
+        """
+
+        def reserved(line: LineSpec) -> LineSpec:
+            pin = next((word for words in line.functions for word in words.split() if word in pins), None)
+            return line if pin is None or line.reserved is not None else evolve(line, reserved=pins[pin])
+
+        for chip in specs:
+            yield evolve(chip, lines=tuple(map(reserved, chip.lines)))
+
+    def shown(self, one: FoundChip, look: Inspection) -> dict[str, Any]:
+        """Return a chip with the users of its lines."""
+        used = [
+            {
+                "line": line.offset,
+                "name": line.name,
+                "consumer": None if line.consumer == KERNEL else line.consumer,
+                "by": [holder_json(holder) for holder in look.holders.lines.get((one.node, line.offset), ())],
+            }
+            for line in one.lines
+            if line.consumer is not None
+        ]
+        return {
+            "node": one.node,
+            "path": one.path,
+            "label": one.label,
+            "driver": one.origin.driver,
+            "lines": len(one.lines) if one.error is None else None,
+            "names": [line.name or "" for line in one.lines],
+            "used": used,
+            "error": one.error,
         }
-        for line in chip.lines
-        if line.consumer is not None
-    ]
-    reason = None if chip.label is None or chip.label in HEADERS else chip_reason(chip)
-    return {
-        "node": chip.node,
-        "path": chip.path,
-        "label": chip.label,
-        "driver": chip.origin.driver,
-        "lines": len(chip.lines) if chip.error is None else None,
-        "names": [line.name or "" for line in chip.lines],
-        "used": used,
-        "error": chip.error,
-        **state(ACCESS, chip.path, reason, holders.nodes.get(chip.path, ())),
-    }
 
+    def told(self, entry: Mapping[str, Any]) -> str:
+        """See `OnMachine.told`."""
+        if entry["lines"] is None:
+            return f"({entry['driver'] or 'GPIO chip'}), not opened: {entry['error']}"
+        told = f'"{entry["label"]}" ({entry["driver"]}): {entry["lines"]} lines'
+        used = [_told_line(line) for line in entry["used"]]
+        return f"{told}, {len(used)} in use: {some_of(used)}" if used else f"{told}, none in use"
 
-def nodes(specs: Sequence[ChipSpec], _sys: Path) -> Iterator[Node]:
-    """Yield the nodes of real chips, and the panels of simulated ones.
+    def faults(self, at: str, spec: ChipSpec, look: Inspection) -> Iterator[ProfileProblem]:
+        """See `OnMachine.faults`."""
+        chips: tuple[FoundChip, ...] = look.of("gpio")
+        if spec.path is not None:
+            key, wanted = f"{at}.path", spec.path
+            matching = [chip for chip in chips if chip.path == realpath(spec.path)]
+        else:
+            key, wanted = f"{at}.label", f"a chip labelled {spec.label!r}"
+            matching = [chip for chip in chips if chip.label == spec.label]
+        if len(matching) > 1:
+            nodes = ", ".join(chip.path for chip in matching)
+            told = f"{wanted} is there {len(matching)} times: {nodes}"
+            yield ProfileProblem(key, "fail", told, "say which with `path`")
+        elif matching:
+            yield from lacking(key, matching[0].path, ACCESS)
+            yield from _line_problems(at, spec, matching[0], look.holders)
+        else:
+            yield from _not_there(key, wanted, chips)
 
-    Chips are opened to read their labels, as the drivers do; no line is requested.
-    """
-    from hearth.drivers.gpio.linux_chips import survey as labelled
+    def gaps(self, specs: Sequence[ChipSpec], found: Sequence[ChipSpec], look: Inspection) -> Iterator[ProfileProblem]:
+        """Yield outputs without a safe level or a limit. Lines that share a finding are one problem."""
+        for index, chip in enumerate((*specs, *found)):
+            place = f"gpio[{index}]" if index < len(specs) else "discover.gpio"
+            # On a simulated chip it is a "note": nothing moves.
+            severity: Severity = "note" if chip.driver == "sim" else "warn"
+            for key, concerns, problem, cure in _OUTPUTS:
+                if names := [line.name for line in _outputs(chip) if concerns(line)]:
+                    told = f"chip {chip.label}: {problem}: {some_of(names)}"
+                    yield ProfileProblem(f"{place}.{key}", severity, told, cure)
+        for index, told, cure in resting_power(specs):
+            severity = "note" if specs[index].driver == "sim" else "warn"
+            yield ProfileProblem(f"gpio[{index}].pull", severity, told, cure)
 
-    for spec in specs:
-        if (panel := real(spec.panel)) is not None:
-            yield Node(f"the panel of gpio chip {spec.label}", panel, "fixed")
-    chips = [spec for spec in specs if spec.driver == "gpiod"]
-    paths = {chip.label: chip.path for chip in labelled().chips} if any(spec.path is None for spec in chips) else {}
-    for spec in chips:
-        yield Node(f"gpio chip {spec.label}", real(paths.get(spec.label) if spec.path is None else spec.path))
-    if chips:
-        yield Node("GPIO chips are found by their labels", Path("/dev"), "list")
+    def drives(self, spec: ChipSpec) -> bool:
+        """See `OnMachine.drives`."""
+        return bool(_outputs(spec))
 
+    def nodes(self, specs: Sequence[ChipSpec], sys: Path) -> Iterator[Node]:
+        """Yield the nodes of real chips, and the panels of simulated ones.
 
-MACHINE: Final = OnMachine(
-    access=ACCESS,
-    find=find_chips,
-    survey=survey,
-    reserve=with_pins,
-    report=report,
-    told={"chips": ("chip", _told)},
-    problems=problems,
-    gaps=gaps,
-    drives=lambda chip: bool(_outputs(chip)),
-    nodes=nodes,
-)
+        Chips are opened to read their labels, as the drivers do; no line is requested.
+        """
+        from hearth.drivers.gpio.linux_chips import survey as labelled
+
+        for spec in specs:
+            if (panel := real(spec.panel)) is not None:
+                yield Node(f"the panel of gpio chip {spec.label}", panel, "fixed")
+        chips = [spec for spec in specs if spec.driver == "gpiod"]
+        paths = {chip.label: chip.path for chip in labelled().chips} if any(spec.path is None for spec in chips) else {}
+        for spec in chips:
+            yield Node(f"gpio chip {spec.label}", real(paths.get(spec.label) if spec.path is None else spec.path))
+        if chips:
+            yield Node("GPIO chips are found by their labels", Path("/dev"), "list")

@@ -174,7 +174,7 @@ class ChipSpec:
         return f"gpio:{self.label}"
 
 
-def parse_chip(table: Table) -> ChipSpec:
+def parse_gpio(table: Table) -> ChipSpec:
     """Read one `[[gpio]]`; only where the table is `ok` is every value of its type."""
     label, driver = table.take("label", _TEXT), table.take("driver", _GPIO_DRIVER)
     values = table.given(_REAL_CHIP)

@@ -203,7 +203,7 @@ def only_read(specs: Iterable[I2cSpec]) -> Iterator[tuple[str, str, str]]:
             yield f"i2c[{index}]", told, "list the registers that they may write (`registers` of its [[i2c.device]])"
 
 
-def parse_adapter(table: Table) -> I2cSpec:
+def parse_i2c(table: Table) -> I2cSpec:
     """Read one `[[i2c]]`; only where the table is `ok` is every value of its type."""
     bus, driver = table.take("bus", _BUS), table.take("driver", _I2C_DRIVER)
     values = table.given(I2cSpec)

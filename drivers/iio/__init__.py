@@ -35,10 +35,8 @@ KIND: Final = BusKind(
     scope="i2c",
     discover="sensors",
     patterns=False,
-    read=late("iio.spec:parse_iio"),
     open=_open,
     tools=late("iio.tools:sensor_tools"),
-    machine=late("iio.machine:MACHINE"),
     sensors=lambda specs: [sensor for spec in specs.get("iio", ()) for sensor in spec.sensors()],
     check=_check,
 )

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _INNER = frozenset({"gpio", "serial-base", "tty"})
 """Subsystems that the kernel puts between a device and its chip or port; their drivers do not identify the device."""
@@ -30,6 +33,12 @@ class Machine:
     sys: Path = Path("/sys")
     dev: Path = Path("/dev")
     proc: Path = Path("/proc")
+
+    def nodes_of(self, directory: str, pattern: str) -> Iterator[tuple[Path, str]]:
+        """Yield the entries of a directory of /sys that have a node, by number, each with the path of the node."""
+        for entry in numbered(self.sys / directory, pattern):
+            if (path := self.dev / entry.name).exists():
+                yield entry, str(path)
 
 
 THIS = Machine()
@@ -63,6 +72,19 @@ class DeviceOrigin:
         # An I2C client and its adapter are both of the subsystem "i2c", so a client has two of them above it.
         client = self.above.count("i2c") >= 2 or bool(_CLIENTS & set(self.above))
         return self.driver in _SIMULATED or client or self.plugged
+
+
+@frozen
+class FoundDevice:
+    """A device of the machine: its name in /sys, the file to open for using it, and its place among the others.
+
+    `label` is the name by which a profile lists it, None for a device without one.
+    """
+
+    node: str
+    path: str
+    origin: DeviceOrigin
+    label: str | None = None
 
 
 def numbered(directory: Path, pattern: str) -> list[Path]:

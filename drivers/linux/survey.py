@@ -1,7 +1,7 @@
 """The part of a kind of hardware that looks at the machine: its devices, their problems, and the files that they need.
 
-Each kind fills in one `OnMachine` (`hearth.drivers.<kind>.machine`). Discovery, `hearth doctor` and the sandbox's plan
-loop over them. This module also finds missing permissions on device nodes, with the exact commands (groups, udev
+Each kind has a subclass of `OnMachine` (`hearth.drivers.<kind>.machine`). Discovery, `hearth doctor` and the sandbox's
+plan loop over them. This module also finds missing permissions on device nodes, with the exact commands (groups, udev
 rules) that give them; it changes nothing.
 """
 
@@ -12,9 +12,9 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 from hearth.drivers.linux.device_users import group_name, lets_group_in, user_name
 from hearth.drivers.linux.machine import HEADERS
@@ -160,16 +160,6 @@ def lacking(key: str, path: str, access: Access) -> Iterator[ProfileProblem]:
         yield ProfileProblem(key, "warn", f"{lack.reason}: hearthd could not either, as this user", lack.cure)
 
 
-def state(access: Access, path: str, reason: str | None, holders: Sequence[Holder]) -> dict[str, Any]:
-    """Return the members of a found device that say if it can be used: the reason, the permission, its users."""
-    lack = access.lack_of(path)
-    return {
-        "not_driven": None if reason is None else {"reason": reason, "cure": NAME_IT},
-        "lack": None if lack is None else {"reason": lack.reason, "cure": lack.cure},
-        "open_in": [holder_json(holder) for holder in holders],
-    }
-
-
 def in_use(entry: Mapping[str, Any]) -> str:
     """Return which processes have a found device open, in words that end a sentence; empty if none has."""
     return f", open in {processes(entry['open_in'])}" if entry["open_in"] else ""
@@ -183,11 +173,6 @@ def processes(holders: Sequence[Mapping[str, Any]]) -> str:
 def holder_json(holder: Holder) -> dict[str, Any]:
     """Return a process that has a device open."""
     return {"pid": holder.pid, "name": holder.name}
-
-
-def open_in(holders: Sequence[Holder]) -> str | None:
-    """Return the reason to leave a node alone that processes have open now; None if none has."""
-    return f"it is open in {', '.join(map(str, holders[:3]))}" if holders else None
 
 
 MOST_NAMED: Final = 6
@@ -228,46 +213,133 @@ class Sockets(NamedTuple):
     port: int | None = None
 
 
-def _none(*_args: Any) -> tuple[()]:
-    return ()
+def missing(key: str, wanted: str, there: Iterable[str], cure: str, severity: Severity = "fail") -> ProfileProblem:
+    """Return the problem that a profile lists a device which is not there; `there` are those that are."""
+    return ProfileProblem(key, severity, f"{wanted} is not there; there is {', '.join(there) or 'none'}", cure)
 
 
-@frozen(eq=False, kw_only=True)
 class OnMachine:
-    """The knowledge that a kind has of machines. `specs` are those of one table of the kind, all of them."""
+    """The knowledge that a kind has of machines. `specs` are those of one table of the kind, all of them.
 
-    access: Access | None = None
-    find: Callable[[Machine], Iterable[Any]] = _none
-    """Yields the devices of the kind, with the kernel's description of them."""
-    held: bool = False
+    Each kind has a subclass. The defaults are those of a kind that has no devices, and whose specs need none.
+    """
+
+    kind: ClassVar[str] = ""
+    """Its name, which is also that of its table in a profile."""
+    access: ClassVar[Access | None] = None
+    held: ClassVar[bool] = False
     """True if a device that a process has open is not driven: reading the open files of all takes a while."""
-    survey: Callable[[Sequence[Any], Search], Iterable[Any]] = _none
-    """Yields a spec for each found device that is asked for and may be driven."""
-    pins: Callable[[Sequence[Any]], Mapping[str, str]] = lambda _found: {}
-    """Returns the functions of pins that found devices use, with the reason to reserve a line that has one."""
-    reserve: Callable[[Sequence[Any], Mapping[str, str]], Iterable[Any]] | None = None
-    """Returns the specs with the lines reserved that are such pins."""
-    absent: Callable[[Sequence[Any], Machine], Iterable[Undriven]] = _none
-    """Yields the absent ones of these listed devices, each of which has an `overlay`: the board can do without."""
-    buses: Callable[[Mapping[str, tuple[Any, ...]], Machine], Mapping[str, Driver]] = lambda _specs, _machine: {}
-    """Returns the drivers of further buses, for a profile that asks for the kind in `[discover]`."""
-    report: Callable[[Inspection], Mapping[str, Any]] = lambda _look: {}
-    """Returns the found devices for `hearth doctor`."""
-    told: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = field(factory=dict)
-    """By the member of `report` that lists devices: the word for one, and what a person is told of it."""
-    hints: Callable[[Inspection], Iterable[Mapping[str, Any]]] = _none
-    """Yields hardware that the machine has and leaves switched off."""
-    problems: Callable[[Sequence[Any], Inspection], Iterable[ProfileProblem]] = _none
-    """Yields the problems that keep the listed devices from working here."""
-    gaps: Callable[[Sequence[Any], Sequence[Any], Inspection], Iterable[ProfileProblem]] = _none
-    """Yields outputs of listed and of found devices without a safe level or a limit."""
-    drives: Callable[[Any], bool] = lambda _spec: False
-    """True if a session may drive outputs of a spec."""
-    unreadable: Callable[[str, Mapping[str, tuple[Any, ...]], Inspection], tuple[str, str] | None] = (
-        lambda _name, _specs, _look: None
-    )
-    """Returns why a sensor on a bus of the kind cannot be read here, and the cure; None if it can."""
-    nodes: Callable[[Sequence[Any], Path], Iterable[Node]] = _none
-    """Yields the files that the listed devices need, by the root of /sys."""
-    sockets: Callable[[Sequence[Any]], Iterable[Sockets]] = _none
-    """Yields the sockets that the listed devices need."""
+    member: ClassVar[str] = ""
+    """The member of the report that lists its devices."""
+    word: ClassVar[str] = ""
+    """The word for one of them."""
+
+    def find(self, machine: Machine) -> Iterable[Any]:
+        """Yield the devices of the kind, with the kernel's description of them."""
+        return ()
+
+    def reason(self, one: Any, holders: Sequence[Holder]) -> str | None:
+        """Return why generic-linux does not drive a found device, or None. `holders` are processes that have it open.
+
+        Most programs do not lock a device: two readers of a port would each get half of the received bytes.
+        """
+        return f"it is open in {', '.join(map(str, holders[:3]))}" if holders and self.held else None
+
+    def survey(self, found: Sequence[Any], search: Search) -> Iterable[Any]:
+        """Yield a spec for each found device that is asked for and may be driven."""
+        return ()
+
+    def offered(self, found: Sequence[Any], search: Search, listed: Callable[[Any], bool]) -> Iterator[Any]:
+        """Yield the devices that are asked for and may be driven, without the listed ones."""
+        for one in found:
+            if search.asked(one.node, one.label) and not listed(one) and not self.refused(one, search):
+                yield one
+
+    def refused(self, one: Any, search: Search) -> bool:
+        """Return True for a device that may not be driven, and list it as such."""
+        assert self.access is not None
+        reason = self.reason(one, search.holders.nodes.get(one.path, ()))
+        return search.refused(self.access, one.node, one.path, one.label, reason=reason)
+
+    def pins(self, found: Sequence[Any]) -> Mapping[str, str]:
+        """Return the functions of pins that found devices use, with the reason to reserve a line that has one."""
+        return {}
+
+    def reserve(self, specs: Sequence[Any], pins: Mapping[str, str]) -> Iterable[Any]:
+        """Return the specs with the lines reserved that are such pins."""
+        return specs
+
+    def absent(self, specs: Sequence[Any], machine: Machine) -> Iterable[Undriven]:
+        """Yield the absent ones of these listed devices, each of which has an `overlay`: the board can do without."""
+        return ()
+
+    def buses(self, specs: Mapping[str, tuple[Any, ...]], machine: Machine) -> Mapping[str, Driver]:
+        """Return the drivers of further buses, for a profile that asks for the kind in `[discover]`."""
+        return {}
+
+    def report(self, look: Inspection) -> Mapping[str, Any]:
+        """Return the found devices for `hearth doctor`."""
+        shown = [self.shown(one, look) | self._state(one, look) for one in self.seen(look)]
+        return {self.member: shown} if self.member else {}
+
+    def seen(self, look: Inspection) -> Iterable[Any]:
+        """Return the found devices that the report lists."""
+        return look.of(self.kind)
+
+    def shown(self, one: Any, look: Inspection) -> dict[str, Any]:
+        """Return a found device for the report."""
+        return {"node": one.node, "path": one.path}
+
+    def _state(self, one: Any, look: Inspection) -> dict[str, Any]:
+        """Return the members of a found device that say if it can be used: the reason, the permission, its users."""
+        if self.access is None:
+            return {}
+        holders = look.holders.nodes.get(one.path, ())
+        reason, lack = self.reason(one, holders), self.access.lack_of(one.path)
+        return {
+            "not_driven": None if reason is None else {"reason": reason, "cure": NAME_IT},
+            "lack": None if lack is None else {"reason": lack.reason, "cure": lack.cure},
+            "open_in": [holder_json(holder) for holder in holders],
+        }
+
+    def told(self, entry: Mapping[str, Any]) -> str:
+        """Return what a person is told of a device of the report, in words that follow its node."""
+        return ""
+
+    def hints(self, look: Inspection) -> Iterable[Mapping[str, Any]]:
+        """Yield hardware that the machine has and leaves switched off."""
+        return ()
+
+    def problems(self, specs: Sequence[Any], look: Inspection) -> Iterator[ProfileProblem]:
+        """Yield the problems that keep the listed devices from working here."""
+        for index, spec in enumerate(specs):
+            if spec.driver != "sim":
+                yield from self.faults(f"{self.kind}[{index}]", spec, look)
+
+    def faults(self, at: str, spec: Any, look: Inspection) -> Iterable[ProfileProblem]:
+        """Yield the problems of one device that is not simulated; `at` is the place of its table."""
+        return ()
+
+    def gaps(self, specs: Sequence[Any], found: Sequence[Any], look: Inspection) -> Iterable[ProfileProblem]:
+        """Yield outputs of listed and of found devices without a safe level or a limit."""
+        return ()
+
+    def drives(self, spec: Any) -> bool:
+        """Return True if a session may drive outputs of a spec."""
+        return False
+
+    def unreadable(self, name: str, specs: Mapping[str, tuple[Any, ...]], look: Inspection) -> tuple[str, str] | None:
+        """Return why a sensor on a bus of the kind cannot be read here, and the cure; None if it can."""
+        return None
+
+    def nodes(self, specs: Sequence[Any], sys: Path) -> Iterable[Node]:
+        """Yield the files that the listed devices need, by the root of /sys."""
+        return [node for spec in specs if spec.driver != "sim" for node in self.files(spec, sys)]
+
+    def files(self, spec: Any, sys: Path) -> Iterable[Node]:
+        """Yield the files that one device needs that is not simulated."""
+        return ()
+
+    def sockets(self, specs: Sequence[Any]) -> Iterable[Sockets]:
+        """Yield the sockets that the listed devices need."""
+        return ()

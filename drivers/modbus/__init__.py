@@ -30,10 +30,7 @@ def _cautions(specs: Specs) -> Iterable[Caution]:
 KIND: Final = BusKind(
     name="modbus",
     key="line",
-    read=late("modbus.spec:parse_line"),
     open=lambda spec, _opening: spec.make_driver(),
-    tools=late("modbus.tools:modbus_tools"),
-    machine=late("modbus.machine:MACHINE"),
     sensors=lambda specs: [sensor for spec in specs.get("modbus", ()) for sensor in spec.sensors()],
     outputs=late("modbus.outputs:ModbusOutputs", 1),
     lean=_lean,

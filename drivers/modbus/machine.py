@@ -13,12 +13,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hearth.drivers.linux.survey import Inspection, Node, OnMachine, ProfileProblem, Sockets, real
+from hearth.drivers.linux.survey import Node, OnMachine, ProfileProblem, Sockets, real
 from hearth.drivers.serial_port.machine import port_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from hearth.drivers.linux.survey import Inspection
     from hearth.drivers.modbus.spec import ModbusSpec
 
 REACHED_WITHIN_S: Final = 2.0
@@ -91,26 +92,27 @@ def _connected(host: str, port: int, proc: Path) -> bool:
     return any(line.split()[2:4] == [remote, _ESTABLISHED] for line in lines)
 
 
-def problems(specs: Sequence[ModbusSpec], look: Inspection) -> Iterator[ProfileProblem]:
-    """Yield what keeps the lines of a profile from working here."""
-    for index, spec in enumerate(specs):
-        if spec.path is not None:
-            yield from port_problems(f"modbus[{index}].path", spec.path, look)
-    yield from unreachable(specs, look.machine.proc)
+class ModbusMachine(OnMachine):
+    """Modbus lines as the machine has them."""
 
+    kind = "modbus"
 
-def nodes(specs: Sequence[ModbusSpec], _root: Path) -> Iterator[Node]:
-    """Yield the nodes of serial lines."""
-    for spec in specs:
+    def problems(self, specs: Sequence[ModbusSpec], look: Inspection) -> Iterator[ProfileProblem]:
+        """Yield the problems of serial lines, then those of lines over TCP, which are tried together."""
+        yield from super().problems(specs, look)
+        yield from unreachable(specs, look.machine.proc)
+
+    def faults(self, at: str, spec: ModbusSpec, look: Inspection) -> Iterable[ProfileProblem]:
+        """See `OnMachine.faults`."""
+        return () if spec.path is None else port_problems(f"{at}.path", spec.path, look)
+
+    def files(self, spec: ModbusSpec, sys: Path) -> Iterator[Node]:
+        """Yield the node of a serial line."""
         if spec.driver == "rtu":
             yield Node(f"modbus line {spec.line}", real(spec.path))
 
-
-def sockets(specs: Sequence[ModbusSpec]) -> Iterator[Sockets]:
-    """Yield the ports of lines over TCP."""
-    for spec in specs:
-        if spec.driver == "tcp":
-            yield Sockets("inet-stream", f"modbus line {spec.line} is at {spec.host}", spec.tcp_port)
-
-
-MACHINE: Final = OnMachine(problems=problems, nodes=nodes, sockets=sockets)
+    def sockets(self, specs: Sequence[ModbusSpec]) -> Iterator[Sockets]:
+        """Yield the ports of lines over TCP."""
+        for spec in specs:
+            if spec.driver == "tcp":
+                yield Sockets("inet-stream", f"modbus line {spec.line} is at {spec.host}", spec.tcp_port)

@@ -92,12 +92,12 @@ class ModbusSpec:
 
         port: FdUart
         if self.driver == "tcp":
-            assert self.host is not None, "parse_line asks for it"
+            assert self.host is not None, "parse_modbus asks for it"
             port = TcpPort(self.line, self.host, self.tcp_port)
         elif self.driver == "rtu":
             from hearth.drivers.serial_port.tty import LinuxUart
 
-            assert self.path is not None, "parse_line asks for it"
+            assert self.path is not None, "parse_modbus asks for it"
             port = LinuxUart(self.line, self.path, self.settings)
         else:
             from hearth.drivers.modbus.sim import SimModbusPort
@@ -211,7 +211,7 @@ def writable(specs: Iterable[ModbusSpec]) -> Iterator[tuple[str, str, str]]:
                 yield f"{place}.raw", told, "declare the registers that clients may write"
 
 
-def parse_line(table: Table) -> ModbusSpec:
+def parse_modbus(table: Table) -> ModbusSpec:
     """Read one `[[modbus]]`; only where the table is `ok` is every value of its type."""
     line, driver = table.take("line", _NAME), table.take("driver", _DRIVER)
     kinds, settings = dict(kinds_of(ModbusSpec)), dict(kinds_of(UartSettings))

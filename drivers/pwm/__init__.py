@@ -33,10 +33,7 @@ KIND: Final = BusKind(
     name="pwm",
     key="label",
     discover="pwm",
-    read=late("pwm.spec:parse_pwm"),
     open=_open,
-    tools=late("pwm.tools:pwm_tools"),
     families={"servo": _has_servo},
-    machine=late("pwm.machine:MACHINE"),
     outputs=late("channel_outputs:ChannelOutputs", 1),
 )

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from hearth._util.processes import HEARTHD
-from hearth.drivers.linux.machine import DeviceOrigin, Machine, numbered, origin_of, text_of
-from hearth.drivers.linux.survey import Access, ProfileProblem, lacking, open_in
+from hearth.drivers.linux.machine import DeviceOrigin, FoundDevice, Machine, origin_of, text_of
+from hearth.drivers.linux.survey import Access, ProfileProblem, lacking, missing
 from hearth.drivers.serial_port.settings import PORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from hearth.drivers.linux.device_users import Holder
     from hearth.drivers.linux.survey import Inspection
+
 
 ACCESS: Final = Access("dialout", "tty", 'SUBSYSTEM=="tty", KERNEL=="{node}", GROUP="dialout", MODE="0660"')
 
 
 @frozen
-class FoundPort:
-    """A serial port. `terminal_of` are processes that have it as their terminal, `console` the kernel's own use."""
+class FoundPort(FoundDevice):
+    """A serial port; `label` is the kernel driver of its device.
 
-    node: str
-    path: str
-    origin: DeviceOrigin
+    `terminal_of` are processes that have it as their terminal, `console` is the kernel's own use.
+    """
+
     console: bool = False
     terminal_of: tuple[str, ...] = ()
 
@@ -42,16 +42,15 @@ def find_ports(machine: Machine) -> Iterator[FoundPort]:
     consoles = (text_of(machine.sys / "class/tty/console/active") or "").split()
     ranges = list(_serial_ranges(machine))
     terminals = _terminals(machine)
-    for node in numbered(machine.sys / "class/tty", "tty*"):
-        path = machine.dev / node.name
+    for node, path in machine.nodes_of("class/tty", "tty*"):
         number = _device_number(node)
         serial = any(major == number[0] and first <= number[1] <= last for major, first, last in ranges)
         # Type 0 is a UART's slot without a UART in it.
-        if not serial or not path.exists() or text_of(node / "type") == "0":
+        if not serial or text_of(node / "type") == "0":
             continue
         origin = origin_of(node / "device", machine) if (node / "device").exists() else DeviceOrigin()
         users = tuple(terminals.get(os.makedev(*number), ()))
-        yield FoundPort(node.name, str(path), origin, node.name in consoles, users)
+        yield FoundPort(node.name, path, origin, origin.driver, node.name in consoles, users)
 
 
 def _device_number(node: Path) -> tuple[int, int]:
@@ -81,18 +80,6 @@ def _terminals(machine: Machine) -> dict[int, list[str]]:
     return terminals
 
 
-def port_reason(port: FoundPort, holders: Sequence[Holder] = ()) -> str | None:
-    """Return why generic-linux does not drive this serial port, or None. `holders` are processes that have it open now.
-
-    Most programs do not lock a port: two readers would each get half of the received bytes.
-    """
-    if port.console:
-        return "the kernel writes its console to it"
-    if port.terminal_of:
-        return f"it is the terminal of {', '.join(port.terminal_of[:3])}"
-    return open_in(holders)
-
-
 def port_problems(key: str, path: str, look: Inspection) -> Iterator[ProfileProblem]:
     """Yield what keeps a port that the profile names at `key` from working here."""
     node, ports = os.path.realpath(path), look.of(PORTS)
@@ -102,9 +89,8 @@ def port_problems(key: str, path: str, look: Inspection) -> Iterator[ProfileProb
         if lack or os.access(node, os.F_OK):
             yield from lack  # it is there, a pseudo-terminal say: the profile lists it on purpose
             return
-        there = ", ".join(port.path for port in ports if port.origin.above)
         cure = "is it plugged in? /dev/serial/by-id has names that stay the same"
-        yield ProfileProblem(key, "fail", f"{path} is not there; there is {there or 'none'}", cure)
+        yield missing(key, path, (port.path for port in ports if port.origin.above), cure)
         return
     yield from lack
     if port.console:

@@ -28,13 +28,4 @@ def _open(spec: SpiSpec, opening: Opening) -> Driver:
     return SimSpi(spec.name, chip, spec.settings, style=opening.style or Style.THREAD)
 
 
-KIND: Final = BusKind(
-    name="spi",
-    key="name",
-    discover="spi",
-    read=late("spi.spec:parse_device"),
-    open=_open,
-    tools=late("spi.tools:spi_tools"),
-    machine=late("spi.machine:MACHINE"),
-    outputs=late("spi.outputs:SpiOutputs", 1),
-)
+KIND: Final = BusKind(name="spi", key="name", discover="spi", open=_open, outputs=late("spi.outputs:SpiOutputs", 1))

@@ -56,7 +56,7 @@ class SpiSpec:
         return {key: value for key, value in optional.items() if value is not None}
 
 
-def parse_device(table: Table) -> SpiSpec:
+def parse_spi(table: Table) -> SpiSpec:
     """Read one `[[spi]]`; only where the table is `ok` is every value of its type."""
     name, driver = table.take("name", _NAME), table.take("driver", _DRIVER)
     simulated = driver == "sim"

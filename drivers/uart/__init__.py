@@ -23,13 +23,4 @@ def _open(spec: UartSpec, opening: Opening) -> Driver:
     return SimUart(spec.port, spec.settings, peer=spec.peer, terminal=opening.style is not Style.ASYNC)
 
 
-KIND: Final = BusKind(
-    name="uart",
-    key="port",
-    discover="uart",
-    read=late("uart.spec:parse_port"),
-    open=_open,
-    tools=late("uart.tools:uart_tools"),
-    machine=late("uart.machine:MACHINE"),
-    outputs=late("uart.outputs:UartOutputs", 1),
-)
+KIND: Final = BusKind(name="uart", key="port", discover="uart", open=_open, outputs=late("uart.outputs:UartOutputs", 1))

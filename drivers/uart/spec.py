@@ -49,7 +49,7 @@ class UartSpec:
         return self.settings.baud
 
 
-def parse_port(table: Table) -> UartSpec:
+def parse_uart(table: Table) -> UartSpec:
     """Read one `[[uart]]`; only where the table is `ok` is every value of its type."""
     port, driver = table.take("port", _TEXT), table.take("driver", _UART_DRIVER)
     path = table.take("path", _TEXT) if driver == "serial" else table.take("path", _TEXT, None)

@@ -12,7 +12,7 @@ from hearth.drivers.boards.discover import Machine, survey
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.can.driver import IdFilter
 from hearth.drivers.can.linux import LinuxCan, up_command
-from hearth.drivers.can.machine import FoundCan, can_problem, find_can
+from hearth.drivers.can.machine import CanMachine, FoundCan, can_problem
 from hearth.drivers.can.spec import CanSpec
 from hearth.drivers.linux.device_users import NO_HOLDERS
 from hearth.drivers.signals import SignalLimit
@@ -120,7 +120,7 @@ def machine(tmp_path):
 
 
 def test_the_interfaces_of_a_machine_are_found_with_their_states(machine):
-    assert list(find_can(machine))[:3] == [
+    assert list(CanMachine().find(machine))[:3] == [
         FoundCan("can0", down=False, off_bus=False, fd=False),
         FoundCan("can1", down=True, off_bus=False, fd=True),
         FoundCan("can2", down=False, off_bus=True, fd=True),
@@ -128,7 +128,7 @@ def test_the_interfaces_of_a_machine_are_found_with_their_states(machine):
 
 
 def test_a_board_that_looks_for_interfaces_gets_those_that_its_profile_does_not_list(machine):
-    found = {"can": tuple(find_can(machine))}
+    found = {"can": tuple(CanMachine().find(machine))}
     board = parsed({**REAL, "bus": "drive", "interface": "can0"}, discover={"can": True})
     assert [spec.bus for spec in survey(board, found).of("can")] == ["can1", "can2"]
     assert [spec.bus for spec in survey(parsed(discover={"can": ["*2"]}), found).of("can")] == ["can2"]
@@ -149,7 +149,7 @@ def test_a_board_that_looks_for_interfaces_gets_those_that_its_profile_does_not_
 )
 def test_what_keeps_a_bus_from_working_is_told_with_the_command_that_mends_it(interface, fd, words, cure, machine):
     spec = CanSpec("b", "socketcan", interface, bitrate=500_000, fd=fd)
-    problem = can_problem(spec, list(find_can(machine)))
+    problem = can_problem(spec, list(CanMachine().find(machine)))
     if words is None:
         assert problem is None
     else:
@@ -158,7 +158,7 @@ def test_what_keeps_a_bus_from_working_is_told_with_the_command_that_mends_it(in
 
 
 def test_the_fit_of_a_profile_names_the_table(machine):
-    found = {"can": tuple(find_can(machine))}
+    found = {"can": tuple(CanMachine().find(machine))}
     profile = parsed(REAL, {**REAL, "bus": "can1"}, {"bus": "can5", "driver": "sim"})
     (problem,) = mismatches(profile, found, NO_HOLDERS, machine)
     assert (problem.key, problem.severity) == ("can[1].interface", "fail")

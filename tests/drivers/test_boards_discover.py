@@ -11,13 +11,14 @@ from support.machine import FilesMachine
 from hearth._util.processes import HEARTHD
 from hearth.drivers.boards.discover import DeviceOrigin, find
 from hearth.drivers.gpio import machine as gpio
-from hearth.drivers.gpio.machine import FoundChip
+from hearth.drivers.gpio.machine import FoundChip, GpioMachine
 from hearth.drivers.i2c import machine as i2c
-from hearth.drivers.i2c.machine import FoundAdapter, clients, functionality
+from hearth.drivers.i2c.machine import FoundAdapter, I2cMachine, clients, functionality
 from hearth.drivers.linux import survey as access
 from hearth.drivers.linux.device_users import Holder, find_holders
 from hearth.drivers.serial_port import machine as uart
 from hearth.drivers.serial_port.machine import FoundPort
+from hearth.drivers.uart.machine import UartMachine
 
 USB = "pci0000:00/0000:00:14.0/usb1/1-2"
 
@@ -42,7 +43,7 @@ def test_nodes_are_found_in_the_order_of_their_numbers(files):
         files.adapter(number, f"adapter {number}")
     found = find(machine=files.machine)
     assert [chip.node for chip in found["gpio"]] == ["gpiochip0", "gpiochip2", "gpiochip10"]
-    assert [(adapter.bus, adapter.name) for adapter in found["i2c"]] == [
+    assert [(adapter.bus, adapter.label) for adapter in found["i2c"]] == [
         (1, "adapter 1"),
         (2, "adapter 2"),
         (10, "adapter 10"),
@@ -73,7 +74,7 @@ def test_a_machine_without_any_of_it_is_no_error(tmp_path):
 
 def test_a_chip_that_cannot_be_opened_is_found_with_the_reason(files):
     files.chip("gpiochip0", "platform/soc")
-    (chip,) = gpio.find_chips(files.machine)
+    (chip,) = GpioMachine().find(files.machine)
     assert (chip.label, chip.lines, chip.path) == (None, (), str(files.machine.dev / "gpiochip0"))
     assert chip.error in ("ENODEV", "ENOTTY", "EINVAL")
 
@@ -83,7 +84,7 @@ def test_where_a_device_sits_is_told_from_the_device_up(files):
     files.device(f"{USB}/1-2:1.2/0003:04D8:00DD.0001", "hid", driver="mcp2221")
     files.device(f"{USB}/1-2:1.2", "usb", driver="usbhid")
     files.chip("gpiochip1", f"{USB}/1-2:1.2/0003:04D8:00DD.0001")
-    (chip,) = gpio.find_chips(files.machine)
+    (chip,) = GpioMachine().find(files.machine)
     assert chip.origin == DeviceOrigin(("gpio", "hid", "usb", "pci"), "mcp2221", None)
 
 
@@ -92,7 +93,7 @@ def test_who_described_a_device_is_told_for_the_machines_own(files):
     files.chip("gpiochip0", "platform/soc/7e200000.gpio")
     files.device("platform/INTC1055:00", "platform", driver="tigerlake-pinctrl", acpi="INTC1055:00")
     files.chip("gpiochip1", "platform/INTC1055:00")
-    soc, laptop = gpio.find_chips(files.machine)
+    soc, laptop = GpioMachine().find(files.machine)
     assert (soc.origin.described_by, soc.origin.compatible) == ("devicetree", "brcm,bcm2711-gpio")
     assert (laptop.origin.described_by, laptop.origin.driver) == ("acpi", "tigerlake-pinctrl")
 
@@ -109,9 +110,9 @@ def test_a_card_is_described_by_what_it_brings_along_and_not_by_what_it_is_plugg
     files.adapter(2, "some card's bus", card)
     header, other = find(["i2c"], files.machine).get("i2c", ())
     assert header.origin.described_by == "devicetree"
-    assert i2c.adapter_reason(header) is None
+    assert I2cMachine().reason(header, ()) is None
     assert other.origin.described_by is None
-    assert "own devices" in i2c.adapter_reason(other)
+    assert "own devices" in I2cMachine().reason(other, ())
 
 
 def test_serial_ports_are_those_of_serial_drivers_with_a_uart_in_them(files):
@@ -210,7 +211,7 @@ SOC = "its pins belong to the machine itself"
     ],
 )
 def test_a_chip_of_the_machine_itself_is_kept_off_and_one_that_was_added_is_not(origin, driven):
-    reason = gpio.chip_reason(FoundChip("gpiochip0", "/dev/gpiochip0", origin))
+    reason = GpioMachine().reason(FoundChip("gpiochip0", "/dev/gpiochip0", origin, "soc"), ())
     assert (reason is None) is driven
     assert driven or reason.startswith(SOC)
 
@@ -260,13 +261,13 @@ PCI = DeviceOrigin(("i2c", "pci"), "i801_smbus")
     ],
 )
 def test_an_adapter_that_the_machine_lives_on_is_kept_off_with_the_reason(name, origin, reason):
-    told = i2c.adapter_reason(FoundAdapter("i2c-0", "/dev/i2c-0", 0, origin, name))
+    told = I2cMachine().reason(FoundAdapter("i2c-0", "/dev/i2c-0", origin, name), ())
     assert told is None if reason is None else reason in told
 
 
 def test_a_port_that_is_a_console_or_a_terminal_is_kept_off():
     def reason(**facts):
-        return uart.port_reason(FoundPort("ttyS0", "/dev/ttyS0", DeviceOrigin(), **facts))
+        return UartMachine().reason(FoundPort("ttyS0", "/dev/ttyS0", DeviceOrigin(), **facts), ())
 
     assert reason() is None
     assert "console" in reason(console=True)

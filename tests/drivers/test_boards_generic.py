@@ -32,7 +32,7 @@ def chip(number, label, *names, used=None, origin=SIM, error=None):
 
 
 def adapter(number, name, origin=USB):
-    return FoundAdapter(f"i2c-{number}", f"/none/i2c-{number}", number, origin, name)
+    return FoundAdapter(f"i2c-{number}", f"/none/i2c-{number}", origin, name)
 
 
 def port(name, origin=USB, **facts):
@@ -371,7 +371,7 @@ def test_a_path_that_is_a_link_is_followed_and_one_to_something_else_is_left_to_
 def test_what_is_looked_for_and_may_not_be_opened_is_a_warning_and_what_is_left_alone_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_args, **_options: False)
     (tmp_path / "i2c-1").touch(mode=0o600)
-    closed = FoundAdapter("i2c-1", str(tmp_path / "i2c-1"), 1, USB, "bridge")
+    closed = FoundAdapter("i2c-1", str(tmp_path / "i2c-1"), USB, "bridge")
     host = adapter(0, "SMBus I801 adapter at efa0", PCI)
     (told,) = mismatches(load_profile("generic-linux"), found(closed, host, port("ttyS0", console=True)), NO_HOLDERS)
     assert (told.key, told.severity) == ("discover.i2c", "warn")
@@ -381,7 +381,7 @@ def test_what_is_looked_for_and_may_not_be_opened_is_a_warning_and_what_is_left_
 def test_a_permission_that_lacks_is_a_warning_with_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_args, **_options: False)
     (tmp_path / "i2c-1").touch(mode=0o600)
-    there = FoundAdapter("i2c-1", str(tmp_path / "i2c-1"), 1, USB, "bridge")
+    there = FoundAdapter("i2c-1", str(tmp_path / "i2c-1"), USB, "bridge")
     profile = parse_profile(CONTENT, "cell.toml")
     (told,) = mismatches(profile, found(THERE[0], there, THERE[2]), NO_HOLDERS)
     assert (told.key, told.severity) == ("i2c[0].bus", "warn")

@@ -45,15 +45,16 @@ def test_chips_are_found_in_the_order_of_their_numbers_with_their_devices(files)
     files.pwm(10, SOC, 2)
     at = files.pwm(2, SERVO_BOARD, 17, node=True)
     one, other = find(["pwm"], files.machine).get("pwm", ())
-    assert (one.name, one.device, one.channels, one.origin.driver) == ("pwmchip2", "1-0040", 17, "pca9685-pwm")
-    assert one.path == one.node == str(files.machine.dev / "pwmchip2")
-    assert (other.device, other.node) == ("fe20c000.pwm", None)
+    assert (one.node, one.label, one.channels, one.origin.driver) == ("pwmchip2", "1-0040", 17, "pca9685-pwm")
+    assert one.chardev
+    assert one.path == str(files.machine.dev / "pwmchip2")
+    assert (other.label, other.chardev) == ("fe20c000.pwm", False)
     assert other.path == str(at.parents[6] / "devices" / SOC / "pwm/pwmchip10/export") or other.path.endswith("/export")
 
 
 def test_generic_linux_offers_chips_behind_a_bus_and_leaves_the_machines_own_alone() -> None:
-    board = FoundPwm("pwmchip0", "1-0040", "/none/pwmchip0", 17, DeviceOrigin(("pwm", "i2c", "i2c"), "pca9685-pwm"))
-    soc = FoundPwm("pwmchip1", "fe20c000.pwm", "/none/export", 2, DeviceOrigin(("pwm", "platform"), "pwm-bcm2835"))
+    board = FoundPwm("pwmchip0", "/none/pwmchip0", DeviceOrigin(("pwm", "i2c", "i2c"), "pca9685-pwm"), "1-0040", 17)
+    soc = FoundPwm("pwmchip1", "/none/export", DeviceOrigin(("pwm", "platform"), "pwm-bcm2835"), "fe20c000.pwm", 2)
     content = {"name": "g", "description": "g", "discover": {"pwm": True}}
     found = survey(parse_profile(content, "g"), {"pwm": (board, soc)})
     [spec] = found.of("pwm")
@@ -65,7 +66,7 @@ def test_generic_linux_offers_chips_behind_a_bus_and_leaves_the_machines_own_alo
 
 
 def test_a_chip_that_the_profile_lists_is_not_found_again() -> None:
-    board = FoundPwm("pwmchip0", "1-0040", "/none/pwmchip0", 17, DeviceOrigin(("pwm", "i2c", "i2c"), "pca9685-pwm"))
+    board = FoundPwm("pwmchip0", "/none/pwmchip0", DeviceOrigin(("pwm", "i2c", "i2c"), "pca9685-pwm"), "1-0040", 17)
     content = {
         "name": "g",
         "description": "g",

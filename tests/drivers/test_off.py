@@ -249,11 +249,11 @@ def test_an_inversed_channel_goes_from_off_to_a_value_and_back_with_its_former_v
 def gaps(**tables):
     found = {
         "pwm": (
-            FoundPwm("pwmchip0", "a", "/dev/pwmchip0", 16, DeviceOrigin(driver="pca9685-pwm")),
-            FoundPwm("pwmchip1", "b", "/dev/pwmchip1", 16, DeviceOrigin(driver="acme-pwm")),
-            FoundPwm("pwmchip2", "c", "/dev/pwmchip2", 16, DeviceOrigin(driver="pwm-gpio")),
+            FoundPwm("pwmchip0", "/dev/pwmchip0", DeviceOrigin(driver="pca9685-pwm"), "a", 16),
+            FoundPwm("pwmchip1", "/dev/pwmchip1", DeviceOrigin(driver="acme-pwm"), "b", 16),
+            FoundPwm("pwmchip2", "/dev/pwmchip2", DeviceOrigin(driver="pwm-gpio"), "c", 16),
         ),
-        "dac": tuple(FoundDac("iio:device0", "d", str(path), (), DeviceOrigin()) for path in tables.pop("paths", ())),
+        "dac": tuple(FoundDac("iio:device0", str(path), DeviceOrigin(), "d") for path in tables.pop("paths", ())),
     }
     profile = parse_profile({"name": "bench", "description": "loads", **tables}, "bench")
     gaps = safety_gaps(profile, found, NO_HOLDERS)

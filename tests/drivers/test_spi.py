@@ -21,11 +21,11 @@ from hearth.drivers.boards.diagnose import look, mismatches
 from hearth.drivers.boards.discover import find, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
 from hearth.drivers.linux.device_users import NO_HOLDERS, Holder, Holders
+from hearth.drivers.linux.machine import DeviceOrigin, FoundDevice
 from hearth.drivers.linux.node import Presence
 from hearth.drivers.registers import Read, Write
 from hearth.drivers.spi.driver import RegisterFrame, Registers, SpiRegister, SpiSettings
 from hearth.drivers.spi.linux import LinuxSpi
-from hearth.drivers.spi.machine import FoundSpi
 from hearth.drivers.spi.sim import Loopback, RegisterChip, SimSpi
 from hearth.errors import ConfigError, DeviceError, InvalidParams, TimedOut
 
@@ -245,7 +245,7 @@ def test_a_profile_gives_the_settings_and_the_form_of_a_register():
 
 
 def spidev(node, name="spidev", path=None):
-    return FoundSpi(node, path or f"/none/{node}", (), name)
+    return FoundDevice(node, path or f"/none/{node}", DeviceOrigin(), name)
 
 
 def offered(*devices, holders=NO_HOLDERS, listed=(), wanted=True):
@@ -269,7 +269,7 @@ def files(tmp_path, *nodes):
 def test_the_devices_that_have_a_node_are_found_with_their_names(tmp_path):
     machine = files(tmp_path, "spidev0.1", "spidev0.0")
     (machine.dev / "spidev0.1").unlink()
-    assert [(one.node, one.name) for one in find(("spi",), machine).get("spi", ())] == [("spidev0.0", "adxl345")]
+    assert [(one.node, one.label) for one in find(("spi",), machine).get("spi", ())] == [("spidev0.0", "adxl345")]
     assert find(("gpio",), machine).get("spi", ()) == ()
 
 

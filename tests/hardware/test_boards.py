@@ -21,8 +21,8 @@ from support.users import ordinary_user
 import hearth
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.discover import THIS
-from hearth.drivers.gpio.machine import find_chips
-from hearth.drivers.i2c.machine import find_adapters
+from hearth.drivers.gpio.machine import GpioMachine
+from hearth.drivers.i2c.machine import I2cMachine
 from hearth.drivers.serial_port.machine import find_ports
 from hearth.errors import InvalidParams, PermissionDenied, ResourceBusy
 
@@ -55,7 +55,7 @@ def line_info(chip, line):
 
 
 def test_a_chips_lines_are_found_with_the_kernels_names_and_who_holds_them(cell):
-    (found,) = [chip for chip in find_chips(THIS) if chip.label == "cell"]
+    (found,) = [chip for chip in GpioMachine().find(THIS) if chip.label == "cell"]
     assert (found.path, found.origin.driver, found.error) == (cell.path, "gpio-sim", None)
     assert [line.name for line in found.lines] == ["relay", "button", None, None, "power"]
     assert [line.consumer for line in found.lines] == [None, None, None, None, "board-power"]
@@ -64,20 +64,20 @@ def test_a_chips_lines_are_found_with_the_kernels_names_and_who_holds_them(cell)
 
 def test_looking_at_a_chip_takes_no_line_of_it(cell):
     before = cell.value("relay")
-    list(find_chips(THIS))
+    list(GpioMachine().find(THIS))
     info = line_info(cell, "relay")
     assert (info.used, info.direction, cell.value("relay")) == (False, Direction.INPUT, before)
 
 
 def test_a_chip_that_is_unplugged_is_found_no_more(cell):
     cell.unplug()
-    assert "cell" not in [chip.label for chip in find_chips(THIS)]
+    assert "cell" not in [chip.label for chip in GpioMachine().find(THIS)]
 
 
 def test_the_adapter_and_the_chip_of_a_usb_bridge_are_found_where_they_are():
     with Mcp2221() as bridge:
-        (adapter,) = [adapter for adapter in find_adapters(THIS) if adapter.name == MCP2221]
-        (chip,) = [chip for chip in find_chips(THIS) if chip.label == "mcp2221_gpio"]
+        (adapter,) = [adapter for adapter in I2cMachine().find(THIS) if adapter.label == MCP2221]
+        (chip,) = [chip for chip in GpioMachine().find(THIS) if chip.label == "mcp2221_gpio"]
         assert (adapter.bus, adapter.path) == (bridge.bus, f"/dev/i2c-{bridge.bus}")
     assert "hid" in adapter.origin.above
     assert "hid" in chip.origin.above
@@ -176,7 +176,7 @@ async def test_generic_linux_drives_an_expander_and_leaves_its_address_on_the_wi
     number = stub_bus()
     with kernel_driver(number, 0x50, "pca9554"):
         label = f"{number}-0050"
-        (found,) = [chip for chip in find_chips(THIS) if chip.label == label]
+        (found,) = [chip for chip in GpioMachine().find(THIS) if chip.label == label]
         assert found.origin.above.count("i2c") == 2
         assert len(found.lines) == 8
         async with generic(tmp_path) as session:
