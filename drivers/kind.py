@@ -311,7 +311,7 @@ class BusKind:
     name: str
     """The prefix of its bus ids, the name of its table in a profile, and its name in messages."""
     package: str = Factory(lambda kind: f"hearth.drivers.{kind.name}", takes_self=True)
-    """The package of the parts that are not given: `spec:parse_dac`, `tools:dac_tools`, `machine:DacMachine` of "dac"."""
+    """Where the parts are that are not given: of "dac" `spec:parse_dac`, `tools:dac_tools` and `machine:DacMachine`."""
     key: str
     """The attribute of a spec, and the key in its table, that names its bus: `label`, `port`."""
     read: Callable[[Table], Any] = Factory(

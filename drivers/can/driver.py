@@ -4,7 +4,7 @@ A driver here is one interface. Receiving never occupies the bus: a pump moves f
 they come; a reader waits beside the bus and takes them in one short transaction. Each session has a cursor of its own
 in the queue, so that none takes what another one waits for, and learns how many frames it missed.
 
-A frame counts as sent when it has been on the wire and another node has acknowledged it. `CanBase.send` therefore
+A frame counts as sent when it has been on the wire and another node has acknowledged it. `CanDriver.send` therefore
 fails with effect "unknown" if the kernel took the frame and that did not happen in time. Before a frame goes out, its
 rules are checked (`SendRules`), whatever tool it comes from.
 
@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from attrs import define, field, frozen
 
-from hearth.drivers.base import BaseDriver, Driver, Style, Wakeup
+from hearth.drivers.base import BaseDriver, Style, Wakeup
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -93,43 +93,16 @@ class SendRules(Protocol):
         """Raise PermissionDenied for an identifier on which no ISO-TP message may be sent."""
 
 
-class CanDriver(Driver, Protocol):
-    """One CAN interface: its operations are coroutine functions (Style.ASYNC)."""
+class IsoTp(NamedTuple):
+    """An exchange of ISO-TP messages: one with the key `tx`, and the answer with the key `rx`."""
 
-    async def send(self, frame: Frame, *, timeout_s: float, reader: str = "") -> None:
-        """Send a frame and wait until another node has acknowledged it; `reader` will see all that comes after it.
-
-        Raises LimitViolated or PermissionDenied (the rules), TimedOut (effect "none": the transmit queue stayed full;
-        "unknown": no acknowledgement) and DeviceError.
-        """
-        ...
-
-    async def isotp(
-        self,
-        tx: int,
-        rx: int,
-        data: bytes,
-        *,
-        timeout_s: float,
-        padding: int | None = None,
-        fd: bool = False,
-        reader: str = "",
-    ) -> bytes | None:
-        """Send an ISO-TP message with the key `tx` and return the answer of key `rx`; None if none came in time.
-
-        Frames are filled up with the byte `padding`. Raises PermissionDenied and DeviceError.
-        """
-        ...
-
-    async def take(
-        self, wanted: Wanted, most: int, *, partial: bool = False, errors: bool = False, reader: str = ""
-    ) -> TakenFrames:
-        """Read frames at the cursor of `reader` (a session's id) without waiting, as `FrameQueue.take`."""
-        ...
-
-    async def follow(self) -> FrameCursor:
-        """Return a cursor of its own, for a watch: it sees all frames from now on."""
-        ...
+    tx: int
+    rx: int
+    data: bytes
+    timeout_s: float
+    padding: int | None
+    fd: bool
+    reader: str
 
 
 # --- the queue of received frames, with a cursor for each reader ------------------------------------------------------
@@ -316,11 +289,14 @@ def errors_of(error_class: int, data: bytes) -> tuple[str, ...]:
     return tuple(words) or ("unspecified",)
 
 
-# --- what all drivers share -------------------------------------------------------------------------------------------
+# --- the driver ------------------------------------------------------------------------------------------------------
 
 
-class CanBase(BaseDriver, ABC):
-    """The part of a `CanDriver` that knows no wire: the queue, the rules, the state of the controller."""
+class CanDriver(BaseDriver, ABC):
+    """One CAN interface: its operations are coroutine functions (Style.ASYNC).
+
+    It owns the queue, the rules and the state of the controller; a subclass owns the wire.
+    """
 
     style = Style.ASYNC
 
@@ -331,6 +307,58 @@ class CanBase(BaseDriver, ABC):
         self.errors: dict[str, int] = {}
         """Error frames by what they report."""
         self.rules = rules
+
+    async def send(self, frame: Frame, *, timeout_s: float, reader: str = "") -> None:
+        """Send a frame and wait until another node has acknowledged it; `reader` will see all that comes after it.
+
+        Raises LimitViolated or PermissionDenied (the rules), TimedOut (effect "none": the transmit queue stayed full;
+        "unknown": no acknowledgement) and DeviceError.
+        """
+        self._check_open()
+        if self.rules is not None:
+            self.rules.check(frame)
+        self.queue.cursor(reader)
+        await self._send(frame, timeout_s, reader)
+
+    @abstractmethod
+    async def _send(self, frame: Frame, timeout_s: float, reader: str) -> None:
+        """Send a frame that the rules permit."""
+
+    async def isotp(
+        self,
+        tx: int,
+        rx: int,
+        data: bytes,
+        *,
+        timeout_s: float,
+        padding: int | None = None,
+        fd: bool = False,
+        reader: str = "",
+    ) -> bytes | None:
+        """Send an ISO-TP message with the key `tx` and return the answer of key `rx`; None if none came in time.
+
+        Frames are filled up with the byte `padding`. Raises PermissionDenied and DeviceError.
+        """
+        self._check_open()
+        if self.rules is not None:
+            self.rules.check_isotp(tx)
+        self.queue.cursor(reader)
+        return await self._isotp(IsoTp(tx, rx, data, timeout_s, padding, fd, reader))
+
+    @abstractmethod
+    async def _isotp(self, message: IsoTp) -> bytes | None:
+        """Do an exchange that the rules permit."""
+
+    async def take(
+        self, wanted: Wanted, most: int, *, partial: bool = False, errors: bool = False, reader: str = ""
+    ) -> TakenFrames:
+        """Read frames at the cursor of `reader` (a session's id) without waiting, as `FrameQueue.take`."""
+        return self.queue.take(self.queue.cursor(reader), wanted, most, partial=partial, errors=errors)
+
+    async def follow(self) -> FrameCursor:
+        """Return a cursor of its own, for a watch: it sees all frames from now on."""
+        self._check_open()
+        return self.queue.follow()
 
     def forget(self, session_id: str) -> None:
         """See `Driver.forget`."""
@@ -360,17 +388,6 @@ class CanBase(BaseDriver, ABC):
     def _restart(self) -> str:
         """Return the cure of bus-off."""
         return "restart the controller"
-
-    async def take(
-        self, wanted: Wanted, most: int, *, partial: bool = False, errors: bool = False, reader: str = ""
-    ) -> TakenFrames:
-        """See `CanDriver.take`."""
-        return self.queue.take(self.queue.cursor(reader), wanted, most, partial=partial, errors=errors)
-
-    async def follow(self) -> FrameCursor:
-        """See `CanDriver.follow`."""
-        self._check_open()
-        return self.queue.follow()
 
     def _described(self, **more: Any) -> dict[str, Any]:
         return {

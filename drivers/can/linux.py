@@ -24,10 +24,10 @@ from hearth.drivers.can.driver import (
     MAX_EXTENDED,
     MAX_ISOTP,
     QUEUE,
-    CanBase,
+    CanDriver,
     Frame,
     IdFilter,
-    SendRules,
+    IsoTp,
     errors_of,
 )
 from hearth.errors import DeviceError, TimedOut
@@ -35,6 +35,7 @@ from hearth.errors import DeviceError, TimedOut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hearth.drivers.can.driver import SendRules
     from hearth.errors import Effect
 
 _REMOTE, _ERROR = 0x4000_0000, 0x2000_0000
@@ -62,7 +63,7 @@ _SOL_CAN_ISOTP, _ISOTP_OPTS, _ISOTP_LL_OPTS = 106, 1, 5
 _ISOTP_TX_PADDING = 0x04
 
 
-class LinuxCan(CanBase):
+class LinuxCan(CanDriver):
     """A `CanDriver` over an interface of the kernel, which may go and come back at any time."""
 
     def __init__(
@@ -251,14 +252,10 @@ class LinuxCan(CanBase):
 
     # --- sending --------------------------------------------------------------------------------------------------
 
-    async def send(self, frame: Frame, *, timeout_s: float, reader: str = "") -> None:
-        """See `CanDriver.send`."""
+    async def _send(self, frame: Frame, timeout_s: float, reader: str) -> None:
         tx = self._open_tx()
-        if self.rules is not None:
-            self.rules.check(frame)
         wire, taken = _pack(frame), False
         mine = (_content(wire), reader)
-        self.queue.cursor(reader)
         try:
             tx.setsockopt(socket.SOL_CAN_RAW, socket.CAN_RAW_FILTER, _FILTER.pack(frame.key, EXTENDED | MAX_EXTENDED))
             with suppress(BlockingIOError):  # confirmations of frames that were given up
@@ -316,32 +313,18 @@ class LinuxCan(CanBase):
             if flags & socket.MSG_CONFIRM and _content(back) == _content(wire):
                 return
 
-    async def isotp(
-        self,
-        tx: int,
-        rx: int,
-        data: bytes,
-        *,
-        timeout_s: float,
-        padding: int | None = None,
-        fd: bool = False,
-        reader: str = "",
-    ) -> bytes | None:
-        """See `CanDriver.isotp`: the kernel's ISO-TP socket, one for each exchange."""
-        self._open_tx()
-        if self.rules is not None:
-            self.rules.check_isotp(tx)
-        self.queue.cursor(reader)
+    async def _isotp(self, message: IsoTp) -> bytes | None:
+        """Use the kernel's ISO-TP socket, one for each exchange."""
         made, sent = self._socket(socket.SOCK_DGRAM, socket.CAN_ISOTP), False
         try:
-            if padding is not None:
-                options = struct.pack("=IIBBBB", _ISOTP_TX_PADDING, 0, 0, padding, 0, 0)
+            if message.padding is not None:
+                options = struct.pack("=IIBBBB", _ISOTP_TX_PADDING, 0, 0, message.padding, 0, 0)
                 made.setsockopt(_SOL_CAN_ISOTP, _ISOTP_OPTS, options)
-            if fd:
+            if message.fd:
                 made.setsockopt(_SOL_CAN_ISOTP, _ISOTP_LL_OPTS, struct.pack("=BBB", _FD.size, 64, _BITRATE_SWITCH))
-            made.bind((self.interface, rx, tx))
-            with trio.move_on_after(timeout_s):
-                made.send(data)
+            made.bind((self.interface, message.rx, message.tx))
+            with trio.move_on_after(message.timeout_s):
+                made.send(message.data)
                 sent = True
                 await trio.lowlevel.wait_readable(made)
                 return made.recv(MAX_ISOTP)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from hearth.drivers.base import DeviceGone, Wakeup
-from hearth.drivers.can.driver import QUEUE, CanBase, Frame, SendRules
+from hearth.drivers.can.driver import QUEUE, CanDriver, Frame, IsoTp
 from hearth.errors import DeviceError, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from hearth.drivers.can.driver import SendRules
     from hearth.errors import Effect
 
 ENGINE_DATA, FAN_COMMAND, FAN_STATUS = 0x100, 0x200, 0x201
@@ -74,7 +75,7 @@ def echo(data: bytes) -> bytes | None:
     return data
 
 
-class SimCan(CanBase):
+class SimCan(CanDriver):
     """A `CanDriver` without hardware.
 
     `isotp_peers` maps (request, response) keys to the functions that answer; None is silence. `wire` has the newest
@@ -194,12 +195,7 @@ class SimCan(CanBase):
         self.queue.feed(stamped, sender)
         self.queue.wake()
 
-    async def send(self, frame: Frame, *, timeout_s: float, reader: str = "") -> None:
-        """See `CanDriver.send`."""
-        self._check_open()
-        if self.rules is not None:
-            self.rules.check(frame)
-        self.queue.cursor(reader)
+    async def _send(self, frame: Frame, timeout_s: float, reader: str) -> None:
         with trio.move_on_after(timeout_s):
             await self._changed.until(lambda: self._left or not self.full)
             await self._changed.until(lambda: self._left or self.acknowledged)
@@ -223,22 +219,9 @@ class SimCan(CanBase):
             for answer in node.hear(frame):
                 self._feed(answer)
 
-    async def isotp(
-        self,
-        tx: int,
-        rx: int,
-        data: bytes,
-        *,
-        timeout_s: float,
-        padding: int | None = None,
-        fd: bool = False,
-        reader: str = "",
-    ) -> bytes | None:
-        """See `CanDriver.isotp`; the frames of both messages are seen by readers, but for flow control."""
-        self._check_open()
-        if self.rules is not None:
-            self.rules.check_isotp(tx)
-        self.queue.cursor(reader)
+    async def _isotp(self, message: IsoTp) -> bytes | None:
+        """Let readers see the frames of both messages, but for flow control."""
+        tx, rx, data, timeout_s, padding, _, reader = message
         peer = self.isotp_peers.get((tx, rx))
         if peer is None and len(data) > 7:
             await trio.sleep(_FLOW_CONTROL_S)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hearth.drivers.board import Board
     from hearth.drivers.can.dbc import CanDatabase
-    from hearth.drivers.can.driver import CanBase, CanDriver, FrameCursor, TakenFrames
+    from hearth.drivers.can.driver import CanDriver, FrameCursor, TakenFrames
     from hearth.drivers.can.spec import CanSpec
 
 MAX_READ = 256
@@ -67,7 +67,7 @@ class _Can:
         return self._board.bus("can", "bus", args["bus"])
 
     def _database(self, bus: str) -> CanDatabase:
-        driver = cast("CanBase", self._board.drivers[self._board.bus("can", "bus", bus)])
+        driver = cast("CanDriver", self._board.drivers[self._board.bus("can", "bus", bus)])
         return cast("CanDatabase", driver.rules)
 
     # --- hw.can.list ----------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class _Can:
         wanted, count = self._wanted(ctx, args), int(args.get("count", 1))
         errors = bool(args.get("errors", False))
         deadline = trio.current_time() + args.get("timeout_ms", _DEFAULT_MS) / 1000
-        queue = cast("CanBase", self._board.drivers[self.bus(args)]).queue
+        queue = cast("CanDriver", self._board.drivers[self.bus(args)]).queue
 
         async def take(*, partial: bool) -> TakenFrames:
             taken: TakenFrames = await ctx.transact(
@@ -193,7 +193,7 @@ class _Can:
         """can.watch."""
         bus, wanted, count = args["bus"], self._wanted(ctx, args), int(args.get("count", MAX_READ))
         errors, every_s = bool(args.get("errors", False)), args.get("every_ms", 100) / 1000
-        queue = cast("CanBase", self._board.drivers[self.bus(args)]).queue
+        queue = cast("CanDriver", self._board.drivers[self.bus(args)]).queue
         cursor: FrameCursor = await ctx.transact(lambda driver: driver.follow(), limit_ms=_LIMIT_MS)
         seen = lost = 0
         latest: dict[int, Frame] = {}
