@@ -15,8 +15,9 @@ from hearth.drivers.signals import OFF
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+    from hearth.drivers.channels import SignalChipSpec
     from hearth.drivers.kind import Driven, Level
-    from hearth.drivers.signals import SignalChannel, SignalChipSpec, SignalLevel
+    from hearth.drivers.signals import SignalChannel, SignalLevel
 
 
 class ChannelOutputs:
@@ -30,7 +31,7 @@ class ChannelOutputs:
     number: ClassVar[str] = "channel"
     """The member of a report that has an output's number."""
 
-    def __init__(self, spec: SignalChipSpec) -> None:
+    def __init__(self, spec: SignalChipSpec[Any]) -> None:
         self._bus = spec.bus
         self.signals: Mapping[Hashable, Signal] = {one.number: _signal(spec.bus, one) for one in spec.channels}
 

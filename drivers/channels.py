@@ -5,20 +5,18 @@ It owns what the tables of all chips with numbered channels share; a chip's own 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic
+
+from attrs import frozen
 
 from hearth._util.toml import show
 from hearth.drivers.kind import Resource
-from hearth.drivers.signals import OFF, SignalLevel
+from hearth.drivers.signals import OFF, ChannelT, SignalLevel
 from hearth.fields import ANY_NUMBER, STRINGS, FieldType, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from hearth.drivers.signals import SignalChannel
-
-
-_Channel = TypeVar("_Channel")
 MOST_CHANNELS: Final = 64
 
 
@@ -37,11 +35,25 @@ class LevelField(FieldType):
         return ANY_NUMBER.read(raw)
 
 
-def channel_resources(channels: Iterable[SignalChannel]) -> Iterator[Resource]:
-    """Yield the names of channels, each of which only one chip of a board has."""
-    for channel in channels:
-        name = show(channel.name)
-        yield Resource(("channel", channel.name), "channels", name, f"{name} is a channel of another chip already")
+@frozen
+class SignalChipSpec(Generic[ChannelT]):
+    """A chip of a board's profile that has signals: its name in the profile, and the name of its driver."""
+
+    kind: ClassVar[str]
+    label: str
+    driver: str
+    channels: tuple[ChannelT, ...] = ()
+
+    @property
+    def bus(self) -> str:
+        """Return the id of its bus."""
+        return f"{self.kind}:{self.label}"
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield the names of its channels, each of which only one chip of a board has."""
+        for channel in self.channels:
+            name = show(channel.name)
+            yield Resource(("channel", channel.name), "channels", name, f"{name} is a channel of another chip already")
 
 
 def _numbers(chip: Table) -> dict[str, int]:
@@ -56,7 +68,7 @@ def _numbers(chip: Table) -> dict[str, int]:
     return numbers
 
 
-def parse_channels(chip: Table, read: Callable[[int, str, Table], _Channel]) -> tuple[_Channel, ...]:
+def parse_channels(chip: Table, read: Callable[[int, str, Table], ChannelT]) -> tuple[ChannelT, ...]:
     """Read the channels of a chip with `read`: their names by number, and the table that each of them may have."""
     numbers = _numbers(chip)
     details = dict(chip.named("channel"))

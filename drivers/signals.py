@@ -8,7 +8,7 @@ module owns what a board profile says about one, and what the drivers of all suc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from attrs import asdict, frozen
 
@@ -95,93 +95,45 @@ class SignalSpec:
         return shown if self.on_limit == "refuse" else {**shown, "on_limit": self.on_limit}
 
 
-class SignalChannel(Protocol):
+class SignalChannel(ABC):
     """A channel of a chip in a board's profile: what is the same for chips of every kind."""
 
-    @property
-    def number(self) -> int:
-        """Return its number on the chip."""
-        ...
+    number: int
+    """Its number on the chip."""
+    name: str
+    """Its name, which no other channel of the board has."""
+    safe: SignalLevel
+    """Its safe state."""
+    hold: Hold
+    """If it is left as it is when the session that drove it ends."""
+    reserved: str | None
+    """The reason why it may not be used, or None."""
+    start: SignalLevel | None
+    """The value that it has when nothing is known of it; None: the profile does not say."""
+    off: Off
+    """What "off" counts as for its next step."""
 
     @property
-    def name(self) -> str:
-        """Return its name, which no other channel of the board has."""
-        ...
-
-    @property
-    def safe(self) -> SignalLevel:
-        """Return its safe state."""
-        ...
-
-    @property
-    def hold(self) -> Hold:
-        """Return if it is left as it is when the session that drove it ends."""
-        ...
-
-    @property
-    def reserved(self) -> str | None:
-        """Return the reason why it may not be used, or None."""
-        ...
-
-    @property
+    @abstractmethod
     def signal(self) -> SignalSpec:
         """Return it as a signal of its bus."""
-        ...
 
-    @property
-    def start(self) -> SignalLevel | None:
-        """Return the value that it has when nothing is known of it; None: the profile does not say."""
-        ...
-
-    @property
-    def off(self) -> Off | None:
-        """Return what "off" counts as for its next step; None for a channel that is never off."""
-        ...
-
+    @abstractmethod
     def fault_of(self, level: SignalLevel) -> str | None:
         """Return why the profile may not name a level as the channel's safe state or in a stop sequence, or None."""
-        ...
-
-
-class SignalChipSpec(Protocol):
-    """A chip of a board's profile that has signals."""
-
-    @property
-    def label(self) -> str:
-        """Return its name in the profile."""
-        ...
-
-    @property
-    def bus(self) -> str:
-        """Return the id of its bus."""
-        ...
-
-    @property
-    def driver(self) -> str:
-        """Return the name of its driver: "sim", or one of this machine's."""
-        ...
-
-    @property
-    def channels(self) -> Iterable[SignalChannel]:
-        """Return its channels."""
-        ...
 
 
 ChannelT = TypeVar("ChannelT", bound=SignalChannel)
 
 
 class SignalChip(BaseDriver, ABC, Generic[ChannelT]):
-    """The parts that the drivers of all chips with signals share. `kind` is what messages call the chip."""
+    """The parts that the drivers of all chips with signals share. `kind` is what messages call it, `noun` its sort."""
 
-    kind = "chip"
+    kind = noun = "chip"
 
     def __init__(self, label: str, channels: Iterable[ChannelT]) -> None:
         self.label = label
         self.specs: Mapping[int, ChannelT] = {spec.number: spec for spec in channels}
-
-    @abstractmethod
-    def set(self, channel: int, value: SignalLevel) -> object:
-        """Bring a channel to a value; return what it was before."""
 
     def spec(self, channel: int) -> ChannelT:
         """Return what the profile says about a channel. Raises DeviceError for one that it does not list."""

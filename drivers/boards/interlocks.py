@@ -33,10 +33,11 @@ from hearth.fields import ANY_NUMBER, Anything, Choice, Fault, FieldType, Intege
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from hearth.drivers.channels import SignalChipSpec
     from hearth.drivers.kind import Signal
     from hearth.drivers.lines import LineChip
     from hearth.drivers.profile import Profile
-    from hearth.drivers.signals import SignalChannel, SignalChipSpec
+    from hearth.drivers.signals import SignalChannel
 
 _TEXT: Final = Text()
 _LEVEL: Final = Choice(0, 1)
@@ -115,7 +116,7 @@ def _check_conditions(lock: InterlockSpec, entries: Sequence[Table]) -> None:
                 entry.fault("", f"contradicts the requirement {other}: the output could never be driven")
 
 
-def _find_channel(table: Table, key: str, profile: Profile | None) -> tuple[SignalChipSpec, SignalChannel] | None:
+def _find_channel(table: Table, key: str, profile: Profile | None) -> tuple[SignalChipSpec[Any], SignalChannel] | None:
     """Return the channel that `key` names; None after a fault, and without a profile that is right by itself."""
     name = table.take(key, _TEXT)
     if profile is None or name is None:

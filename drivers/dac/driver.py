@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from attrs import frozen
 
-from hearth.drivers.base import Driver
 from hearth.drivers.signals import (
     OFF,
     ROUNDING,
@@ -26,6 +25,7 @@ from hearth.drivers.signals import (
     OnLimit,
     Positive,
     Quantity,
+    SignalChannel,
     SignalChip,
     SignalLevel,
     SignalLimit,
@@ -60,7 +60,7 @@ class DacStep(NamedTuple):
 
 
 @frozen
-class DacChannelSpec:
+class DacChannelSpec(SignalChannel):
     """A channel in a board's profile; `number` is its number on the device.
 
     `min` and `max` bound its value, in its unit; it moves at its `slew`, in units a second. `safe` and `hold` decide
@@ -129,22 +129,10 @@ class DacChannelSpec:
         return entry | {key: value for key, value in optional.items() if value is not None}
 
 
-class DacDriver(Driver, Protocol):
-    """One converter."""
-
-    def value(self, channel: int) -> SignalLevel:
-        """Return the value that a channel is set to, in its unit. Raises DeviceError, ResourceBusy."""
-        ...
-
-    def set(self, channel: int, value: SignalLevel) -> SignalLevel:
-        """Bring a channel to a value; return what it was before. Raises DeviceError, ResourceBusy."""
-        ...
-
-
 class DacChip(SignalChip[DacChannelSpec]):
-    """The parts of a `DacDriver` that all converters share."""
+    """One converter: the operations of all drivers of one."""
 
-    kind = "dac"
+    kind, noun = "dac", "device"
 
     @abstractmethod
     def step(self, spec: DacChannelSpec) -> DacStep:
@@ -159,13 +147,13 @@ class DacChip(SignalChip[DacChannelSpec]):
         """Set a channel to a count, or switch it off with None. Raises DeviceError."""
 
     def value(self, channel: int) -> SignalLevel:
-        """See `DacDriver.value`."""
+        """Return the value that a channel is set to, in its unit. Raises DeviceError, ResourceBusy."""
         spec = self.spec(channel)
         count = self.read(spec)
         return OFF if count is None else spec.level(count, self.step(spec))
 
     def set(self, channel: int, value: SignalLevel) -> SignalLevel:
-        """See `DacDriver.set`."""
+        """Bring a channel to a value; return what it was before. Raises DeviceError, ResourceBusy."""
         former = self.value(channel)
         spec = self.specs[channel]
         self.write(spec, None if value == OFF else spec.count(value, self.step(spec)))

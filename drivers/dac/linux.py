@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, field, frozen
 
 from hearth.drivers import sysfs
-from hearth.drivers.base import DeviceGone, Style
 from hearth.drivers.dac.driver import DacChannelSpec, DacChip, DacStep
-from hearth.drivers.linux.device_users import kept_by_sandbox, shared_device
+from hearth.drivers.linux.channels import LinuxChannels
+from hearth.drivers.linux.device_users import shared_device
 from hearth.drivers.linux.node import claim_node
-from hearth.errors import DeviceError, Effect, ResourceBusy, RpcError
+from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -115,22 +115,21 @@ class _OpenDevice:
         os.close(self.lock)
 
 
-_GONE: Final = {errno.ENODEV, errno.ENOENT, errno.ESHUTDOWN}
-_UNTOUCHED: Final = {errno.EINVAL, errno.ERANGE, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EDOM, errno.EBUSY}
-"""Errnos with which the kernel refuses a count before the hardware has it."""
 _SILENT: Final = {errno.EIO, errno.ENXIO, errno.EREMOTEIO, errno.ETIMEDOUT}
 
 
-class LinuxDac(DacChip):
-    """A `DacDriver` over an IIO device, which is found by its lasting name when it is opened."""
+class LinuxDac(LinuxChannels[DacChannelSpec], DacChip):
+    """A converter over an IIO device, which is found by its lasting name when it is opened."""
 
-    style = Style.THREAD
+    absent = (errno.ENODEV, errno.ENOENT, errno.ESHUTDOWN)
+    untouched = (errno.EINVAL, errno.ERANGE, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EDOM, errno.EBUSY)
+    user = "another program or by a driver of the kernel's"
+    busy_on = ("none", "unknown")
 
     def __init__(self, label: str, channels: Iterable[DacChannelSpec]) -> None:
         super().__init__(label, channels)
         self._opened: _OpenDevice | None = None
         self._last: IioOutputs | None = None
-        self._gone = DeviceGone()
 
     def open(self) -> None:
         """Find the device, lock it and open its outputs; set none.
@@ -187,10 +186,6 @@ class LinuxDac(DacChip):
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
-
-    async def pump(self) -> None:
-        """Wait until a transaction has found that the device is gone. Raises DeviceError."""
-        await self._gone.wait()
 
     def describe(self) -> Mapping[str, Any]:
         """Return the device and its place; `path` is null until it has been opened."""
@@ -255,32 +250,8 @@ class LinuxDac(DacChip):
             raise self._error(f"reserved: {spec.reserved}", None, channel=spec.name)
         return opened, output
 
-    def _failed(self, error: OSError, path: Path, effect: Effect, spec: DacChannelSpec) -> RpcError:
-        """Return the error of a call that the kernel refused."""
-        name = errno.errorcode.get(error.errno or 0, "EIO")
-        if error.errno in _GONE:
-            text = "the device is gone; it is opened again when it returns"
-            self._gone.report(self._error(text, "ENODEV", channel=spec.name))
-            # A copy: the bus adds to the data of the error that a transaction raises.
-            return self._error(text, "ENODEV", effect, spec.name)
-        if error.errno == errno.EBUSY:
-            data = {"device": self.label, "channel": spec.name, "errno": "EBUSY", "effect": "none"}
-            text = "it is in use by another program or by a driver of the kernel's"
-            return ResourceBusy(f"dac {self.label}, channel {spec.name}: {text}", data=data)
-        if error.errno in (errno.EACCES, errno.EPERM):
-            cure = "`hearth doctor` shows the rule that gives it to a group"
-            why = kept_by_sandbox(str(path)) or f"no permission to write to {path}; {cure}"
-            return self._error(why, name, "none", spec.name)
+    def _reason(self, error: OSError, name: str) -> str:
         if error.errno in _SILENT:
-            text = f"it does not answer; is it powered and connected? ({name})"
-            return self._error(text, name, effect, spec.name)
-        reason = f"the kernel's driver refuses it: {error.strerror} ({name})"
-        if error.errno in (errno.EINVAL, errno.ERANGE):
-            reason += "; is its `max` beyond its last step?"
-        return self._error(reason, name, "none" if error.errno in _UNTOUCHED else effect, spec.name)
-
-    def _error(self, reason: str, name: str | None, effect: Effect = "none", channel: str | None = None) -> DeviceError:
-        place = f"dac {self.label}{f', channel {channel}' if channel is not None else ''}"
-        data = {"device": self.label, "channel": channel, "errno": name}
-        data = {key: value for key, value in data.items() if value is not None}
-        return DeviceError(f"{place}: {reason}", effect=effect, data=data)
+            return f"it does not answer; is it powered and connected? ({name})"
+        beyond = "; is its `max` beyond its last step?" if error.errno in (errno.EINVAL, errno.ERANGE) else ""
+        return super()._reason(error, name) + beyond

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from attrs import frozen
 
 from hearth.drivers.base import Style
-from hearth.drivers.channels import LevelField, channel_resources, parse_channels
+from hearth.drivers.channels import LevelField, SignalChipSpec, parse_channels
 from hearth.drivers.dac.driver import DacChannelSpec
 from hearth.fields import ANY_NUMBER, Choice, Table, Text
 
@@ -16,28 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.drivers.base import Driver
-    from hearth.drivers.kind import Opening, Resource
+    from hearth.drivers.kind import Opening
 
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "iio")
 
 
 @frozen
-class DacSpec:
+class DacSpec(SignalChipSpec[DacChannelSpec]):
     """A converter, found by its lasting name: the middle part of what hw.sensor.list calls its outputs."""
 
-    label: str
-    driver: str
-    channels: tuple[DacChannelSpec, ...] = ()
-
-    @property
-    def bus(self) -> str:
-        """Return the id of its bus."""
-        return f"dac:{self.label}"
-
-    def resources(self) -> Iterator[Resource]:
-        """Yield what it needs alone on its board."""
-        return channel_resources(self.channels)
+    kind: ClassVar[str] = "dac"
 
 
 def dac_driver(spec: DacSpec, opening: Opening) -> Driver:

@@ -17,11 +17,10 @@ after a failure.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 from attrs import Factory, asdict, field, frozen
 
-from hearth.drivers.base import Driver
 from hearth.drivers.signals import (
     OFF,
     STEP_S,
@@ -29,6 +28,7 @@ from hearth.drivers.signals import (
     Off,
     OnLimit,
     Quantity,
+    SignalChannel,
     SignalChip,
     SignalLevel,
     SignalLimit,
@@ -93,7 +93,7 @@ class Wave(NamedTuple):
 
 
 @frozen
-class ChannelSpec:
+class ChannelSpec(SignalChannel):
     """A channel in a board's profile; `number` is its number on the chip.
 
     `safe` and `hold` decide what it gives out after the session that drove it has ended. Callers may choose a period
@@ -221,27 +221,8 @@ class ChannelSpec:
         return entry | {key: value for key, value in optional.items() if value is not None}
 
 
-class PwmDriver(Driver, Protocol):
-    """One PWM chip."""
-
-    def get(self, channel: int) -> Pulses:
-        """Return what the load of a channel gets, by what the kernel knows. Raises DeviceError, ResourceBusy."""
-        ...
-
-    def value(self, channel: int) -> SignalLevel:
-        """Return the value of what a channel gives out, in its unit. Raises what `get` raises."""
-        ...
-
-    def set(self, channel: int, value: SignalLevel, period_us: float | None = None) -> Wave:
-        """Bring a channel to a value, with its profile's period if none is given; return what it was before.
-
-        Raises LimitViolated, DeviceError, ResourceBusy.
-        """
-        ...
-
-
 class PwmChip(SignalChip[ChannelSpec]):
-    """The parts of a `PwmDriver` that all chips share."""
+    """One PWM chip: the operations of all drivers of one."""
 
     kind = "pwm chip"
 
@@ -258,17 +239,20 @@ class PwmChip(SignalChip[ChannelSpec]):
         """Make a channel give out these pulses. Raises DeviceError, ResourceBusy."""
 
     def get(self, channel: int) -> Pulses:
-        """See `PwmDriver.get`."""
+        """Return what the load of a channel gets, by what the kernel knows. Raises DeviceError, ResourceBusy."""
         spec = self.spec(channel)
         return spec.given(self.read(spec))
 
     def value(self, channel: int) -> SignalLevel:
-        """See `PwmDriver.value`."""
+        """Return the value of what a channel gives out, in its unit. Raises what `get` raises."""
         pulses = self.get(channel)
         return self.specs[channel].wave(pulses).value
 
     def set(self, channel: int, value: SignalLevel, period_us: float | None = None) -> Wave:
-        """See `PwmDriver.set`."""
+        """Bring a channel to a value, with its profile's period if none is given; return what it was before.
+
+        Raises LimitViolated, DeviceError, ResourceBusy.
+        """
         spec = self.spec(channel)
         if period_us is None:
             period_us = spec.period_us

@@ -38,11 +38,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from attrs import define, field, frozen
 
-from hearth.drivers.base import DeviceGone, Style
-from hearth.drivers.linux.device_users import kept_by_sandbox, shared_device
+from hearth.drivers.linux.channels import LinuxChannels
+from hearth.drivers.linux.device_users import shared_device
 from hearth.drivers.linux.node import claim_node
 from hearth.drivers.pwm.driver import ChannelSpec, Pulses, PwmChip
-from hearth.errors import DeviceError, Effect, ResourceBusy, RpcError
+from hearth.errors import DeviceError, Effect, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -291,9 +291,6 @@ class _Sysfs:
 
 # --- the chip ---------------------------------------------------------------------------------------------------------
 
-_UNTOUCHED: Final = {errno.EINVAL, errno.ERANGE, errno.EOPNOTSUPP, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EDOM}
-"""Errnos with which the kernel refuses values before the hardware has them."""
-
 
 @define(eq=False)
 class _OpenChip:
@@ -305,21 +302,22 @@ class _OpenChip:
     claimed: set[int] = field(factory=set)
 
 
-class LinuxPwm(PwmChip):
-    """A `PwmDriver` over /dev/pwmchip* or /sys/class/pwm.
+class LinuxPwm(LinuxChannels[ChannelSpec], PwmChip):
+    """A PWM chip over /dev/pwmchip* or /sys/class/pwm.
 
     The chip is found by the name of its device when it is opened. `chardev` chooses the interface: true and false
     alone, None the character device where there is one that may be opened.
     """
 
-    style = Style.THREAD
+    absent = (errno.ENODEV, errno.ENXIO, errno.ENOENT)
+    untouched = (errno.EINVAL, errno.ERANGE, errno.EOPNOTSUPP, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EDOM)
+    user = "a driver of the kernel's, such as a fan's or a light's, or by another program"
 
     def __init__(self, label: str, channels: Iterable[ChannelSpec], *, chardev: bool | None = None) -> None:
         super().__init__(label, channels)
         self._chardev = chardev
         self._opened: _OpenChip | None = None
         self._last: PwmNode | None = None
-        self._gone = DeviceGone()
 
     def open(self) -> None:
         """Find the chip and lock it; use no channel. Raises DeviceError (absent, not permitted), ResourceBusy."""
@@ -367,10 +365,6 @@ class LinuxPwm(PwmChip):
             os.close(opened.lock)
         self.forget_waves()
 
-    async def pump(self) -> None:
-        """Wait until a transaction has found that the chip is gone. Raises DeviceError."""
-        await self._gone.wait()
-
     def describe(self) -> Mapping[str, Any]:
         """Return the chip and its place; `path` and `interface` are null until it has been opened."""
         opened, last = self._opened, self._last
@@ -412,29 +406,3 @@ class LinuxPwm(PwmChip):
             raise self._error(text, "EBUSY", channel=spec.name) from None
         except OSError as error:
             raise self._failed(error, str(opened.found.path), effect, spec) from error
-
-    def _failed(self, error: OSError, path: str, effect: Effect, spec: ChannelSpec | None = None) -> RpcError:
-        """Return the error of a call that the kernel refused."""
-        name = errno.errorcode.get(error.errno or 0, "EIO")
-        channel = None if spec is None else spec.name
-        if error.errno in (errno.ENODEV, errno.ENXIO, errno.ENOENT):
-            gone = self._error("the chip is gone; it is opened again when it returns", "ENODEV", channel=channel)
-            self._gone.report(gone)
-            # A copy: the bus adds to the data of the error that a transaction raises.
-            return self._error("the chip is gone; it is opened again when it returns", "ENODEV", effect, channel)
-        if error.errno == errno.EBUSY and effect == "none":
-            text = "it is in use by a driver of the kernel's, such as a fan's or a light's, or by another program"
-            data = {"chip": self.label, "channel": channel, "errno": "EBUSY", "effect": "none"}
-            return ResourceBusy(f"pwm chip {self.label}, channel {channel}: {text}", data=data)
-        if error.errno in (errno.EACCES, errno.EPERM):
-            cure = "`hearth doctor` shows the rule that gives it to a group"
-            why = kept_by_sandbox(path) or f"no permission to write to {path}; {cure}"
-            return self._error(why, name, "none", channel)
-        reason = f"the kernel's driver refuses it: {error.strerror} ({name})"
-        return self._error(reason, name, "none" if error.errno in _UNTOUCHED else effect, channel)
-
-    def _error(self, reason: str, name: str | None, effect: Effect = "none", channel: str | None = None) -> DeviceError:
-        place = f"pwm chip {self.label}{f', channel {channel}' if channel is not None else ''}"
-        data = {"chip": self.label, "channel": channel, "errno": name}
-        data = {key: value for key, value in data.items() if value is not None}
-        return DeviceError(f"{place}: {reason}", effect=effect, data=data)

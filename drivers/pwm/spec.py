@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from attrs import field, frozen
+from attrs import frozen
 
 from hearth._util.toml import show
-from hearth.drivers.channels import LevelField, channel_resources, parse_channels
+from hearth.drivers.channels import LevelField, SignalChipSpec, parse_channels
 from hearth.drivers.pwm.driver import SERVO_PERIOD_US, ChannelSpec, ServoSpec
 from hearth.drivers.signals import OFF, SignalLevel, SignalLimit
 from hearth.fields import Choice, FieldType, Flag, Number, Table, Text, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from hearth.drivers.kind import Resource
 
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "pwm")
@@ -27,27 +25,16 @@ _RESTS: Final[Mapping[str, str]] = {"pca9685-pwm": "low", "bcm2835-pwm": "low", 
 
 
 @frozen
-class PwmSpec:
+class PwmSpec(SignalChipSpec[ChannelSpec]):
     """A PWM chip, found by the kernel's name of its device, which does not change as the number of its node does.
 
     `overlay` is the device-tree overlay that switches it on: a chip with one may be absent. `chardev` is false for a
     chip that must be used through /sys alone; None: its character device is used where there is one.
     """
 
-    label: str
-    driver: str
-    channels: tuple[ChannelSpec, ...] = field(factory=tuple)
+    kind: ClassVar[str] = "pwm"
     overlay: str | None = None
     chardev: bool | None = None
-
-    @property
-    def bus(self) -> str:
-        """Return the id of its bus."""
-        return f"pwm:{self.label}"
-
-    def resources(self) -> Iterator[Resource]:
-        """Yield what it needs alone on its board."""
-        return channel_resources(self.channels)
 
 
 def parse_pwm(table: Table) -> PwmSpec:
