@@ -1,18 +1,28 @@
-"""Parts of all simulated buses: the clock that they wait by, and the faults that a test or a demonstration injects."""
+"""Parts of all simulated buses: the clock that they wait by, injected faults, and a wire."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import trio
 from attrs import define
 
-from hearth.drivers.base import Style, Wakeup
+from hearth.drivers.base import BaseDriver, Style, Wakeup, finish_now
 
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from hearth.drivers.registers import Outcome
+    from hearth.errors import DeviceError
+
+T = TypeVar("T")
 FaultKind = Literal["nack", "timeout", "wedge", "error"]
 
 
@@ -114,6 +124,81 @@ LOG_LENGTH = 1024
 def clock_for(style: Style) -> Clock:
     """Return Trio's clock, which may be virtual, for ASYNC; else the machine's."""
     return trio.current_time if style is Style.ASYNC else time.monotonic
+
+
+@define(eq=False)
+class Progress:
+    """The pace and the fault of a transaction: `due` is the time of its last byte, `moved` its number of data bytes."""
+
+    due: float
+    fault: SimFault | None
+    moved: int = 0
+
+
+class SimWire(BaseDriver):
+    """A simulated bus on which each byte takes its time. `log` has its transactions, byte by byte.
+
+    THREAD blocks as a kernel does, ASYNC sleeps in Trio's time, INLINE takes no time.
+    """
+
+    simulated = True
+
+    def __init__(self, style: Style, faults: Faults, byte_s: float) -> None:
+        self.style = style
+        self.faults = faults
+        self.log: deque[Any] = deque(maxlen=LOG_LENGTH)
+        self.overlaps = 0
+        """Count of transactions that began while another was running: a bus must keep this at 0."""
+        self._in_flight = 0
+        self._opened = False
+        self._byte_s = 0.0 if style is Style.INLINE else byte_s
+        self._clock = clock_for(style)
+        self._block = time.sleep
+
+    def open(self) -> None:
+        """Offer the bus."""
+        self._opened = True
+
+    def close(self) -> None:
+        """Stop offering the bus."""
+        self._opened = False
+
+    def _outcome(self, coroutine: Coroutine[Any, Any, T]) -> Outcome[T]:
+        return finish_now(coroutine) if self.style is Style.INLINE else coroutine
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self.overlaps += self._in_flight > 0
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+
+    async def _delay(self, seconds: float) -> None:
+        if seconds > 0:
+            if self.style is Style.ASYNC:
+                await trio.sleep(seconds)
+            elif self.style is Style.THREAD:
+                self._block(seconds)
+
+    async def _tick(self, progress: Progress) -> None:
+        """Wait for the time of one byte, and apply the planned fault."""
+        fault = progress.fault
+        if fault is not None and progress.moved >= fault.after:
+            progress.fault = None
+            if fault.kind != "wedge":
+                await self._delay(fault.seconds)
+                raise self._failure(fault, progress)
+            await self.faults.hold()
+        if self._byte_s:
+            # Against a schedule: the system's own delays do not add up over a long transaction.
+            progress.due += self._byte_s
+            await self._delay(progress.due - self._clock())
+
+    @abstractmethod
+    def _failure(self, fault: SimFault, progress: Progress) -> DeviceError:
+        """Return the error of a fault."""
 
 
 class Tank:

@@ -11,11 +11,12 @@ moves. Whether a device is there is not known here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from hearth.drivers.base import Driver
+from hearth.drivers.base import BaseDriver
 from hearth.drivers.registers import Message, Outcome, Read, RegWidth, Write
 from hearth.errors import DeviceError, Effect, PermissionDenied, ResourceBusy
 
@@ -92,7 +93,7 @@ well below the kernel's limit, so that one transaction cannot hold the bus for a
 MAX_MESSAGE, MAX_MESSAGES = 8192, 42
 """The kernel's limits: bytes in one message, messages in one exchange."""
 
-_BITS_PER_BYTE = 9
+BITS_PER_BYTE = 9
 _SLACK_MS = 500.0
 _PER_MESSAGE_MS = 5.0
 _STRETCH = 5.0
@@ -111,14 +112,22 @@ class Scan:
     skipped: Mapping[int, str] = field(factory=dict)
 
 
-class I2cDriver(Driver, Protocol):
-    """One I2C adapter."""
+class I2cDriver(BaseDriver, ABC):
+    """One I2C adapter. `addresses` are checked before each transfer and each probe of a scan.
 
-    @property
-    def addresses(self) -> Addresses:
-        """Return which addresses may be used on it: checked before each transfer and each probe of a scan."""
-        ...
+    `speed_hz` is the board's speed of the wire. The kernel gives a message `timeout_ms`, and repeats a lost arbitration
+    `retries` times.
+    """
 
+    timeout_ms = 1000
+    retries = 0
+
+    def __init__(self, bus: int, speed_hz: int, addresses: Addresses) -> None:
+        self.bus = bus
+        self.speed_hz = speed_hz
+        self.addresses = addresses
+
+    @abstractmethod
     def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> Outcome[bytes]:
         """Exchange `messages` with the device at `addr` as one transaction; return what was read, joined.
 
@@ -129,34 +138,27 @@ class I2cDriver(Driver, Protocol):
         when the address belongs to a driver of the kernel's (`data.owner`), PermissionDenied when `addresses` refuses
         it.
         """
-        ...
 
+    @abstractmethod
     def scan(self, include: Collection[int] = ()) -> Outcome[Scan]:
         """Return the addresses that acknowledge from 0x08 to 0x77.
 
         Not probed are addresses that `addresses` refuses, and, but for those in `include`, addresses at which a probe
         does harm (see the end of this module). Raises the errors of `transfer`, but for an address without a device.
         """
-        ...
 
     def limit_ms(self, messages: Sequence[Message]) -> float:
-        """Return the milliseconds after which a transaction of these messages counts as wedged; asks no hardware."""
-        ...
+        """Return the milliseconds after which a transaction of these messages counts as wedged; asks no hardware.
 
-
-def limit_ms(
-    messages: Sequence[Message], *, timeout_ms: float = 1000.0, retries: int = 0, speed_hz: int = 100_000
-) -> float:
-    """Return the milliseconds after which a transaction of these messages counts as wedged.
-
-    The kernel may end a hung transfer first. It gives one attempt `timeout_ms`, and begins another one, if it may
-    repeat a lost arbitration at all, as long as less than that has passed: so two of them at most. A device may stretch
-    the clock, to a fifth of its speed here, and an adapter behind USB takes some milliseconds for each message.
-    """
-    size = sum(_size(message) + 1 for message in messages)
-    wire_ms = size * _BITS_PER_BYTE * 1000 / speed_hz
-    attempts = 2 if retries else 1
-    return attempts * timeout_ms + _SLACK_MS + len(messages) * _PER_MESSAGE_MS + _STRETCH * wire_ms
+        The kernel may end a hung transfer first. It gives one attempt `timeout_ms`, and begins another one, if it may
+        repeat a lost arbitration at all, as long as less than that has passed: so two of them at most. A device may
+        stretch the clock, to a fifth of its speed here, and an adapter behind USB takes some milliseconds for each
+        message.
+        """
+        size = sum(_size(message) + 1 for message in messages)
+        wire_ms = size * BITS_PER_BYTE * 1000 / self.speed_hz
+        attempts = 2 if self.retries else 1
+        return attempts * self.timeout_ms + _SLACK_MS + len(messages) * _PER_MESSAGE_MS + _STRETCH * wire_ms
 
 
 def _size(message: Message) -> int:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from hearth.drivers.base import BaseDriver, DeviceGone, Style
-from hearth.drivers.i2c.driver import EVERY_ADDRESS, Kind, Scan, check_transfer, limit_ms, not_open, owned, plan
+from hearth.drivers.i2c.driver import EVERY_ADDRESS, I2cDriver, Kind, Scan, check_transfer, not_open, owned, plan
 from hearth.drivers.i2c.linux_adapter import (
     DEV,
     SYS,
@@ -28,9 +27,9 @@ from hearth.drivers.i2c.linux_adapter import (
     owner_of,
 )
 from hearth.drivers.linux.device_users import shared_device
-from hearth.drivers.linux.node import Presence, claim_node
+from hearth.drivers.linux.node import NodeDriver, Presence, claim_node
 from hearth.drivers.registers import Message, Read, Write
-from hearth.errors import DeviceError, ResourceBusy
+from hearth.errors import DeviceError, Effect, ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -207,15 +206,13 @@ _NOT_ACKNOWLEDGED = (errno.ENXIO, errno.EREMOTEIO, errno.EIO, errno.ENODEV)
 """Errnos for an address that did not acknowledge a probe, which is nothing but an address."""
 
 
-class LinuxI2c(BaseDriver):
-    """An `I2cDriver` over /dev/i2c-<bus>, or over the adapter that the kernel calls `adapter`, whatever its number.
+class LinuxI2c(NodeDriver, I2cDriver):
+    """An adapter over /dev/i2c-<bus>, or over the adapter that the kernel calls `adapter`, whatever its number.
 
     `timeout_ms` (in steps of 10) and `retries` (of a lost arbitration) are set in the kernel when the bus is opened;
     they hold for all users of the adapter, and stay when it is closed. `speed_hz` is the board's speed of the wire: it
     cannot be set from here, and counts for the time limit only.
     """
-
-    style = Style.THREAD
 
     def __init__(
         self,
@@ -227,18 +224,15 @@ class LinuxI2c(BaseDriver):
         speed_hz: int = 100_000,
         addresses: Addresses = EVERY_ADDRESS,
     ) -> None:
-        self.bus = bus
+        NodeDriver.__init__(self)
+        I2cDriver.__init__(self, bus, speed_hz, addresses)
         self.timeout_ms = timeout_ms
         self.retries = retries
-        self.speed_hz = speed_hz
-        self.addresses = addresses
         self._adapter = adapter
         self._number = bus
         self._name: str | None = None
         self._functionality = 0
         self._handle: SMBus | None = None
-        self._presence: Presence | None = None
-        self._gone_report = DeviceGone()
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
@@ -274,10 +268,8 @@ class LinuxI2c(BaseDriver):
         self._handle = handle
 
     def close(self) -> None:
-        """Release the adapter. From the Trio thread this may be done while `pump` waits: it ends."""
-        presence, self._presence = self._presence, None
-        if presence is not None:
-            presence.close()
+        """See `NodeDriver.close`."""
+        super().close()
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.close()
@@ -290,10 +282,8 @@ class LinuxI2c(BaseDriver):
     def _entry(self) -> Path:
         return SYS / f"class/i2c-dev/i2c-{self._number}"
 
-    async def pump(self) -> None:
-        """Wait until the adapter is gone, and raise DeviceError then; nothing else ends it but `close`."""
-        if self._presence is not None:
-            await self._presence.pump(self._gone_report, gone(self.bus, self._path, effect="none"))
+    def _gone(self, effect: Effect) -> DeviceError:
+        return gone(self.bus, self._path, effect=effect)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the adapter and its settings; `functionality` and `mode` are known once it has been open."""
@@ -314,10 +304,6 @@ class LinuxI2c(BaseDriver):
             described["mode"] = "raw" if self._functionality & I2C else "smbus"
             described["functionality"] = functions_of(self._functionality)
         return described
-
-    def limit_ms(self, messages: Sequence[Message]) -> float:
-        """See `I2cDriver.limit_ms`."""
-        return limit_ms(messages, timeout_ms=self.timeout_ms, retries=self.retries, speed_hz=self.speed_hz)
 
     # --- transactions --------------------------------------------------------------------------------------------
 
@@ -380,7 +366,7 @@ class LinuxI2c(BaseDriver):
             else:
                 handle.read_byte(addr)
         except OSError as error:
-            if error.errno in _NOT_ACKNOWLEDGED and not self._gone():
+            if error.errno in _NOT_ACKNOWLEDGED and not self._is_gone():
                 return False
             raise self._failure(error, addr, [Read(1)] if kind == "receive" else [Write(b"")]) from None
         return True
@@ -406,9 +392,7 @@ class LinuxI2c(BaseDriver):
             raise not_open(self.bus)
         if self._presence.unlinked():
             # Not checked at all: an adapter that is gone may take seconds to answer.
-            error = gone(self.bus, self._path, effect="none")
-            self._gone_report.report(error)
-            raise error
+            raise self._report_gone("none")
         return self._handle
 
     def _claim(self, handle: SMBus, addr: int, *, ten_bit: bool) -> None:
@@ -430,14 +414,12 @@ class LinuxI2c(BaseDriver):
             raise self._failure(error, addr, [Read(1)]) from None
 
     def _failure(self, error: OSError, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> DeviceError:
-        if self._gone():
-            gone_error = gone(self.bus, self._path, effect="unknown")
-            self._gone_report.report(gone_error)
-            return gone_error
+        if self._is_gone():
+            return self._report_gone("unknown")
         width = self.addresses.reg_width(addr, ten_bit=ten_bit)
         return failed(error, self.bus, addr, messages, width, able=able(self._functionality), retries=self.retries)
 
-    def _gone(self) -> bool:
+    def _is_gone(self) -> bool:
         return self._presence is None or self._presence.gone()
 
     def _unable(self, addr: int, what: str) -> DeviceError:

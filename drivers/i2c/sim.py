@@ -8,43 +8,34 @@ from __future__ import annotations
 
 import math
 import random
-import time
-from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
-import trio
 from attrs import define, field
 
-from hearth.drivers.base import BaseDriver, Style, finish_now
+from hearth.drivers.base import Style
 from hearth.drivers.i2c.driver import (
+    BITS_PER_BYTE,
     EVERY_ADDRESS,
     FIRST_ADDR,
     LAST_SEVEN_BIT,
+    I2cDriver,
     Kind,
     Scan,
     check_transfer,
-    limit_ms,
     nack,
     not_open,
     owned,
     plan,
 )
-from hearth.drivers.registers import Message, Outcome, Read, Write
-from hearth.drivers.simulated import LOG_LENGTH, Clock, Faults, SimFault, clock_for
-from hearth.errors import TimedOut
+from hearth.drivers.registers import Message, Read, Write
+from hearth.drivers.simulated import Clock, Faults, Progress, SimFault, SimWire
+from hearth.errors import DeviceError, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from hearth.drivers.i2c.driver import Addresses
-    from hearth.drivers.registers import RegWidth
-
-# --- faults -----------------------------------------------------------------------------------------------------------
-#
-# Faults that a test or a demonstration injects into a simulated bus: NACK, timeout, wedge, latency. `Faults` decides
-# what fails and when; it knows no bytes and devices. It is set up from the Trio thread and read from the bus's own
-# thread, so its few fields are changed by single assignments only.
-
+    from hearth.drivers.registers import Outcome, RegWidth
 
 # --- devices ----------------------------------------------------------------------------------------------------------
 #
@@ -272,9 +263,6 @@ class Mcp3221:
 
 # --- i2c --------------------------------------------------------------------------------------------------------------
 
-T = TypeVar("T")
-
-_BITS_PER_BYTE = 9
 _PROBES: Mapping[Kind, tuple[Message, ...]] = {"quick": (Write(b""),), "receive": (Read(1),)}
 
 
@@ -291,26 +279,20 @@ class LoggedTransaction:
     complete: bool = False
 
 
-@define(eq=False)
-class _Progress:
-    """One transaction's pace and fault: `tick` is called before each byte."""
+@define(eq=False, kw_only=True)
+class _Progress(Progress):
+    """A transaction on its way, with the bits of a register's number, if the board profile says."""
 
-    due: float
-    fault: SimFault | None
+    addr: int
     messages: Sequence[Message]
     width: RegWidth | None
-    """The bits of a register's number, if the board profile says."""
-    moved: int = field(default=0, init=False)
 
 
-class SimI2c(BaseDriver):
-    """An `I2cDriver` without hardware.
+class SimI2c(SimWire, I2cDriver):
+    """An adapter without hardware that can do everything: any list of messages, and 10-bit addresses.
 
-    THREAD blocks as a kernel does, ASYNC sleeps in Trio's time, INLINE takes no time. It is an adapter that can do
-    everything: any list of messages, and 10-bit addresses, which devices beyond 0x7f have.
+    Those are the addresses of devices beyond 0x7f.
     """
-
-    simulated = True
 
     def __init__(
         self,
@@ -321,30 +303,11 @@ class SimI2c(BaseDriver):
         speed_hz: int = 100_000,
         addresses: Addresses = EVERY_ADDRESS,
     ) -> None:
-        self.style = style
-        self.bus = bus
-        self.speed_hz = speed_hz
+        SimWire.__init__(self, style, Faults(style), BITS_PER_BYTE / speed_hz)
+        I2cDriver.__init__(self, bus, speed_hz, addresses)
         self.devices = dict(devices)
-        self.addresses = addresses
-        self.faults = Faults(style)
         self.owners: dict[int, str] = {}
         """Addresses that a driver of the kernel's has for itself, by its name: none, unless a test says so."""
-        self.log: deque[LoggedTransaction] = deque(maxlen=LOG_LENGTH)
-        self.overlaps = 0
-        """Count of transactions that began while another was running: a bus must keep this at 0."""
-        self._in_flight = 0
-        self._opened = False
-        self._byte_s = 0.0 if style is Style.INLINE else _BITS_PER_BYTE / speed_hz
-        self._clock = clock_for(style)
-        self._block = time.sleep
-
-    def open(self) -> None:
-        """Offer the bus."""
-        self._opened = True
-
-    def close(self) -> None:
-        """Stop offering the bus."""
-        self._opened = False
 
     def describe(self) -> Mapping[str, Any]:
         """Return the simulator's name and its devices."""
@@ -359,13 +322,6 @@ class SimI2c(BaseDriver):
         """See `I2cDriver.scan`."""
         return self._outcome(self._scan(include))
 
-    def limit_ms(self, messages: Sequence[Message]) -> float:
-        """See `I2cDriver.limit_ms`."""
-        return limit_ms(messages, speed_hz=self.speed_hz)
-
-    def _outcome(self, coroutine: Coroutine[Any, Any, T]) -> Outcome[T]:
-        return finish_now(coroutine) if self.style is Style.INLINE else coroutine
-
     async def _transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool) -> bytes:
         if not self._opened:
             raise not_open(self.bus)
@@ -376,38 +332,35 @@ class SimI2c(BaseDriver):
         wide = ten_bit or addr > LAST_SEVEN_BIT
         device = self.devices.get(addr) if wide == (addr > LAST_SEVEN_BIT) else None
         transaction = LoggedTransaction(addr)
-        progress = self._begin(addr, messages, self.addresses.reg_width(addr, ten_bit=ten_bit))
+        width = self.addresses.reg_width(addr, ten_bit=ten_bit)
+        progress = _Progress(self._clock(), self.faults.pick(addr), addr=addr, messages=messages, width=width)
         self.log.append(transaction)
-        try:
-            await self._delay(self.faults.latency_s)
-            for message in messages:
-                reading = isinstance(message, Read)
-                await self._tick(transaction, progress)
-                if device is None or not device.start(reading=reading):
-                    raise nack(self.bus, addr, messages, progress.width)
-                if isinstance(message, Read):
-                    await self._receive(device, message.length, transaction, progress)
-                else:
-                    await self._send(device, message.data, transaction, progress)
-            transaction.complete = True
-            return bytes(transaction.read)
-        finally:
-            self._in_flight -= 1
-            if device is not None:
-                device.stop()
+        with self._transaction():
+            try:
+                await self._delay(self.faults.latency_s)
+                for message in messages:
+                    await self._tick(progress)
+                    if device is None or not device.start(reading=isinstance(message, Read)):
+                        raise nack(self.bus, addr, messages, width)
+                    if isinstance(message, Read):
+                        for _ in range(message.length):
+                            await self._tick(progress)
+                            transaction.read.append(device.read())
+                            progress.moved += 1
+                    else:
+                        await self._send(device, message.data, transaction, progress)
+            finally:
+                if device is not None:
+                    device.stop()
+        transaction.complete = True
+        return bytes(transaction.read)
 
     async def _send(self, device: Device, data: bytes, transaction: LoggedTransaction, progress: _Progress) -> None:
         for byte in data:
-            await self._tick(transaction, progress)
+            await self._tick(progress)
             if not device.write(byte):
-                raise nack(self.bus, transaction.addr, progress.messages, progress.width, errno="EREMOTEIO", byte=True)
+                raise self._nack(progress, byte=True)
             transaction.written.append(byte)
-            progress.moved += 1
-
-    async def _receive(self, device: Device, length: int, transaction: LoggedTransaction, progress: _Progress) -> None:
-        for _ in range(length):
-            await self._tick(transaction, progress)
-            transaction.read.append(device.read())
             progress.moved += 1
 
     async def _scan(self, include: Collection[int]) -> Scan:
@@ -416,65 +369,37 @@ class SimI2c(BaseDriver):
         planned = plan(include, addresses=self.addresses)
         found: list[int] = []
         owners: dict[int, str] = {}
-        progress = self._begin(None, _PROBES["quick"])
-        try:
+        fault = self.faults.pick(None)
+        progress = _Progress(self._clock(), fault, addr=FIRST_ADDR, messages=_PROBES["quick"], width=None)
+        with self._transaction():
             await self._delay(self.faults.latency_s)
             for addr, kind in planned.probes.items():
                 if addr in self.owners:
                     owners[addr] = self.owners[addr]
                 elif await self._answers(addr, kind, progress):
                     found.append(addr)
-            return Scan(tuple(found), owners, planned.skipped)
-        finally:
-            self._in_flight -= 1
+        return Scan(tuple(found), owners, planned.skipped)
 
     async def _answers(self, addr: int, kind: Kind, progress: _Progress) -> bool:
-        await self._tick(None, progress)
+        await self._tick(progress)
         device = self.devices.get(addr)
         if device is None or not device.start(reading=kind == "receive"):
             return False
         if kind == "receive":
-            await self._tick(None, progress)
+            await self._tick(progress)
             device.read()
         device.stop()
         return True
 
-    def _begin(self, addr: int | None, messages: Sequence[Message], width: RegWidth | None = None) -> _Progress:
-        if self._in_flight:
-            self.overlaps += 1
-        self._in_flight += 1
-        return _Progress(self._clock(), self.faults.pick(addr), messages, width)
+    def _nack(self, progress: _Progress, *, byte: bool) -> DeviceError:
+        errno = "EREMOTEIO" if byte else "ENXIO"
+        return nack(self.bus, progress.addr, progress.messages, progress.width, errno=errno, byte=byte)
 
-    async def _delay(self, seconds: float) -> None:
-        if seconds > 0:
-            if self.style is Style.ASYNC:
-                await trio.sleep(seconds)
-            elif self.style is Style.THREAD:
-                self._block(seconds)
-
-    async def _tick(self, transaction: LoggedTransaction | None, progress: _Progress) -> None:
-        """Wait for the time of one byte, and apply the planned fault."""
-        fault = progress.fault
-        if fault is not None and progress.moved >= fault.after:
-            progress.fault = None
-            await self._go_wrong(fault, transaction, progress)
-        if self._byte_s:
-            # Against a schedule: the system's own delays do not add up over a long transaction.
-            progress.due += self._byte_s
-            await self._delay(progress.due - self._clock())
-
-    async def _go_wrong(self, fault: SimFault, transaction: LoggedTransaction | None, progress: _Progress) -> None:
-        if fault.kind == "wedge":
-            await self.faults.hold()
-            return
-        addr = transaction.addr if transaction else FIRST_ADDR
+    def _failure(self, fault: SimFault, progress: Any) -> DeviceError:
         if fault.kind == "nack":
-            if progress.moved:
-                raise nack(self.bus, addr, progress.messages, progress.width, errno="EREMOTEIO", byte=True)
-            raise nack(self.bus, addr, progress.messages, progress.width)
-        await self._delay(fault.seconds)
-        raise TimedOut(
-            f"i2c bus {self.bus}: the device at {addr:#04x} held the clock for {fault.seconds * 1000:g} ms",
+            return self._nack(progress, byte=progress.moved > 0)
+        return TimedOut(
+            f"i2c bus {self.bus}: the device at {progress.addr:#04x} held the clock for {fault.seconds * 1000:g} ms",
             effect="unknown",
-            data={"bus": self.bus, "addr": addr, "errno": "ETIMEDOUT"},
+            data={"bus": self.bus, "addr": progress.addr, "errno": "ETIMEDOUT"},
         )

@@ -27,7 +27,7 @@ class LinuxChannels(SignalChip[ChannelT]):
     """Errnos with which the kernel refuses values before the hardware has them."""
     user: ClassVar[str]
     """Who may have a channel that is busy."""
-    busy_on: ClassVar[Collection[Effect]] = ("none",)
+    busy_on: ClassVar[Collection[str]] = ("none",)
     """The effects of operations for which EBUSY means that another user has the channel."""
 
     def __init__(self, label: str, channels: Iterable[ChannelT]) -> None:

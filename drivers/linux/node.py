@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import grp
 import os
+from abc import abstractmethod
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -23,14 +24,14 @@ from attrs import asdict
 
 from hearth._util.exceptions import unwrapped
 from hearth._util.inotify import watch_file
+from hearth.drivers.base import BaseDriver, DeviceGone, Style
 from hearth.drivers.linux.device_users import holders
 from hearth.errors import ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.drivers.base import DeviceGone
-    from hearth.errors import DeviceError
+    from hearth.errors import DeviceError, Effect
 
 ENOTSUPP = 524
 """The kernel's own "not supported", which the C library does not know and some controllers return."""
@@ -144,3 +145,34 @@ class Presence:
             if trio.lowlevel.in_trio_run():
                 trio.lowlevel.notify_closing(watch)
             os.close(watch)
+
+
+class NodeDriver(BaseDriver):
+    """The part of a driver over one node that knows what becomes of the node."""
+
+    style = Style.THREAD
+
+    def __init__(self) -> None:
+        self._presence: Presence | None = None
+        self._gone_report = DeviceGone()
+
+    def close(self) -> None:
+        """Release the device. From the Trio thread this may be done while `pump` waits: it ends."""
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.close()
+
+    async def pump(self) -> None:
+        """Wait until the device is gone, and raise DeviceError then; nothing else ends it but `close`."""
+        if self._presence is not None:
+            await self._presence.pump(self._gone_report, self._gone("none"))
+
+    @abstractmethod
+    def _gone(self, effect: Effect) -> DeviceError:
+        """Return the error of a device that is gone."""
+
+    def _report_gone(self, effect: Effect) -> DeviceError:
+        """Tell the pump that the device is gone, and return the error."""
+        error = self._gone(effect)
+        self._gone_report.report(error)
+        return error

@@ -11,13 +11,14 @@ which bits they are, and which registers there are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from hearth.drivers.base import Driver
+from hearth.drivers.base import BaseDriver
 from hearth.drivers.registers import Outcome, Read, Register, RegWidth, Write
-from hearth.errors import DeviceError, Effect, LimitViolated
+from hearth.errors import DeviceError, Effect, LimitViolated, TimedOut
 from hearth.fields import Integer
 
 if TYPE_CHECKING:
@@ -124,33 +125,37 @@ class Registers:
         return len(messages) == 2 and (found is None or found.read_effect)
 
 
-class SpiDriver(Driver, Protocol):
-    """One SPI device."""
+class SpiDriver(BaseDriver, ABC):
+    """One SPI device, by its name in the board profile, with the wire's settings for it."""
 
-    @property
-    def settings(self) -> SpiSettings:
-        """Return the wire's settings."""
-        ...
+    def __init__(self, device: str, settings: SpiSettings | None) -> None:
+        self.device = device
+        self.settings = settings or SpiSettings()
 
+    @abstractmethod
     def transfer(self, data: bytes) -> Outcome[bytes]:
         """Send `data` while the device is selected, and return the bytes that came in at the same time.
 
         Raises DeviceError: effect "none" where the transfer cannot have begun, else "unknown"; `data.errno` is the
         errno's name. TimedOut when the controller did not end it in time.
         """
-        ...
 
     def limit_ms(self, length: int) -> float:
-        """Return the milliseconds after which a transfer of so many bytes counts as wedged; asks no hardware."""
-        ...
+        """Return the milliseconds after which a transfer of so many bytes counts as wedged; asks no hardware.
 
+        The kernel ends a hung one before. A controller may have a clock that is slower than was asked for, a fifth of
+        it here, and other devices may use it.
+        """
+        return _SLACK_MS + _STRETCH * length * 8 * 1000 / self.settings.speed_hz
 
-def limit_ms(length: int, speed_hz: int) -> float:
-    """Return the milliseconds after which a transfer counts as wedged: the kernel ends a hung one before.
+    def _described(self, **more: str) -> dict[str, Any]:
+        mine = self.settings
+        described = {"kind": "spi", "device": self.device, **more}
+        return {**described, "mode": mine.mode, "speed_hz": mine.speed_hz, "bits": mine.bits}
 
-    A controller may have a clock that is slower than was asked for, a fifth of it here, and other devices may use it.
-    """
-    return _SLACK_MS + _STRETCH * length * 8 * 1000 / speed_hz
+    def _late(self) -> DeviceError:
+        why = "the transfer did not end in the controller's time (ETIMEDOUT)"
+        return failure(self.device, why, "ETIMEDOUT", sent=True, kind=TimedOut)
 
 
 def check_transfer(device: str, data: bytes, settings: SpiSettings) -> None:

@@ -17,11 +17,10 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hearth.drivers.base import BaseDriver, DeviceGone, Style
 from hearth.drivers.linux.device_users import kept_by_sandbox, shared_device
-from hearth.drivers.linux.node import Presence, claim_node, errno_name, who_may
-from hearth.drivers.spi.driver import SpiSettings, check_transfer, failure, limit_ms, not_open
-from hearth.errors import DeviceError, ResourceBusy, TimedOut
+from hearth.drivers.linux.node import NodeDriver, Presence, claim_node, errno_name, who_may
+from hearth.drivers.spi.driver import SpiDriver, SpiSettings, check_transfer, failure, not_open
+from hearth.errors import DeviceError, Effect, ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,18 +46,14 @@ _BROKEN: Mapping[int, str] = {
 }
 
 
-class LinuxSpi(BaseDriver):
-    """An `SpiDriver` over the node `path`, for the device that the board profile calls `device`."""
-
-    style = Style.THREAD
+class LinuxSpi(NodeDriver, SpiDriver):
+    """An SPI device over the node `path`."""
 
     def __init__(self, device: str, path: str, settings: SpiSettings | None = None) -> None:
-        self.device = device
+        NodeDriver.__init__(self)
+        SpiDriver.__init__(self, device, settings)
         self.path = path
-        self.settings = settings or SpiSettings()
         self._fd: int | None = None
-        self._presence: Presence | None = None
-        self._gone_report = DeviceGone()
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
@@ -105,28 +100,15 @@ class LinuxSpi(BaseDriver):
                 raise failure(self.device, reason, "EINVAL", sent=False) from None
 
     def close(self) -> None:
-        """Release the device. From the Trio thread this may be done while `pump` waits: it ends."""
-        presence, self._presence = self._presence, None
-        if presence is not None:
-            presence.close()
+        """See `NodeDriver.close`."""
+        super().close()
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
 
-    async def pump(self) -> None:
-        """Wait until the device is gone, and raise DeviceError then; nothing else ends it but `close`."""
-        if self._presence is not None:
-            await self._presence.pump(self._gone_report, self._gone(sent=False))
-
     def describe(self) -> Mapping[str, Any]:
         """Return the device and its settings."""
-        mine = self.settings
-        described = {"kind": "spi", "driver": "spidev", "device": self.device, "path": self.path}
-        return {**described, "mode": mine.mode, "speed_hz": mine.speed_hz, "bits": mine.bits}
-
-    def limit_ms(self, length: int) -> float:
-        """See `SpiDriver.limit_ms`."""
-        return limit_ms(length, self.settings.speed_hz)
+        return self._described(driver="spidev", path=self.path)
 
     # --- transactions --------------------------------------------------------------------------------------------
 
@@ -137,8 +119,7 @@ class LinuxSpi(BaseDriver):
             raise not_open(self.device)
         check_transfer(self.device, data, self.settings)
         if presence.unlinked():
-            self._gone_report.report(gone := self._gone(sent=False))
-            raise gone
+            raise self._report_gone("none")
         out = ctypes.create_string_buffer(_words(data, self.settings.word), len(data))
         back = ctypes.create_string_buffer(len(data))
         addresses = ctypes.addressof(out), ctypes.addressof(back)
@@ -151,19 +132,17 @@ class LinuxSpi(BaseDriver):
 
     def _failed(self, error: OSError, presence: Presence) -> DeviceError:
         if presence.gone():
-            self._gone_report.report(gone := self._gone(sent=True))
-            return gone
+            return self._report_gone("unknown")
         name = errno_name(error)
         if error.errno == errno.ETIMEDOUT:
-            why = "the transfer did not end in the controller's time (ETIMEDOUT)"
-            return failure(self.device, why, name, sent=True, kind=TimedOut)
+            return self._late()
         refused = _NEVER_BEGAN.get(error.errno or 0)
         why = refused or _BROKEN.get(error.errno or 0) or error.strerror or "the transfer failed"
         return failure(self.device, f"{why} ({name})", name, sent=refused is None)
 
-    def _gone(self, *, sent: bool) -> DeviceError:
+    def _gone(self, effect: Effect) -> DeviceError:
         why = f"{self.path} is gone; it is opened again when it returns"
-        return failure(self.device, why, "ENODEV", sent=sent)
+        return failure(self.device, why, "ENODEV", sent=effect != "none")
 
     def _cannot_open(self, error: OSError) -> DeviceError:
         if error.errno in _NO_NODE:

@@ -6,22 +6,19 @@ visible. `Faults` and the three styles are those of the simulated I2C adapter.
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-import trio
 from attrs import define
 
-from hearth.drivers.base import BaseDriver, Style, finish_now
-from hearth.drivers.simulated import LOG_LENGTH, Faults, SimFault, clock_for
-from hearth.drivers.spi.driver import RegisterFrame, SpiSettings, check_transfer, failure, limit_ms, not_open
-from hearth.errors import TimedOut
+from hearth.drivers.base import Style
+from hearth.drivers.simulated import Faults, Progress, SimFault, SimWire
+from hearth.drivers.spi.driver import RegisterFrame, SpiDriver, SpiSettings, check_transfer, failure, not_open
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from hearth.drivers.registers import Outcome
+    from hearth.errors import DeviceError
 
 
 class SpiChip(Protocol):
@@ -106,94 +103,45 @@ class Transfer:
     complete: bool = False
 
 
-class SimSpi(BaseDriver):
-    """An `SpiDriver` without hardware.
+class SimSpi(SimWire, SpiDriver):
+    """A device without hardware."""
 
-    THREAD blocks as a kernel does, ASYNC sleeps in Trio's time, INLINE takes no time.
-    """
-
-    simulated = True
+    faults: SpiFaults
 
     def __init__(
         self, device: str, chip: SpiChip, settings: SpiSettings | None = None, *, style: Style = Style.THREAD
     ) -> None:
-        self.style = style
-        self.device = device
+        SpiDriver.__init__(self, device, settings)
+        SimWire.__init__(self, style, SpiFaults(style), 8 / self.settings.speed_hz)
         self.chip = chip
-        self.settings = settings or SpiSettings()
-        self.faults = SpiFaults(style)
-        self.log: deque[Transfer] = deque(maxlen=LOG_LENGTH)
-        self.overlaps = 0
-        """Count of transfers that began while another was running: a bus must keep this at 0."""
-        self._in_flight = 0
-        self._opened = False
-        self._byte_s = 0.0 if style is Style.INLINE else 8 / self.settings.speed_hz
-        self._clock = clock_for(style)
-        self._block = time.sleep
-
-    def open(self) -> None:
-        """Offer the device."""
-        self._opened = True
-
-    def close(self) -> None:
-        """Stop offering the device."""
-        self._opened = False
 
     def describe(self) -> Mapping[str, Any]:
         """Return the simulator's name, the chip and the settings."""
-        mine = self.settings
-        described = {"kind": "spi", "driver": "sim", "device": self.device, "chip": self.chip.kind}
-        return {**described, "mode": mine.mode, "speed_hz": mine.speed_hz, "bits": mine.bits}
-
-    def limit_ms(self, length: int) -> float:
-        """See `SpiDriver.limit_ms`."""
-        return limit_ms(length, self.settings.speed_hz)
+        return self._described(driver="sim", chip=self.chip.kind)
 
     def transfer(self, data: bytes) -> Outcome[bytes]:
         """See `SpiDriver.transfer`. A coroutine unless INLINE; one that never suspends unless ASYNC."""
-        exchange = self._transfer(data)
-        return finish_now(exchange) if self.style is Style.INLINE else exchange
+        return self._outcome(self._transfer(data))
 
     async def _transfer(self, data: bytes) -> bytes:
         if not self._opened:
             raise not_open(self.device)
         check_transfer(self.device, data, self.settings)
-        self.overlaps += self._in_flight > 0
-        self._in_flight += 1
         transfer, fault = Transfer(data, bytearray()), self.faults.pick(None)
         self.log.append(transfer)
-        try:
+        with self._transaction():
             await self._delay(self.faults.latency_s)
-            due = self._clock()
+            progress = Progress(self._clock(), fault)
             self.chip.select()
             for byte in data:
-                if fault is not None and len(transfer.read) >= fault.after:
-                    failed, fault = fault, None
-                    await self._go_wrong(failed)
-                if self._byte_s:
-                    # Against a schedule: the system's own delays do not add up over a long transfer.
-                    due += self._byte_s
-                    await self._delay(due - self._clock())
+                await self._tick(progress)
                 transfer.read.append(self.chip.exchange(byte))
-            transfer.complete = True
-            return bytes(transfer.read)
-        finally:
-            self._in_flight -= 1
+                progress.moved += 1
+        transfer.complete = True
+        return bytes(transfer.read)
 
-    async def _go_wrong(self, fault: SimFault) -> None:
-        if fault.kind == "wedge":
-            await self.faults.hold()
-        elif fault.kind == "timeout":
-            await self._delay(fault.seconds)
-            why = "the transfer did not end in the controller's time (ETIMEDOUT)"
-            raise failure(self.device, why, "ETIMEDOUT", sent=True, kind=TimedOut)
-        else:
-            why = "the controller reports that the transfer failed (EIO)"
-            raise failure(self.device, why, "EIO", sent=True)
-
-    async def _delay(self, seconds: float) -> None:
-        if seconds > 0:
-            if self.style is Style.ASYNC:
-                await trio.sleep(seconds)
-            elif self.style is Style.THREAD:
-                self._block(seconds)
+    def _failure(self, fault: SimFault, progress: Progress) -> DeviceError:
+        if fault.kind == "timeout":
+            return self._late()
+        why = "the controller reports that the transfer failed (EIO)"
+        return failure(self.device, why, "EIO", sent=True)

@@ -6,9 +6,15 @@ import pytest
 import trio
 from attrs import evolve
 
-from hearth.drivers.i2c.driver import DANGEROUS, LAST_ADDR, MAX_MESSAGES, Addresses, limit_ms
+from hearth.drivers.i2c.driver import DANGEROUS, LAST_ADDR, MAX_MESSAGES, Addresses
+from hearth.drivers.i2c.linux import LinuxI2c
 from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError, PermissionDenied, ResourceBusy
+
+
+def limit_ms(messages, **settings):
+    return LinuxI2c(1, **settings).limit_ms(messages)
+
 
 PATTERN = bytes(n * 7 % 251 for n in range(4096))
 

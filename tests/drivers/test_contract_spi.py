@@ -5,8 +5,14 @@ import json
 import pytest
 import trio
 
-from hearth.drivers.spi.driver import MAX_LENGTH, RegisterFrame, SpiRegister, SpiSettings, limit_ms
+from hearth.drivers.spi.driver import MAX_LENGTH, RegisterFrame, SpiRegister, SpiSettings
+from hearth.drivers.spi.linux import LinuxSpi
 from hearth.errors import DeviceError
+
+
+def limit_ms(length, speed_hz):
+    return LinuxSpi("x", "/none", SpiSettings(speed_hz=speed_hz)).limit_ms(length)
+
 
 PATTERN = bytes(n * 7 % 251 for n in range(MAX_LENGTH))
 

@@ -5,11 +5,17 @@ import trio
 import trio.testing
 
 from hearth.drivers.base import Style, finish_now
-from hearth.drivers.i2c.driver import MAX_LENGTH, limit_ms, plan
+from hearth.drivers.i2c.driver import MAX_LENGTH, plan
+from hearth.drivers.i2c.linux import LinuxI2c
 from hearth.drivers.i2c.sim import Eeprom, SimI2c
 from hearth.drivers.registers import Read, Write
 from hearth.drivers.simulated import clock_for
 from hearth.errors import DeviceError, TimedOut
+
+
+def limit_ms(messages, **settings):
+    return LinuxI2c(1, **settings).limit_ms(messages)
+
 
 BYTE_S = 9 / 100_000
 WRITE = [Write(b"\x00ABCD")]

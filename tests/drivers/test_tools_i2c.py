@@ -7,10 +7,14 @@ import trio
 from support.mcp2221_chip import Memory
 
 from hearth.drivers.i2c.chips import decode_tmp102
-from hearth.drivers.i2c.driver import limit_ms
+from hearth.drivers.i2c.linux import LinuxI2c
 from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError, InvalidParams
 from hearth.schema import Validator, authority
+
+
+def limit_ms(messages, **settings):
+    return LinuxI2c(1, **settings).limit_ms(messages)
 
 
 def b64(data):
