@@ -209,6 +209,18 @@ def chip(name: str, parent: Path | None) -> str:
     return fallback or plain(name)
 
 
+def _chips(
+    folder: Path, pattern: str, stem: str | None, parent: Callable[[Path], Path | None]
+) -> Iterator[SensorDevice]:
+    """Yield the devices of a folder, by their kernel names; `parent` returns the hardware behind one."""
+    for link in entries(folder, pattern):
+        at = real(link)
+        name = text(at / "name") or text(at / "device/name") or "unnamed"
+        if may_be(name, stem):
+            behind = parent(at)
+            yield SensorDevice(chip(name, behind), link.name, at, name, behind)
+
+
 def _pci(*parts: str) -> str:
     domain, number, slot, function = (int(part, 16) for part in parts)
     return f"pci-{domain << 16 | number << 8 | slot << 3 | function:04x}"
@@ -253,14 +265,8 @@ _SHADOWED = frozenset(("thermal", "power_supply"))
 
 def monitoring_chips(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
     """Yield the monitoring chips."""
-    for link in entries(sys / "class/hwmon", "hwmon*"):
-        at = real(link)
-        name = text(at / "name") or text(at / "device/name") or "unnamed"
-        if not may_be(name, stem):
-            continue
-        parent = linked(at / "device")
-        if subsystem(parent) not in _SHADOWED:
-            yield SensorDevice(chip(name, parent), link.name, at, name, parent)
+    found = _chips(sys / "class/hwmon", "hwmon*", stem, lambda at: linked(at / "device"))
+    return (device for device in found if subsystem(device.parent) not in _SHADOWED)
 
 
 def chip_channels(device: SensorDevice) -> Iterator[SensorChannel]:
@@ -341,12 +347,11 @@ IIO_OUTPUT = re.compile(r"out_(?:voltage|current|resistance)\d+_raw")
 
 def iio_devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
     """Yield the IIO devices, without triggers and event generators."""
-    for link in entries(sys / "bus/iio/devices", "iio:device*"):
-        at = real(link)
-        name = text(at / "name") or "unnamed"
-        if may_be(name, stem):
-            parent = at.parent if (at.parent / "subsystem").is_symlink() else None
-            yield SensorDevice(chip(name, parent), link.name, at, name, parent)
+
+    def parent(at: Path) -> Path | None:
+        return at.parent if (at.parent / "subsystem").is_symlink() else None
+
+    return _chips(sys / "bus/iio/devices", "iio:device*", stem, parent)
 
 
 def iio_device(sys: Path, label: str) -> SensorDevice | None:
@@ -431,11 +436,7 @@ GATE_S = 0.25
 
 def counters(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
     """Yield the counters."""
-    for link in entries(sys / "bus/counter/devices", "counter*"):
-        at = real(link)
-        name = text(at / "name") or "unnamed"
-        if may_be(name, stem):
-            yield SensorDevice(chip(name, at.parent), link.name, at, name, at.parent)
+    return _chips(sys / "bus/counter/devices", "counter*", stem, lambda at: at.parent)
 
 
 def counter_channels(device: SensorDevice) -> Iterator[SensorChannel]:

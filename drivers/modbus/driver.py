@@ -11,13 +11,12 @@ caller; tools check it at submit too. The limits of values are the bus's (`heart
 from __future__ import annotations
 
 import struct
-from collections.abc import Coroutine, Sequence  # noqa: TC003  attrs and callers read the annotations
+from collections.abc import Sequence  # noqa: TC003  attrs and callers read the annotations
 from math import isfinite
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from attrs import Factory, field, frozen
 
-from hearth.drivers.base import Driver
 from hearth.drivers.modbus.codec import MOST_READ, MOST_WRITTEN, ModbusTable
 from hearth.drivers.registers import Register
 from hearth.errors import InvalidParams, PermissionDenied
@@ -216,35 +215,6 @@ def _denied(register: ModbusRegister, write: bool) -> str | None:
     if ("w" if write else "r") in register.access:
         return None
     return f'{register.name} is only {"read" if write else "written"} (access = "{register.access}")'
-
-
-class ModbusDriver(Driver, Protocol):
-    """One line of Modbus devices: its operations are coroutine functions (Style.ASYNC)."""
-
-    @property
-    def devices(self) -> dict[int, ModbusDevice]:
-        """Return the declared devices by their units."""
-        ...
-
-    def read(self, unit: int, table: ModbusTable, reg: int, count: int) -> Coroutine[Any, Any, tuple[int, ...]]:
-        """Return the values at `count` addresses of a table from `reg` on, by one request.
-
-        Raises the errors of `ModbusDevice.covered`; TimedOut when no answer came in time, and DeviceError for an
-        exception of the device (`data.exception` is its code) and for an answer that is damaged, with effect "none".
-        """
-        ...
-
-    def write(self, unit: int, table: ModbusTable, reg: int, values: Sequence[int]) -> Coroutine[Any, Any, None]:
-        """Write values to addresses of a table from `reg` on, by one request.
-
-        Raises as `read` does. The effect is "none" where the device has refused or the request was not sent, else
-        "unknown": an answer that is lost says nothing. The end of a broadcast to unit 0 says only that it was sent.
-        """
-        ...
-
-    def limit_ms(self, requests: int = 1) -> float:
-        """Return the milliseconds after which a transaction of so many requests counts as wedged."""
-        ...
 
 
 def device_of(devices: dict[int, ModbusDevice], line: str, unit: int) -> ModbusDevice:

@@ -65,7 +65,11 @@ def frame_gap_s(baud: int) -> float:
 
 
 class ModbusLine(BaseDriver):
-    """A `ModbusDriver` over a port. `late_s` and `turnaround_s` (after a broadcast) are of a serial line alone."""
+    """One line of Modbus devices: its operations are coroutine functions (Style.ASYNC).
+
+    `devices` are the declared ones by their units. `late_s` and `turnaround_s` (after a broadcast) are of a serial line
+    alone.
+    """
 
     style = Style.ASYNC
 
@@ -116,7 +120,7 @@ class ModbusLine(BaseDriver):
         return {**self.port.describe(), "kind": "modbus", "line": self.line}
 
     def limit_ms(self, requests: int = 1) -> float:
-        """See `ModbusDriver.limit_ms`."""
+        """Return the milliseconds after which a transaction of so many requests counts as wedged."""
         sending = write_timeout_s(_LARGEST, self.port.settings.baud)
         each = self._timeout_s + self._late_s + self._turnaround_s + NOISE_S + 2 * sending
         return 1000 * (requests * each + 1)
@@ -124,13 +128,21 @@ class ModbusLine(BaseDriver):
     # --- transactions ---------------------------------------------------------------------------------------------
 
     async def read(self, unit: int, table: ModbusTable, reg: int, count: int) -> tuple[int, ...]:
-        """See `ModbusDriver.read`."""
+        """Return the values at `count` addresses of a table from `reg` on, by one request.
+
+        Raises the errors of `ModbusDevice.covered`; TimedOut when no answer came in time, and DeviceError for an
+        exception of the device (`data.exception` is its code) and for an answer that is damaged, with effect "none".
+        """
         device = device_of(self.devices, self.line, unit)
         device.covered(table, reg, count)
         return read_values(table, count, await self._exchange(device, read_request(unit, table, reg, count), "none"))
 
     async def write(self, unit: int, table: ModbusTable, reg: int, values: Sequence[int]) -> None:
-        """See `ModbusDriver.write`."""
+        """Write values to addresses of a table from `reg` on, by one request.
+
+        Raises as `read` does. The effect is "none" where the device has refused or the request was not sent, else
+        "unknown": an answer that is lost says nothing. The end of a broadcast to unit 0 says only that it was sent.
+        """
         device = device_of(self.devices, self.line, unit)
         device.covered(table, reg, len(values), write=True)
         await self._exchange(device, write_request(unit, table, reg, tuple(values)), "unknown")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from hearth.drivers.base import Driver
-    from hearth.drivers.modbus.driver import ModbusDriver
+    from hearth.drivers.modbus.line import ModbusLine
     from hearth.drivers.serial_port.fd import FdUart
 
 _TEXT: Final = Text()
@@ -166,12 +166,12 @@ class ModbusSensor(Sensor):
 
     def limit_ms(self, driver: Any) -> float:
         """See Sensor."""
-        return cast("ModbusDriver", driver).limit_ms()
+        return cast("ModbusLine", driver).limit_ms()
 
     def read(self, driver: Any) -> Coroutine[Any, Any, tuple[int, ...]]:
         """Return the transaction that reads it."""
         register = self.register
-        return cast("ModbusDriver", driver).read(self.addr, register.table, register.reg, register.size)
+        return cast("ModbusLine", driver).read(self.addr, register.table, register.reg, register.size)
 
     def value(self, raw: Any) -> float:
         """Return the number of what was read. Raises DeviceError for one that is none."""

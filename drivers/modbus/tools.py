@@ -15,7 +15,7 @@ from hearth._util.text import suggestions
 from hearth.drivers import schemas
 from hearth.drivers.board import BoardDriver, list_tool
 from hearth.drivers.modbus.codec import BITS, WRITABLE
-from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, ModbusDriver
+from hearth.drivers.modbus.driver import BROADCAST, LAST_REG
 from hearth.drivers.schemas import only_one, wrong
 from hearth.errors import InvalidParams
 from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Use
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hearth.drivers.board import Board
     from hearth.drivers.modbus.codec import ModbusTable
     from hearth.drivers.modbus.driver import ModbusDevice, ModbusRegister
+    from hearth.drivers.modbus.line import ModbusLine
     from hearth.drivers.modbus.spec import ModbusSpec
 
 _GRACE_MS = 5_000
@@ -144,7 +145,7 @@ class _Modbus:
         return found if len(found) == count else []
 
     def _limit_ms(self, target: _Target, requests: int) -> float:
-        return cast("ModbusDriver", self._board.drivers[target.spec.bus]).limit_ms(requests)
+        return cast("ModbusLine", self._board.drivers[target.spec.bus]).limit_ms(requests)
 
     async def read(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """modbus.read: one request."""
@@ -163,7 +164,7 @@ class _Modbus:
         unit, values = target.device.unit, target.encode(args["value"])
         former: Sequence[int] | None = None
 
-        async def op(driver: ModbusDriver) -> None:
+        async def op(driver: ModbusLine) -> None:
             nonlocal former
             if target.readable:
                 former = await driver.read(unit, target.table, target.reg, target.size)
@@ -236,7 +237,7 @@ def listed(board: BoardDriver) -> dict[str, Any]:
 def modbus_tools(board: Board) -> list[Tool]:
     """Return the modbus tools for a board, in the default order."""
     modbus = _Modbus(board)
-    drivers = [cast("ModbusDriver", board.drivers[spec.bus]) for spec in board.of("modbus")]
+    drivers = [cast("ModbusLine", board.drivers[spec.bus]) for spec in board.of("modbus")]
     timeout_ms = int(max((driver.limit_ms(2) for driver in drivers), default=10_000)) + _GRACE_MS
     device = schemas.text(f"the device's name, one of: {modbus.names()}", most=128)
     register = schemas.integer("instead of `name`: the address on the wire, from 0, in `table`", 0, LAST_REG)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from hearth.drivers.serial_port.settings import UartSettings
     from hearth.errors import Effect
 
-# --- receiving: pump, inbox, and the errors of a failure
 # --- receiving: pump, inbox, and the errors of a failure --------------------------------------------------------------
 #
 # It owns the descriptor while the port is open, and knows which transactions still need input. It sends nothing.
@@ -36,7 +35,7 @@ _READ_SIZE = 65_536
 
 
 class Receiver(BaseDriver):
-    """The input half of a `UartDriver`; a subclass opens the descriptor and calls `_attach`."""
+    """The input half of a port; a subclass opens the descriptor and calls `_attach`."""
 
     style = Style.ASYNC
 
@@ -187,7 +186,7 @@ class Receiver(BaseDriver):
         partial: bool = False,
         reader: str = "",
     ) -> Taken:
-        """See `UartDriver.take`."""
+        """Read received bytes at the cursor of `reader` (a session's id) without waiting, as `Inbox.take`."""
         fd, inbox = self._open_fd(), self._inbox
         if gap_s is not None:
             # While this process was busy, bytes may have come that belong before the gap.
@@ -207,9 +206,11 @@ _NOT_THERE = (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class FdUart(Receiver):
-    """A `UartDriver` over a non-blocking descriptor; a subclass opens it and calls `_attach`."""
+    """One serial port, always a pollable descriptor: its operations are coroutine functions (Style.ASYNC).
 
-    # --- the device's functions: a subclass implements them
+    A subclass opens the descriptor and calls `_attach`.
+    """
+
     # --- the device's functions: a subclass implements them -----------------------------------------------------------
 
     async def _get_lines(self) -> ModemLines:
@@ -230,7 +231,13 @@ class FdUart(Receiver):
     # --- sending --------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes, *, timeout_s: float, drain: bool = False, reader: str = "") -> int:
-        """See `UartDriver.write`."""
+        """Pass all of `data` to the kernel, in order; with `drain` wait until it has left the kernel's buffer too.
+
+        `reader` will see all that comes after it.
+
+        Raises TimedOut when it takes longer than `timeout_s` (flow control), and DeviceError; `taken` in their data is
+        the number of bytes that the kernel took.
+        """
         with self.transaction() as fd:
             self._inbox.begin(reader)
             deadline = trio.current_time() + timeout_s
@@ -295,7 +302,11 @@ class FdUart(Receiver):
         gap_s: float | None = None,
         reader: str = "",
     ) -> Taken:
-        """See `UartDriver.exchange`."""
+        """Skip stale input, write, and wait at most `timeout_s` for the reply: one indivisible transaction.
+
+        `reader` skips and reads at its own cursor: other readers still get the stale input, and the reply too. A reply
+        that is late or short is returned with `complete` false and the bytes that have come.
+        """
         with self.transaction() as fd:
             inbox = self._inbox
             self._pull(fd)
@@ -319,7 +330,11 @@ class FdUart(Receiver):
     async def control(
         self, *, rts: bool | None = None, dtr: bool | None = None, break_s: float | None = None
     ) -> ModemLines:
-        """See `UartDriver.control`."""
+        """Set RTS and DTR, then hold the line in the break state for `break_s`; return the levels of all lines.
+
+        A break waits until earlier output has left. Raises DeviceError for what the port cannot do, and TimedOut for
+        output that does not leave.
+        """
         with self.transaction() as fd:
             owner = self._rts_owner()
             if rts is not None and owner is not None:

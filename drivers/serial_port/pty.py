@@ -92,7 +92,7 @@ class EchoPeer:
 
 
 class SimUart(FdUart):
-    """A `UartDriver` over a pseudo-terminal, or over a pair of sockets.
+    """A port over a pseudo-terminal, or over a pair of sockets.
 
     `peer` is there while the port is open, unless it is "none". It asserts CTS, DSR and CD. RTS, DTR and breaks have no
     receiver; tests can read them.

@@ -114,7 +114,6 @@ def write_timeout_s(size: int, baud: int) -> float:
     return 1.0 + 20.0 * size / baud
 
 
-# --- the buffer of received bytes, with a cursor for each reader
 # --- the buffer of received bytes, with a cursor for each reader ------------------------------------------------------
 #
 # It owns the order of bytes, each reader's cursor, the completeness of a read, and the count of bytes that a reader

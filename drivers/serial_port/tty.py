@@ -35,7 +35,7 @@ _HELD = (errno.EBUSY, errno.EAGAIN)
 
 
 class LinuxUart(FdUart):
-    """A `UartDriver` over a device of the kernel.
+    """A port over a device of the kernel.
 
     `path` may be a link that udev keeps, such as one in /dev/serial/by-id: it is followed at each opening, so that an
     adapter may come back under another number.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hearth.drivers.board import Board
+    from hearth.drivers.serial_port.fd import FdUart
     from hearth.drivers.serial_port.settings import Taken, UartSettings
-    from hearth.drivers.uart.driver import UartDriver
 
 MAX_READ_MS = 600_000
 MAX_EXCHANGE_MS = 60_000
@@ -131,7 +131,7 @@ class _Uart:
         timeout_s = args.get("timeout_ms", _DEFAULT_MS) / 1000
         limit_ms = (timeout_s + self._write_s(args, data)) * 1000 + _LIMIT_MS
 
-        def op(driver: UartDriver) -> Any:
+        def op(driver: FdUart) -> Any:
             return driver.exchange(
                 data,
                 length=wanted.length,
@@ -149,7 +149,7 @@ class _Uart:
         break_s = None if break_ms is None else break_ms / 1000
         drives = rts is not None or dtr is not None
 
-        async def op(driver: UartDriver) -> tuple[ModemLines, ModemLines]:
+        async def op(driver: FdUart) -> tuple[ModemLines, ModemLines]:
             before = await driver.control() if drives else ModemLines()
             return before, await driver.control(rts=rts, dtr=dtr, break_s=break_s)
 
