@@ -13,6 +13,7 @@ functions of a record import what they need when they are called, so that a boar
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from math import inf, nan
 from os.path import realpath
@@ -304,9 +305,31 @@ def _follows(spec: Any) -> Iterable[Follow]:
     return tuple(getattr(spec, "follows", tuple)())
 
 
+def _sensors(tables: Iterable[str], specs: Specs) -> Iterable[Sensor]:
+    listed = (spec for table in tables for spec in specs.get(table, ()))
+    return [sensor for spec in listed for sensor in getattr(spec, "sensors", tuple)()]
+
+
+def _open(spec: Any, opening: Opening) -> Driver | None:
+    driver: Driver | None = spec.make_driver(opening)
+    return driver
+
+
+def _beside(spec: Any, folder: Path) -> Any:
+    return spec.beside(folder) if hasattr(spec, "beside") else spec
+
+
+def _files(spec: Any) -> Iterable[Path]:
+    return tuple(getattr(spec, "files", tuple)())
+
+
 @frozen(eq=False, kw_only=True)
 class BusKind:
-    """A kind of hardware. Its functions import their modules when they are called."""
+    """A kind of hardware. Its functions import their modules when they are called.
+
+    Those about one spec call the spec's own method by default: `make_driver` to open it, `sensors`, `resources`,
+    `follows`, `beside` and `files` where it has them.
+    """
 
     name: str
     """The prefix of its bus ids, the name of its table in a profile, and its name in messages."""
@@ -318,7 +341,7 @@ class BusKind:
         lambda kind: late(f"spec:parse_{kind.name}", package=kind.package), takes_self=True
     )
     """Reads one entry of its table, with the faults; returns a spec, which has the names of its bus and its driver."""
-    open: Callable[[Any, Opening], Driver | None]
+    open: Callable[[Any, Opening], Driver | None] = _open
     """Makes the driver of a spec, and opens nothing; None for a device without a bus."""
     tools: Callable[[Board], Iterable[Tool]] = Factory(
         lambda kind: late(f"tools:{kind.name}_tools", package=kind.package), takes_self=True
@@ -337,7 +360,7 @@ class BusKind:
     """True if `[discover]` takes patterns for it; else only true or false."""
     families: Mapping[str, Callable[[Board], bool]] = _NONE
     """Prefixes of tools that a board offers only under a condition; those of the kind's name need a bus of it."""
-    sensors: Callable[[Specs], Iterable[Sensor]] = _nothing
+    sensors: Callable[[Specs], Iterable[Sensor]] = Factory(lambda kind: partial(_sensors, kind.tables), takes_self=True)
     """Returns the sensors of the board that are read on its buses."""
     resources: Callable[[Any], Iterable[Resource]] = _resources
     follows: Callable[[Any], Iterable[Follow]] = _follows
@@ -347,9 +370,9 @@ class BusKind:
     """Returns its tables with devices that know that safety leans on them; gets by sensor what goes by it."""
     cautions: Callable[[Specs], Iterable[Caution]] = _nothing
     """Returns what a person should know of entries that go together: key path, severity, finding and cure."""
-    beside: Callable[[Any, Path], Any] | None = None
+    beside: Callable[[Any, Path], Any] = _beside
     """Returns a spec whose files are resolved in the folder of the profile."""
-    files: Callable[[Any], Iterable[Path]] = _nothing
+    files: Callable[[Any], Iterable[Path]] = _files
     """Returns the files beside the profile that a spec is made of: they are measured with it."""
     outputs: Callable[[Any, Any], Outputs] | None = None
     """Returns the outputs of a bus, by its spec and its driver; None for a kind that only reads."""

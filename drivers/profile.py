@@ -15,8 +15,6 @@ from hearth.fields import ANY_NUMBER, Integer
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-    from hearth.drivers.channels import SignalChipSpec
-
 
 @frozen
 class Undriven:
@@ -209,7 +207,7 @@ class Profile:
         return [spec for spec in self._devices() if hasattr(spec, "lines")]
 
     @property
-    def signal_chips(self) -> tuple[SignalChipSpec[Any], ...]:
+    def signal_chips(self) -> tuple[Any, ...]:
         """Return the chips whose outputs take a number: their channels are signals."""
         chips = [spec for spec in self._devices() if isinstance(getattr(spec, "channels", None), tuple)]
         return tuple([chip for chip in chips if all(hasattr(one, "signal") for one in chip.channels)])

@@ -74,7 +74,7 @@ def cautions(profile: Profile) -> Iterator[ProfileProblem]:
     """Yield the gaps in the safety of a profile that show without a look at the machine."""
     yield from _leaned_on(profile)
     for kind in kinds_of(profile.specs):
-        for caution in kind.cautions(profile.specs):
+        for caution in kind.cautions(profile.specs) if profile.of(kind.name) else ():
             yield ProfileProblem(*caution)
         for index, spec in enumerate(profile.of(kind.name)):
             if kind.outputs is not None and spec.driver != "sim":

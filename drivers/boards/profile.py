@@ -70,7 +70,7 @@ def load_profile(name_or_path: str, *, any_owner: bool = False) -> Profile:
 
 def _beside(specs: Specs, folder: Path) -> Specs:
     """Return the specs with the paths of their files, which are relative to the folder of the profile."""
-    kinds = {kind.name: kind.beside for kind in kinds_of(specs) if kind.beside is not None and kind.name in specs}
+    kinds = {kind.name: kind.beside for kind in kinds_of(specs) if kind.name in specs}
     return {**specs, **{name: tuple([beside(one, folder) for one in specs[name]]) for name, beside in kinds.items()}}
 
 
@@ -121,7 +121,7 @@ def _leaned_on(specs: Specs, kinds: Iterable[BusKind], locks: Iterable[Interlock
     """Return the specs, in which the devices know the interlocks that go by their sensors."""
     users = {one.name: f"the interlock of {lock.what}" for lock in locks for one in lock.requires if one.line is None}
     for kind in kinds if users else ():
-        if kind.lean is not None:
+        if kind.lean is not None and kind.name in specs:
             specs = {**specs, **kind.lean(specs, users)}
     return specs
 
@@ -158,5 +158,5 @@ def _check_profile(top: Table, profile: Profile) -> None:
                 reason = f"no simulated chip has a line {show(follow.line)}"
                 top.faults.append(Fault(f"{at}.{follow.place}", reason))
     for kind in kinds_of(profile.specs):
-        if kind.check is not None:
+        if kind.check is not None and not profile.specs.keys().isdisjoint(kind.tables):
             kind.check(top, profile.specs, profile.discover)

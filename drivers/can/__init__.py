@@ -2,28 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from hearth.drivers.kind import BusKind, late
 
-if TYPE_CHECKING:
-    from hearth.drivers.can.spec import CanSpec
-    from hearth.drivers.kind import Outputs
-
-
-def _outputs(spec: CanSpec, driver: Any) -> Outputs:
-    from hearth.drivers.can.outputs import CanOutputs
-    from hearth.drivers.can.spec import can_database
-
-    return CanOutputs(can_database(spec) if driver is None else driver.rules)
-
-
-KIND: Final = BusKind(
-    name="can",
-    key="bus",
-    discover="can",
-    open=late("can.spec:can_driver"),
-    beside=lambda spec, folder: spec.beside(folder),
-    files=lambda spec: spec.files(),
-    outputs=_outputs,
-)
+KIND: Final = BusKind(name="can", key="bus", discover="can", outputs=late("can.outputs:can_outputs"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hearth.drivers.kind import ANY, BaseOutputs, Call, Signal, undeclared
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from hearth.drivers.can.dbc import CanDatabase
     from hearth.drivers.can.driver import Frame
+    from hearth.drivers.can.spec import CanSpec
     from hearth.drivers.kind import Driven, Level
 
 _SEND_S: Final = 1.0
@@ -54,3 +55,8 @@ class CanOutputs(BaseOutputs):
         """Return the frame that a tool has declared."""
         del output
         return Call("send", (level,))
+
+
+def can_outputs(spec: CanSpec, driver: Any) -> CanOutputs:
+    """Return the outputs of a bus, without a driver by its DBC file. Raises ConfigError for a bad file."""
+    return CanOutputs(spec.database() if driver is None else driver.rules)

@@ -6,7 +6,7 @@ It owns the spec of a bus, and its drivers.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve, field, frozen
 
@@ -71,6 +71,32 @@ class CanSpec:
         """Yield what it needs alone on its board."""
         if self.driver != "sim":
             yield Resource(("interface", self.interface), "interface", show(self.interface))
+
+    def database(self) -> CanDatabase:
+        """Return its messages. The shipped file is read when it is first used, any other now.
+
+        Raises ConfigError for a file that cannot be used.
+        """
+        path = next(self.files(), None)
+        database = CanDatabase(self.bus, path, self.limits, self.scope, safe=self.safe, idle=self.idle)
+        if path is None or path.parent != SHIPPED:
+            database.load()
+        return database
+
+    def make_driver(self, opening: Opening) -> Driver:
+        """Return its driver, not opened. Raises ConfigError for a DBC file that cannot be used."""
+        common: Any = {"queue": self.queue, "rules": self.database()}
+        if self.driver == "sim":
+            from hearth.drivers.can.sim import ECHO_REQUEST, ECHO_RESPONSE, NODES, SimCan, echo
+
+            nodes = [NODES[name]() for name in self.nodes if name in NODES]
+            driver = SimCan(self.bus, nodes=nodes, virtual=opening.style is Style.ASYNC, **common)
+            if "isotp-echo" in self.nodes:
+                driver.isotp_peers[ECHO_REQUEST, ECHO_RESPONSE] = echo
+            return driver
+        from hearth.drivers.can.linux import LinuxCan
+
+        return LinuxCan(self.bus, self.interface, fd=self.fd, filters=self.filters, bitrate=self.bitrate, **common)
 
     def files(self) -> Iterator[Path]:
         """Yield its DBC file, if it has one."""
@@ -139,42 +165,3 @@ def _limit(name: str, entry: Table, *, needed: bool) -> SignalLimit | None:
     if limit.min is not None and limit.max is not None and limit.min > limit.max:
         details.fault("min", f"{limit.min:g} is greater than max = {limit.max:g}; exchange them")
     return limit
-
-
-# --- drivers ----------------------------------------------------------------------------------------------------------
-
-
-def can_database(spec: CanSpec) -> CanDatabase:
-    """Return the messages of a bus. The shipped file is read when it is first used, any other now.
-
-    Raises ConfigError for a file that cannot be used.
-    """
-    path = next(spec.files(), None)
-    database = CanDatabase(spec.bus, path, spec.limits, spec.scope, safe=spec.safe, idle=spec.idle)
-    if path is None or path.parent != SHIPPED:
-        database.load()
-    return database
-
-
-def can_driver(spec: CanSpec, opening: Opening) -> Driver:
-    """Return the driver of a bus. Raises ConfigError for a DBC file that cannot be used."""
-    rules = can_database(spec)
-    if spec.driver == "sim":
-        from hearth.drivers.can.sim import ECHO_REQUEST, ECHO_RESPONSE, NODES, SimCan, echo
-
-        nodes = [NODES[name]() for name in spec.nodes if name in NODES]
-        driver = SimCan(spec.bus, nodes=nodes, queue=spec.queue, rules=rules, virtual=opening.style is Style.ASYNC)
-        if "isotp-echo" in spec.nodes:
-            driver.isotp_peers[ECHO_REQUEST, ECHO_RESPONSE] = echo
-        return driver
-    from hearth.drivers.can.linux import LinuxCan
-
-    return LinuxCan(
-        spec.bus,
-        spec.interface,
-        fd=spec.fd,
-        filters=spec.filters,
-        queue=spec.queue,
-        bitrate=spec.bitrate,
-        rules=rules,
-    )

@@ -6,6 +6,4 @@ from typing import Final
 
 from hearth.drivers.kind import BusKind, late
 
-KIND: Final = BusKind(
-    name="dac", key="label", open=late("dac.spec:dac_driver"), outputs=late("channel_outputs:ChannelOutputs", 1)
-)
+KIND: Final = BusKind(name="dac", key="label", outputs=late("channel_outputs:ChannelOutputs", 1))

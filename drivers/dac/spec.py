@@ -28,16 +28,16 @@ class DacSpec(SignalChipSpec[DacChannelSpec]):
 
     kind: ClassVar[str] = "dac"
 
+    def make_driver(self, opening: Opening) -> Driver:
+        """Return its driver, not opened; a simulated one is INLINE in virtual time."""
+        if self.driver == "iio":
+            from hearth.drivers.dac.linux import LinuxDac
 
-def dac_driver(spec: DacSpec, opening: Opening) -> Driver:
-    """Return the driver of a converter, not opened; a simulated one is INLINE in virtual time."""
-    if spec.driver == "iio":
-        from hearth.drivers.dac.linux import LinuxDac
+            return LinuxDac(self.label, self.channels)
+        from hearth.drivers.dac.sim import SimDac
 
-        return LinuxDac(spec.label, spec.channels)
-    from hearth.drivers.dac.sim import SimDac
-
-    return SimDac(spec.label, spec.channels, style=Style.THREAD if opening.style is Style.THREAD else Style.INLINE)
+        style = Style.THREAD if opening.style is Style.THREAD else Style.INLINE
+        return SimDac(self.label, self.channels, style=style)
 
 
 def resting_power(specs: Sequence[DacSpec], found: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

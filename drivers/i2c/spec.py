@@ -11,21 +11,15 @@ from attrs import evolve, field, frozen
 from hearth._util.toml import show
 from hearth.drivers.i2c.chips import SENSOR_KINDS, I2cSensor
 from hearth.drivers.i2c.driver import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT, Addresses, Scope
-from hearth.drivers.kind import Follow, Resource
+from hearth.drivers.kind import Caution, Follow, Resource
 from hearth.drivers.registers import Increment, Register, RegisterMap, RegWidth, check_registers, parse_register
-from hearth.fields import (
-    Choice,
-    FieldType,
-    Integer,
-    ListOf,
-    Number,
-    Table,
-    Text,
-    join,
-)
+from hearth.fields import Choice, FieldType, Integer, ListOf, Number, Table, Text, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
+
+    from hearth.drivers.base import Driver
+    from hearth.drivers.kind import Opening, Specs
 
 
 _TEXT: Final = Text()
@@ -45,23 +39,25 @@ class SensorSpec:
     addr: int
     description: str | None = None
 
-    def sensor(self) -> I2cSensor:
-        """Return it as a sensor of the board."""
+    def sensors(self) -> Iterator[I2cSensor]:
+        """Yield it as a sensor of the board."""
         unit = SENSOR_KINDS[self.kind].unit
-        return I2cSensor(self.name, self.kind, f"i2c:{self.bus}", self.addr, unit, self.description)
+        yield I2cSensor(self.name, self.kind, f"i2c:{self.bus}", self.addr, unit, self.description)
 
     def resources(self) -> Iterator[Resource]:
         """Yield what it needs alone on its board."""
         yield Resource(("sensor", self.name), "", show(self.name))
 
-    def check(self, top: Table, adapters: Iterable[I2cSpec]) -> None:
-        """Add the fault of a sensor on an adapter that is not listed, or at an address that may not be used."""
-        table = Table({}, join("sensors", self.name), top.faults)
-        adapter = next((one for one in adapters if one.bus == self.bus), None)
-        if adapter is None:
-            table.fault("bus", f"there is no [[i2c]] with bus = {self.bus}")
-        elif (refused := adapter.addresses.refusal(self.addr)) is not None:
-            table.fault("addr", f"{self.addr:#04x} may not be used: {refused}")
+
+def check(top: Table, specs: Specs, _discover: Mapping[str, tuple[str, ...]]) -> None:
+    """Add the faults of sensors on an adapter that is not listed, or at an address that may not be used."""
+    adapters = {one.bus: one for one in specs.get("i2c", ())}
+    for sensor in specs.get("sensors", ()):
+        table = Table({}, join("sensors", sensor.name), top.faults)
+        if sensor.bus not in adapters:
+            table.fault("bus", f"there is no [[i2c]] with bus = {sensor.bus}")
+        elif (refused := adapters[sensor.bus].addresses.refusal(sensor.addr)) is not None:
+            table.fault("addr", f"{sensor.addr:#04x} may not be used: {refused}")
 
 
 def parse_sensor(name: str, table: Table) -> SensorSpec:
@@ -161,6 +157,31 @@ class I2cSpec:
     devices: tuple[DeviceSpec, ...] = ()
     leaned_on: Mapping[int, str] = field(factory=dict)
 
+    def make_driver(self, opening: Opening) -> Driver:
+        """Return its driver, not opened."""
+        from hearth.drivers.base import Style
+
+        common: Any = {"speed_hz": self.speed_hz, "addresses": self.addresses}
+        if self.driver == "i2c-dev":
+            from hearth.drivers.i2c.linux import LinuxI2c
+
+            kernel: Any = {"adapter": self.adapter, "timeout_ms": self.timeout_ms, "retries": self.retries}
+            return LinuxI2c(self.bus, **common, **kernel)
+        from hearth.drivers.i2c.sim import Device, Eeprom, Mcp3221, SimI2c, SlowTemperature, Tmp102
+        from hearth.drivers.simulated import clock_for
+
+        style = opening.style or Style.THREAD
+        clock = clock_for(style)
+        devices: dict[int, Device] = {}
+        for device in self.devices:
+            if device.kind == "tmp102":
+                devices[device.addr] = Tmp102(SlowTemperature(opening.seed + device.addr, clock))
+            elif device.kind == "mcp3221":
+                devices[device.addr] = Mcp3221(lambda: 0.0)
+            else:
+                devices[device.addr] = Eeprom(clock, write_cycle_s=device.write_cycle_ms / 1000)
+        return SimI2c(self.bus, devices, style=style, **common)
+
     @property
     def addresses(self) -> Addresses:
         """Return the rules for its addresses, as its driver checks them."""
@@ -185,22 +206,23 @@ class I2cSpec:
                 yield Follow(place, device.tank.pump, partial(device.tank.attach, device.addr))
 
 
-def lean_on(specs: Iterable[I2cSpec], sensors: Iterable[SensorSpec], users: Mapping[str, str]) -> tuple[I2cSpec, ...]:
-    """Return adapters that know the devices which safety leans on; `users` has by sensor what goes by it."""
+def lean(specs: Specs, users: Mapping[str, str]) -> Specs:
+    """See `BusKind.lean`."""
     found: dict[int, dict[int, str]] = {}
-    for sensor in sensors:
+    for sensor in specs.get("sensors", ()):
         # A chip without a configuration has nothing that could be written.
         if sensor.name in users and SENSOR_KINDS[sensor.kind].configuration is not None:
             found.setdefault(sensor.bus, {})[sensor.addr] = f"{users[sensor.name]} goes by sensor {sensor.name}"
-    return tuple(evolve(spec, leaned_on=found.get(spec.bus, {})) for spec in specs)
+    return {"i2c": tuple(evolve(spec, leaned_on=found.get(spec.bus, {})) for spec in specs["i2c"])}
 
 
-def only_read(specs: Iterable[I2cSpec]) -> Iterator[tuple[str, str, str]]:
-    """Yield the devices that could be written if no interlock went by them: key path, finding and cure."""
-    for index, spec in enumerate(specs):
+def cautions(specs: Specs) -> Iterator[Caution]:
+    """Yield the devices that could be written if no interlock went by them."""
+    cure = "list the registers that they may write (`registers` of its [[i2c.device]])"
+    for index, spec in enumerate(specs["i2c"]):
         for addr in spec.protected:
             told = f"clients only read address {addr:#04x}, since {spec.leaned_on[addr]}"
-            yield f"i2c[{index}]", told, "list the registers that they may write (`registers` of its [[i2c.device]])"
+            yield Caution(f"i2c[{index}]", "note", told, cure)
 
 
 def parse_i2c(table: Table) -> I2cSpec:

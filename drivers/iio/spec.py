@@ -15,14 +15,15 @@ from hearth.drivers.base import Style
 from hearth.drivers.iio.driver import SimulatedWave
 from hearth.drivers.kind import Resource
 from hearth.drivers.sensor import Sensor
-from hearth.fields import ANY_NUMBER, Choice, Number, Table, Text
+from hearth.fields import ANY_NUMBER, Choice, Fault, Number, Table, Text
 from hearth.tools import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Iterator, Mapping
 
     from hearth.drivers.base import Driver
     from hearth.drivers.iio.sim import SimIio
+    from hearth.drivers.kind import Opening, Specs
 
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "iio")
@@ -69,6 +70,15 @@ class IioSpec:
         """Return the id of a simulated device's bus; the kernel's are read on the bus "sensors"."""
         return f"iio:{self.label}"
 
+    def make_driver(self, opening: Opening) -> Driver | None:
+        """Return the driver of a simulated device, not opened; the kernel's are read on the bus of all its sensors."""
+        if self.driver != "sim":
+            return None
+        from hearth.drivers.iio.sim import SimIio
+
+        style = Style.ASYNC if opening.style is Style.ASYNC else Style.THREAD
+        return SimIio(self.label, self.channels, self.rate_hz, style=style)
+
     def sensors(self) -> Iterator[Sensor]:
         """Yield the simulated channels as sensors of the board."""
         for wave in self.channels:
@@ -82,11 +92,12 @@ class IioSpec:
             yield Resource(("sensor", wave.sensor), f"channels[{number}].sensor", name, taken)
 
 
-def iio_driver(spec: IioSpec, style: Style | None) -> Driver:
-    """Return the driver of a simulated device, not opened."""
-    from hearth.drivers.iio.sim import SimIio
-
-    return SimIio(spec.label, spec.channels, spec.rate_hz, style=Style.ASYNC if style is Style.ASYNC else Style.THREAD)
+def check(top: Table, specs: Specs, discover: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse devices of the kernel on a board that does not offer the kernel's sensors."""
+    for index, spec in enumerate(specs["iio"]):
+        if spec.driver == "iio" and "sensors" not in discover:
+            reason = "the kernel's sensors are not offered; add sensors = true under [discover]"
+            top.faults.append(Fault(f"iio[{index}].driver", reason))
 
 
 def parse_iio(table: Table) -> IioSpec:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 from attrs import evolve, field, frozen
 
 from hearth._util.toml import show
-from hearth.drivers.kind import Resource
+from hearth.drivers.kind import Caution, Resource
 from hearth.drivers.modbus.codec import BITS
 from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, ModbusDevice, ModbusRegister
 from hearth.drivers.sensor import Sensor
@@ -23,9 +23,10 @@ from hearth.fields import ANY_NUMBER, Choice, FieldType, Integer, Number, Table,
 from hearth.tools import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
     from hearth.drivers.base import Driver
+    from hearth.drivers.kind import Opening, Specs
     from hearth.drivers.modbus.line import ModbusLine
     from hearth.drivers.serial_port.fd import FdUart
 
@@ -86,7 +87,7 @@ class ModbusSpec:
         names = (device.name, f"{self.line}:{device.name}", f"{self.line}:{device.unit}")
         return Use("modbus", tuple(f"{name}:raw" for name in names) if raw else names)
 
-    def make_driver(self) -> Driver:
+    def make_driver(self, _opening: Opening) -> Driver:
         """Return the line's driver, not opened."""
         from hearth.drivers.modbus.line import ModbusLine, TcpPort
 
@@ -182,8 +183,8 @@ class ModbusSensor(Sensor):
         return float(value)
 
 
-def lean_on_lines(specs: Iterable[ModbusSpec], users: Mapping[str, str]) -> tuple[ModbusSpec, ...]:
-    """Return lines that know the devices which safety leans on; `users` has by sensor what goes by it."""
+def lean(specs: Specs, users: Mapping[str, str]) -> Specs:
+    """See `BusKind.lean`."""
 
     def leaned(spec: ModbusSpec) -> ModbusSpec:
         found = {
@@ -194,21 +195,22 @@ def lean_on_lines(specs: Iterable[ModbusSpec], users: Mapping[str, str]) -> tupl
         found[BROADCAST] = tuple(chain.from_iterable(found.values()))
         return evolve(spec, devices=tuple(evolve(one, leaned_on=found[one.unit]) for one in spec.devices))
 
-    return tuple(map(leaned, specs))
+    return {"modbus": tuple(map(leaned, specs["modbus"]))}
 
 
-def writable(specs: Iterable[ModbusSpec]) -> Iterator[tuple[str, str, str]]:
-    """Yield the registers by which something goes, and that clients may write: key path, finding and cure."""
-    for index, spec in enumerate(specs):
+def cautions(specs: Specs) -> Iterator[Caution]:
+    """Yield the registers by which something goes, and that clients may write."""
+    for index, spec in enumerate(specs["modbus"]):
         for number, device in enumerate(spec.devices):
             place = f"modbus[{index}].device[{number}]"
             used = [one for one in device.registers if any(who.endswith(f" {one.sensor}") for who in device.leaned_on)]
             if names := [f"{one.name}" for one in used if one.access != "r"]:
                 told = f"clients may write {', '.join(names)}, by which an interlock goes"
-                yield f"{place}.registers", told, 'give a register that is only measured access = "r"'
+                cure = 'give a register that is only measured access = "r"'
+                yield Caution(f"{place}.registers", "warn", told, cure)
             if device.raw == "rw" and device.leaned_on:
                 told = f"undeclared addresses of {device.name} are only read, since {device.leaned_on[0]}"
-                yield f"{place}.raw", told, "declare the registers that clients may write"
+                yield Caution(f"{place}.raw", "note", told, "declare the registers that clients may write")
 
 
 def parse_modbus(table: Table) -> ModbusSpec:

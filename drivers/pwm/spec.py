@@ -15,6 +15,9 @@ from hearth.fields import Choice, FieldType, Flag, Number, Table, Text, kinds_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from hearth.drivers.base import Driver
+    from hearth.drivers.kind import Opening
+
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "pwm")
 _REAL_CHIP: Final[Mapping[str, FieldType]] = {"overlay": _TEXT, "chardev": Flag()}
@@ -35,6 +38,18 @@ class PwmSpec(SignalChipSpec[ChannelSpec]):
     kind: ClassVar[str] = "pwm"
     overlay: str | None = None
     chardev: bool | None = None
+
+    def make_driver(self, opening: Opening) -> Driver:
+        """Return its driver, not opened; a simulated one is INLINE in virtual time, since a chip never waits."""
+        if self.driver == "pwm":
+            from hearth.drivers.pwm.linux import LinuxPwm
+
+            return LinuxPwm(self.label, self.channels, chardev=self.chardev)
+        from hearth.drivers.base import Style
+        from hearth.drivers.pwm.sim import SimPwm
+
+        style = Style.THREAD if opening.style is Style.THREAD else Style.INLINE
+        return SimPwm(self.label, self.channels, style=style)
 
 
 def parse_pwm(table: Table) -> PwmSpec:

@@ -11,6 +11,8 @@ from hearth.drivers.spi.driver import RegisterFrame, Registers, SpiRegister, Spi
 from hearth.fields import Choice, Table, Text
 
 if TYPE_CHECKING:
+    from hearth.drivers.base import Driver
+    from hearth.drivers.kind import Opening
     from hearth.drivers.registers import Increment
 
 _TEXT: Final = Text()
@@ -40,6 +42,22 @@ class SpiSpec:
     def bus(self) -> str:
         """Return the id of its bus."""
         return f"spi:{self.name}"
+
+    def make_driver(self, opening: Opening) -> Driver:
+        """Return its driver, not opened."""
+        if self.path is not None:
+            from hearth.drivers.spi.linux import LinuxSpi
+
+            return LinuxSpi(self.name, self.path, self.settings)
+        from hearth.drivers.base import Style
+        from hearth.drivers.spi.sim import Loopback, RegisterChip, SimSpi
+
+        chip: Loopback | RegisterChip = Loopback()
+        if self.kind == "registers":
+            registers = () if self.declared is None else self.declared.registers
+            cleared = {one.reg + at for one in registers if one.read_effect for at in range(one.size)}
+            chip = RegisterChip(None if self.declared is None else self.declared.frame, cleared=cleared)
+        return SimSpi(self.name, chip, self.settings, style=opening.style or Style.THREAD)
 
     def as_device(self) -> RegisterMap:
         """Return its registers, for the limits of its bus; it has no address."""

@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from hearth.drivers.kind import BusKind, Opening, late
+from hearth.drivers.kind import BusKind, late
 
-if TYPE_CHECKING:
-    from hearth.drivers.base import Driver
-    from hearth.drivers.uart.spec import UartSpec
-
-
-def _open(spec: UartSpec, opening: Opening) -> Driver:
-    from hearth.drivers.base import Style
-
-    if spec.path is not None:
-        from hearth.drivers.serial_port.tty import LinuxUart
-
-        return LinuxUart(spec.port, spec.path, spec.settings)
-    from hearth.drivers.serial_port.pty import SimUart
-
-    return SimUart(spec.port, spec.settings, peer=spec.peer, terminal=opening.style is not Style.ASYNC)
-
-
-KIND: Final = BusKind(name="uart", key="port", discover="uart", open=_open, outputs=late("uart.outputs:UartOutputs", 1))
+KIND: Final = BusKind(name="uart", key="port", discover="uart", outputs=late("uart.outputs:UartOutputs", 1))

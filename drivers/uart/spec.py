@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import field, frozen
 
 from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
-from hearth.fields import (
-    Choice,
-    Table,
-    Text,
-)
+from hearth.fields import Choice, Table, Text
+
+if TYPE_CHECKING:
+    from hearth.drivers.base import Driver
+    from hearth.drivers.kind import Opening
 
 _TEXT: Final = Text()
 _UART_DRIVER: Final = Choice("sim", "serial")
@@ -42,6 +42,17 @@ class UartSpec:
         if self.safe_hex is not None:
             return bytes.fromhex(self.safe_hex)
         return None if self.safe_text is None else self.safe_text.encode()
+
+    def make_driver(self, opening: Opening) -> Driver:
+        """Return its driver, not opened."""
+        if self.path is not None:
+            from hearth.drivers.serial_port.tty import LinuxUart
+
+            return LinuxUart(self.port, self.path, self.settings)
+        from hearth.drivers.base import Style
+        from hearth.drivers.serial_port.pty import SimUart
+
+        return SimUart(self.port, self.settings, peer=self.peer, terminal=opening.style is not Style.ASYNC)
 
     @property
     def baud(self) -> int:
