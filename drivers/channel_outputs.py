@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hearth.drivers.kind import Call, Signal, finite, undeclared
+from hearth.drivers.kind import Call, Outputs, Signal, finite, undeclared
 from hearth.drivers.signals import OFF
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hearth.drivers.signals import SignalChannel, SignalLevel
 
 
-class ChannelOutputs:
+class ChannelOutputs(Outputs):
     """The channels of one chip; an output is a channel's number, with a value in its unit or "off"."""
 
     plain: ClassVar[frozenset[str]] = frozenset({"describe"})

@@ -12,13 +12,14 @@ functions of a record import what they need when they are called, so that a boar
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from math import inf, nan
 from os.path import realpath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from attrs import Factory, field, frozen
 
@@ -161,77 +162,50 @@ class Signal:
         return self.stepped or self.least > -inf or self.most < inf or self.times is not None
 
 
-class Outputs(Protocol):
-    """Which outputs the calls of one bus drive, and which calls drive its outputs. Pure: no clock, no hardware."""
+class Outputs(ABC):
+    """Which outputs the calls of one bus drive, and which calls drive its outputs. Pure: no clock, no hardware.
+
+    By default no signal has a limit or can be read.
+    """
 
     plain: ClassVar[frozenset[str]]
     """The attributes of the driver that are not operations: a transaction gets them as they are."""
-    reading: ClassVar[frozenset[str]]
+    reading: ClassVar[frozenset[str]] = frozenset()
     """The operations without an effect, whatever their arguments, of whose answers `seen` says nothing."""
-    single: ClassVar[Mapping[str, tuple[int, int]]]
+    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
     """The operations that drive one output, with the places of output and level: they are compiled."""
+    signals: Mapping[Hashable, Signal] = MappingProxyType({})
+    """The signals of the bus that the profile declares."""
 
-    @property
-    def signals(self) -> Mapping[Hashable, Signal]:
-        """Return the signals of the bus that the profile declares."""
-        ...
-
+    @abstractmethod
     def driven(self, call: Call) -> Sequence[Driven]:
         """Return the outputs that a call drives, and their levels; `ANY` for an effect on none; () without effect.
 
         Raises LimitViolated or PermissionDenied, with effect "none", for a call that no level could permit.
         """
-        ...
 
     def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
         """Return the same call with other levels, in the order of `driven`; all its other bits as they were."""
-        ...
-
-    def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
-        """Return the levels that the answer of a call shows."""
-        ...
-
-    def read(self, signal: Signal) -> Call | None:
-        """Return the call that reads a signal's level; None if it cannot be read, or reading changes it."""
-        ...
-
-    def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
-        """Return the calls that bring outputs to levels; `known` are the levels of the others."""
-        ...
-
-    def asked(self, output: Hashable, level: Level) -> Call:
-        """Return the call of which a tool says in advance that it will drive an output (`hearth.tools.Drive`)."""
-        ...
-
-    def place(self, output: Hashable) -> Mapping[str, Any]:
-        """Return the members that name an output which the profile does not list, in a report."""
-        ...
-
-
-class BaseOutputs:
-    """Default implementations, for kinds that need no others: no signal has a limit or can be read."""
-
-    reading: ClassVar[frozenset[str]] = frozenset()
-    single: ClassVar[Mapping[str, tuple[int, int]]] = {}
-    signals: Mapping[Hashable, Signal] = MappingProxyType({})
-
-    def permitted(self, call: Call, levels: Sequence[Level]) -> Call:
-        """Return the call: no level of it is clamped."""
-        del levels
         return call
 
     def seen(self, call: Call, answer: Any) -> Iterable[Driven]:
-        """Return nothing: no answer shows a level."""
-        del call, answer
+        """Return the levels that the answer of a call shows."""
         return ()
 
     def read(self, signal: Signal) -> Call | None:
-        """Return None: a level that was driven cannot be read."""
-        del signal
+        """Return the call that reads a signal's level; None if it cannot be read, or reading changes it."""
         return None
 
+    @abstractmethod
+    def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
+        """Return the calls that bring outputs to levels; `known` are the levels of the others."""
+
+    @abstractmethod
+    def asked(self, output: Hashable, level: Level) -> Call:
+        """Return the call of which a tool says in advance that it will drive an output (`hearth.tools.Drive`)."""
+
     def place(self, output: Hashable) -> Mapping[str, Any]:
-        """Return the output."""
+        """Return the members that name an output which the profile does not list, in a report."""
         return {"output": output}
 
 

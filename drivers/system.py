@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hearth.drivers.base import BaseDriver
+from hearth.drivers.linux.machine import text_of
+from hearth.drivers.sysfs import entries
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -45,24 +47,10 @@ _ARM_CORES = {
 """CPU part numbers of Arm Ltd. (implementer 0x41): arm64 kernels print no model name."""
 
 
-def read_text(path: Path) -> str | None:
-    """Return the file's one line, or None when there is no such file or its device does not answer."""
-    try:
-        found = path.read_text(errors="replace").strip("\n \0")
-    except OSError:
-        return None
-    return found or None
-
-
 def read_integer(path: Path) -> int | None:
     """Return the file's number, or None."""
-    found = read_text(path)
+    found = text_of(path)
     return int(found) if found is not None and re.fullmatch("-?[0-9]+", found) else None
-
-
-def numbered(folder: Path, pattern: str) -> list[Path]:
-    """Return the entries of `folder` that fit a glob, by the numbers in their names; none if it is missing."""
-    return sorted(folder.glob(pattern), key=lambda at: ([*map(int, re.findall("[0-9]+", at.name))], at.name))
 
 
 def read_celsius(path: Path) -> float | None:
@@ -73,8 +61,8 @@ def read_celsius(path: Path) -> float | None:
 
 def machine_name(sys: Path) -> str | None:
     """Return the machine's model, from its device tree or its firmware (DMI)."""
-    model = read_text(sys / "firmware/devicetree/base/model")
-    dmi = [read_text(sys / "class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
+    model = text_of(sys / "firmware/devicetree/base/model")
+    dmi = [text_of(sys / "class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
     return model or " ".join(filter(None, dmi)) or None
 
 
@@ -243,25 +231,25 @@ THROTTLES = ("undervoltage", "frequency-capped", "throttled", "soft-temperature-
 
 def thermal(sys: Path) -> dict[str, Any]:
     """Return temperatures in °C, cooling and throttling; lists are empty and values null on a machine that has none."""
-    zones = [_zone(at) for at in numbered(sys / "class/thermal", "thermal_zone*")]
-    chips = numbered(sys / "class/hwmon", "hwmon*")
+    zones = [_zone(at) for at in entries(sys / "class/thermal", "thermal_zone*")]
+    chips = entries(sys / "class/hwmon", "hwmon*")
     sensors = [
         {
-            "chip": read_text(chip / "name"),
+            "chip": text_of(chip / "name"),
             "sensor": f"{chip.name}/{name}",
-            "label": read_text(chip / f"{name}_label"),
+            "label": text_of(chip / f"{name}_label"),
             "celsius": read_celsius(chip / f"{name}_input"),
             "max_celsius": read_celsius(chip / f"{name}_max"),
             "critical_celsius": read_celsius(chip / f"{name}_crit"),
         }
         for chip in chips
-        for name in (at.name.removesuffix("_input") for at in numbered(chip, "temp*_input"))
+        for name in (at.name.removesuffix("_input") for at in entries(chip, "temp*_input"))
     ]
     measured = [row["celsius"] for row in (*zones, *sensors) if row["celsius"] is not None]
     return {
         "zones": zones,
         "hwmon": sensors,
-        "cooling": [_cooling(at) for at in numbered(sys / "class/thermal", "cooling_device*")],
+        "cooling": [_cooling(at) for at in entries(sys / "class/thermal", "cooling_device*")],
         "throttling": _throttling(sys, chips),
         "hottest_celsius": max(measured, default=None),
     }
@@ -269,15 +257,15 @@ def thermal(sys: Path) -> dict[str, Any]:
 
 def _zone(at: Path) -> dict[str, Any]:
     trips = []
-    for kind in numbered(at, "trip_point_*_type"):
+    for kind in entries(at, "trip_point_*_type"):
         point = kind.name.removesuffix("_type")
         celsius = read_celsius(at / f"{point}_temp")
         if celsius is not None and celsius > -273:  # a trip that is switched off lies beneath
-            trips.append({"type": read_text(kind), "celsius": celsius})
+            trips.append({"type": text_of(kind), "celsius": celsius})
     critical = [trip["celsius"] for trip in trips if trip["type"] == "critical"]
     return {
         "zone": at.name,
-        "type": read_text(at / "type"),
+        "type": text_of(at / "type"),
         "celsius": read_celsius(at / "temp"),
         "critical_celsius": critical[0] if critical else None,
         "trips": trips,
@@ -287,7 +275,7 @@ def _zone(at: Path) -> dict[str, Any]:
 def _cooling(at: Path) -> dict[str, Any]:
     return {
         "device": at.name,
-        "type": read_text(at / "type"),
+        "type": text_of(at / "type"),
         "state": read_integer(at / "cur_state"),
         "max_state": read_integer(at / "max_state"),
     }
@@ -301,11 +289,11 @@ def _throttling(sys: Path, chips: list[Path]) -> dict[str, Any]:
         else ([name for bit, name in enumerate(THROTTLES) if flags >> base + bit & 1] for base in (0, 16))
     )
     for chip in chips:
-        if read_text(chip / "name") == "rpi_volt":
+        if text_of(chip / "name") == "rpi_volt":
             low = read_integer(chip / "in0_lcrit_alarm")
             if low is not None:
                 now = sorted({*(now or ()), *(["undervoltage"] if low else ())}, key=THROTTLES.index)
-    cores = numbered(sys / "devices/system/cpu", "cpu[0-9]*")
+    cores = entries(sys / "devices/system/cpu", "cpu[0-9]*")
     counts = (read_integer(core / "thermal_throttle/core_throttle_count") for core in cores)
     events = [count for count in counts if count is not None]
     return {"now": now, "earlier": earlier, "events": sum(events) if events else None}
@@ -316,8 +304,8 @@ def _firmware_flags(sys: Path) -> int | None:
 
     Newer kernels log once that this attribute is outdated; three of its four flags are offered nowhere else.
     """
-    for at in numbered(sys / "devices/platform", "soc*/soc*firmware/get_throttled"):
-        found = read_text(at)
+    for at in entries(sys / "devices/platform", "soc*/soc*firmware/get_throttled"):
+        found = text_of(at)
         try:
             return None if found is None else int(found, 16)
         except ValueError:
@@ -451,7 +439,7 @@ class SystemDriver(BaseDriver):
             "free_bytes": free,
             "buffers_bytes": found.get("Buffers", 0),
             "cached_bytes": cached,
-            "oom_kills": count_of(read_text(self._proc / "vmstat"), "oom_kill"),
+            "oom_kills": count_of(text_of(self._proc / "vmstat"), "oom_kill"),
             "swap": {
                 "total_bytes": swap_total,
                 "used_bytes": swap_total - swap_free,
@@ -480,7 +468,7 @@ class SystemDriver(BaseDriver):
             "load_1m_per_core": round(float(one) / cores, 3),
             "runnable_threads": int(runnable),
             "threads": int(total),
-            "pressure": {what: pressure(read_text(self._proc / "pressure" / what)) for what in ("cpu", "memory", "io")},
+            "pressure": {what: pressure(text_of(self._proc / "pressure" / what)) for what in ("cpu", "memory", "io")},
         }
 
     def disk(self) -> dict[str, Any]:
@@ -491,7 +479,7 @@ class SystemDriver(BaseDriver):
         """
         mounts = list(read_mounts(self._text("self/mountinfo")))
         blocking = blocking_mounts(mounts)
-        traffic = disk_traffic(read_text(self._proc / "diskstats"))
+        traffic = disk_traffic(text_of(self._proc / "diskstats"))
 
         def rank(one: Mount) -> tuple[bool, int]:
             return any(beneath(one.mount, at) for at in blocking), len(one.mount)

@@ -15,14 +15,14 @@ import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth.actors.bus.guard import BusGuard
-from hearth.drivers.kind import ANY, BaseOutputs, Call
+from hearth.drivers.kind import ANY, Call, Outputs
 from hearth.errors import denied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from hearth.drivers.base import Driver
-    from hearth.drivers.kind import Driven, Level, Outputs
+    from hearth.drivers.kind import Driven, Level
 
 
 def guard_of(bus_id: str, driver: Driver, outputs: Outputs | None) -> BusGuard:
@@ -118,7 +118,7 @@ class VendorFace(Face):
         return (self._driver.halt if kept else self._driver.make_safe)(outputs)
 
 
-class VendorOutputs(BaseOutputs):
+class VendorOutputs(Outputs):
     """The outputs of a driver without a kind: each operation is an effect on no declared output."""
 
     plain: ClassVar[frozenset[str]] = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from hearth.drivers.kind import ANY, BaseOutputs, Call, Signal, undeclared
+from hearth.drivers.kind import ANY, Call, Outputs, Signal, undeclared
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SEND_S: Final = 1.0
 
 
-class CanOutputs(BaseOutputs):
+class CanOutputs(Outputs):
     """One bus; an output is "MESSAGE.SIGNAL": of the message, those that the profile names, if any.
 
     A frame means the messages that its identifier has in the database: all of an identifier that is there twice, and

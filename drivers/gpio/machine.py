@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve, frozen
 
-from hearth.drivers.gpio.spec import MAX_OFFSET, ChipSpec, LineSpec, resting_power
+from hearth.drivers.gpio.spec import MAX_OFFSET, ChipSpec, LineSpec
 from hearth.drivers.linux.machine import HEADERS, DeviceOrigin, FoundDevice, Machine, origin_of
 from hearth.drivers.linux.survey import (
     Access,
@@ -186,6 +186,12 @@ _OUTPUTS: Final[tuple[tuple[str, Callable[[LineSpec], bool], str, str], ...]] = 
 """Findings about outputs: the key, the lines that it is about, the problem, and the cure."""
 
 
+def _has_power_at_rest(line: LineSpec) -> bool:
+    # A line that may be either is an output where the profile says how it is driven.
+    is_output = line.direction == "output" or line.drive != "push-pull" or line.limit is not None
+    return is_output and line.at_rest == 1 and line.safe != 1
+
+
 def _outputs(chip: ChipSpec) -> list[LineSpec]:
     return [line for line in chip.lines if line.reserved is None and line.direction != "input"]
 
@@ -304,9 +310,13 @@ class GpioMachine(OnMachine):
                 if names := [line.name for line in _outputs(chip) if concerns(line)]:
                     told = f"chip {chip.label}: {problem}: {some_of(names)}"
                     yield ProfileProblem(f"{place}.{key}", severity, told, cure)
-        for index, told, cure in resting_power(specs):
-            severity = "note" if specs[index].driver == "sim" else "warn"
-            yield ProfileProblem(f"gpio[{index}].pull", severity, told, cure)
+        for index, chip in enumerate(specs):
+            if names := [line.name for line in _outputs(chip) if _has_power_at_rest(line)]:
+                told = "in the safe state nothing drives it, and its pull holds it at 1"
+                cure = "turn its `pull` around, so that the line is 0 when it is released, or drive it with safe = 0"
+                severity = "note" if chip.driver == "sim" else "warn"
+                problem = f"chip {chip.label}: {told}: {', '.join(names)}"
+                yield ProfileProblem(f"gpio[{index}].pull", severity, problem, cure)
 
     def drives(self, spec: ChipSpec) -> bool:
         """See `OnMachine.drives`."""

@@ -31,7 +31,7 @@ from hearth.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 Hold: TypeAlias = Literal["release", "keep"]
@@ -107,24 +107,6 @@ class LineSpec:
 
 _OPEN_SIDE: Final[Mapping[str, int]] = {"open-drain": 1, "open-source": 0}
 """The voltage that such an output leaves to its pull."""
-
-
-def resting_power(chips: Iterable[ChipSpec]) -> Iterator[tuple[int, str, str]]:
-    """Yield the outputs that their pull holds at 1 in a safe state that is not 1: index of the chip, problem, cure."""
-    for index, chip in enumerate(chips):
-        outputs = [line for line in chip.lines if line.reserved is None and line.direction != "input"]
-        names = [
-            line.name
-            for line in outputs
-            # A line that may be either is an output where the profile says how it is driven.
-            if line.direction == "output" or line.drive != "push-pull" or line.limit is not None
-            if line.at_rest == 1 and line.safe != 1
-        ]
-        if names:
-            told = f"chip {chip.label}: in the safe state nothing drives it, and its pull holds it at 1: "
-            told += ", ".join(names)
-            cure = "turn its `pull` around, so that the line is 0 when it is released, or drive it with safe = 0"
-            yield index, told, cure
 
 
 _FLAG: Final = Flag()

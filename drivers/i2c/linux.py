@@ -79,7 +79,7 @@ class SmbusCall:
     needs: int
     writes: range
     reads: range
-    run: Callable[[SMBus, int, bytes, int], bytes]
+    run: Callable[[SMBus, int, bytes, int], bytes | None]
     """Make the call: the handle (set to the address already), the address, the bytes to write, the length to read."""
 
     def shape(self) -> str:
@@ -98,43 +98,6 @@ def _exactly(count: int) -> range:
     return range(count, count + 1)
 
 
-def _send(bus: SMBus, addr: int, data: bytes, _length: int) -> bytes:
-    bus.write_byte(addr, data[0])
-    return b""
-
-
-def _receive(bus: SMBus, addr: int, _data: bytes, _length: int) -> bytes:
-    return bytes([bus.read_byte(addr)])
-
-
-def _write_byte(bus: SMBus, addr: int, data: bytes, _length: int) -> bytes:
-    bus.write_byte_data(addr, data[0], data[1])
-    return b""
-
-
-def _read_byte(bus: SMBus, addr: int, data: bytes, _length: int) -> bytes:
-    return bytes([bus.read_byte_data(addr, data[0])])
-
-
-def _write_word(bus: SMBus, addr: int, data: bytes, _length: int) -> bytes:
-    bus.write_word_data(addr, data[0], int.from_bytes(data[1:], "little"))
-    return b""
-
-
-def _read_word(bus: SMBus, addr: int, data: bytes, _length: int) -> bytes:
-    return bus.read_word_data(addr, data[0]).to_bytes(2, "little")
-
-
-def _process(bus: SMBus, addr: int, data: bytes, _length: int) -> bytes:
-    answer: int = bus.process_call(addr, data[0], int.from_bytes(data[1:], "little"))
-    return answer.to_bytes(2, "little")
-
-
-def _write_block(bus: SMBus, addr: int, data: bytes, _length: int) -> bytes:
-    bus.write_i2c_block_data(addr, data[0], list(data[1:]))
-    return b""
-
-
 def _read_block(bus: SMBus, addr: int, data: bytes, length: int) -> bytes:
     # Not by the library's own call, which returns `length` bytes however many the kernel got.
     from smbus2.smbus2 import I2C_SMBUS, I2C_SMBUS_I2C_BLOCK_DATA, I2C_SMBUS_READ, i2c_smbus_ioctl_data
@@ -150,16 +113,32 @@ def _read_block(bus: SMBus, addr: int, data: bytes, length: int) -> bytes:
 _NONE, _ONE, _TWO, _THREE = (_exactly(count) for count in range(4))
 
 CALLS = (
-    SmbusCall("send byte", _SEND, _ONE, _NONE, _send),
-    SmbusCall("receive byte", RECEIVE, _NONE, _ONE, _receive),
-    SmbusCall("write byte data", _WRITE_BYTE, _TWO, _NONE, _write_byte),
-    SmbusCall("read byte data", _READ_BYTE, _ONE, _ONE, _read_byte),
-    SmbusCall("write word data", _WRITE_WORD, _THREE, _NONE, _write_word),
-    SmbusCall("read word data", _READ_WORD, _ONE, _TWO, _read_word),
-    SmbusCall("process call", _PROCESS, _THREE, _TWO, _process),
-    SmbusCall("write I2C block", _WRITE_BLOCK, range(2, BLOCK_MAX + 2), _NONE, _write_block),
+    SmbusCall("send byte", _SEND, _ONE, _NONE, lambda bus, addr, data, _: bus.write_byte(addr, data[0])),
+    SmbusCall("receive byte", RECEIVE, _NONE, _ONE, lambda bus, addr, _, __: bytes([bus.read_byte(addr)])),
+    SmbusCall("write byte data", _WRITE_BYTE, _TWO, _NONE, lambda bus, addr, data, _: bus.write_byte_data(addr, *data)),
+    SmbusCall(
+        "read byte data", _READ_BYTE, _ONE, _ONE, lambda bus, addr, data, _: bytes([bus.read_byte_data(addr, data[0])])
+    ),
+    SmbusCall(
+        "write word data", _WRITE_WORD, _THREE, _NONE,
+        lambda bus, addr, data, _: bus.write_word_data(addr, data[0], int.from_bytes(data[1:], "little")),
+    ),
+    SmbusCall(
+        "read word data", _READ_WORD, _ONE, _TWO,
+        lambda bus, addr, data, _: bus.read_word_data(addr, data[0]).to_bytes(2, "little"),
+    ),
+    SmbusCall(
+        "process call", _PROCESS, _THREE, _TWO,
+        lambda bus, addr, data, _: bus.process_call(addr, data[0], int.from_bytes(data[1:], "little")).to_bytes(
+            2, "little"
+        ),
+    ),
+    SmbusCall(
+        "write I2C block", _WRITE_BLOCK, range(2, BLOCK_MAX + 2), _NONE,
+        lambda bus, addr, data, _: bus.write_i2c_block_data(addr, data[0], list(data[1:])),
+    ),
     SmbusCall("read I2C block", _READ_BLOCK, _ONE, range(1, BLOCK_MAX + 1), _read_block),
-)
+)  # fmt: skip
 """The calls, the smallest first: most adapters can read a register of one byte or of two.
 
 Words go over the wire low byte first, so that the bytes of a message keep their order.
@@ -328,7 +307,7 @@ class LinuxI2c(NodeDriver, I2cDriver):
         call, data, length = found
         self._claim(handle, addr, ten_bit=False)
         try:
-            answer = call.run(handle, addr, data, length)
+            answer = call.run(handle, addr, data, length) or b""
         except OSError as error:
             raise self._failure(error, addr, messages) from None
         if len(answer) != length:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve
 
 from hearth.drivers.i2c.driver import LAST_SEVEN_BIT, selects
-from hearth.drivers.kind import ANY, BaseOutputs, Call, Signal, undeclared
+from hearth.drivers.kind import ANY, Call, Outputs, Signal, undeclared
 from hearth.drivers.register_writes import RegisterWrites
 from hearth.drivers.registers import Read, Write
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hearth.drivers.registers import Message
 
 
-class I2cOutputs(BaseOutputs):
+class I2cOutputs(Outputs):
     """The devices of one adapter; an output is address and register of a device that lists its registers.
 
     A device that does not list them has no outputs: what a write does there is not known.

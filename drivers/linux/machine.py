@@ -128,8 +128,8 @@ def _description(place: Path) -> tuple[str | None, str]:
 
 
 def text_of(path: Path) -> str | None:
-    """Return the text of a file of /sys; None if it is empty or cannot be read."""
+    """Return the text of a file of /sys or /proc; None if it is empty or cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+        return path.read_text(encoding="utf-8", errors="replace").strip(" \t\r\n\0") or None
     except OSError:
         return None

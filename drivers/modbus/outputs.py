@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hearth._util.toml import show
-from hearth.drivers.kind import ANY, BaseOutputs, Call, Signal, finite, undeclared
+from hearth.drivers.kind import ANY, Call, Outputs, Signal, finite, undeclared
 from hearth.drivers.modbus.driver import BROADCAST, device_of
 from hearth.drivers.register_writes import register_signal
 from hearth.errors import PermissionDenied
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hearth.drivers.modbus.spec import ModbusSpec
 
 
-class ModbusOutputs(BaseOutputs):
+class ModbusOutputs(Outputs):
     """The devices of one line; an output is unit, table and address of a declared register.
 
     Every device on a serial line obeys a request to unit 0, so it drives the registers of all of them that it reaches.

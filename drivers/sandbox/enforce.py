@@ -25,9 +25,7 @@ memory, disk), are not covered here.
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from attrs import frozen
@@ -291,16 +289,3 @@ def _seccomp(plan: SandboxPlan, made: Filter | NoFilter) -> Part:
     except NoFilter as error:
         return Part("syscalls", False, str(error))
     return Part("syscalls", True, f"{made.calls} are denied, execve among them")
-
-
-def python_rules() -> list[tuple[Path, Fs]]:
-    """Return the rights that a Python program of ours needs to start and to import modules."""
-    from hearth.drivers.sandbox.plan import interpreter, interpreters_of, plain_nodes, system_files
-
-    program = Path(sys.executable)
-    return [
-        *((path, RIGHTS["read"]) for path in interpreter()),
-        *((path, RIGHTS["read"]) for path, _ in system_files(root=os.geteuid() == 0)),
-        *((path, RIGHTS["device"]) for path in plain_nodes()),
-        *((path, RIGHTS["execute"]) for path in (program, *interpreters_of(program))),
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hearth.drivers.kind import ANY, BaseOutputs, Call, Signal, undeclared
+from hearth.drivers.kind import ANY, Call, Outputs, Signal, undeclared
 from hearth.drivers.register_writes import RegisterWrites
 from hearth.drivers.registers import Write
 from hearth.drivers.spi.driver import refused
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hearth.drivers.spi.spec import SpiSpec
 
 
-class SpiOutputs(BaseOutputs):
+class SpiOutputs(Outputs):
     """One device; an output is (0, register). Without declared registers each transfer is an effect on none."""
 
     plain: ClassVar[frozenset[str]] = frozenset({"describe", "limit_ms", "settings"})

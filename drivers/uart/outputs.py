@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hearth._util.toml import show
-from hearth.drivers.kind import BaseOutputs, Call, Signal, undeclared
+from hearth.drivers.kind import Call, Outputs, Signal, undeclared
 from hearth.drivers.serial_port.settings import MODEM_LINES, write_timeout_s
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ DATA: Final = "data"
 """The output that bytes go to."""
 
 
-class UartOutputs(BaseOutputs):
+class UartOutputs(Outputs):
     """One port: `DATA` with bytes as its level, and MODEM_LINES with the levels of RTS and DTR."""
 
     plain: ClassVar[frozenset[str]] = frozenset({"describe", "port", "settings"})

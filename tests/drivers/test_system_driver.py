@@ -557,5 +557,5 @@ def test_a_line_that_is_no_pair_and_a_processor_without_a_name_are_passed_over()
 
 def test_an_empty_attribute_counts_as_absent(tmp_path):
     (tmp_path / "label").write_text("\n")
-    assert sources.read_text(tmp_path / "label") is None
+    assert sources.text_of(tmp_path / "label") is None
     assert sources.read_integer(Path("/nonexistent")) is None

@@ -16,7 +16,7 @@ from support.forked import answer_of, forked
 
 from hearth.config.model import Config
 from hearth.drivers.boards import load_profile
-from hearth.drivers.sandbox.enforce import Part, SandboxReport, available, confine, python_rules
+from hearth.drivers.sandbox.enforce import Part, SandboxReport, available, confine
 from hearth.drivers.sandbox.identity import ProcessIdentity, no_new_privs
 from hearth.drivers.sandbox.plan import PathGrant, Places, SandboxPlan, make_plan
 from hearth.drivers.sandbox.seccomp import Filter, Rule
@@ -262,12 +262,19 @@ def test_that_is_known_of_a_kernel_without_landlock_too():
 @needs_landlock()
 def test_python_runs_on_what_it_is_granted():
     from hearth.drivers.sandbox import landlock
+    from hearth.drivers.sandbox.enforce import RIGHTS
+    from hearth.drivers.sandbox.plan import interpreter, interpreters_of, plain_nodes, system_files
 
-    granted = python_rules()
+    program = Path(sys.executable)
+    granted = [
+        *((path, RIGHTS["read"]) for path in interpreter()),
+        *((path, RIGHTS["read"]) for path, _ in system_files(root=os.geteuid() == 0)),
+        *((path, RIGHTS["device"]) for path in plain_nodes()),
+        *((path, RIGHTS["execute"]) for path in (program, *interpreters_of(program))),
+    ]
 
     def work():
         import subprocess
-        import sys
 
         no_new_privs()
         with landlock.Ruleset(landlock.version()) as rules:
