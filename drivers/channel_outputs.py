@@ -57,7 +57,6 @@ class ChannelOutputs(Outputs):
 
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
         """Return the calls that bring channels to values."""
-        del known
         return [Call("set", (channel, value)) for channel, value in wanted]
 
     def asked(self, output: Hashable, level: Level) -> Call:

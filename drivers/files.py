@@ -332,7 +332,6 @@ def _entry(directory: int, name: bytes) -> dict[str, Any]:
     return entry
 
 
-# --- changing a file as a whole
 # --- changing a file as a whole ---------------------------------------------------------------------------------------
 #
 # The calls beneath `FileDriver`, given the descriptor of the file's directory: temporary files, flushing and the

@@ -2,7 +2,7 @@
 
 A signal is one output of a bus: the duty of a PWM channel, the angle of a servo, the voltage of a DAC's channel. This
 module owns what a board profile says about one, and what the drivers of all such chips share.
-`hearth.actors.bus.signals` holds drivers to it; it does not know what the number does to the hardware.
+The bus's guard holds drivers to it; it does not know what the number does to the hardware.
 """
 
 from __future__ import annotations

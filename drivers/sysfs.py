@@ -68,9 +68,9 @@ class SensorChannel:
 
     name: str
     """Its name in the device; empty where the device has only one quantity."""
+    path: Path
     kind: str
     unit: str
-    path: Path
     factor: Fraction = Fraction(1)
     scale: Path | None = None
     offset: Path | None = None
@@ -276,28 +276,16 @@ def chip_channels(device: SensorDevice) -> Iterator[SensorChannel]:
     for name in names:
         if found := _HWMON_MEASURED.fullmatch(name):
             base, quantity, form = found.groups()
-            kind, unit, factor = _HWMON[quantity]
-            limits = [limit for limit in _HWMON_LIMITS if form == "input" and f"{base}_{limit}" in present]
-            yield SensorChannel(
-                base if form == "input" else name,
-                kind,
-                unit,
-                device.at / name,
-                factor,
-                label=device.at / f"{base}_label",
-                limits={limit: device.at / f"{base}_{limit}" for limit in limits},
-            )
+            limits = {limit: device.at / f"{base}_{limit}" for limit in _HWMON_LIMITS if f"{base}_{limit}" in present}
+            label = device.at / f"{base}_label"
+            if form != "input":
+                base, limits = name, {}
+            yield SensorChannel(base, device.at / name, *_HWMON[quantity], label=label, limits=limits)
     for name in names:
         if found := _HWMON_ALARM.fullmatch(name):
             base = found[1]
-            yield SensorChannel(
-                name,
-                "alarm",
-                "boolean",
-                device.at / name,
-                label=device.at / f"{base}_label",
-                of=base if f"{base}_input" in present else None,
-            )
+            of, label = base if f"{base}_input" in present else None, device.at / f"{base}_label"
+            yield SensorChannel(name, device.at / name, "alarm", "boolean", label=label, of=of)
 
 
 # --- IIO: converters, environment and motion sensors ------------------------------------------------------------------
@@ -391,9 +379,9 @@ def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
         label = f"{way}_{channel}_label"
         yield SensorChannel(
             f"{prefix}{channel}",
+            device.at / name,
             kind,
             unit,
-            device.at / name,
             factor,
             scale=scale,
             offset=offset,
@@ -449,9 +437,9 @@ def counter_channels(device: SensorDevice) -> Iterator[SensorChannel]:
         ends = {limit: at / end for limit, end in (("min", "floor"), ("max", "ceiling")) if (at / end).exists()}
         count = SensorChannel(
             name,
-            "count",
-            "count",
             at / "count",
+            "count",
+            "count",
             label=at / "name",
             status=at / "direction",
             limits=ends,
@@ -505,6 +493,9 @@ _POWERCAP = {
 }
 
 
+_COUNTS_UP = "counts up, and begins again at limits.max: power is the difference of two readings by the time between"
+
+
 def zones(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
     """Yield the thermal zones, named by the measured part."""
     for link in entries(sys / "class/thermal", "thermal_zone*"):
@@ -522,7 +513,7 @@ def zone_channels(device: SensorDevice) -> Iterator[SensorChannel]:
         celsius = numeric(at)
         if limit is not None and celsius is not None and celsius < lowest.get(limit, celsius + 1):
             lowest[limit], limits[limit] = celsius, at
-    yield SensorChannel("", "temperature", "celsius", device.at / "temp", _MILLI, limits=limits)
+    yield SensorChannel("", device.at / "temp", "temperature", "celsius", _MILLI, limits=limits)
 
 
 def supplies(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
@@ -535,21 +526,14 @@ def supplies(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
 def supply_channels(device: SensorDevice) -> Iterator[SensorChannel]:
     """Yield the supply's quantities, by the kernel's property ("capacity", "voltage_now"). Raises OSError."""
     present = frozenset(attributes(device.at))
-    for name, (kind, unit, factor) in _SUPPLY.items():
-        if name not in present:
-            continue
-        quantity = name.removesuffix("_now").removesuffix("_avg")  # a counter's zero is anywhere: it has no limits
-        limits = [limit for limit in _SUPPLY_LIMITS.get(quantity, ()) if f"{quantity}_{limit}" in present]
-        yield SensorChannel(
-            name,
-            kind,
-            unit,
-            device.at / name,
-            factor,
-            label=device.at / "model_name",
-            status=device.at / "status" if name == "capacity" else None,
-            limits={limit: device.at / f"{quantity}_{limit}" for limit in limits},
-        )
+    for name, measured in _SUPPLY.items():
+        if name in present:
+            quantity = name.removesuffix("_now").removesuffix("_avg")  # a counter's zero is anywhere: it has no limits
+            wanted = {limit: f"{quantity}_{limit}" for limit in _SUPPLY_LIMITS.get(quantity, ())}
+            limits = {limit: device.at / at for limit, at in wanted.items() if at in present}
+            status = device.at / "status" if name == "capacity" else None
+            label = device.at / "model_name"
+            yield SensorChannel(name, device.at / name, *measured, label=label, status=status, limits=limits)
 
 
 def domains(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
@@ -566,18 +550,9 @@ def domain_channels(device: SensorDevice) -> Iterator[SensorChannel]:
     present = frozenset(attributes(device.at))
     for name, (kind, unit, top) in _POWERCAP.items():
         if name in present:
-            counter = (
-                "counts up, and begins again at limits.max: power is the difference of two readings by the time between"
-            )
-            yield SensorChannel(
-                kind,
-                kind,
-                unit,
-                device.at / name,
-                _MICRO,
-                limits={"max": device.at / top} if top in present else {},
-                description=counter if kind == "energy" else None,
-            )
+            limits = {"max": device.at / top} if top in present else {}
+            told = _COUNTS_UP if kind == "energy" else None
+            yield SensorChannel(kind, device.at / name, kind, unit, _MICRO, limits=limits, description=told)
 
 
 # --- all classes ------------------------------------------------------------------------------------------------------

@@ -53,7 +53,6 @@ class CanOutputs(Outputs):
 
     def asked(self, output: Hashable, level: Level) -> Call:
         """Return the frame that a tool has declared."""
-        del output
         return Call("send", (level,))
 
 

@@ -1,7 +1,7 @@
 """A GPIO chip of the kernel's, through its character device (gpiod 2).
 
 It owns one open chip: its lines, each with a request that is held until the bus closes, and its watches, whose edges
-come in order, each once, and with every gap counted. `gpio_lines` requests a line, `gpio_chips` finds the device.
+come in order, each once, and with every gap counted. `linux_lines` requests a line, `linux_chips` finds the device.
 Names, sessions and policy are not known here.
 
 **A level after its holder has ended.** A line keeps its level as long as its request lives: until this driver closes it
@@ -259,7 +259,7 @@ class LinuxGpio(BaseDriver):
     """A `GpioDriver` over /dev/gpiochip*.
 
     The chip is found by `label` when it is opened, or by `path`; it offers those of `lines` that it has. Without
-    `blocking` the driver derives the style from the chip's parent devices (see `gpio_chips.style_of`); a chip that is
+    `blocking` the driver derives the style from the chip's parent devices (see `linux_chips.style_of`); a chip that is
     not there yet counts as one that may sleep. `event_buffer` is the number of edges that the kernel keeps per line
     until they are read.
     """

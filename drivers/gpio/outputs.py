@@ -28,7 +28,6 @@ class GpioOutputs(ChannelOutputs):
 
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
         """Return the calls that bring lines to levels; one that becomes an input is given back to the kernel."""
-        del known
         return [Call("release", (line,)) if level == "input" else Call("set", (line, level)) for line, level in wanted]
 
 

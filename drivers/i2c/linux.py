@@ -2,8 +2,8 @@
 
 It owns one open handle per adapter: raw I2C_RDWR where the adapter has it, else the SMBus call that does the same; the
 kernel's timeout and retries, which are the adapter's and not the handle's; and the detection of an unplugged adapter.
-`i2c_adapter` finds the node and translates errnos. This driver never splits an exchange, and touches no address that a
-driver of the kernel's has for itself: raw I2C would reach that, since the kernel checks it for SMBus calls only.
+`linux_adapter` finds the node and translates errnos. This driver never splits an exchange, and touches no address that
+a driver of the kernel's has for itself: raw I2C would reach that, since the kernel checks it for SMBus calls only.
 """
 
 from __future__ import annotations

@@ -89,7 +89,6 @@ class I2cOutputs(Outputs):
 
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
         """Return the transactions that write numbers to registers."""
-        del known
         calls = []
         for output, level in wanted:
             addr, reg = self._place_of(self.signals[output])

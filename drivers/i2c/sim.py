@@ -135,7 +135,6 @@ class Tmp102:
 
     def start(self, *, reading: bool) -> bool:
         """Start a fresh conversion, unless the chip is shut down; the device was addressed."""
-        del reading
         self._written = []
         self._read_at = 0
         if not self._registers[1] & _SHUTDOWN:
@@ -240,13 +239,11 @@ class Mcp3221:
 
     def start(self, *, reading: bool) -> bool:
         """Acknowledge."""
-        del reading
         self._read_at = 0
         return True
 
     def write(self, byte: int) -> bool:
         """Take nothing: there is nothing to write."""
-        del byte
         return False
 
     def read(self) -> int:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
 from hearth.drivers import sysfs as sysfs
 from hearth.drivers.base import BaseDriver, Style
@@ -64,27 +64,8 @@ class KernelSensor:
 
     def to_json(self) -> dict[str, Any]:
         """Return the present members for hw.sensor.list."""
-        entry: dict[str, Any] = {
-            "sensor": self.name,
-            "kind": self.kind,
-            "unit": self.unit,
-            "kernel": self.kernel,
-            "path": self.path,
-        }
-        optional = {
-            "scale": self.scale,
-            "offset": self.offset,
-            "driver": self.driver,
-            "label": self.label,
-            "description": self.description,
-            "status": self.status,
-            "limits": dict(self.limits),
-            "alarms": list(self.alarms),
-            "problem": self.problem,
-            "rate_hz": self.rate_hz,
-            "capture": self.capture,
-        }
-        return entry | {key: value for key, value in optional.items() if value}
+        members = {"sensor": self.name, **asdict(self), "alarms": list(self.alarms)}
+        return {key: value for key, value in members.items() if value and key != "name"}
 
 
 @frozen

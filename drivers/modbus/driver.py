@@ -5,7 +5,7 @@ its answer, or several of them in a row. This module knows no bytes of the proto
 
 A device is used by its declared registers. An access covers whole registers of them without a gap, in one table; other
 addresses are refused, except where the device has `raw`. Every driver checks that immediately before a request, for any
-caller; tools check it at submit too. The limits of values are the bus's (`hearth.actors.bus.modbus_limits`).
+caller; tools check it at submit too. The limits of values are the bus's (`hearth.actors.bus.limit`).
 """
 
 from __future__ import annotations

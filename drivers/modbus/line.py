@@ -1,6 +1,6 @@
 """A Modbus line over a serial port or a TCP connection: the transactions, their timing, and which answer is whose.
 
-It owns the order of bytes on one line; `modbus_codec` has the frames. Both kinds of port are an `FdUart`: a descriptor
+It owns the order of bytes on one line; `codec` has the frames. Both kinds of port are an `FdUart`: a descriptor
 that is polled, whose pump moves received bytes into a bounded buffer.
 
 Theory of operation. A transaction is one request and its answer, in the bus's task; nothing comes in between, whatever

@@ -120,7 +120,6 @@ class ModbusOutputs(Outputs):
 
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
         """Return the requests that write numbers to registers."""
-        del known
         calls = []
         for output, number in wanted:
             register, unit = self._registers[output], self.signals[output].report["unit"]

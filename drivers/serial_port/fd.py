@@ -1,7 +1,7 @@
 """A serial port over any non-blocking descriptor: the part that the simulated and the real ports share.
 
-`Receiver` owns input, `FdUart` writing, exchanging and the order in which lines are driven. A subclass opens the
-descriptor, and knows what the device behind it can do.
+`FdUart` owns input, writing, exchanging and the order in which lines are driven. A subclass opens the descriptor, and
+knows what the device behind it can do.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     from hearth.drivers.serial_port.settings import UartSettings
     from hearth.errors import Effect
 
-# --- receiving: pump, inbox, and the errors of a failure --------------------------------------------------------------
-#
-# It owns the descriptor while the port is open, and knows which transactions still need input. It sends nothing.
-
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+"""Seconds between two checks of output that is leaving; its end cannot be polled."""
+_NOT_THERE = (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP)
+"""Errnos of a driver that does not support an operation."""
 _READ_SIZE = 65_536
 
 
-class Receiver(BaseDriver):
-    """The input half of a port; a subclass opens the descriptor and calls `_attach`."""
+class FdUart(BaseDriver):
+    """One serial port, always a pollable descriptor: its operations are coroutine functions (Style.ASYNC).
+
+    It owns the descriptor while the port is open; a subclass opens it and calls `_attach`.
+    """
 
     style = Style.ASYNC
 
@@ -197,19 +200,6 @@ class Receiver(BaseDriver):
     def forget(self, session_id: str) -> None:
         """See `Driver.forget`."""
         self._inbox.forget(session_id)
-
-
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
-"""Seconds between two checks of output that is leaving; its end cannot be polled."""
-_NOT_THERE = (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP)
-"""Errnos of a driver that does not support an operation."""
-
-
-class FdUart(Receiver):
-    """One serial port, always a pollable descriptor: its operations are coroutine functions (Style.ASYNC).
-
-    A subclass opens the descriptor and calls `_attach`.
-    """
 
     # --- the device's functions: a subclass implements them -----------------------------------------------------------
 

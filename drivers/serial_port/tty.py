@@ -85,13 +85,12 @@ class LinuxUart(FdUart):
             status = Path(self.path).stat()
         except FileNotFoundError as error:
             where = "/dev/serial/by-id" if self.path.startswith("/dev/serial/") else "/dev"
-            raise self._refused(
-                f"there is no {self.path}: is the device plugged in? `ls {where}` shows what there is", errno.ENOENT
-            ) from error
+            text = f"there is no {self.path}: is the device plugged in? `ls {where}` shows what there is"
+            raise self._error(text, number=errno.ENOENT) from error
         except OSError as error:
-            raise self._refused(f"{self.path} cannot be looked at: {error.strerror}", error.errno) from error
+            raise self._error(f"{self.path} cannot be looked at: {error.strerror}", number=error.errno) from error
         if not stat.S_ISCHR(status.st_mode) or not may_be_tty(status.st_rdev):
-            raise self._refused(f"{self.path} is not a serial port", errno.ENOTTY)
+            raise self._error(f"{self.path} is not a serial port", number=errno.ENOTTY)
 
     def _serial(self) -> Any:
         import serial
@@ -131,7 +130,7 @@ class LinuxUart(FdUart):
             if self.settings.rs485 is not None and not rs485_is_on(fd):
                 raise self._no_rs485(errno.EOPNOTSUPP)
         except (OSError, termios.error) as error:
-            raise self._refused(f"{self.path} cannot be set up: {error}", _number(error)) from error
+            raise self._error(f"{self.path} cannot be set up: {error}", number=_number(error)) from error
 
     def _check_taken(self, fd: int) -> None:
         found = refusals(fd, self.settings)
@@ -150,16 +149,16 @@ class LinuxUart(FdUart):
             return self._held(holders(self.path))
         if number in (errno.EACCES, errno.EPERM):
             kept = kept_by_sandbox(self.path)
-            return self._refused(kept or f"no permission to open {self.path}: {_cure(self.path)}", number)
+            return self._error(kept or f"no permission to open {self.path}: {_cure(self.path)}", number=number)
         if "RS485" in str(error):
             return self._no_rs485(number)
         if number == errno.EINVAL or isinstance(error, ValueError):
             return self._settings_refused(error)
         if number == errno.ENOTTY:
-            return self._refused(f"{self.path} is not a serial port", number)
+            return self._error(f"{self.path} is not a serial port", number=number)
         if number in (errno.EIO, errno.ENXIO, errno.ENODEV):
-            return self._refused(f"{self.path} has no working device behind it ({os.strerror(number)})", number)
-        return self._refused(f"{self.path} cannot be opened: {error}", number)
+            return self._error(f"{self.path} has no working device behind it ({os.strerror(number)})", number=number)
+        return self._error(f"{self.path} cannot be opened: {error}", number=number)
 
     def _settings_refused(self, error: BaseException) -> DeviceError:
         """Return the error of a device that took none of the changes; they are found by reading the settings back."""
@@ -173,16 +172,13 @@ class LinuxUart(FdUart):
             return refusal
         except OSError:
             pass  # the first error says enough
-        return self._refused(f"{self.path} refuses its settings: {error}", errno.EINVAL)
-
-    def _refused(self, what: str, number: int | None) -> DeviceError:
-        return self._error(what, number=number)
+        return self._error(f"{self.path} refuses its settings: {error}", number=errno.EINVAL)
 
     def _no_rs485(self, number: int | None) -> DeviceError:
-        return self._refused(
+        return self._error(
             f"{self.path} has no RS-485 mode: take rs485 out of the board profile where the adapter switches "
             "its transceiver by itself",
-            number,
+            number=number,
         )
 
     def _held(self, found: list[Holder]) -> ResourceBusy:
@@ -271,7 +267,6 @@ def _cure(path: str) -> str:
     return f'a udev rule must give it to a group (GROUP="dialout", MODE="0660"); `sudo usermod -aG dialout {user}`'
 
 
-# --- the terminal layer
 # --- the terminal layer -----------------------------------------------------------------------------------------------
 #
 # Calls to Linux's terminal layer about a serial port, beside pyserial's: the ioctls and the meaning of their bits. It

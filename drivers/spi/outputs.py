@@ -79,7 +79,6 @@ class SpiOutputs(Outputs):
 
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
         """Return the transfers that write numbers to registers."""
-        del known
         declared = self._declared
         assert declared is not None, "a device without registers has no signals"
         calls = []
@@ -91,5 +90,4 @@ class SpiOutputs(Outputs):
 
     def asked(self, output: Hashable, level: Level) -> Call:
         """Return the transfer that a tool has declared."""
-        del output
         return Call("transfer", (level,))

@@ -72,7 +72,6 @@ class UartOutputs(Outputs):
 
     def drive(self, wanted: Sequence[Driven], known: Mapping[Hashable, Level]) -> Sequence[Call]:
         """Return the calls that send bytes, and that give RTS and DTR their levels."""
-        del known
         return [
             Call("control", (), level)
             if output == MODEM_LINES
@@ -82,7 +81,6 @@ class UartOutputs(Outputs):
 
     def asked(self, output: Hashable, level: Level) -> Call:
         """Return the write that a tool has declared."""
-        del output
         return Call("write", (level,))
 
 
