@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import orjson
 from attrs import frozen
 
+from hearth._util.files import closing
 from hearth.drivers.base import BaseDriver, Style
 from hearth.errors import DeviceError, Effect
 from hearth.tools import Done, Undo
@@ -100,24 +101,16 @@ class FileDriver(BaseDriver):
         the members for the bytes; it runs in the driver's thread, because that takes milliseconds for READ_MAX bytes.
         """
         length = min(length, READ_MAX)
-        with os_errors(path):
-            descriptor = guard.open(path, os.O_RDONLY, access="read")
-            try:
-                size = os.fstat(descriptor).st_size
-                data = read_at(descriptor, length, offset)
-                eof = len(data) < length or not os.pread(descriptor, 1, offset + length)
-            finally:
-                os.close(descriptor)
+        with os_errors(path), closing(guard.open(path, os.O_RDONLY, access="read")) as descriptor:
+            size = os.fstat(descriptor).st_size
+            data = read_at(descriptor, length, offset)
+            eof = len(data) < length or not os.pread(descriptor, 1, offset + length)
         return {**show(data), "size": size, "eof": eof}
 
     def stat(self, guard: PathGuard, path: str) -> dict[str, Any]:
         """Return {path, type, size (bytes), mtime (seconds since 1970), mode ("0644")} of the target of `path`."""
-        with os_errors(path):
-            descriptor = guard.open(path, os.O_PATH, access="read")
-            try:
-                status = os.fstat(descriptor)
-            finally:
-                os.close(descriptor)
+        with os_errors(path), closing(guard.open(path, os.O_PATH, access="read")) as descriptor:
+            status = os.fstat(descriptor)
         return {"path": path, **_facts(status), "mode": f"{stat.S_IMODE(status.st_mode):04o}"}
 
     def list(self, guard: PathGuard, path: str) -> dict[str, Any]:
@@ -128,24 +121,21 @@ class FileDriver(BaseDriver):
         """
         entries = []
         room = LIST_BYTES
-        with os_errors(path):
-            directory = guard.open(path, os.O_RDONLY | os.O_DIRECTORY, access="read")
-            try:
-                with os.scandir(directory) as found:
-                    names = sorted(os.fsencode(one.name) for one in itertools.islice(found, _SCAN_MAX + 1))
-                truncated = len(names) > LIST_MAX
-                for name in names[:LIST_MAX]:
-                    try:
-                        entry = _entry(directory, name)
-                    except FileNotFoundError:  # deleted since the names were read
-                        continue
-                    room -= len(orjson.dumps(entry)) + 1
-                    if room < 0:
-                        truncated = True
-                        break
-                    entries.append(entry)
-            finally:
-                os.close(directory)
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        with os_errors(path), closing(guard.open(path, flags, access="read")) as directory:
+            with os.scandir(directory) as found:
+                names = sorted(os.fsencode(one.name) for one in itertools.islice(found, _SCAN_MAX + 1))
+            truncated = len(names) > LIST_MAX
+            for name in names[:LIST_MAX]:
+                try:
+                    entry = _entry(directory, name)
+                except FileNotFoundError:  # deleted since the names were read
+                    continue
+                room -= len(orjson.dumps(entry)) + 1
+                if room < 0:
+                    truncated = True
+                    break
+                entries.append(entry)
         return {"path": path, "entries": entries, "truncated": truncated}
 
     def write(self, guard: PathGuard, path: str, data: bytes, mode: WriteMode = "replace") -> Done:
@@ -158,22 +148,20 @@ class FileDriver(BaseDriver):
         """
         with os_errors(path):
             parent, name = guard.open_parent(path, access="write")
-            try:
+            with closing(parent):
                 old = None if mode == "create" else look(path, parent, name)
                 if old is None and mode != "replace":
                     return self._create(guard, path, parent, name, data)
                 if old is not None and mode == "append":
                     return self._append(guard, path, parent, name, data)
                 return self._replace(guard, path, parent, name, data, old)
-            finally:
-                os.close(parent)
 
     def delete(self, guard: PathGuard, path: str) -> dict[str, Any]:
         """Delete a file, an empty directory, or a link but not its target: {path, deleted: its type}."""
         guard.check(path, "write")
         with os_errors(path):
             parent, name = guard.open_parent(path, access="write")
-            try:
+            with closing(parent):
                 kind = type_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
                 if kind == "directory":
                     os.rmdir(name, dir_fd=parent)
@@ -183,8 +171,6 @@ class FileDriver(BaseDriver):
                     raise refused(path, errno.EPERM, f"it is a {kind}; only files and directories go")
                 with os_errors(path, "done"):
                     sync_directory(parent)
-            finally:
-                os.close(parent)
         return {"path": path, "deleted": kind}
 
     # Undo operations. Each is a transaction of its own, and leaves a file alone that has changed since the step.
@@ -205,14 +191,13 @@ class FileDriver(BaseDriver):
 
     def cut_back(self, guard: PathGuard, path: str, written: _Written) -> None:
         """Cut off the bytes that the step appended."""
-        with _unchanged(guard, path, written) as (parent, name):
-            descriptor = open_regular(parent, name, os.O_WRONLY)
-            try:
-                os.ftruncate(descriptor, written.start)
-                with os_errors(path, "done"):
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        with (
+            _unchanged(guard, path, written) as (parent, name),
+            closing(open_regular(parent, name, os.O_WRONLY)) as descriptor,
+        ):
+            os.ftruncate(descriptor, written.start)
+            with os_errors(path, "done"):
+                os.fsync(descriptor)
 
     def _replace(
         self, guard: PathGuard, path: str, parent: int, name: str, data: bytes, old: os.stat_result | None
@@ -249,8 +234,7 @@ class FileDriver(BaseDriver):
         return _done(path, len(data), undo, created=True)
 
     def _append(self, guard: PathGuard, path: str, parent: int, name: str, data: bytes) -> Done:
-        descriptor = open_regular(parent, name, os.O_WRONLY | os.O_APPEND)
-        try:
+        with closing(open_regular(parent, name, os.O_WRONLY | os.O_APPEND)) as descriptor:
             before = os.lseek(descriptor, 0, os.SEEK_END)
             try:
                 write_all(descriptor, data)
@@ -262,8 +246,6 @@ class FileDriver(BaseDriver):
             end = os.lseek(descriptor, 0, os.SEEK_CUR)
             with os_errors(path, "done"):
                 os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         written = _Written.of(data, end - len(data))
         back = f"{path} back to its former {written.start} bytes"
         undo = Undo(lambda driver: driver.cut_back(guard, path, written), back)
@@ -277,10 +259,8 @@ class FileDriver(BaseDriver):
             descriptor = open_regular(parent, name, os.O_RDONLY)
         except PermissionError:
             return None
-        try:
+        with closing(descriptor):
             data = read_at(descriptor, UNDO_MAX + 1, 0)
-        finally:
-            os.close(descriptor)
         if len(data) > UNDO_MAX:  # it has grown since
             return None
         former = _Former(data, old)
@@ -294,17 +274,12 @@ def _unchanged(guard: PathGuard, path: str, written: _Written) -> Iterator[tuple
     """Yield parent and name of a file that still ends in the written bytes. Raises DeviceError if it does not."""
     with os_errors(path):
         parent, name = guard.open_parent(path, access="write")
-        try:
-            descriptor = open_regular(parent, name, os.O_RDONLY)
-            try:
+        with closing(parent):
+            with closing(open_regular(parent, name, os.O_RDONLY)) as descriptor:
                 found = read_at(descriptor, written.size + 1, written.start)
-            finally:
-                os.close(descriptor)
             if _Written.of(found, written.start) != written:
                 raise refused(path, errno.ESTALE, "it has changed since this step, and stays so")
             yield parent, name
-        finally:
-            os.close(parent)
 
 
 def _done(path: str, size: int, undo: Undo | None, *, created: bool) -> Done:
@@ -431,10 +406,8 @@ def sync_directory(directory: int) -> None:
         readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
     except PermissionError:
         return
-    try:
+    with closing(readable):
         os.fsync(readable)
-    finally:
-        os.close(readable)
 
 
 def swap_in(parent: int, name: str, data: bytes, like: os.stat_result | None) -> None:
@@ -447,7 +420,7 @@ def swap_in(parent: int, name: str, data: bytes, like: os.stat_result | None) ->
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     descriptor = os.open(temporary, flags, 0o666 if like is None else 0o600, dir_fd=parent)
     try:
-        try:
+        with closing(descriptor):
             write_all(descriptor, data)
             if like is not None:
                 if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
@@ -455,8 +428,6 @@ def swap_in(parent: int, name: str, data: bytes, like: os.stat_result | None) ->
                         os.fchown(descriptor, like.st_uid, like.st_gid)
                 os.fchmod(descriptor, like.st_mode & _MODE_BITS)
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:
         with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
 from hearth.drivers.gpio.spec import MAX_OFFSET, ChipSpec, LineSpec
 from hearth.drivers.linux.machine import HEADERS, DeviceOrigin, FoundDevice, Machine, origin_of
@@ -21,7 +21,6 @@ from hearth.drivers.linux.survey import (
     Node,
     OnMachine,
     ProfileProblem,
-    holder_json,
     lacking,
     missing,
     processes,
@@ -257,7 +256,7 @@ class GpioMachine(OnMachine):
                 "line": line.offset,
                 "name": line.name,
                 "consumer": None if line.consumer == KERNEL else line.consumer,
-                "by": [holder_json(holder) for holder in look.holders.lines.get((one.node, line.offset), ())],
+                "by": [asdict(holder) for holder in look.holders.lines.get((one.node, line.offset), ())],
             }
             for line in one.lines
             if line.consumer is not None

@@ -20,6 +20,7 @@ import trio
 
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.gpio.driver import EdgeKind, Watch
+from hearth.drivers.gpio.spec import OPEN_SIDE
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hearth.sim")
 
-_OPEN_SIDE = {"open-drain": 1, "open-source": 0}
-"""The voltage that such an output leaves to others."""
 _CONTACTS: Mapping[str, Level | None] = {"0": 0, "1": 1, "open": None}
 """The words of a panel, with the voltage that the outside puts on the line."""
 _PANEL_BYTES = 4096
@@ -65,7 +64,7 @@ class _Line:
     def __init__(self, spec: LineSpec, net: _Net) -> None:
         self.spec = spec
         self.inverted = int(spec.active_low)
-        self.open_side = _OPEN_SIDE.get(spec.drive)
+        self.open_side = OPEN_SIDE.get(spec.drive)
         self.pull = spec.pull
         self.net = net
         self.state: LineState = "input"

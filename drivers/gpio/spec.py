@@ -100,13 +100,13 @@ class LineSpec:
     def at_rest(self) -> Level | None:
         """Return the value at which the pull holds the line in its safe state; None: nothing, or hearth, holds it."""
         voltage = None if self.safe == "input" else self.safe ^ self.active_low
-        if self.pull in ("as-is", "none") or (voltage is not None and voltage != _OPEN_SIDE.get(self.drive)):
+        if self.pull in ("as-is", "none") or (voltage is not None and voltage != OPEN_SIDE.get(self.drive)):
             return None
         return 1 if (self.pull == "up") != self.active_low else 0
 
 
-_OPEN_SIDE: Final[Mapping[str, int]] = {"open-drain": 1, "open-source": 0}
-"""The voltage that such an output leaves to its pull."""
+OPEN_SIDE: Final[Mapping[str, int]] = {"open-drain": 1, "open-source": 0}
+"""The voltage that such an output leaves to its pull, and to others."""
 
 
 _FLAG: Final = Flag()

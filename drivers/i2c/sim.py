@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -44,26 +45,26 @@ if TYPE_CHECKING:
 # beyond its clock, and nothing about the bus that carries the bytes.
 
 
-class Device(Protocol):
+class Device(ABC):
     """The interface of a device to the bus. `start` and `write` return True to acknowledge."""
 
     kind: str
 
+    @abstractmethod
     def start(self, *, reading: bool) -> bool:
         """Handle START: the device was addressed."""
-        ...
 
     def write(self, byte: int) -> bool:
-        """Handle a byte that was written."""
-        ...
+        """Handle a byte that was written; by default there is nothing to write."""
+        return False
 
+    @abstractmethod
     def read(self) -> int:
         """Return the next byte to read."""
-        ...
 
     def stop(self) -> None:
         """Handle STOP; also sent when a transaction is abandoned, as by an adapter that lost its master."""
-        ...
+        return
 
 
 class SlowTemperature:
@@ -101,7 +102,7 @@ def encode_tmp102(celsius: float, *, extended: bool = False) -> int:
     return (steps << 3) & 0xFFFF | 1 if extended else (steps << 4) & 0xFFFF
 
 
-class Tmp102:
+class Tmp102(Device):
     """A TMP102 thermometer: temperature, configuration and two limits (registers 0 to 3), comparator alert."""
 
     kind = "tmp102"
@@ -165,16 +166,13 @@ class Tmp102:
         self._read_at += 1
         return byte
 
-    def stop(self) -> None:
-        """Do nothing: there is nothing to finish."""
-
 
 def decode_twos(raw: int, bits: int) -> int:
     """Return a two's complement number of `bits` bits as a signed one."""
     return raw - (1 << bits) if raw & 1 << (bits - 1) else raw
 
 
-class Eeprom:
+class Eeprom(Device):
     """A 24C02: 256 bytes, an 8-bit address pointer, pages of 8 bytes within which a write wraps.
 
     The bytes of a page write are stored at STOP, all that came until then: a transaction that is cut short leaves a
@@ -226,7 +224,7 @@ class Eeprom:
                 self._busy_until = self._clock() + self.write_cycle_s
 
 
-class Mcp3221:
+class Mcp3221(Device):
     """An MCP3221: a converter of 12 bits without registers. Each two bytes are a new conversion, high byte first."""
 
     kind = "mcp3221"
@@ -242,10 +240,6 @@ class Mcp3221:
         self._read_at = 0
         return True
 
-    def write(self, byte: int) -> bool:
-        """Take nothing: there is nothing to write."""
-        return False
-
     def read(self) -> int:
         """Return the next byte of the conversions; the input saturates at the supply."""
         if self._read_at % 2 == 0:
@@ -253,9 +247,6 @@ class Mcp3221:
         byte = self._code & 0xFF if self._read_at % 2 else self._code >> 8
         self._read_at += 1
         return byte
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to finish."""
 
 
 # --- i2c --------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from hearth.drivers.linux.device_users import group_name, lets_group_in, user_name
 from hearth.drivers.linux.machine import HEADERS
@@ -132,7 +132,7 @@ class ProfileProblem:
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem for doctor --json."""
-        return {"key": self.key, "severity": self.severity, "problem": self.problem, "cure": self.cure}
+        return asdict(self)
 
 
 @frozen
@@ -168,11 +168,6 @@ def in_use(entry: Mapping[str, Any]) -> str:
 def processes(holders: Sequence[Mapping[str, Any]]) -> str:
     """Return processes in words."""
     return ", ".join(f"{holder['name']} (pid {holder['pid']})" for holder in holders)
-
-
-def holder_json(holder: Holder) -> dict[str, Any]:
-    """Return a process that has a device open."""
-    return {"pid": holder.pid, "name": holder.name}
 
 
 MOST_NAMED: Final = 6
@@ -298,8 +293,8 @@ class OnMachine:
         reason, lack = self.reason(one, holders), self.access.lack_of(one.path)
         return {
             "not_driven": None if reason is None else {"reason": reason, "cure": NAME_IT},
-            "lack": None if lack is None else {"reason": lack.reason, "cure": lack.cure},
-            "open_in": [holder_json(holder) for holder in holders],
+            "lack": None if lack is None else asdict(lack),
+            "open_in": [asdict(holder) for holder in holders],
         }
 
     def told(self, entry: Mapping[str, Any]) -> str:

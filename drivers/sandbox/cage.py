@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from hearth._util.files import closing
 from hearth.drivers.sandbox import identity, landlock, seccomp
 from hearth.drivers.sandbox.enforce import RIGHTS
 from hearth.drivers.sandbox.plan import interpreter, interpreters_of, plain_nodes, system_files
@@ -238,8 +239,5 @@ def limit(cage: Cage, tasks: int) -> None:
         _, hard = resource.getrlimit(number)
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(number, (value, value))
-    score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-    try:
+    with closing(os.open("/proc/self/oom_score_adj", os.O_WRONLY)) as score:
         os.write(score, _OUT_OF_MEMORY)
-    finally:
-        os.close(score)

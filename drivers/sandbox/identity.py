@@ -13,6 +13,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hearth._util.files import closing
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -146,8 +147,7 @@ def _make_over(name: str, directory: int | None, to: ProcessIdentity) -> None:
         return
     # By descriptor from here on: the daemon's user may be able to replace the name. O_NONBLOCK: by a FIFO, too.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(name, flags | (os.O_DIRECTORY if folder else 0), dir_fd=directory)
-    try:
+    with closing(os.open(name, flags | (os.O_DIRECTORY if folder else 0), dir_fd=directory)) as fd:
         now = os.fstat(fd)
         if not os.path.samestat(now, status):
             return  # it was replaced while we looked
@@ -157,5 +157,3 @@ def _make_over(name: str, directory: int | None, to: ProcessIdentity) -> None:
         # A second link may be the name of another program's file.
         if now.st_uid == 0 and (folder or now.st_nlink == 1):
             os.fchown(fd, to.uid, to.gid)
-    finally:
-        os.close(fd)

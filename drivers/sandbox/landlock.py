@@ -19,6 +19,8 @@ import stat
 from enum import IntFlag
 from typing import TYPE_CHECKING, Final, Self
 
+from hearth._util.files import closing
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -140,8 +142,7 @@ class Ruleset:
 
     def allow(self, path: Path | str, rights: Fs) -> None:
         """Grant rights over what is at `path` now, links followed, and all beneath it. Raises OSError."""
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
+        with closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as fd:
             # The kernel refuses a rule with a right that does not fit the file, or that the ruleset does not handle.
             if not stat.S_ISDIR(os.fstat(fd).st_mode):
                 rights &= _OF_A_FILE
@@ -152,8 +153,6 @@ class Ruleset:
                     _ADD_RULE, ctypes.c_int(self._fd), ctypes.c_int(_PATH_BENEATH), ctypes.byref(attr),
                     ctypes.c_uint32(0),
                 )  # fmt: skip
-        finally:
-            os.close(fd)
 
     def allow_connect(self, port: int) -> None:
         """Grant connecting to a TCP port of any host; nothing where the rules do not cover TCP. Raises OSError."""

@@ -73,6 +73,15 @@ _noted: ContextVar[set[Path] | None] = ContextVar("hearth_files_noted", default=
 
 
 @contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end of a block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
 def noting() -> Iterator[None]:
     """Note the files that `read_file` reads in the block, but for private and secret ones.
 
