@@ -178,12 +178,6 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def parent_and_group(pid: int) -> tuple[int, int]:
-    """Return the parent of a process, and its group. Raises OSError."""
-    fields = _stat(pid)
-    return int(fields[1]), int(fields[2])
-
-
 def tasks_of(uid: int) -> int:
     """Return the number of a user's processes and threads, as the kernel counts them for RLIMIT_NPROC."""
     count = 0
@@ -358,7 +352,8 @@ class Launcher:
                 opened += os.pipe()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stdout, stdout_in, stderr, stderr_in, failure, failing = opened
-            slot = next(number for number in range(len(self._programs) + 1) if number not in self._slots())
+            used = {program.slot for program in self._programs.values()}
+            slot = next(number for number in range(len(used) + 1) if number not in used)
             try:
                 pid = os.fork()
             except OSError:
@@ -378,9 +373,6 @@ class Launcher:
         given += [theirs.detach(), stdout, stderr]
         self._programs[pid] = LaunchedProgram(slot, pid, template, ours, failure)
         return {"pid": pid}
-
-    def _slots(self) -> set[int]:
-        return {program.slot for program in self._programs.values()}
 
     # --- in the program's process -------------------------------------------------------------------------------------
 
@@ -451,7 +443,7 @@ class Launcher:
         """Kill children that belong to no running program: they have left the group of an ended one."""
         for pid in pids():
             with contextlib.suppress(OSError, IndexError):
-                parent, group = parent_and_group(pid)
+                parent, group = map(int, _stat(pid)[1:3])
                 # A leader that has just been forked has not made its group yet.
                 if parent == os.getpid() and not {pid, group} & self._programs.keys():
                     os.kill(pid, signal.SIGKILL)

@@ -150,9 +150,12 @@ class ProcessDriver(BaseDriver):
         except OSError as error:
             raise DeviceError(f"process {pid}: {error.strerror}", effect="none", data={"pid": pid}) from error
         try:
-            comm = self._name(pid)
+            if (stat := self._stat(pid)) is None:
+                raise ProcessLookupError(pid)
             if self._launcher is None or not self._launcher.signal(pid, name):
-                self._judge(pid)
+                if not self._is_listed(pid):
+                    why = "it was not started by proc.exec, and [tools] signal does not list its executable"
+                    raise self._denied(pid, why)
                 signal.pidfd_send_signal(pinned, SIGNALS[name])
         except ProcessLookupError as error:
             raise DeviceError(f"process {pid} has ended", effect="none", data={"pid": pid}) from error
@@ -160,19 +163,7 @@ class ProcessDriver(BaseDriver):
             raise self._denied(pid, "the kernel does not let this user signal it") from error
         finally:
             os.close(pinned)
-        return {"pid": pid, "name": comm, "signal": name}
-
-    def _name(self, pid: int) -> str:
-        """Return the name of a process. Raises ProcessLookupError."""
-        stat = self._stat(pid)
-        if stat is None:
-            raise ProcessLookupError(pid)
-        return stat[0]
-
-    def _judge(self, pid: int) -> None:
-        """Raise PermissionDenied for a process that may not be signalled."""
-        if not self._is_listed(pid):
-            raise self._denied(pid, "it was not started by proc.exec, and [tools] signal does not list its executable")
+        return {"pid": pid, "name": stat[0], "signal": name}
 
     def _is_listed(self, pid: int) -> bool:
         """Return True if it runs a listed executable: the file itself is compared, since names can be chosen freely."""

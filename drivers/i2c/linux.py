@@ -18,12 +18,12 @@ from hearth.drivers.i2c.driver import EVERY_ADDRESS, I2cDriver, Kind, Scan, chec
 from hearth.drivers.i2c.linux_adapter import (
     DEV,
     SYS,
+    adapters,
     cannot_open,
     failed,
     find_adapter,
     gone,
     in_words,
-    name_of,
     owner_of,
 )
 from hearth.drivers.linux.device_users import shared_device
@@ -241,7 +241,7 @@ class LinuxI2c(NodeDriver, I2cDriver):
         except ResourceBusy:
             handle.close()
             raise
-        self._name = name_of(self._number)
+        self._name = adapters().get(self._number)
         self.shares = shared_device(self._entry)
         self._functionality = int(handle.funcs)
         self._handle = handle

@@ -155,14 +155,6 @@ def _missing(bus: int, reason: str) -> DeviceError:
     return DeviceError(f"i2c bus {bus}: {reason}", effect="none", data={"bus": bus, "errno": "ENODEV"})
 
 
-def name_of(number: int) -> str | None:
-    """Return the kernel's name of an adapter."""
-    try:
-        return (SYS / f"class/i2c-dev/i2c-{number}/name").read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
-
-
 def cannot_open(bus: int, path: str, error: OSError) -> DeviceError:
     """Return the error of an adapter's node that cannot be opened, with the cure."""
     if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):

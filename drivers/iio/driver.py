@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 import re
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from attrs import field, frozen
 
+from hearth.drivers.signals import Quantity  # noqa: TC001  attrs reads the annotations
 from hearth.errors import InvalidParams
+from hearth.fields import Number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,9 +125,9 @@ class SimulatedWave:
 
     sensor: str
     unit: str
-    amplitude: float = 1
-    hz: float = 1
-    offset: float = 0
+    amplitude: Quantity = 1
+    hz: Annotated[float, Number(gt=0, le=100_000)] = 1
+    offset: Quantity = 0
 
     def at(self, seconds: float) -> float:
         """Return the value at a time."""

@@ -15,7 +15,7 @@ from hearth.drivers.base import Style
 from hearth.drivers.iio.driver import SimulatedWave
 from hearth.drivers.kind import Resource
 from hearth.drivers.sensor import Sensor
-from hearth.fields import ANY_NUMBER, Choice, Fault, Number, Table, Text
+from hearth.fields import Choice, Fault, Number, Table, Text
 from hearth.tools import Use
 
 if TYPE_CHECKING:
@@ -119,9 +119,6 @@ def parse_iio(table: Table) -> IioSpec:
 
 def _wave(entry: Table) -> SimulatedWave:
     sensor, unit = entry.take("sensor", _TEXT), entry.take("unit", _TEXT)
-    values: dict[str, Any] = {
-        key: entry.take(key, kind, default)
-        for key, kind, default in (("amplitude", ANY_NUMBER, 1), ("hz", _RATE, 1), ("offset", ANY_NUMBER, 0))
-    }
+    values = entry.given(SimulatedWave)
     entry.done()
     return SimulatedWave(sensor, unit, **values)

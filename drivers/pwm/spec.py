@@ -144,15 +144,10 @@ def _check(table: Table, spec: ChannelSpec) -> None:
 
 
 def _check_limit(table: Table, spec: ChannelSpec) -> None:
-    low, high = _bounds(spec)
+    low, high = cast("tuple[float, float]", (spec.signal.limit.min, spec.signal.limit.max))  # it has both
     most = 1.0 if spec.unit == "duty" else spec.longest_us
     for key, bound in (("min", low), ("max", high)):
         if not 0 <= bound <= most:
             table.fault(key, f"{bound:g} is impossible: a channel with unit = {show(spec.unit)} has 0 to {most:g}")
     if low > high:
         table.fault("min", f"{low:g} is greater than max = {high:g}; exchange them")
-
-
-def _bounds(spec: ChannelSpec) -> tuple[float, float]:
-    limit = spec.signal.limit
-    return cast("float", limit.min), cast("float", limit.max)  # every channel has both

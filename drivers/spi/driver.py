@@ -18,7 +18,7 @@ from attrs import field, frozen
 
 from hearth.drivers.base import BaseDriver
 from hearth.drivers.registers import Outcome, Read, Register, RegWidth, Write
-from hearth.errors import DeviceError, Effect, LimitViolated, TimedOut
+from hearth.errors import DeviceError, Effect, TimedOut
 from hearth.fields import Integer
 
 if TYPE_CHECKING:
@@ -178,9 +178,3 @@ def failure(device: str, reason: str, errno: str, *, sent: bool, kind: type[Devi
 def not_open(device: str) -> DeviceError:
     """Return the error of a device that is used before it is open or after it was closed."""
     return DeviceError(f"spi device {device!r}: it is not open", effect="none", data={"device": device})
-
-
-def refused(device: str, why: str) -> LimitViolated:
-    """Return the error of a transfer that begins with no command of a device that lists its registers."""
-    data = {"bus": f"spi:{device}", "reason": why, "effect": "none"}
-    return LimitViolated(f"Limit violated: spi device {device!r}: {why}; nothing was sent", data=data)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hearth.drivers.kind import ANY, Call, Outputs, Signal, undeclared
 from hearth.drivers.register_writes import RegisterWrites
 from hearth.drivers.registers import Write
-from hearth.drivers.spi.driver import refused
+from hearth.errors import LimitViolated
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -39,7 +39,9 @@ class SpiOutputs(Outputs):
         assert self._declared is not None, "asked by the caller"
         messages = self._declared.frame.messages(data)
         if messages is None:
-            raise refused(self._name, "a transfer begins with a command that reads or writes a register")
+            why = "a transfer begins with a command that reads or writes a register"
+            text = f"Limit violated: spi device {self._name!r}: {why}; nothing was sent"
+            raise LimitViolated(text, data={"bus": self._bus, "reason": why, "effect": "none"})
         return messages
 
     def driven(self, call: Call) -> Sequence[Driven]:

@@ -150,7 +150,7 @@ def test_without_any_adapter_the_module_is_what_may_be_missing(tmp_path, monkeyp
     monkeypatch.setattr(i2c_adapter, "SYS", tmp_path)
     with pytest.raises(DeviceError, match="is i2c-dev loaded"):
         find_adapter(1, "left")
-    assert i2c_adapter.name_of(1) is None
+    assert i2c_adapter.adapters() == {}
 
 
 def test_an_address_is_owned_when_a_driver_is_bound_to_it_in_its_own_width(sys):
