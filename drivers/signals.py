@@ -108,7 +108,7 @@ class SignalChannel(ABC):
     """If it is left as it is when the session that drove it ends."""
     reserved: str | None
     """The reason why it may not be used, or None."""
-    start: SignalLevel | None
+    start: Quantity | None
     """The value that it has when nothing is known of it; None: the profile does not say."""
     off: Off
     """What "off" counts as for its next step."""

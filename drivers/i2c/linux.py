@@ -115,7 +115,10 @@ _NONE, _ONE, _TWO, _THREE = (_exactly(count) for count in range(4))
 CALLS = (
     SmbusCall("send byte", _SEND, _ONE, _NONE, lambda bus, addr, data, _: bus.write_byte(addr, data[0])),
     SmbusCall("receive byte", RECEIVE, _NONE, _ONE, lambda bus, addr, _, __: bytes([bus.read_byte(addr)])),
-    SmbusCall("write byte data", _WRITE_BYTE, _TWO, _NONE, lambda bus, addr, data, _: bus.write_byte_data(addr, *data)),
+    SmbusCall(
+        "write byte data", _WRITE_BYTE, _TWO, _NONE,
+        lambda bus, addr, data, _: bus.write_byte_data(addr, data[0], data[1]),
+    ),
     SmbusCall(
         "read byte data", _READ_BYTE, _ONE, _ONE, lambda bus, addr, data, _: bytes([bus.read_byte_data(addr, data[0])])
     ),
