@@ -6,16 +6,18 @@ has an effect, and a value that a machine does not have is null or an empty list
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers import schemas
+from hearth.drivers.declare import tool
 from hearth.drivers.system import THROTTLES
-from hearth.tools import Args, Run, StepContext, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from hearth.drivers.schemas import Schema
+    from hearth.tools import Args, Run, StepContext, Tool
 
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _BYTES: Schema = {**_COUNT, "description": "in bytes"}
@@ -24,9 +26,9 @@ _SINCE_UP = "since the interface came up"
 
 def system_tools(bus: str = "system") -> list[Tool]:
     """Return the seven tools; `bus` is the id of the bus whose driver is a `SystemDriver`."""
+    reads = partial(_tool, bus)
     return [
-        _tool(
-            bus,
+        reads(
             "sys.cpuinfo",
             "The processor: model, architecture, cores, and per core the frequency in MHz and the usage in percent. "
             "Usage covers the time since an earlier call (`usage_window_ms`); for a figure over a time of your choice, "
@@ -51,8 +53,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
                 ),
             ),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.memory",
             "Main memory and swap, in bytes. `available_bytes` is what programs can still have without swapping: "
             "it, not `free_bytes`, tells whether memory is short.",
@@ -72,8 +73,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
                 used_percent=_percent("null if there is no swap"),
             ),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.thermal",
             "Temperatures in °C: the kernel's thermal zones and the chips' own sensors (hwmon), with the limits they "
             "declare; what cools the machine, and what slows its processor down. The lists are empty on a machine "
@@ -122,8 +122,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
             ),
             hottest_celsius=_or_null(_number(), "the highest of all; null without a reading"),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.load",
             "Load averages over 1, 5 and 15 minutes: how many threads ran, wanted to run, or waited for a disk. More "
             "than 1 per core for long means the machine is overloaded; `pressure` says for want of what.",
@@ -141,8 +140,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
                 io=_pressure("a disk"),
             ),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.disk",
             "File systems with storage: mount point, device, type, how full they are, in bytes and inodes, and how "
             "much was read and written. Network and FUSE file systems are named but not asked (their numbers are "
@@ -169,41 +167,42 @@ def system_tools(bus: str = "system") -> list[Tool]:
             ),
             truncated=schemas.flag("true if file systems are missing from the list"),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.network",
             "Network interfaces: state, and the bytes and packets they have carried. For a rate, call twice and divide "
             "the difference by the time between. Addresses are there only where the operator discloses them.",
             lambda driver: driver.network(),
             interfaces=schemas.listed(
                 "by name",
-                _row(
-                    optional=("mac", "addresses"),
-                    name={"type": "string", "description": 'such as "eth0"'},
-                    up=schemas.flag("true if it is up and has a carrier"),
-                    loopback=schemas.flag("true for an interface that leads nowhere else"),
-                    mtu=_or_null(_COUNT, "largest packet, in bytes"),
-                    speed_mbit=_or_null(_COUNT, "in Mbit/s; null if it is unknown (down, virtual, wireless)"),
-                    mac=_or_null({"type": "string"}, "hardware address; only where the operator discloses addresses"),
-                    addresses=schemas.listed(
-                        "IP addresses; only where the operator discloses them",
-                        _row(
-                            family={"enum": ["ipv4", "ipv6"]},
-                            address={"type": "string"},
-                            prefix=_or_null(_COUNT, "length of the network part, in bits"),
+                schemas.object_of(
+                    {
+                        "name": {"type": "string", "description": 'such as "eth0"'},
+                        "up": schemas.flag("true if it is up and has a carrier"),
+                        "loopback": schemas.flag("true for an interface that leads nowhere else"),
+                        "mtu": _or_null(_COUNT, "largest packet, in bytes"),
+                        "speed_mbit": _or_null(_COUNT, "in Mbit/s; null if it is unknown (down, virtual, wireless)"),
+                        "mac?": _or_null(
+                            {"type": "string"}, "hardware address; only where the operator discloses addresses"
                         ),
-                    ),
-                    **{
-                        f"{way}_{what}": _or_null(_COUNT, f"{word}, {_SINCE_UP}")
-                        for way, word in (("rx", "received"), ("tx", "sent"))
-                        for what in ("bytes", "packets", "errors", "dropped")
-                    },
+                        "addresses?": schemas.listed(
+                            "IP addresses; only where the operator discloses them",
+                            _row(
+                                family={"enum": ["ipv4", "ipv6"]},
+                                address={"type": "string"},
+                                prefix=_or_null(_COUNT, "length of the network part, in bits"),
+                            ),
+                        ),
+                        **{
+                            f"{way}_{what}": _or_null(_COUNT, f"{word}, {_SINCE_UP}")
+                            for way, word in (("rx", "received"), ("tx", "sent"))
+                            for what in ("bytes", "packets", "errors", "dropped")
+                        },
+                    }
                 ),
             ),
             truncated=schemas.flag("true if interfaces are missing from the list"),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.uptime",
             "How long the machine has been up, in seconds, and when it was booted (UTC, by its own clock, which may "
             "be wrong on a board without a battery).",
@@ -215,14 +214,14 @@ def system_tools(bus: str = "system") -> list[Tool]:
 
 
 def _tool(bus: str, name: str, description: str, read: Callable[[Any], Mapping[str, Any]], **results: Schema) -> Tool:
-    return Tool(
-        name=name,
+    return tool(
+        name,
+        description,
+        {},
+        results,
+        capability="CAP_SYS_READ",
         risk_level=0,
         timeout_ms=5000,
-        description=description,
-        params_schema=schemas.args({}),
-        result_schema=schemas.result(results),
-        capability="CAP_SYS_READ",
         bus=lambda _args: bus,
         run=_run(read),
         discloses=name == "sys.network",
@@ -237,10 +236,8 @@ def _run(read: Callable[[Any], Mapping[str, Any]]) -> Run:
     return run
 
 
-def _row(*, optional: Sequence[str] = (), **properties: Schema) -> Schema:
-    """Return the schema of an object with all properties required, but for the optional ones."""
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "properties": properties, "required": required}
+def _row(**properties: Schema) -> Schema:
+    return schemas.object_of(properties)
 
 
 def _number() -> Schema:
