@@ -29,7 +29,8 @@ def channel_listing(kind: str, rows: str, key: str) -> Listing:
         channels = [channel.to_json() for channel in chip.channels]
         return {key: chip.label, "bus": chip.bus, "driven": True, **path, "channels": channels}
 
-    return Listing(kind, rows, row, "channels", ("interlocks", "undriven"))
+    common = ("interlocks", "undriven")
+    return Listing(kind, rows, row, "channels", common, lambda _, channel: Use(kind, (channel["channel"],)))
 
 
 class ChannelTools:

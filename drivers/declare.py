@@ -51,7 +51,6 @@ def tool(
     description: str,
     takes: Mapping[str, Schema],
     gives: Mapping[str, Schema],
-    *,
     plan: Callable[[Args], Planned] | None = None,
     **more: Any,
 ) -> Tool:
@@ -62,11 +61,7 @@ def tool(
     if plan is not None:
         more = {**_facets(plan), **more}
     return Tool(
-        name=name,
-        description=description,
-        params_schema=schemas.root(takes),
-        result_schema=schemas.root(gives),
-        **more,
+        name=name, description=description, params_schema=schemas.root(takes), result_schema=schemas.root(gives), **more
     )
 
 
@@ -134,7 +129,8 @@ class Listing:
     """The hardware of a kind as its tool hw.KIND.list shows it: a row for each driven bus, in the member `rows`.
 
     `row` gets the spec of a bus, what its driver says of itself, and the path of its device as a member. With `parts`
-    each row has parts in the member of that name. `common` are the members of `COMMON` that it has.
+    each row has parts in the member of that name. `common` are the members of `COMMON` that it has. A session sees the
+    parts, or else rows, that its policy permits: `use` gets a row and its part, and returns its use.
     """
 
     kind: str
@@ -142,6 +138,7 @@ class Listing:
     row: Callable[[Any, Mapping[str, Any], dict[str, Any]], dict[str, Any]]
     parts: str = ""
     common: Sequence[str] = ("undriven",)
+    use: Callable[[Any, Any], Use] | None = None
 
     def __call__(self, board: BoardDriver) -> dict[str, Any]:
         """Return the whole list, without interlocks: an operation of the board's own bus."""
@@ -153,23 +150,24 @@ class Listing:
         description: str,
         title: str,
         members: str,
-        use: Callable[[Mapping[str, Any], Mapping[str, Any]], Use] | None = None,
         *,
+        use: Callable[[Any, Any], Use] | None = None,
         run: Run | None = None,
         timeout_ms: int = 1_000,
     ) -> Tool:
         """Return the tool; `title` and `members` are what its schema says of the rows.
 
-        It shows the parts that the policy permits, or rows: `use` gets a row and its part. A `run` does all itself.
+        `use` is for a list whose uses only a board knows; a `run` does all itself.
         """
+        used = use or self.use
 
         async def listed(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-            assert use is not None
+            assert used is not None
             answer: dict[str, Any] = await ctx.transact(self)
             if not self.parts:
-                answer[self.rows] = [row for row in answer[self.rows] if ctx.permits(use(row, row))]
+                answer[self.rows] = [row for row in answer[self.rows] if ctx.permits(used(row, row))]
             for row in answer[self.rows] if self.parts else ():
-                row[self.parts] = [one for one in row[self.parts] if ctx.permits(use(row, one))]
+                row[self.parts] = [one for one in row[self.parts] if ctx.permits(used(row, one))]
             return {**answer, "interlocks": await ctx.interlocks()} if "interlocks" in self.common else answer
 
         gives = {self.rows: schemas.listed(title, schemas.json_object(members))}

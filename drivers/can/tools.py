@@ -343,9 +343,9 @@ def can_tools(board: Board) -> list[Tool]:
                 "fd?": schemas.flag("true for a CAN FD frame"),
                 "bitrate_switch?": schemas.flag("true if its data was sent faster"),
             },
+            can.send,
             timeout_ms=2 * MAX_SEND_MS + GRACE_MS,
             logged=("bus", "id", "message", "timeout_ms"),
-            plan=can.send,
         ),
         reads(
             "can.read",
@@ -410,9 +410,9 @@ def can_tools(board: Board) -> list[Tool]:
                 **schemas.bytes_result("the answer", most=MAX_ISOTP),
                 "timed_out": schemas.flag("true if no answer came in time; data is empty then"),
             },
+            can.isotp,
             timeout_ms=MAX_ISOTP_MS + GRACE_MS,
             logged=("bus", "tx", "rx", "timeout_ms"),
-            plan=can.isotp,
         ),
     ]
 

@@ -9,7 +9,7 @@ from hearth.drivers.channel_tools import CLAMPED, ChannelTools, channel_listing
 from hearth.drivers.declare import Planned, changing, reading, with_clamped
 from hearth.drivers.moves import longest_move_ms
 from hearth.drivers.signals import OFF
-from hearth.tools import Args, Done, StepContext, Tool, Use
+from hearth.tools import Args, Done, StepContext, Tool
 
 if TYPE_CHECKING:
     from hearth.drivers.board import Board
@@ -48,7 +48,7 @@ def dac_tools(board: Board) -> list[Tool]:
     value = {"type": "number", "description": "in the channel's unit (hw.dac.list)"}
     value_or_off = {"type": ["number", "null"], "description": "null if the channel is off"}
     unit = schemas.text("the unit of the value, such as volt")
-    reads = reading("CAP_DAC_READ", timeout_ms=1_000, plain_result=True)
+    get = dac.reads(lambda driver, number: driver.value(number), _shown)
     drives = changing("CAP_DAC_RW", plain_result=True, idempotent=True, supports_rollback=True)
     return [
         listed.tool(
@@ -57,15 +57,14 @@ def dac_tools(board: Board) -> list[Tool]:
             "Drives nothing.",
             "the converters",
             "device, bus, path, channels",
-            lambda _, one: Use("dac", (one["channel"],)),
         ),
-        reads(
+        reading("CAP_DAC_READ", timeout_ms=1_000, plain_result=True)(
             "dac.get",
             "Read the value that a DAC channel is set to, in its unit. It is not a measurement of what the output has.",
             {"channel": channel},
             {"channel": channel, "value": value_or_off, "unit": unit},
+            get,
             logged=("channel",),
-            plan=dac.reads(lambda driver, number: driver.value(number), _shown),
         ),
         drives(
             "dac.set",
@@ -74,8 +73,8 @@ def dac_tools(board: Board) -> list[Tool]:
             "unless its `hold` is keep. One that is cancelled stops on its way; a later one replaces it.",
             {"channel": channel, "value": value},
             {"channel": channel, "value": value, "unit": unit, "clamped?": CLAMPED},
+            dac.set,
             timeout_ms=longest_move_ms((spec.max - spec.min, spec.slew) for spec in specs),
             logged=("channel", "value"),
-            plan=dac.set,
         ),
     ]

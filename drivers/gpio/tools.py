@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from attrs import evolve
+from attrs import define, evolve
 
 from hearth.drivers import schemas
 from hearth.drivers.declare import GRACE_MS, LIMIT_MS, Listing, changing, reading
@@ -101,10 +101,7 @@ class _Gpio:
     def get(self, args: Args) -> Transaction:
         """gpio.get."""
         _, offset = self._find(args, drive=False)
-        return Transaction(
-            lambda driver: driver.get(offset),
-            lambda value: _echo(args, offset, {"value": value}),
-        )
+        return Transaction(lambda driver: driver.get(offset), lambda value: _echo(args, offset, {"value": value}))
 
     def set(self, args: Args) -> Transaction:
         """gpio.set."""
@@ -229,7 +226,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             "Also the interlocks, with what they read now. Drives nothing.",
             "the chips; the first is the default",
             "chip, bus, path, lines",
-            lambda chip, line: board.lines.use(chip["chip"], line["line"]),
+            use=lambda chip, line: board.lines.use(chip["chip"], line["line"]),
         ),
         reads(
             "gpio.get",
@@ -308,25 +305,21 @@ def gpio_tools(board: Board) -> list[Tool]:
 # precedence. Tables are computed before the first step, so that a gpio.set only looks up.
 
 
+@define(eq=False)
 class _Pulsed:
     """A line with pulses under way: the state before the first, which the last one to end restores."""
 
-    __slots__ = ("count", "rest")
-
-    def __init__(self, rest: LineState) -> None:
-        self.rest: LineState = rest
-        self.count = 0
+    rest: LineState
+    count: int = 0
 
 
+@define(eq=False)
 class LinePulse:
     """One pulse; `begun` once the line has been driven, even if the step that asked for it was not answered."""
 
-    __slots__ = ("line", "offset", "value")
-
-    def __init__(self, offset: int, value: Level) -> None:
-        self.offset = offset
-        self.value: Level = value
-        self.line: _Pulsed | None = None
+    offset: int
+    value: Level
+    line: _Pulsed | None = None
 
     @property
     def begun(self) -> bool:

@@ -8,6 +8,7 @@ which is made before anything runs.
 from __future__ import annotations
 
 from functools import partial
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hearth.drivers import schemas
@@ -127,13 +128,8 @@ def _message(entry: Mapping[str, Any], at: str) -> Message:
 
 def _split(data: bytes, messages: list[Message]) -> list[str]:
     """Return the bytes of each of the reads."""
-    parts: list[str] = []
-    at = 0
-    for message in messages:
-        if isinstance(message, Read):
-            parts.append(encode(data[at : at + message.length]))
-            at += message.length
-    return parts
+    read = BytesIO(data)
+    return [encode(read.read(message.length)) for message in messages if isinstance(message, Read)]
 
 
 def _entries(reasons: Mapping[int, str], what: str) -> list[dict[str, Any]]:
@@ -264,7 +260,7 @@ def _device_json(device: DeviceSpec) -> dict[str, Any]:
     return entry | {key: value for key, value in optional.items() if value is not None}
 
 
-listed: Final = Listing("i2c", "buses", _row, "devices")
+listed: Final = Listing("i2c", "buses", _row, "devices", use=lambda bus, device: i2c_use(bus["bus"], device["addr"]))
 
 
 def i2c_tools(board: Board) -> list[Tool]:
@@ -282,7 +278,6 @@ def i2c_tools(board: Board) -> list[Tool]:
             "List the I2C buses and the devices known to sit on them. Touches no hardware; i2c.scan asks the bus.",
             "the buses",
             "bus, adapter, functionality, devices, …",
-            lambda bus, device: i2c_use(bus["bus"], device["addr"]),
         ),
         reads(
             "i2c.read",
@@ -297,10 +292,10 @@ def i2c_tools(board: Board) -> list[Tool]:
                 "len": schemas.integer("how many bytes", 1, MAX_LENGTH),
             },
             schemas.bytes_result("what was read", least=1),
+            i2c.read,
             risk_level=2,
             effective_risk=i2c.read_risk,
             logged=("bus", "addr", "ten_bit", "reg", "reg_width", "len"),
-            plan=i2c.read,
         ),
         changes(
             "i2c.write",
@@ -314,8 +309,8 @@ def i2c_tools(board: Board) -> list[Tool]:
                 **schemas.bytes_args("data", "what to write"),
             },
             {"written": schemas.integer("data bytes written", 1, MAX_LENGTH), "clamped?": clamped},
+            i2c.write,
             logged=("bus", "addr", "ten_bit", "reg", "reg_width"),
-            plan=i2c.write,
         ),
         changes(
             "i2c.transfer",
@@ -334,16 +329,15 @@ def i2c_tools(board: Board) -> list[Tool]:
                 "reads?": schemas.listed("for `messages`: what each read got", schemas.base64_data("the bytes")),
                 "clamped?": clamped,
             },
+            i2c.transfer,
             logged=("bus", "addr", "ten_bit", "read_len"),
-            plan=i2c.transfer,
         ),
         reads(
             "i2c.scan",
             f"Find the addresses from {FIRST_ADDR:#04x} to {LAST_ADDR:#04x} that acknowledge on an I2C bus, asking "
-            "each in the way that is safest there. Those that belong to a driver of the kernel's are not "
-            "touched, nor are those that the board's profile refuses, nor, unless `include` names them, those at "
-            "which asking is known to do harm. "
-            "hw.i2c.list has the known devices without asking.",
+            "each in the way that is safest there. Those that belong to a driver of the kernel's are not touched, nor "
+            "are those that the board's profile refuses, nor, unless `include` names them, those at which asking is "
+            "known to do harm. hw.i2c.list has the known devices without asking.",
             {
                 "bus": bus,
                 "include?": {
@@ -362,10 +356,10 @@ def i2c_tools(board: Board) -> list[Tool]:
                 "owned": schemas.listed("not touched: the kernel's own", owned),
                 "skipped": schemas.listed("not touched", schemas.json_object("addr, hex, reason")),
             },
+            i2c.scan,
             risk_level=1,
             idempotent=True,
             default_rate="5/s",
             logged=("bus",),
-            plan=i2c.scan,
         ),
     ]

@@ -97,7 +97,7 @@ class _Target:
 
 
 class _Modbus:
-    """The tools' functions on one board."""
+    """The tools of one board."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -245,7 +245,7 @@ def modbus_tools(board: Board) -> list[Tool]:
             "List the Modbus lines, the devices on them, and their registers with units and limits. Asks no device.",
             "the lines",
             "line, bus, driver, baud or host, devices",
-            lambda _, one: modbus.use(one["device"]),
+            use=lambda _, one: modbus.use(one["device"]),
         ),
         reading("CAP_MODBUS_READ")(
             "modbus.read",
@@ -254,9 +254,9 @@ def modbus_tools(board: Board) -> list[Tool]:
             "are not declared are refused, unless the profile gives the device `raw`.",
             {**named, "count?": schemas.integer("how many registers", 1, MOST_COUNT, default=1)},
             {**place, "values?": schemas.listed("with `count`: all of them", values)},
+            modbus.read,
             timeout_ms=timeout_ms,
             logged=("device", "name", "register", "table", "count"),
-            plan=modbus.read,
         ),
         changing("CAP_MODBUS_RW", supports_rollback=True, idempotent=True)(
             "modbus.write",
@@ -275,8 +275,8 @@ def modbus_tools(board: Board) -> list[Tool]:
                 "clamped?": schemas.clamped("device, register, name"),
                 "confirmed?": schemas.flag("false after a broadcast, which no device answers"),
             },
+            modbus.write,
             timeout_ms=timeout_ms,
             logged=("device", "name", "register", "table", "value"),
-            plan=modbus.write,
         ),
     ]

@@ -9,7 +9,7 @@ from hearth.drivers.channel_tools import CLAMPED, ChannelTools, channel_listing
 from hearth.drivers.declare import Planned, changing, reading, with_clamped
 from hearth.drivers.moves import longest_move_ms
 from hearth.drivers.signals import OFF
-from hearth.tools import Args, Done, StepContext, Tool, Undo, Use
+from hearth.tools import Args, Done, StepContext, Tool, Undo
 
 if TYPE_CHECKING:
     from hearth.drivers.board import Board
@@ -112,6 +112,7 @@ def _asked(spec: ChannelSpec, args: Args) -> tuple[float, float]:
 def pwm_tools(board: Board) -> list[Tool]:
     """Return the tools of PWM channels and servos for a board, in the default order."""
     pwm = _Pwm(board, "pwm", "servo")
+    get = pwm.reads(lambda driver, number: driver.get(number), _shown)
     channels: list[ChannelSpec] = [channel for chip in board.of("pwm") for channel in chip.channels]
     servos = {channel.name: channel.servo for channel in channels if channel.servo is not None}
     channel = schemas.text(f"the channel's name, one of: {', '.join(one.name for one in channels) or 'none'}")
@@ -123,7 +124,6 @@ def pwm_tools(board: Board) -> list[Tool]:
     angle_or_off = {"type": ["number", "null"], "description": "of a servo, in degrees; null if it is off"}
     on = schemas.flag("false if it gives out no pulses; duty and pulse are 0 then")
     wave = {"channel": channel, "duty": duty, "pulse_us": pulse, "period_us": period}
-    reads = reading("CAP_PWM_READ", timeout_ms=1_000, plain_result=True)
     drives = changing("CAP_PWM_RW", plain_result=True, idempotent=True, supports_rollback=True)
     return [
         listed.tool(
@@ -132,16 +132,15 @@ def pwm_tools(board: Board) -> list[Tool]:
             "nothing.",
             "the chips",
             "chip, bus, path, channels",
-            lambda _, one: Use("pwm", (one["channel"],)),
         ),
-        reads(
+        reading("CAP_PWM_READ", timeout_ms=1_000, plain_result=True)(
             "pwm.get",
             "Read what a PWM channel gives out: duty, pulse and period, and of a servo its angle. An "
             "angle is what the servo was told, not where its arm is.",
             {"channel": channel},
             {**wave, "on": on, "angle?": angle_or_off},
+            get,
             logged=("channel",),
-            plan=pwm.reads(lambda driver, number: driver.get(number), _shown),
         ),
         drives(
             "pwm.set",
@@ -150,18 +149,18 @@ def pwm_tools(board: Board) -> list[Tool]:
             "is keep. `period_us` only where hw.pwm.list has min_period_us or max_period_us. Servos: servo.move.",
             {"channel": channel, "duty?": duty, "pulse_us?": pulse, "period_us?": period},
             {**wave, "clamped?": CLAMPED},
+            pwm.set,
             timeout_ms=1_000,
             logged=("channel", "duty", "pulse_us", "period_us"),
-            plan=pwm.set,
         ),
         drives(
             "pwm.off",
             "Make a PWM channel or a servo give out nothing. A servo without pulses does not hold its arm.",
             {"channel": channel},
             {"channel": channel},
+            pwm.off,
             timeout_ms=1_000,
             logged=("channel",),
-            plan=pwm.off,
         ),
         drives(
             "servo.move",
@@ -170,8 +169,8 @@ def pwm_tools(board: Board) -> list[Tool]:
             "replaces it. When the session ends the servo goes to its safe state. Rollback moves it back.",
             {"servo": servo, "angle": angle},
             {"servo": servo, "angle": angle, "clamped?": CLAMPED},
+            pwm.move,
             timeout_ms=longest_move_ms((one.max_angle - one.min_angle, one.slew) for one in servos.values()),
             logged=("servo", "angle"),
-            plan=pwm.move,
         ),
     ]

@@ -151,7 +151,7 @@ def _row(spec: SpiSpec, described: Mapping[str, Any], _path: dict[str, Any]) -> 
     return {"bus": spec.bus, "driven": True, **told, **spec.to_json()}
 
 
-listed: Final = Listing("spi", "devices", _row)
+listed: Final = Listing("spi", "devices", _row, use=lambda _, one: Use("spi", (one["device"],)))
 
 
 def spi_tools(board: Board) -> list[Tool]:
@@ -175,7 +175,6 @@ def spi_tools(board: Board) -> list[Tool]:
             "Touches no hardware.",
             "the devices",
             "device, bus, mode, registers, …",
-            lambda _, one: Use("spi", (one["device"],)),
         ),
         changes(
             "spi.transfer",
@@ -185,8 +184,8 @@ def spi_tools(board: Board) -> list[Tool]:
             "spi.write reach them by name. There is no rollback.",
             {"device": device, **schemas.bytes_args("write", "what to send")},
             {**schemas.bytes_result("what came in at the same time", least=1), "clamped?": clamped},
+            spi.transfer,
             logged=("device",),
-            plan=spi.transfer,
         ),
         changes(
             "spi.read",
@@ -194,19 +193,18 @@ def spi_tools(board: Board) -> list[Tool]:
             "but for a register with `read_effect`, which reading changes (a FIFO, a latched fault): it is risk 2.",
             {"device": device, "register": _REGISTER},
             shown,
+            spi.read,
             capability="CAP_SPI_READ",
             effective_risk=spi.read_risk,
             logged=("device", "register"),
-            plan=spi.read,
         ),
         changes(
             "spi.write",
-            "Write a value to a declared register of an SPI device, in one transfer. The value is in the "
-            "register's unit, and the nearest one that the register can hold is written; the result has it. "
-            "There is no rollback.",
+            "Write a value to a declared register of an SPI device, in one transfer. The value is in the register's "
+            "unit, and the nearest one that the register can hold is written; the result has it. There is no rollback.",
             {"device": device, "register": _REGISTER, "value": value},
             {**shown, "clamped?": clamped},
+            spi.write,
             logged=("device", "register", "value"),
-            plan=spi.write,
         ),
     ]

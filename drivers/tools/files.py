@@ -60,11 +60,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
             "Look at a file or directory without reading it: type, size in bytes, time of last change and "
             "permissions. Follows links. Fails with errno ENOENT if there is nothing.",
             {"path": _PATH},
-            {
-                "path": path,
-                **_FACTS,
-                "mode": {"type": "string", "description": 'permissions in octal, such as "0644"'},
-            },
+            {"path": path, **_FACTS, "mode": {"type": "string", "description": 'permissions in octal, such as "0644"'}},
             logged=("path",),
             run=_asking(lambda paths, args: lambda driver: driver.stat(paths, args["path"])),
         ),
@@ -118,10 +114,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
             "Delete a file or an empty directory for good: there is no rollback. Of a link, the link is deleted "
             "and not what it leads to. A directory that is not empty fails with errno ENOTEMPTY.",
             {"path": _PATH},
-            {
-                "path": path,
-                "deleted": {"enum": ["file", "directory", "symlink"], "description": "what it was"},
-            },
+            {"path": path, "deleted": {"enum": ["file", "directory", "symlink"], "description": "what it was"}},
             risk_level=3,
             logged=("path",),
             idempotent=True,

@@ -128,9 +128,8 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
     return _opt_in(
         "proc.exec",
         "Run one of the programs that the operator of this machine has prepared, without a shell, and return its "
-        "output. The step fails if the program's exit code means failure or its time runs out; `error_data` "
-        "then holds the same fields as a result. Cancelling the task ends the program. "
-        f"Programs: {_menu(templates)}.",
+        "output. The step fails if the program's exit code means failure or its time runs out; `error_data` then holds "
+        f"the same fields as a result. Cancelling the task ends the program. Programs: {_menu(templates)}.",
         {"template": {"enum": list(templates), "description": "which program"}, "params?": _exec_params(templates)},
         {
             "template": {"type": "string"},

@@ -27,6 +27,22 @@ _SINCE_UP = "since the interface came up"
 def system_tools(bus: str = "system") -> list[Tool]:
     """Return the seven tools; `bus` is the id of the bus whose driver is a `SystemDriver`."""
     reads = partial(_tool, bus)
+    filesystem = _row(
+        mount={"type": "string", "description": "the mount point, a path"},
+        device={"type": "string"},
+        type={"type": "string", "description": 'such as "ext4"'},
+        local=schemas.flag("false for network and FUSE file systems"),
+        read_only=schemas.flag("true if mounted read-only"),
+        total_bytes=_or_null(_COUNT, "in bytes; null if it was not asked"),
+        used_bytes=_or_null(_COUNT, "in bytes"),
+        available_bytes=_or_null(_COUNT, "in bytes, to others than root"),
+        used_percent=_percent("of what others than root may use, 0 to 100"),
+        inodes_total=_or_null(_COUNT, "files it can hold; 0 if it does not count them"),
+        inodes_free=_or_null(_COUNT, "files it can still take"),
+        read_bytes=_or_null(_COUNT, "read from the device since boot; null if it is no single one"),
+        written_bytes=_or_null(_COUNT, "written to the device since boot"),
+        busy_s=_or_null(_number(), "for how long the device was at work since boot, in seconds"),
+    )
     return [
         reads(
             "sys.cpuinfo",
@@ -134,11 +150,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
             load_1m_per_core=_number(),
             runnable_threads=_described(_COUNT, "right now"),
             threads=_described(_COUNT, "in all"),
-            pressure=_row(
-                cpu=_pressure("a processor"),
-                memory=_pressure("memory"),
-                io=_pressure("a disk"),
-            ),
+            pressure=_row(cpu=_pressure("a processor"), memory=_pressure("memory"), io=_pressure("a disk")),
         ),
         reads(
             "sys.disk",
@@ -146,25 +158,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
             "much was read and written. Network and FUSE file systems are named but not asked (their numbers are "
             "null), since their server may be gone; memory file systems such as tmpfs are left out.",
             lambda driver: driver.disk(),
-            filesystems=schemas.listed(
-                "each once, at its shortest mount point",
-                _row(
-                    mount={"type": "string", "description": "the mount point, a path"},
-                    device={"type": "string"},
-                    type={"type": "string", "description": 'such as "ext4"'},
-                    local=schemas.flag("false for network and FUSE file systems"),
-                    read_only=schemas.flag("true if mounted read-only"),
-                    total_bytes=_or_null(_COUNT, "in bytes; null if it was not asked"),
-                    used_bytes=_or_null(_COUNT, "in bytes"),
-                    available_bytes=_or_null(_COUNT, "in bytes, to others than root"),
-                    used_percent=_percent("of what others than root may use, 0 to 100"),
-                    inodes_total=_or_null(_COUNT, "files it can hold; 0 if it does not count them"),
-                    inodes_free=_or_null(_COUNT, "files it can still take"),
-                    read_bytes=_or_null(_COUNT, "read from the device since boot; null if it is no single one"),
-                    written_bytes=_or_null(_COUNT, "written to the device since boot"),
-                    busy_s=_or_null(_number(), "for how long the device was at work since boot, in seconds"),
-                ),
-            ),
+            filesystems=schemas.listed("each once, at its shortest mount point", filesystem),
             truncated=schemas.flag("true if file systems are missing from the list"),
         ),
         reads(

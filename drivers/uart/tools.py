@@ -166,7 +166,7 @@ def _row(spec: UartSpec, described: Mapping[str, Any], _path: dict[str, Any]) ->
     return {"bus": f"uart:{spec.port}", "driven": True, **described, **shown, **rs485}
 
 
-listed: Final = Listing("uart", "ports", _row)
+listed: Final = Listing("uart", "ports", _row, use=lambda _, port: _uses(port)[0])
 
 
 def uart_tools(board: Board) -> list[Tool]:
@@ -200,26 +200,24 @@ def uart_tools(board: Board) -> list[Tool]:
             "List the serial ports: name, settings, device path. Touches no hardware.",
             "the ports",
             "port, path, baud, bits, parity, …",
-            lambda _, port: Use("uart", (port["port"],)),
         ),
         tool(
             "uart.read",
-            "Read from a serial port what has come since this session's last read, and wait for more if need be. "
-            "Each session reads at its own place: none takes what another one waits for. The first use of a port "
-            "in a session begins at what no session has read. "
-            f"{when} Running into the timeout is no failure: timed_out says so. Others can write to the "
-            "port at the same time.",
+            "Read from a serial port what has come since this session's last read, and wait for more if need be. Each "
+            "session reads at its own place: none takes what another one waits for. The first use of a port in a "
+            f"session begins at what no session has read. {when} Running into the timeout is no failure: timed_out "
+            "says so. Others can write to the port at the same time.",
             {
                 "port": port,
                 **ends,
                 "timeout_ms?": schemas.integer("the longest wait in milliseconds", 0, MAX_READ_MS, default=DEFAULT_MS),
             },
             received,
+            uart.read,
             capability="CAP_UART_READ",
             risk_level=1,
             timeout_ms=MAX_READ_MS + GRACE_MS,
             logged=("port", "len", "gap_ms", "timeout_ms"),
-            plan=uart.read,
         ),
         changes(
             "uart.write",
@@ -231,9 +229,9 @@ def uart_tools(board: Board) -> list[Tool]:
                 "drain?": schemas.flag("wait until everything has left the system's buffer", default=False),
             },
             {"written": schemas.integer("bytes sent", 1, MAX_TAKE)},
+            uart.write,
             timeout_ms=int(2 * write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + GRACE_MS,
             logged=("port", "drain"),
-            plan=uart.write,
         ),
         changes(
             "uart.exchange",
@@ -249,9 +247,9 @@ def uart_tools(board: Board) -> list[Tool]:
                 ),
             },
             received,
+            uart.exchange,
             timeout_ms=MAX_EXCHANGE_MS + longest_write_ms + GRACE_MS,
             logged=("port", "len", "gap_ms", "timeout_ms"),
-            plan=uart.exchange,
         ),
         changes(
             "uart.control",
@@ -265,9 +263,9 @@ def uart_tools(board: Board) -> list[Tool]:
                 "break_ms?": schemas.integer("hold the line in the break state for so long", 1, MAX_BREAK_MS),
             },
             {"port": port, **dict.fromkeys(asdict(ModemLines()), level)},
+            uart.control,
             timeout_ms=longest_write_ms + MAX_BREAK_MS + GRACE_MS,
             logged=("port", "rts", "dtr", "break_ms"),
             supports_rollback=True,
-            plan=uart.control,
         ),
     ]
