@@ -13,7 +13,7 @@ from hearth.drivers.moves import Moves
 from hearth.tools import Drive, Preview, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.signals import SignalLevel
@@ -69,14 +69,23 @@ class ChannelTools:
         spec: Any,
         run: Callable[[StepContext], Awaitable[Mapping[str, Any] | Done]],
         level: SignalLevel | None = None,
-        after: Mapping[str, Any] | None = None,
+        after: Callable[[], Mapping[str, Any]] | None = None,
     ) -> Planned:
         """Return the plan of a step on a channel.
 
-        `level` is the one that the step drives the channel to, and `after` has the members of the kind's `get` then.
+        `level` is the one that the step drives the channel to; `after` returns the members of the kind's `get` then.
         """
-        drives = () if level is None else (Drive(bus, spec.number, level),)
-        preview = None
-        if after is not None:
-            preview = Preview(f"{self._kind}.get", {"channel": spec.name}, tuple(after), after)
-        return Planned(bus, (Use(self._kind, (spec.name,)),), run, drives, preview)
+
+        def uses() -> Sequence[Use]:
+            return (Use(self._kind, (spec.name,)),)
+
+        def drives() -> Sequence[Drive]:
+            return () if level is None else (Drive(bus, spec.number, level),)
+
+        def preview() -> Preview | None:
+            if after is None:
+                return None
+            members = after()
+            return Preview(f"{self._kind}.get", {"channel": spec.name}, tuple(members), members)
+
+        return Planned(bus, uses, run, drives, preview)

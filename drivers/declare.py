@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import trio
-from attrs import frozen
+from attrs import define, frozen
 
 from hearth.drivers import schemas
 from hearth.drivers.board import BOARD_BUS, BoardDriver
@@ -31,19 +31,20 @@ DEFAULT_MS: Final = 1_000
 """Time that a step waits where its args do not say it."""
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Planned:
     """A step as its args say it: the bus that it runs on, the hardware that it uses and drives, and what it does there.
 
     A plan is a function from args to this. It is called when a task is submitted, so it raises what hearth refuses
-    before anything runs, and again when the step runs, so it has no effect and does not wait.
+    before anything runs, and again when the step runs, so it has no effect and does not wait. What only some requests
+    ask for is a function.
     """
 
     bus: str
-    uses: Sequence[Use]
+    uses: Callable[[], Sequence[Use]]
     run: Callable[[StepContext], Awaitable[Mapping[str, Any] | Done]]
-    drives: Sequence[Drive] = ()
-    preview: Preview | None = None
+    drives: Callable[[], Sequence[Drive]] = tuple
+    preview: Callable[[], Preview | None] = lambda: None
 
 
 def tool(
@@ -71,9 +72,9 @@ def _facets(plan: Callable[[Args], Planned]) -> dict[str, Any]:
 
     return {
         "bus": lambda args: plan(args).bus,
-        "uses": lambda args: plan(args).uses,
-        "drives": lambda args: plan(args).drives,
-        "preview": lambda args: plan(args).preview,
+        "uses": lambda args: plan(args).uses(),
+        "drives": lambda args: plan(args).drives(),
+        "preview": lambda args: plan(args).preview(),
         "run": run,
     }
 

@@ -117,7 +117,7 @@ class _Can:
             return {"bus": args["bus"], **self._shown(args["bus"], frame)}
 
         # Raw bytes never count as the message.
-        return Planned(bus, (_uses(args["bus"], frame.key, args.get("message")),), run)
+        return Planned(bus, lambda: (_uses(args["bus"], frame.key, args.get("message")),), run)
 
     # --- can.read and can.watch -----------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class _Can:
             answer: bytes | None = await ctx.transact(op, limit_ms=timeout_ms + 2 * LIMIT_MS)
             return {**echo, **shown_bytes(answer or b""), "timed_out": answer is None}
 
-        return Planned(bus, [_uses(args["bus"], key, None) for key in (tx, rx)], run)
+        return Planned(bus, lambda: [_uses(args["bus"], key, None) for key in (tx, rx)], run)
 
 
 def _row(spec: CanSpec, described: Mapping[str, Any], _path: dict[str, Any]) -> dict[str, Any]:

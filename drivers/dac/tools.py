@@ -33,7 +33,7 @@ class _Dac(ChannelTools):
                 with_clamped(_shown(spec, moved.target), moved.clamped), self._moves.undo(spec.signal, moved.former)
             )
 
-        return self.plan(bus, spec, run, value, {"value": value})
+        return self.plan(bus, spec, run, value, lambda: {"value": value})
 
 
 def _shown(spec: DacChannelSpec, level: SignalLevel) -> dict[str, Any]:

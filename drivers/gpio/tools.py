@@ -84,9 +84,13 @@ class _Gpio:
         offset = self._board.line(args.get("chip"), args["line"], drive=drive)
         raise AssertionError(f"the board found line {offset}, its tables did not")
 
-    def bus(self, args: Args, *, drive: bool) -> str:
-        """Return the bus of a line that may be read, or driven."""
-        return self._find(args, drive=drive)[0].bus
+    def bus_to_read(self, args: Args) -> str:
+        """Return the bus of a line that may be read."""
+        return self._find(args, drive=False)[0].bus
+
+    def bus_to_drive(self, args: Args) -> str:
+        """Return the bus of a line that may be driven."""
+        return self._find(args, drive=True)[0].bus
 
     def uses(self, args: Args, *, drive: bool) -> Sequence[Use]:
         """Return the line that a step reads, or drives."""
@@ -213,12 +217,9 @@ def gpio_tools(board: Board) -> list[Tool]:
         "seq": {"type": "integer", "minimum": 1},
     }
     wanted = {"type": "string", "enum": [*edges, "both"], "default": "both", "description": "which edges to report"}
-    reads = reading(
-        "CAP_GPIO_READ", plain_result=True, bus=partial(gpio.bus, drive=False), uses=partial(gpio.uses, drive=False)
-    )
-    bus_to_drive = partial(gpio.bus, drive=True)
-    uses = partial(gpio.uses, drive=True)
-    drives = changing("CAP_GPIO_RW", plain_result=True, bus=bus_to_drive, uses=uses, drives=gpio.drives)
+    read_uses, drive_uses = partial(gpio.uses, drive=False), partial(gpio.uses, drive=True)
+    reads = reading("CAP_GPIO_READ", plain_result=True, bus=gpio.bus_to_read, uses=read_uses)
+    drives = changing("CAP_GPIO_RW", plain_result=True, bus=gpio.bus_to_drive, uses=drive_uses, drives=gpio.drives)
     return [
         listed.tool(
             "List the GPIO chips and their lines: offset, name, aliases, header pin, what may be done with each, "

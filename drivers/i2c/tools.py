@@ -158,22 +158,24 @@ class _I2cTools:
         width = self._driver(args).addresses.reg_width(number(args["addr"]), ten_bit=ten_bit)
         return 0 if width == int(args.get("reg_width", 8)) else 2
 
-    def _check(self, args: Args) -> None:
-        """Raise InvalidParams for a bus that the board does not have, and for numbers that are too large."""
-        self._bus(args)
+    def _checked(self, args: Args) -> str:
+        """Return the bus. Raises InvalidParams for one that the board does not have, and for numbers too large."""
+        bus = self._bus(args)
         _check_address(args)
+        return bus
 
     def _exchange(
         self,
+        bus: str,
         args: Args,
         messages: list[Message],
         result: Callable[[bytes], dict[str, Any]],
         *,
         drives: bool = True,
-        preview: Preview | None = None,
+        preview: Callable[[], Preview | None] = lambda: None,
     ) -> Planned:
         """Return the plan of one transaction. Raises PermissionDenied for what the profile refuses."""
-        bus, driver = self._bus(args), self._driver(args)
+        driver = cast("I2cDriver", self._board.drivers[bus])
         addr, ten_bit = number(args["addr"]), bool(args.get("ten_bit", False))
         driver.addresses.check(args["bus"], addr, messages, ten_bit=ten_bit)
 
@@ -183,38 +185,44 @@ class _I2cTools:
             )
             return with_clamped(result(data), ctx.clamped)
 
-        # In ten bits a 7-bit number is another device, which the profile does not declare.
-        known = drives and (not ten_bit or addr > LAST_SEVEN_BIT)
-        use = i2c_use(int(args["bus"]), addr, ten_bit=ten_bit)
-        return Planned(bus, (use,), run, (Drive(bus, addr, messages),) if known else (), preview)
+        def driven() -> Sequence[Drive]:
+            # In ten bits a 7-bit number is another device, which the profile does not declare.
+            known = drives and (not ten_bit or addr > LAST_SEVEN_BIT)
+            return (Drive(bus, addr, messages),) if known else ()
+
+        return Planned(bus, lambda: (i2c_use(int(args["bus"]), addr, ten_bit=ten_bit),), run, driven, preview)
 
     def read(self, args: Args) -> Planned:
         """i2c.read: the register's number and the read are one transaction, with a repeated start between them."""
-        self._check(args)
+        bus = self._checked(args)
         messages: list[Message] = [Read(int(args["len"]))]
         if "reg" in args:
             messages.insert(0, Write(_selected(args)))
-        return self._exchange(args, messages, lambda data: {**shown_bytes(data)}, drives="reg" in args)
+        return self._exchange(bus, args, messages, lambda data: {**shown_bytes(data)}, drives="reg" in args)
 
     def write(self, args: Args) -> Planned:
         """i2c.write: one message, the register's number first."""
-        self._check(args)
+        bus = self._checked(args)
         data = read_bytes(args)
-        preview = None
-        if "reg" in args:
+
+        def preview() -> Preview | None:
+            if "reg" not in args:
+                return None
             where = {name: args[name] for name in ("bus", "addr", "ten_bit", "reg", "reg_width") if name in args}
-            preview = Preview("i2c.read", {**where, "len": len(data)}, ("data",), {"data": encode(data)})
-        return self._exchange(args, [Write(_selected(args) + data)], lambda _: {"written": len(data)}, preview=preview)
+            return Preview("i2c.read", {**where, "len": len(data)}, ("data",), {"data": encode(data)})
+
+        messages: list[Message] = [Write(_selected(args) + data)]
+        return self._exchange(bus, args, messages, lambda _: {"written": len(data)}, preview=preview)
 
     def transfer(self, args: Args) -> Planned:
         """i2c.transfer: a write and perhaps a read, or any list of messages, in one transaction."""
-        self._check(args)
+        bus = self._checked(args)
         messages = _messages(args)
 
         def result(data: bytes) -> dict[str, Any]:
             return {**shown_bytes(data), **({"reads": _split(data, messages)} if "messages" in args else {})}
 
-        return self._exchange(args, messages, result)
+        return self._exchange(bus, args, messages, result)
 
     def scan(self, args: Args) -> Planned:
         """i2c.scan."""
@@ -232,7 +240,7 @@ class _I2cTools:
             }
 
         # A scan asks every address: only a scope that has all of them permits it.
-        return Planned(self._bus(args), (Use("i2c", (f"{int(args['bus'])}:*",)),), run)
+        return Planned(self._bus(args), lambda: (Use("i2c", (f"{int(args['bus'])}:*",)),), run)
 
 
 def _row(spec: I2cSpec, described: Mapping[str, Any], _path: dict[str, Any]) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class _Modbus:
             result = {"device": target.device.name, "table": target.table, **entries[0]}
             return {**result, "values": entries} if len(entries) > 1 else result
 
-        return Planned(target.spec.bus, (target.use(),), run)
+        return Planned(target.spec.bus, lambda: (target.use(),), run)
 
     def write(self, args: Args) -> Planned:
         """modbus.write: read the former value where that is possible, then write.
@@ -175,7 +175,6 @@ class _Modbus:
         """
         target = self.target(args, write=True)
         values = target.encode(args["value"])
-        (entry,) = target.entries(values)
         former: Sequence[int] | None = None
 
         async def op(driver: ModbusDriver) -> None:
@@ -186,6 +185,7 @@ class _Modbus:
 
         async def run(ctx: StepContext) -> Done:
             await ctx.transact(op, limit_ms=self._limit_ms(target, 2), drives=target.output)
+            (entry,) = target.entries(values)
             result = {"device": target.device.name, "table": target.table, **entry}
             if ctx.clamped:
                 result = with_clamped({**result, "value": ctx.clamped[-1]["written"]}, ctx.clamped)
@@ -198,12 +198,17 @@ class _Modbus:
             what = f"modbus.write {target.device.name} {entry.get('name', target.reg)} back to {shown['value']}"
             return Done(result, Undo(lambda driver: driver.write(*target.place, back), what, target.output))
 
-        preview = None
-        if target.readable:
+        def drives() -> Sequence[Drive]:
+            return (Drive(target.spec.bus, target.place, values),)
+
+        def preview() -> Preview | None:
+            if not target.readable:
+                return None
+            (entry,) = target.entries(values)
             where = {name: args[name] for name in ("device", "name", "register", "table") if name in args}
-            preview = Preview("modbus.read", where, ("value",), {"value": entry["value"]})
-        drives = (Drive(target.spec.bus, target.place, values),)
-        return Planned(target.spec.bus, (target.use(),), run, drives, preview)
+            return Preview("modbus.read", where, ("value",), {"value": entry["value"]})
+
+        return Planned(target.spec.bus, lambda: (target.use(),), run, drives, preview)
 
     def use(self, device: str) -> Use:
         """Return the use of a device by its name."""

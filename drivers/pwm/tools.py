@@ -36,7 +36,10 @@ class _Pwm(ChannelTools):
             result = {"channel": spec.name, **shown(written)}
             return Done(with_clamped(result, ctx.clamped), self._undo(spec, former))
 
-        after = {name: shown(value)[name] for name in ("duty", "period_us")}
+        def after() -> dict[str, Any]:
+            wave = shown(value)
+            return {name: wave[name] for name in ("duty", "period_us")}
+
         return self.plan(bus, spec, run, value, after)
 
     def off(self, args: Args) -> Planned:
@@ -51,7 +54,7 @@ class _Pwm(ChannelTools):
             former = await ctx.transact(op, drives=spec.number)
             return Done({"channel": spec.name}, self._undo(spec, former))
 
-        return self.plan(bus, spec, run, OFF, {"on": False})
+        return self.plan(bus, spec, run, OFF, lambda: {"on": False})
 
     def move(self, args: Args) -> Planned:
         """servo.move."""
@@ -65,7 +68,7 @@ class _Pwm(ChannelTools):
             result = {"servo": spec.name, "angle": moved.target}
             return Done(with_clamped(result, moved.clamped), self._undo(spec, moved.former))
 
-        return self.plan(bus, spec, run, angle, {"angle": angle})
+        return self.plan(bus, spec, run, angle, lambda: {"angle": angle})
 
     def _undo(self, spec: ChannelSpec, former: Wave) -> Undo:
         """Return the undo to what a channel gave out before: a servo moves back."""
@@ -113,6 +116,7 @@ def pwm_tools(board: Board) -> list[Tool]:
     """Return the tools of PWM channels and servos for a board, in the default order."""
     pwm = _Pwm(board, "pwm", "servo")
     get = pwm.reads(lambda driver, number: driver.get(number), _shown)
+    drives = changing("CAP_PWM_RW", plain_result=True, idempotent=True, supports_rollback=True)
     channels: list[ChannelSpec] = [channel for chip in board.of("pwm") for channel in chip.channels]
     servos = {channel.name: channel.servo for channel in channels if channel.servo is not None}
     channel = schemas.text(f"the channel's name, one of: {', '.join(one.name for one in channels) or 'none'}")
@@ -124,7 +128,6 @@ def pwm_tools(board: Board) -> list[Tool]:
     angle_or_off = {"type": ["number", "null"], "description": "of a servo, in degrees; null if it is off"}
     on = schemas.flag("false if it gives out no pulses; duty and pulse are 0 then")
     wave = {"channel": channel, "duty": duty, "pulse_us": pulse, "period_us": period}
-    drives = changing("CAP_PWM_RW", plain_result=True, idempotent=True, supports_rollback=True)
     return [
         listed.tool(
             "List the PWM chips with their channels and servos: name, unit, limits, period, and the safe state that "

@@ -86,7 +86,7 @@ class _SpiTools:
         result: Callable[[bytes, Sequence[Mapping[str, Any]]], dict[str, Any]],
         *,
         drives: bool = True,
-        preview: Preview | None = None,
+        preview: Callable[[], Preview | None] = lambda: None,
     ) -> Planned:
         """Return the plan of one transfer; `result` gets what came in, and the reports of what was clamped."""
         bus = self.device(args).bus
@@ -96,8 +96,10 @@ class _SpiTools:
             answer: bytes = await ctx.transact(lambda driver: driver.transfer(data), limit_ms=limit_ms)
             return with_clamped(result(answer, ctx.clamped), ctx.clamped)
 
-        driven = (Drive(bus, "data", data),) if drives else ()
-        return Planned(bus, (Use("spi", (args["device"],)),), run, driven, preview)
+        def driven() -> Sequence[Drive]:
+            return (Drive(bus, "data", data),) if drives else ()
+
+        return Planned(bus, lambda: (Use("spi", (args["device"],)),), run, driven, preview)
 
     def transfer(self, args: Args) -> Planned:
         """spi.transfer: as many bytes come in as go out."""
@@ -121,10 +123,12 @@ class _SpiTools:
         def result(_answer: bytes, clamped: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             return _shown(args, register, round(clamped[0]["written"] / register.scale) if clamped else raw)
 
-        preview = None
-        if register.access != "w" and not register.read_effect:
+        def preview() -> Preview | None:
+            if register.access == "w" or register.read_effect:
+                return None
             where = {name: args[name] for name in ("device", "register")}
-            preview = Preview("spi.read", where, ("value",), {"value": raw * register.scale})
+            return Preview("spi.read", where, ("value",), {"value": raw * register.scale})
+
         return self._exchange(args, declared.frame.write(register, raw), result, preview=preview)
 
 

@@ -95,7 +95,7 @@ class _Uart:
 
             return _answer(await receive(args.get("timeout_ms", DEFAULT_MS) / 1000, take, arrival))
 
-        return Planned(bus, _uses(args), run)
+        return Planned(bus, lambda: _uses(args), run)
 
     def write(self, args: Args) -> Planned:
         """uart.write."""
@@ -110,7 +110,7 @@ class _Uart:
             )
             return {"written": written}
 
-        return Planned(bus, _uses(args), run)
+        return Planned(bus, lambda: _uses(args), run)
 
     def exchange(self, args: Args) -> Planned:
         """uart.exchange."""
@@ -124,7 +124,7 @@ class _Uart:
 
             return _answer(await ctx.transact(op, limit_ms=limit_ms))
 
-        return Planned(bus, _uses(args), run)
+        return Planned(bus, lambda: _uses(args), run)
 
     def control(self, args: Args) -> Planned:
         """uart.control."""
@@ -152,7 +152,7 @@ class _Uart:
             text = f"uart.control port {args['port']} back to {back}"
             return Done(result, Undo(lambda driver: driver.control(**former), text, drives=MODEM_LINES))
 
-        return Planned(bus, _uses(args), run)
+        return Planned(bus, lambda: _uses(args), run)
 
 
 def _uses(args: Args) -> Sequence[Use]:
