@@ -89,12 +89,20 @@ def changing(capability: str, **more: Any) -> Callable[..., Tool]:
     return partial(tool, capability=capability, risk_level=2, **more)
 
 
+def transacts(ask: Callable[[StepContext, Args], Callable[[Any], Any]]) -> Run:
+    """Return the run of a tool that is one transaction, which `ask` returns, and whose value is its result."""
+
+    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
+        result: Mapping[str, Any] | Done = await ctx.transact(ask(ctx, args))
+        return result
+
+    return run
+
+
 def with_clamped(result: dict[str, Any], clamped: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a result with the reports of what was clamped, where something was."""
     return {**result, "clamped": list(clamped)} if clamped else result
 
-
-# --- the tools that list hardware -------------------------------------------------------------------------------------
 
 _UNDRIVEN: Final = schemas.listed(
     "what is there but cannot be used, each with the reason",
@@ -174,9 +182,6 @@ class Listing:
         gives = {self.rows: schemas.listed(title, schemas.json_object(members))}
         gives |= {name: COMMON[name] for name in self.common}
         return list_tool(f"hw.{self.kind}.list", description, gives, run or listed, timeout_ms=timeout_ms)
-
-
-# --- waiting for input ------------------------------------------------------------------------------------------------
 
 
 class _Received(Protocol):

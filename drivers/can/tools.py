@@ -68,8 +68,6 @@ class _Can:
         driver = cast("CanBase", self._board.drivers[self._board.bus("can", "bus", bus)])
         return cast("CanDatabase", driver.rules)
 
-    # --- hw.can.list ----------------------------------------------------------------------------------------------
-
     async def listed(self, ctx: StepContext, _args: Args) -> Mapping[str, Any]:
         """hw.can.list."""
         answer: dict[str, Any] = await ctx.transact(listed)
@@ -84,8 +82,6 @@ class _Can:
             if database.problem is not None:
                 bus["problem"] = database.problem
         return answer
-
-    # --- can.send -------------------------------------------------------------------------------------------------
 
     def _frame(self, args: Args) -> Frame:
         database = self._database(args["bus"])
@@ -118,8 +114,6 @@ class _Can:
 
         # Raw bytes never count as the message.
         return Planned(bus, lambda: (_uses(args["bus"], frame.key, args.get("message")),), run)
-
-    # --- can.read and can.watch -----------------------------------------------------------------------------------
 
     def _filter(self, args: Args) -> frozenset[int] | None:
         given: Iterable[int | str] | None = args.get("filter")
@@ -231,8 +225,6 @@ class _Can:
         if decoded is not None:
             shown["message"], shown["signals"] = decoded
         return shown
-
-    # --- can.isotp ------------------------------------------------------------------------------------------------
 
     def isotp(self, args: Args) -> Planned:
         """can.isotp. Raises InvalidParams, and PermissionDenied for an identifier of a message."""

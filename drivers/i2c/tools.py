@@ -39,8 +39,6 @@ _TIMEOUT_MS = 10_000
 _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
 """Upper bound on the length of a scan."""
 
-_HEX_TEN_BIT = r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})$"
-_HEX_WORD = r"^0[xX][0-9a-fA-F]{1,4}$"
 _LAST_EIGHT_BIT = 0xFF
 
 
@@ -55,7 +53,7 @@ _ADDRESS = schemas.number_or_hex(
     'the device\'s address: an integer (72) or a string ("0x48"); 0x08 to 0x77, or with `ten_bit` up to 0x3ff',
     0,
     LAST_TEN_BIT,
-    _HEX_TEN_BIT,
+    r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})$",
 )
 _TEN_BIT = schemas.flag(
     "the address goes over the wire in ten bits; refused where the adapter cannot do that", default=False
@@ -65,7 +63,7 @@ _REG_WIDTH: Schema = {"enum": [8, 16], "description": "bits of the register's nu
 
 def _register(description: str) -> Schema:
     form = 'an integer up to 255 or a string ("0x00"); with `reg_width` 16 up to 65535'
-    return schemas.number_or_hex(f"{description}: {form}", 0, 0xFFFF, _HEX_WORD)
+    return schemas.number_or_hex(f"{description}: {form}", 0, 0xFFFF, r"^0[xX][0-9a-fA-F]{1,4}$")
 
 
 _MESSAGE = schemas.object_of(

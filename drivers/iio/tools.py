@@ -77,18 +77,11 @@ def sensor_tools(board: Board) -> list[Tool]:
         return {"sensor": sensor.name, "value": sensor.value(raw), "unit": sensor.unit}
 
     async def listed(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        found: list[KernelSensor] = await ctx.transact(_scan)
-        mine = [sensor.to_json() for sensor in board.sensors.values()]
-        theirs = [{**sensor.to_json(), "bus": SENSORS_BUS} for sensor in found[:MAX_SENSORS]]
-        return {"sensors": permitted(ctx, mine + theirs), "truncated": len(found) > MAX_SENSORS}
-
-    async def listed_here(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        mine: list[dict[str, Any]]
-        mine = await ctx.transact(lambda _driver: [sensor.to_json() for sensor in board.sensors.values()])
-        return {"sensors": permitted(ctx, mine)}
-
-    def permitted(ctx: StepContext, sensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [one for one in sensors if all(map(ctx.permits, _sensor_uses(board, one["sensor"])))]
+        found: list[KernelSensor] = await ctx.transact(_scan if kernel else lambda _driver: [])
+        sensors = [sensor.to_json() for sensor in board.sensors.values()]
+        sensors += [{**sensor.to_json(), "bus": SENSORS_BUS} for sensor in found[:MAX_SENSORS]]
+        permitted = [one for one in sensors if all(map(ctx.permits, _sensor_uses(board, one["sensor"])))]
+        return {"sensors": permitted, **({"truncated": len(found) > MAX_SENSORS} if kernel else {})}
 
     names = f"one of: {', '.join(board.sensors) or 'none'}"
     asked = schemas.text(f"{names}, or one of hw.sensor.list" if kernel else names, most=256)
@@ -110,7 +103,7 @@ def sensor_tools(board: Board) -> list[Tool]:
             timeout_ms=10_000 if kernel else 1_000,  # a chip is asked for its limits, perhaps over a slow wire
             bus=lambda _args: SENSORS_BUS if kernel else BOARD_BUS,
             uses=lambda _args: (),
-            run=listed if kernel else listed_here,
+            run=listed,
         ),
         reads(
             "hw.sensor.read",

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers import schemas
-from hearth.drivers.declare import reading, tool
+from hearth.drivers.declare import reading, tool, transacts
 from hearth.drivers.files import LIST_MAX, READ_MAX, UNDO_MAX, WRITE_MAX
-from hearth.tools import Args, Done, PathGuard, PathUse, Run, StepContext, Tool
+from hearth.tools import Args, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
                 "truncated": schemas.flag("true if entries are missing from the list"),
             },
             logged=("path",),
-            run=_asking(lambda paths, args: lambda driver: driver.list(paths, args["path"])),
+            run=transacts(lambda ctx, args: lambda driver: driver.list(ctx.paths, args["path"])),
         ),
         reads(
             "file.stat",
@@ -62,7 +62,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
             {"path": _PATH},
             {"path": path, **_FACTS, "mode": {"type": "string", "description": 'permissions in octal, such as "0644"'}},
             logged=("path",),
-            run=_asking(lambda paths, args: lambda driver: driver.stat(paths, args["path"])),
+            run=transacts(lambda ctx, args: lambda driver: driver.stat(ctx.paths, args["path"])),
         ),
         reads(
             "file.read",
@@ -79,7 +79,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
                 "eof": schemas.flag("true if nothing follows"),
             },
             logged=("path", "offset", "len"),
-            run=_asking(_read),
+            run=transacts(_read),
         ),
         writes(
             "file.write",
@@ -107,7 +107,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
             logged=("path", "mode"),
             supports_rollback=True,
             bus=checked_bus,
-            run=_asking(_write),
+            run=transacts(_write),
         ),
         writes(
             "file.delete",
@@ -118,7 +118,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
             risk_level=3,
             logged=("path",),
             idempotent=True,
-            run=_asking(lambda paths, args: lambda driver: driver.delete(paths, args["path"])),
+            run=transacts(lambda ctx, args: lambda driver: driver.delete(ctx.paths, args["path"])),
         ),
     ]
 
@@ -152,22 +152,12 @@ def _content(args: Args) -> bytes:
     return schemas.read_bytes(args, least=0, most=WRITE_MAX)
 
 
-def _asking(ask: Callable[[PathGuard, Args], Callable[[Any], Any]]) -> Run:
-    """Return the run of a tool that is one transaction, which `ask` returns."""
-
-    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
-        answer: Mapping[str, Any] | Done = await ctx.transact(ask(ctx.paths, args))
-        return answer
-
-    return run
-
-
-def _read(paths: PathGuard, args: Args) -> Callable[[Any], Any]:
+def _read(ctx: StepContext, args: Args) -> Callable[[Any], Any]:
     # int(): to JSON Schema 16.0 is an integer as well.
     offset, length = int(args.get("offset", 0)), int(args.get("len", READ_MAX))
-    return lambda driver: driver.read(paths, args["path"], offset, length, schemas.shown_bytes)
+    return lambda driver: driver.read(ctx.paths, args["path"], offset, length, schemas.shown_bytes)
 
 
-def _write(paths: PathGuard, args: Args) -> Callable[[Any], Any]:
+def _write(ctx: StepContext, args: Args) -> Callable[[Any], Any]:
     data, mode = _content(args), args.get("mode", "replace")
-    return lambda driver: driver.write(paths, args["path"], data, mode)
+    return lambda driver: driver.write(ctx.paths, args["path"], data, mode)

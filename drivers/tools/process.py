@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hearth.config.exec import MAX_PARAM, ExecParam, ExecTemplate
 from hearth.drivers import schemas
-from hearth.drivers.declare import reading, tool
+from hearth.drivers.declare import reading, tool, transacts
 from hearth.drivers.process import MAX_LISTED, SIGNALS
 from hearth.drivers.programs import Stopping
 from hearth.drivers.schemas import wrong
@@ -19,7 +19,7 @@ from hearth.errors import DeviceError, InvalidParams, TimedOut
 from hearth.tools import Args, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.drivers.schemas import Schema
 
@@ -48,11 +48,10 @@ def process_tools(
 
 
 def _list_tool(bus: str) -> Tool:
-    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+    def ask(_ctx: StepContext, args: Args) -> Callable[[Any], Any]:
         asked = {key: args[key] for key in ("sort", "name", "user") if key in args}
         limit = int(args.get("limit", 50))  # 50.0 is an integer to JSON Schema
-        found: Mapping[str, Any] = await ctx.transact(lambda driver: driver.processes(limit=limit, **asked))
-        return found
+        return lambda driver: driver.processes(limit=limit, **asked)
 
     row = {
         "pid": _PID,
@@ -86,7 +85,7 @@ def _list_tool(bus: str) -> Tool:
         logged=("sort", "limit"),
         discloses=True,
         bus=lambda _args: bus,
-        run=run,
+        run=transacts(ask),
     )
 
 
@@ -225,11 +224,6 @@ def _stream(description: str) -> Schema:
 
 
 def _signal_tool(bus: str) -> Tool:
-    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        pid, name = args["pid"], args["signal"]
-        sent: Mapping[str, Any] = await ctx.transact(lambda driver: driver.send_signal(int(pid), name))
-        return sent
-
     signals: Schema = {"enum": list(SIGNALS), "description": "SIGTERM asks a program to end, SIGKILL ends it"}
     return _opt_in(
         "proc.signal",
@@ -240,5 +234,5 @@ def _signal_tool(bus: str) -> Tool:
         timeout_ms=1000,
         logged=("pid", "signal"),
         bus=lambda _args: bus,
-        run=run,
+        run=transacts(lambda _ctx, args: lambda driver: driver.send_signal(int(args["pid"]), args["signal"])),
     )

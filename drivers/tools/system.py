@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers import schemas
-from hearth.drivers.declare import tool
+from hearth.drivers.declare import tool, transacts
 from hearth.drivers.system import THROTTLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.drivers.schemas import Schema
-    from hearth.tools import Args, Run, StepContext, Tool
+    from hearth.tools import Tool
 
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _BYTES: Schema = {**_COUNT, "description": "in bytes"}
@@ -217,17 +217,9 @@ def _tool(bus: str, name: str, description: str, read: Callable[[Any], Mapping[s
         risk_level=0,
         timeout_ms=5000,
         bus=lambda _args: bus,
-        run=_run(read),
+        run=transacts(lambda _ctx, _args: read),
         discloses=name == "sys.network",
     )
-
-
-def _run(read: Callable[[Any], Mapping[str, Any]]) -> Run:
-    async def run(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = await ctx.transact(read)
-        return found
-
-    return run
 
 
 def _row(**properties: Schema) -> Schema:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import asdict, frozen
+from attrs import asdict
 
 from hearth.drivers import schemas
 from hearth.drivers.declare import DEFAULT_MS, GRACE_MS, LIMIT_MS, Listing, Planned, changing, receive, tool
@@ -32,22 +32,13 @@ MAX_BREAK_MS = 5_000
 _SLOWEST_BAUD = 50
 
 
-@frozen
-class _ReadRequest:
-    """The end of a read: a number of bytes, a text, or a quiet line."""
-
-    length: int | None
-    until: bytes | None
-    gap_s: float | None
-
-    @classmethod
-    def of(cls, args: Args) -> _ReadRequest:
-        length, until, gap_ms = args.get("len"), args.get("until"), args.get("gap_ms")
-        return cls(
-            None if length is None else int(length),
-            None if until is None else until.encode(),
-            None if gap_ms is None else gap_ms / 1000,
-        )
+def _ends(args: Args) -> dict[str, Any]:
+    """Return the end of a read as the driver takes it: a number of bytes, a text, or a quiet line."""
+    return {
+        "length": int(args["len"]) if "len" in args else None,
+        "until": args["until"].encode() if "until" in args else None,
+        "gap_s": args["gap_ms"] / 1000 if "gap_ms" in args else None,
+    }
 
 
 def _answer(taken: Taken) -> dict[str, Any]:
@@ -77,21 +68,18 @@ class _Uart:
 
     def read(self, args: Args) -> Planned:
         """uart.read."""
-        bus, wanted = self._bus(args), _ReadRequest.of(args)
+        bus, ends = self._bus(args), _ends(args)
 
         async def run(ctx: StepContext) -> Mapping[str, Any]:
             async def take(partial: bool) -> Taken:
                 taken: Taken = await ctx.transact(
-                    lambda driver: driver.take(
-                        wanted.length, wanted.until, gap_s=wanted.gap_s, partial=partial, reader=ctx.session_id
-                    ),
-                    limit_ms=LIMIT_MS,
+                    lambda driver: driver.take(**ends, partial=partial, reader=ctx.session_id), limit_ms=LIMIT_MS
                 )
                 return taken
 
             async def arrival(taken: Taken) -> None:
                 assert taken.inbox is not None, "an incomplete read says where to wait"
-                await taken.inbox.wait(wanted.length, wanted.until, wanted.gap_s, ctx.session_id)
+                await taken.inbox.wait(**ends, reader=ctx.session_id)
 
             return _answer(await receive(args.get("timeout_ms", DEFAULT_MS) / 1000, take, arrival))
 
@@ -114,13 +102,13 @@ class _Uart:
 
     def exchange(self, args: Args) -> Planned:
         """uart.exchange."""
-        bus, data, wanted = self._bus(args), read_bytes(args, most=MAX_TAKE), _ReadRequest.of(args)
+        bus, data, ends = self._bus(args), read_bytes(args, most=MAX_TAKE), _ends(args)
         timeout_s = args.get("timeout_ms", DEFAULT_MS) / 1000
         limit_ms = (timeout_s + self._write_s(args, data)) * 1000 + LIMIT_MS
 
         async def run(ctx: StepContext) -> Mapping[str, Any]:
             def op(driver: UartDriver) -> Any:
-                return driver.exchange(data, **asdict(wanted), timeout_s=timeout_s, reader=ctx.session_id)
+                return driver.exchange(data, **ends, timeout_s=timeout_s, reader=ctx.session_id)
 
             return _answer(await ctx.transact(op, limit_ms=limit_ms))
 
