@@ -47,9 +47,9 @@ def text(description: str, *, most: int = 64) -> Schema:
     return _string(description, 1, most)
 
 
-def number_or_hex(description: str, low: int, high: int, pattern: str) -> Schema:
-    """An integer in a closed range, or the same as a string in hexadecimal, which RE2 matches with the pattern."""
-    forms = [{"type": "integer", "minimum": low, "maximum": high}, {"type": "string", "pattern": pattern}]
+def number_or(description: str, low: int, high: int, **form: Any) -> Schema:
+    """An integer in a closed range, or a string of this form; RE2 compiles its pattern, so it looks neither way."""
+    forms = [{"type": "integer", "minimum": low, "maximum": high}, {"type": "string", **form}]
     return {"description": description, "anyOf": forms}
 
 

@@ -410,6 +410,6 @@ def can_tools(board: Board) -> list[Tool]:
 
 
 def _identifier(description: str) -> schemas.Schema:
-    return schemas.number_or_hex(
-        f'{description}, such as 291, "0x123" or "0x18feca00"', 0, MAX_EXTENDED, "^0[xX][0-9a-fA-F]{1,8}$"
+    return schemas.number_or(
+        f'{description}, such as 291, "0x123" or "0x18feca00"', 0, MAX_EXTENDED, pattern="^0[xX][0-9a-fA-F]{1,8}$"
     )

@@ -198,13 +198,8 @@ def gpio_tools(board: Board) -> list[Tool]:
     """Return the gpio tools for a board, in the default order."""
     gpio = _Gpio(board)
     which = ", ".join(board.chips) or "none"
-    line: schemas.Schema = {
-        "description": 'the line: its offset on the chip (17) or its name ("GPIO17"); hw.gpio.list has them',
-        "anyOf": [
-            {"type": "integer", "minimum": 0, "maximum": 1023},
-            {"type": "string", "minLength": 1, "maxLength": 64},
-        ],
-    }
+    which_line = 'the line: its offset on the chip (17) or its name ("GPIO17"); hw.gpio.list has them'
+    line = schemas.number_or(which_line, 0, 1023, minLength=1, maxLength=64)
     chip = schemas.text(f"the chip's label, one of: {which}; left out: the first")
     named = {"line": line, "chip?": chip}
     level = {"type": "integer", "enum": [0, 1], "description": "0 is low, 1 is high"}

@@ -42,18 +42,17 @@ _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
 _LAST_EIGHT_BIT = 0xFF
 
 
-# Without looking ahead or behind: clients compile them with RE2.
-_SEVEN_BIT = schemas.number_or_hex(
+_SEVEN_BIT = schemas.number_or(
     'the device\'s 7-bit address, 0x08 to 0x77: an integer (72) or a string ("0x48")',
     FIRST_ADDR,
     LAST_ADDR,
-    r"^0[xX](?:0?[89a-fA-F]|[1-6][0-9a-fA-F]|7[0-7])$",
+    pattern=r"^0[xX](?:0?[89a-fA-F]|[1-6][0-9a-fA-F]|7[0-7])$",
 )
-_ADDRESS = schemas.number_or_hex(
+_ADDRESS = schemas.number_or(
     'the device\'s address: an integer (72) or a string ("0x48"); 0x08 to 0x77, or with `ten_bit` up to 0x3ff',
     0,
     LAST_TEN_BIT,
-    r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})$",
+    pattern=r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})$",
 )
 _TEN_BIT = schemas.flag(
     "the address goes over the wire in ten bits; refused where the adapter cannot do that", default=False
@@ -63,7 +62,7 @@ _REG_WIDTH: Schema = {"enum": [8, 16], "description": "bits of the register's nu
 
 def _register(description: str) -> Schema:
     form = 'an integer up to 255 or a string ("0x00"); with `reg_width` 16 up to 65535'
-    return schemas.number_or_hex(f"{description}: {form}", 0, 0xFFFF, r"^0[xX][0-9a-fA-F]{1,4}$")
+    return schemas.number_or(f"{description}: {form}", 0, 0xFFFF, pattern=r"^0[xX][0-9a-fA-F]{1,4}$")
 
 
 _MESSAGE = schemas.object_of(

@@ -27,13 +27,13 @@ _TIMEOUT_MS = 10_000
 _HUGE = 1e18
 """Beyond every register: a larger value is taken for this one."""
 
-_REGISTER: schemas.Schema = {
-    "description": 'a register that hw.spi.list has for the device: its name, or its number (16 or "0x10")',
-    "anyOf": [
-        {"type": "integer", "minimum": 0, "maximum": 0xFFFF},
-        {"type": "string", "minLength": 1, "maxLength": 64},
-    ],
-}
+_REGISTER: Final = schemas.number_or(
+    'a register that hw.spi.list has for the device: its name, or its number (16 or "0x10")',
+    0,
+    0xFFFF,
+    minLength=1,
+    maxLength=64,
+)
 
 
 class _SpiTools:
