@@ -1,8 +1,10 @@
-"""The declaration of tools: what all kinds write alike of a tool, once.
+"""The declaration of tools: the form that the tools of all kinds share.
 
-It owns the form of a declaration (`tool`), the plan of a step that is made of its args (`Planned`), the tools that list
-the hardware of a kind (`Listing`), and the loop of a step that waits for input beside its bus (`receive`). It knows no
-kind; what a tool does is in the module of its kind.
+A kind declares a tool by its name, its description, the members that it takes and gives, and its plan: the function
+from args to a step (`tool`, `Planned`). `reading` and `changing` say at once the fields that several tools share. A
+`Listing` is the tool that lists the hardware of a kind; `transacts` and `receive` are the runs of a step that is one
+transaction, and of a step that waits for input outside of its bus. This module knows no kind: the module of a kind has
+the work of its tools.
 """
 
 from __future__ import annotations
