@@ -35,7 +35,7 @@ DEFAULT_MS: Final = 1_000
 
 @define(eq=False)
 class Planned:
-    """A step as its args say it: the bus that it runs on, the hardware that it uses and drives, and what it does there.
+    """A step as its args say it: its bus, the hardware that it uses and drives, and its run.
 
     A plan is a function from args to this. It is called when a task is submitted, so it raises what hearth refuses
     before anything runs, and again when the step runs, so it has no effect and does not wait. What only some requests
@@ -102,7 +102,7 @@ def transacts(ask: Callable[[StepContext, Args], Callable[[Any], Any]]) -> Run:
 
 
 def with_clamped(result: dict[str, Any], clamped: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a result with the reports of what was clamped, where something was."""
+    """Return a result with the reports of the values that were clamped, where there are any."""
     return {**result, "clamped": list(clamped)} if clamped else result
 
 
@@ -186,23 +186,23 @@ class Listing:
         return list_tool(f"hw.{self.kind}.list", description, gives, run or listed, timeout_ms=timeout_ms)
 
 
-class _Received(Protocol):
+class _Intake(Protocol):
     @property
     def complete(self) -> bool:
         """True if it is all that was wanted."""
         ...
 
 
-_Input = TypeVar("_Input", bound=_Received)
+_Input = TypeVar("_Input", bound=_Intake)
 
 
 async def receive(
     timeout_s: float, take: Callable[[bool], Awaitable[_Input]], arrival: Callable[[_Input], Awaitable[None]]
 ) -> _Input:
-    """Return what a session has received once it is complete, or what is there when the time is over.
+    """Return the input of a session once it is complete, or the input so far when the time is over.
 
     `take` is a transaction: it takes all that is wanted, or nothing and returns that it is not complete; with True it
-    takes what there is. `arrival` waits beside the bus until there may be more.
+    takes the input so far. `arrival` waits beside the bus until there may be more.
     """
     deadline = trio.current_time() + timeout_s
     taken = await take(False)
