@@ -13,20 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from attrs import Factory, field, frozen
 
 from hearth._util.text import suggestions
-from hearth.drivers import schemas
 from hearth.drivers.base import BaseDriver, Driver, Style
 from hearth.drivers.lines import Lines
 from hearth.errors import ConfigError, InvalidParams, PermissionDenied
-from hearth.tools import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from hearth.drivers.profile import Profile, Undriven
-    from hearth.drivers.schemas import Schema
     from hearth.drivers.sensor import Sensor
     from hearth.drivers.signals import SignalChannel
-    from hearth.tools import Args, Run, StepContext, Use
 
 BOARD_BUS: Final = "board"
 
@@ -204,50 +200,3 @@ class Board:
         raise InvalidParams(
             f"board {self.name!r} has {asked}; it has: {listed}{cure}", data={what: given, "known": known, **near}
         )
-
-
-INTERLOCKS: Final = schemas.listed(
-    "outputs that may be driven to `value`, or `above` or `below` one, only while all of `requires` hold, with what "
-    "each reads now",
-    schemas.json_object("drives, value or above or below, open (true: refused now), driven, requires"),
-)
-
-
-def list_tool(name: str, description: str, result: Mapping[str, Schema], run: Run, *, timeout_ms: int = 1_000) -> Tool:
-    """Return a tool without arguments that runs on the board's own bus."""
-    return Tool(
-        name=name,
-        risk_level=0,
-        timeout_ms=timeout_ms,
-        description=description,
-        params_schema=schemas.args({}),
-        result_schema=schemas.result(result),
-        capability="CAP_SYS_READ",
-        bus=lambda _args: BOARD_BUS,
-        uses=lambda _args: (),
-        run=run,
-    )
-
-
-def listing(
-    op: Callable[[BoardDriver], dict[str, Any]],
-    rows: str,
-    parts: str,
-    use: Callable[[Mapping[str, Any], Mapping[str, Any]], Use],
-    *,
-    interlocks: bool = False,
-) -> Run:
-    """Return the run of a list tool: of each row under `rows`, the parts under `parts` that the policy permits.
-
-    `use` gets the row and the part. With `parts` "" the rows themselves are parts. `interlocks` adds those.
-    """
-
-    async def run(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        answer: dict[str, Any] = await ctx.transact(op)
-        if not parts:
-            answer[rows] = [row for row in answer[rows] if ctx.permits(use(row, row))]
-        for row in answer[rows] if parts else ():
-            row[parts] = [one for one in row[parts] if ctx.permits(use(row, one))]
-        return {**answer, "interlocks": await ctx.interlocks()} if interlocks else answer
-
-    return run

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
+from hearth.drivers.declare import GRACE_MS, LIMIT_MS
+from hearth.drivers.signals import OFF
 from hearth.errors import LimitViolated, ResourceBusy, RpcError
+from hearth.tools import Undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
 
 PAUSE_S: Final = 0.02
 """Seconds between two steps of a signal on its way: the period of a servo's pulses."""
-_LIMIT_MS: Final = 1_000.0
-_GRACE_MS: Final = 5_000
-"""Time that a move may take beyond the longest way at the signal's slew."""
 
 
 class Moved(NamedTuple):
@@ -62,14 +62,14 @@ class Moves:
         def follow(driver: Any) -> Any:
             return driver.approach(output, target) if self._tokens.get(name) is token else None
 
-        at = await ctx.transact(begin, limit_ms=_LIMIT_MS, drives=output)
+        at = await ctx.transact(begin, limit_ms=LIMIT_MS, drives=output)
         former, clamped, target = at.former, list(ctx.clamped), at.target
         try:
             while at.level != target:
                 await trio.sleep(PAUSE_S)
                 # A move that has been replaced must not take the signal from the session that has it now.
                 mine: Callable[[], Any] = lambda: output if self._tokens.get(name) is token else None  # noqa: E731
-                at = await ctx.transact(follow, limit_ms=_LIMIT_MS, drives=mine)
+                at = await ctx.transact(follow, limit_ms=LIMIT_MS, drives=mine)
                 if at is None:
                     way = f"on its way to {target:g} {spec.unit}"
                     text = f"{spec.what} was given another command while it was {way}"
@@ -81,7 +81,22 @@ class Moves:
             raise
         return Moved(former, target, clamped)
 
-    def back(self, driver: Any, spec: SignalSpec, level: SignalLevel) -> None:
+    def undo(self, spec: SignalSpec, former: SignalLevel, put: Callable[[Any], None] | None = None) -> Undo:
+        """Return the undo to what a signal gave out before: a move back, or what `put` does with the driver at once."""
+
+        def op(driver: Any) -> None:
+            self.end(spec.name)
+            if former == OFF:
+                driver.set(spec.output, OFF)
+            elif put is not None:
+                put(driver)
+            else:
+                self._back(driver, spec, former)
+
+        back = OFF if former == OFF else f"{former:g} {spec.unit}"
+        return Undo(op, f"{spec.what} back to {back}", spec.output)
+
+    def _back(self, driver: Any, spec: SignalSpec, level: SignalLevel) -> None:
         """Move a signal back by one step, as the rollback of a move; a part of a transaction.
 
         Raises LimitViolated until it is there: the bus runs this again after that time, as often as the way takes.
@@ -93,11 +108,8 @@ class Moves:
 
 
 def longest_move_ms(ways: Iterable[tuple[float, float | None]]) -> int:
-    """Return the longest time of a move; `ways` are the range of each signal and its slew, None where it has none."""
-    return round(max((way / slew for way, slew in ways if slew is not None), default=0.0) * 2_000) + _GRACE_MS
+    """Return the time that a move takes at the most.
 
-
-def with_clamped(result: dict[str, Any], clamped: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a result with the reports of what was clamped, where something was."""
-    listed = list(clamped)
-    return {**result, "clamped": listed} if listed else result
+    `ways` are the range of each signal and its slew, None where it has none.
+    """
+    return round(max((way / slew for way, slew in ways if slew is not None), default=0.0) * 2_000) + GRACE_MS

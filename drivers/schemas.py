@@ -26,15 +26,15 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
-def args(properties: Mapping[str, Schema], *, required: Sequence[str] = ()) -> Schema:
-    """Return the schema of a tool's args."""
-    return {"$schema": DIALECT, "type": "object", "properties": dict(properties), "required": list(required)}
+def object_of(properties: Mapping[str, Schema]) -> Schema:
+    """An object with these members; "name?" is a member that may be absent."""
+    named = {name.removesuffix("?"): schema for name, schema in properties.items()}
+    return {"type": "object", "properties": named, "required": [name for name in properties if not name.endswith("?")]}
 
 
-def result(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
-    """Return the schema of a tool's result: every member is required but the optional ones."""
-    required = [name for name in properties if name not in optional]
-    return {"$schema": DIALECT, "type": "object", "properties": dict(properties), "required": required}
+def root(properties: Mapping[str, Schema]) -> Schema:
+    """Return the schema of a tool's args or of its result; see `object_of`."""
+    return {"$schema": DIALECT, **object_of(properties)}
 
 
 def integer(description: str, low: int, high: int, **more: Any) -> Schema:
@@ -42,14 +42,20 @@ def integer(description: str, low: int, high: int, **more: Any) -> Schema:
     return {"type": "integer", "minimum": low, "maximum": high, "description": description, **more}
 
 
-def text(description: str, *, most: int = 64, **more: Any) -> Schema:
+def text(description: str, *, most: int = 64) -> Schema:
     """A short string."""
-    return {"type": "string", "minLength": 1, "maxLength": most, "description": description, **more}
+    return _string(description, 1, most)
 
 
-def flag(description: str) -> Schema:
+def number_or(description: str, low: int, high: int, **form: Any) -> Schema:
+    """An integer in a closed range, or a string of this form; RE2 compiles its pattern, so it looks neither way."""
+    forms = [{"type": "integer", "minimum": low, "maximum": high}, {"type": "string", **form}]
+    return {"description": description, "anyOf": forms}
+
+
+def flag(description: str, **more: Any) -> Schema:
     """A boolean."""
-    return {"type": "boolean", "description": description}
+    return {"type": "boolean", "description": description, **more}
 
 
 def listed(description: str, items: Schema | None = None) -> Schema:
@@ -58,12 +64,14 @@ def listed(description: str, items: Schema | None = None) -> Schema:
     return schema if items is None else {**schema, "items": items}
 
 
+def clamped(members: str, what: str = "registers whose limit has changed what was written") -> Schema:
+    """The reports of values that a limit has changed; `members` are those that name the output."""
+    return listed(what, json_object(f"{members}, asked, written"))
+
+
 def json_object(description: str) -> Schema:
     """An object with members of its own."""
     return {"type": "object", "description": description}
-
-
-LEVEL: Schema = {"type": "integer", "enum": [0, 1], "description": "0 is low, 1 is high"}
 
 
 def base64_data(description: str, *, least: int = 0, most: int = MAX_LENGTH) -> Schema:
@@ -99,23 +107,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 def bytes_args(name: str, description: str, *, least: int = 1, most: int = MAX_LENGTH) -> dict[str, Schema]:
     """Return the args of which exactly one gives the bytes: `name` in base64, `text` or `hex`; see `read_bytes`."""
-    schema = base64_data(description, least=least, most=most)
     instead = f"instead of `{name}`: the bytes"
+    in_hex = f'{instead} in hex, two digits each, such as "48 65 6c" or "48656c"'
     return {
-        name: schema,
-        "text": {
-            "type": "string",
-            "minLength": least,
-            "maxLength": most,
-            "description": f"{instead} as text, sent as UTF-8",
-        },
-        "hex": {
-            "type": "string",
-            "minLength": 2 * least,
-            "maxLength": 3 * most,
-            "description": f'{instead} in hex, two digits each, such as "48 65 6c" or "48656c"',
-        },
+        f"{name}?": base64_data(description, least=least, most=most),
+        "text?": _string(f"{instead} as text, sent as UTF-8", least, most),
+        "hex?": _string(in_hex, 2 * least, 3 * most),
     }
+
+
+def _string(description: str, least: int, most: int) -> Schema:
+    return {"type": "string", "minLength": least, "maxLength": most, "description": description}
 
 
 def read_bytes(
@@ -182,21 +184,10 @@ def shown_bytes(data: bytes) -> dict[str, str]:
 
 
 def bytes_result(description: str, *, least: int = 0, most: int = MAX_LENGTH) -> dict[str, Schema]:
-    """Return the members of a result that `shown_bytes` makes; SHOWN of them are optional."""
+    """Return the members of a result that `shown_bytes` makes."""
+    as_text = "the same as text, where it is UTF-8 without control characters but tabs and line ends"
     return {
         "data": base64_data(description, least=least, most=most),
-        "hex": {"type": "string", "description": f"the same in hex, for at most {MOST_HEX} bytes"},
-        "text": {
-            "type": "string",
-            "description": "the same as text, where it is UTF-8 without control characters but tabs and line ends",
-        },
+        "hex?": {"type": "string", "description": f"the same in hex, for at most {MOST_HEX} bytes"},
+        "text?": {"type": "string", "description": as_text},
     }
-
-
-SHOWN = ("hex", "text")
-
-
-UNDRIVEN: Final[Schema] = listed(
-    "what is there but cannot be used, each with the reason", json_object("kind, name, reason, cure, path, label")
-)
-"""The member `undriven` of the tools that list hardware."""

@@ -444,11 +444,8 @@ class BusGuard:
         for output in wanted:
             signal = self.signals.get(output)
             if signal is None or signal.reserved is not None or signal.safe is None:
-                # Driven by an earlier run with another profile: this one does not know a safe state for it.
-                why = "not in this board's profile" if signal is None else "without `safe`"
-                if signal is not None and signal.reserved is not None:
-                    why = f"reserved: {signal.reserved}"
-                reports.append(SafeReport(output, {**outputs.place(output), "note": f"left alone: {why}"}))
+                note = f"left alone: {_left_alone(signal)}"
+                reports.append(SafeReport(output, {**outputs.place(output), "note": note}))
                 continue
             if signal.keep and not kept:
                 continue
@@ -523,6 +520,13 @@ class BusGuard:
             return getattr(self.driver, asked.op)(*asked.args, **asked.kw)
         assert self.owner is not None, "only a bus sets the ticket"
         return self.owner.own(asked)
+
+
+def _left_alone(signal: Signal | None) -> str:
+    """Return why an output has no safe state: an earlier run drove it, which had another profile."""
+    if signal is None:
+        return "not in this board's profile"
+    return "without `safe`" if signal.reserved is None else f"reserved: {signal.reserved}"
 
 
 async def keep_lines(guard: BusGuard, bring_safe: Callable[[Limit], Ticket]) -> None:

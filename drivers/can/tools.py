@@ -8,14 +8,15 @@ moves only in a transaction, so a cancelled reader misses nothing. A watch has a
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
 from hearth.drivers import schemas
-from hearth.drivers.board import BoardDriver, list_tool
 from hearth.drivers.can.driver import FD_LENGTHS, MAX_EXTENDED, MAX_ISOTP, Frame, key_name, key_of
+from hearth.drivers.declare import DEFAULT_MS, GRACE_MS, LIMIT_MS, Listing, Planned, changing, receive, tool
 from hearth.drivers.schemas import read_bytes, shown_bytes, wrong
 from hearth.tools import Args, StepContext, Tool, Use
 
@@ -37,9 +38,6 @@ MOST_FILTERED = 64
 _MOST_LATEST = 64
 _MOST_VERDICTS = 4096
 """Identifiers whose permission a reader remembers: a hostile node may send any number of them."""
-_LIMIT_MS = 1_000.0
-_GRACE_MS = 5_000
-_DEFAULT_MS = 1_000
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
 
 
@@ -70,8 +68,6 @@ class _Can:
         driver = cast("CanDriver", self._board.drivers[self._board.bus("can", "bus", bus)])
         return cast("CanDatabase", driver.rules)
 
-    # --- hw.can.list ----------------------------------------------------------------------------------------------
-
     async def listed(self, ctx: StepContext, _args: Args) -> Mapping[str, Any]:
         """hw.can.list."""
         answer: dict[str, Any] = await ctx.transact(listed)
@@ -86,14 +82,6 @@ class _Can:
             if database.problem is not None:
                 bus["problem"] = database.problem
         return answer
-
-    # --- can.send -------------------------------------------------------------------------------------------------
-
-    def sending_bus(self, args: Args) -> str:
-        """Return the bus of a frame. Raises InvalidParams, LimitViolated, PermissionDenied for one that may not go."""
-        bus = self.bus(args)
-        self._database(args["bus"]).check(self._frame(args))
-        return bus
 
     def _frame(self, args: Args) -> Frame:
         database = self._database(args["bus"])
@@ -112,24 +100,20 @@ class _Can:
             raise wrong("/data", f"a {'CAN FD' if fd else 'classic'} frame has {fits}, not {len(data)}")
         return Frame(key, data, fd=fd, bitrate_switch=fd and bool(args.get("bitrate_switch", True)))
 
-    def send_uses(self, args: Args) -> Sequence[Use]:
-        """Return the message or identifier that a can.send sends: raw bytes never count as the message."""
-        name = args.get("message")
-        if name is not None:
-            return (_uses(args["bus"], self._database(args["bus"]).key(name), name),)
-        return (_uses(args["bus"], _key(args["id"], "/id"), None),) if "id" in args else ()
+    def send(self, args: Args) -> Planned:
+        """can.send. Raises InvalidParams, LimitViolated, PermissionDenied for a frame that may not go."""
+        bus, frame, timeout_ms = self.bus(args), self._frame(args), args.get("timeout_ms", DEFAULT_MS)
+        self._database(args["bus"]).check(frame)
 
-    async def send(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        """can.send."""
-        frame, timeout_ms = self._frame(args), args.get("timeout_ms", _DEFAULT_MS)
+        async def run(ctx: StepContext) -> Mapping[str, Any]:
+            def op(driver: CanDriver) -> Any:
+                return driver.send(frame, timeout_s=timeout_ms / 1000, reader=ctx.session_id)
 
-        def op(driver: CanDriver) -> Any:
-            return driver.send(frame, timeout_s=timeout_ms / 1000, reader=ctx.session_id)
+            await ctx.transact(op, limit_ms=2 * timeout_ms + LIMIT_MS)
+            return {"bus": args["bus"], **self._shown(args["bus"], frame)}
 
-        await ctx.transact(op, limit_ms=2 * timeout_ms + _LIMIT_MS)
-        return {"bus": args["bus"], **self._shown(args["bus"], frame)}
-
-    # --- can.read and can.watch -----------------------------------------------------------------------------------
+        # Raw bytes never count as the message.
+        return Planned(bus, lambda: (_uses(args["bus"], frame.key, args.get("message")),), run)
 
     def _filter(self, args: Args) -> frozenset[int] | None:
         given: Iterable[int | str] | None = args.get("filter")
@@ -168,24 +152,19 @@ class _Can:
         """can.read."""
         wanted, count = self._wanted(ctx, args), int(args.get("count", 1))
         errors = bool(args.get("errors", False))
-        deadline = trio.current_time() + args.get("timeout_ms", _DEFAULT_MS) / 1000
         queue = cast("CanDriver", self._board.drivers[self.bus(args)]).queue
 
-        async def take(*, partial: bool) -> TakenFrames:
+        async def take(partial: bool) -> TakenFrames:
             taken: TakenFrames = await ctx.transact(
                 lambda driver: driver.take(wanted, count, partial=partial, errors=errors, reader=ctx.session_id),
-                limit_ms=_LIMIT_MS,
+                limit_ms=LIMIT_MS,
             )
             return taken
 
-        taken = await take(partial=False)
-        while not taken.complete:
-            with trio.move_on_at(deadline) as waiting:
-                await queue.wait(queue.cursor(ctx.session_id), wanted, count, errors=errors)
-            # Another step of this session may have read the frames: then wait for more.
-            taken = await take(partial=waiting.cancelled_caught)
-            if waiting.cancelled_caught:
-                break
+        async def arrival(_taken: TakenFrames) -> None:
+            await queue.wait(queue.cursor(ctx.session_id), wanted, count, errors=errors)
+
+        taken = await receive(args.get("timeout_ms", DEFAULT_MS) / 1000, take, arrival)
         frames = [self._shown(args["bus"], frame) for frame in taken.frames]
         return {"bus": args["bus"], "frames": frames, "timed_out": not taken.complete, "lost": taken.lost}
 
@@ -194,7 +173,7 @@ class _Can:
         bus, wanted, count = args["bus"], self._wanted(ctx, args), int(args.get("count", MAX_READ))
         errors, every_s = bool(args.get("errors", False)), args.get("every_ms", 100) / 1000
         queue = cast("CanDriver", self._board.drivers[self.bus(args)]).queue
-        cursor: FrameCursor = await ctx.transact(lambda driver: driver.follow(), limit_ms=_LIMIT_MS)
+        cursor: FrameCursor = await ctx.transact(lambda driver: driver.follow(), limit_ms=LIMIT_MS)
         seen = lost = 0
         latest: dict[int, Frame] = {}
 
@@ -247,49 +226,28 @@ class _Can:
             shown["message"], shown["signals"] = decoded
         return shown
 
-    # --- can.isotp ------------------------------------------------------------------------------------------------
-
-    def isotp_bus(self, args: Args) -> str:
-        """Return the bus of an exchange. Raises InvalidParams, and PermissionDenied for an identifier of a message."""
-        bus = self.bus(args)
-        read_bytes(args, most=MAX_ISOTP)
-        self._database(args["bus"]).check_isotp(_key(args["tx"], "/tx"))
-        if _key(args["rx"], "/rx") == _key(args["tx"], "/tx"):
+    def isotp(self, args: Args) -> Planned:
+        """can.isotp. Raises InvalidParams, and PermissionDenied for an identifier of a message."""
+        bus, data, timeout_ms = self.bus(args), read_bytes(args, most=MAX_ISOTP), args.get("timeout_ms", DEFAULT_MS)
+        tx = _key(args["tx"], "/tx")
+        self._database(args["bus"]).check_isotp(tx)
+        rx = _key(args["rx"], "/rx")
+        if rx == tx:
             raise wrong("/rx", "it is the same as tx; the other node answers with another identifier")
-        return bus
-
-    def isotp_uses(self, args: Args) -> Sequence[Use]:
-        """Return both identifiers of an exchange."""
-        return [_uses(args["bus"], _key(args[name], f"/{name}"), None) for name in ("tx", "rx")]
-
-    async def isotp(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        """can.isotp."""
-        tx, rx, timeout_ms = _key(args["tx"], "/tx"), _key(args["rx"], "/rx"), args.get("timeout_ms", _DEFAULT_MS)
-        data = read_bytes(args, most=MAX_ISOTP)
-
-        def op(driver: CanDriver) -> Any:
-            return driver.isotp(
-                tx,
-                rx,
-                data,
-                timeout_s=timeout_ms / 1000,
-                padding=args.get("padding"),
-                fd=bool(args.get("fd", False)),
-                reader=ctx.session_id,
-            )
-
-        answer: bytes | None = await ctx.transact(op, limit_ms=timeout_ms + 2 * _LIMIT_MS)
         echo = {"bus": args["bus"], "tx": key_name(tx), "rx": key_name(rx)}
-        return {**echo, **shown_bytes(answer or b""), "timed_out": answer is None}
+        options: dict[str, Any] = {"padding": args.get("padding"), "fd": bool(args.get("fd", False))}
+
+        async def run(ctx: StepContext) -> Mapping[str, Any]:
+            def op(driver: CanDriver) -> Any:
+                return driver.isotp(tx, rx, data, timeout_s=timeout_ms / 1000, reader=ctx.session_id, **options)
+
+            answer: bytes | None = await ctx.transact(op, limit_ms=timeout_ms + 2 * LIMIT_MS)
+            return {**echo, **shown_bytes(answer or b""), "timed_out": answer is None}
+
+        return Planned(bus, lambda: [_uses(args["bus"], key, None) for key in (tx, rx)], run)
 
 
-def listed(board: BoardDriver) -> dict[str, Any]:
-    """Return the result of hw.can.list."""
-    buses = [_bus_json(spec, described) for spec, described, _ in board.of("can")]
-    return {"buses": buses, "undriven": board.missing("can")}
-
-
-def _bus_json(spec: CanSpec, described: Mapping[str, Any]) -> dict[str, Any]:
+def _row(spec: CanSpec, described: Mapping[str, Any], _path: dict[str, Any]) -> dict[str, Any]:
     """Return a bus for hw.can.list, without its messages; touches no hardware."""
     described = {key: value for key, value in described.items() if key != "kind"}
     optional = {
@@ -301,6 +259,9 @@ def _bus_json(spec: CanSpec, described: Mapping[str, Any]) -> dict[str, Any]:
     return {**described, "id": f"can:{spec.bus}", "driven": True, "fd": spec.fd, "scope": spec.scope, **shown}
 
 
+listed: Final = Listing("can", "buses", _row)
+
+
 def can_tools(board: Board) -> list[Tool]:
     """Return the can tools for a board, in the default order."""
     can = _Can(board)
@@ -309,6 +270,7 @@ def can_tools(board: Board) -> list[Tool]:
     ident = _identifier("the identifier: a number, or hex with three digits for 11 bits and eight for 29 bits")
     shown_id = schemas.text("the identifier in hex: three digits for 11 bits, eight for 29 bits")
     message = schemas.text("the name of a message in the bus's DBC file (hw.can.list)", most=128)
+    signal = schemas.object_of({"value": {"type": ["number", "string"]}, "unit?": {"type": "string", "maxLength": 64}})
     signals: schemas.Schema = {
         "type": "object",
         "maxProperties": 256,
@@ -316,20 +278,7 @@ def can_tools(board: Board) -> list[Tool]:
             "the value of each signal of `message` by name, in the signal's unit: a number, the name of a choice, or "
             "{value, unit}, which is refused if the unit is another"
         ),
-        "additionalProperties": {
-            "anyOf": [
-                {"type": "number"},
-                {"type": "string", "maxLength": 128},
-                {
-                    "type": "object",
-                    "properties": {
-                        "value": {"type": ["number", "string"]},
-                        "unit": {"type": "string", "maxLength": 64},
-                    },
-                    "required": ["value"],
-                },
-            ]
-        },
+        "additionalProperties": {"anyOf": [{"type": "number"}, {"type": "string", "maxLength": 128}, signal]},
     }
     wanted = schemas.listed(
         'only these: identifiers, names of messages, or patterns over names such as "ENGINE_*"; left out: all',
@@ -339,178 +288,128 @@ def can_tools(board: Board) -> list[Tool]:
     frame = schemas.json_object("id, data, hex, timestamp_us, message, signals {name: {value, unit, name}}, fd, error")
     frames = schemas.listed("the frames, in order", frame)
     lost = {"type": "integer", "minimum": 0, "description": "frames that were lost before these: read too late"}
-    errors = {**schemas.flag("also return what the interface reports about errors"), "default": False}
-    wait = schemas.integer("the longest wait in milliseconds", 0, MAX_WAIT_MS, default=_DEFAULT_MS)
+    errors = schemas.flag("also return what the interface reports about errors", default=False)
+    in_time = schemas.flag("true if fewer than `count` frames came in time")
+    wait = "the longest wait in milliseconds"
+    reads = partial(
+        tool,
+        capability="CAP_CAN_READ",
+        risk_level=1,
+        timeout_ms=MAX_WAIT_MS + GRACE_MS,
+        bus=can.bus,
+        uses=can.read_uses,
+    )
+    sends = changing("CAP_CAN_RW")
     return [
-        list_tool(
-            "hw.can.list",
+        listed.tool(
             "List the CAN buses: interface, state of the controller, filters, and the messages of the bus's DBC file "
             "with their signals, units, bounds and choices. Touches no hardware.",
-            {
-                "buses": schemas.listed("the buses", schemas.json_object("bus, interface, state, errors, messages, …")),
-                "undriven": schemas.UNDRIVEN,
-            },
-            can.listed,
+            "the buses",
+            "bus, interface, state, errors, messages, …",
+            run=can.listed,
             timeout_ms=10_000,
         ),
-        Tool(
-            name="can.send",
+        sends(
+            "can.send",
+            "Send one CAN frame: a `message` of the DBC file with the values of its `signals` in their units, or "
+            "bytes with an `id`. It ends when another node has acknowledged the frame. Values outside the bounds "
+            "of the DBC file or of the board profile are refused, in raw bytes too.",
+            {
+                "bus": bus,
+                "message?": message,
+                "signals?": signals,
+                "id?": ident,
+                **schemas.bytes_args("data", "the bytes of the frame", least=0, most=FD_LENGTHS[-1]),
+                "fd?": schemas.flag("a CAN FD frame; left out: if there are more than 8 bytes"),
+                "bitrate_switch?": schemas.flag("send a CAN FD frame's data faster", default=True),
+                "timeout_ms?": schemas.integer(
+                    "the longest wait for the acknowledgement", 1, MAX_SEND_MS, default=DEFAULT_MS
+                ),
+            },
+            {
+                "bus": bus,
+                "id": shown_id,
+                **schemas.bytes_result("what was sent", most=FD_LENGTHS[-1]),
+                "message?": message,
+                "signals?": schemas.json_object("the signals as they were sent"),
+                "fd?": schemas.flag("true for a CAN FD frame"),
+                "bitrate_switch?": schemas.flag("true if its data was sent faster"),
+            },
+            can.send,
+            timeout_ms=2 * MAX_SEND_MS + GRACE_MS,
             logged=("bus", "id", "message", "timeout_ms"),
-            risk_level=2,
-            timeout_ms=2 * MAX_SEND_MS + _GRACE_MS,
-            description=(
-                "Send one CAN frame: a `message` of the DBC file with the values of its `signals` in their units, or "
-                "bytes with an `id`. It ends when another node has acknowledged the frame. Values outside the bounds "
-                "of the DBC file or of the board profile are refused, in raw bytes too."
-            ),
-            params_schema=schemas.args(
-                {
-                    "bus": bus,
-                    "message": message,
-                    "signals": signals,
-                    "id": ident,
-                    **schemas.bytes_args("data", "the bytes of the frame", least=0, most=FD_LENGTHS[-1]),
-                    "fd": schemas.flag("a CAN FD frame; left out: if there are more than 8 bytes"),
-                    "bitrate_switch": {**schemas.flag("send a CAN FD frame's data faster"), "default": True},
-                    "timeout_ms": schemas.integer(
-                        "the longest wait for the acknowledgement", 1, MAX_SEND_MS, default=_DEFAULT_MS
-                    ),
-                },
-                required=["bus"],
-            ),
-            result_schema=schemas.result(
-                {
-                    "bus": bus,
-                    "id": shown_id,
-                    **schemas.bytes_result("what was sent", most=FD_LENGTHS[-1]),
-                    "message": message,
-                    "signals": schemas.json_object("the signals as they were sent"),
-                    "fd": schemas.flag("true for a CAN FD frame"),
-                    "bitrate_switch": schemas.flag("true if its data was sent faster"),
-                },
-                optional=[*schemas.SHOWN, "message", "signals", "fd", "bitrate_switch"],
-            ),
-            capability="CAP_CAN_RW",
-            bus=can.sending_bus,
-            uses=can.send_uses,
-            run=can.send,
         ),
-        Tool(
-            name="can.read",
+        reads(
+            "can.read",
+            "Read CAN frames that have come since this session's last read, with signals in their units, and wait "
+            "for more until there are `count` or `timeout_ms` has passed. Each session has a receive queue of its "
+            "own, which begins at its first use of the bus; `lost` counts what it missed. Frames that `filter` "
+            "leaves out are skipped. Running into the timeout is no failure: timed_out says so.",
+            {
+                "bus": bus,
+                "filter?": wanted,
+                "count?": schemas.integer("frames to wait for", 1, MAX_READ, default=1),
+                "timeout_ms?": schemas.integer(wait, 0, MAX_WAIT_MS, default=DEFAULT_MS),
+                "errors?": errors,
+            },
+            {"bus": bus, "frames": frames, "timed_out": in_time, "lost": lost},
             logged=("bus", "count", "timeout_ms"),
-            risk_level=1,
-            timeout_ms=MAX_WAIT_MS + _GRACE_MS,
-            description=(
-                "Read CAN frames that have come since this session's last read, with signals in their units, and wait "
-                "for more until there are `count` or `timeout_ms` has passed. Each session has a receive queue of its "
-                "own, which begins at its first use of the bus; `lost` counts what it missed. Frames that `filter` "
-                "leaves out are skipped. Running into the timeout is no failure: timed_out says so."
-            ),
-            params_schema=schemas.args(
-                {
-                    "bus": bus,
-                    "filter": wanted,
-                    "count": schemas.integer("frames to wait for", 1, MAX_READ, default=1),
-                    "timeout_ms": wait,
-                    "errors": errors,
-                },
-                required=["bus"],
-            ),
-            result_schema=schemas.result(
-                {
-                    "bus": bus,
-                    "frames": frames,
-                    "timed_out": schemas.flag("true if fewer than `count` frames came in time"),
-                    "lost": lost,
-                }
-            ),
-            capability="CAP_CAN_READ",
-            bus=can.bus,
-            uses=can.read_uses,
             run=can.read,
         ),
-        Tool(
-            name="can.watch",
+        reads(
+            "can.watch",
+            "Stream CAN frames, from now on, as progress events: each has the frames of the last `every_ms`. The "
+            "step ends after `count` frames or `timeout_ms`, whichever is first, and returns the newest frame of "
+            f"each identifier (of {_MOST_LATEST} at most). It takes nothing from can.read.",
+            {
+                "bus": bus,
+                "filter?": wanted,
+                "count?": schemas.integer("frames to wait for", 1, MAX_WATCHED, default=MAX_READ),
+                "timeout_ms?": schemas.integer(wait, 1, MAX_WAIT_MS, default=10_000),
+                "every_ms?": schemas.integer("milliseconds between two events", 10, 10_000, default=100),
+                "errors?": errors,
+            },
+            {
+                "bus": bus,
+                "seen": schemas.integer("frames that were published", 0, MAX_WATCHED),
+                "lost": lost,
+                "timed_out": in_time,
+                "latest": schemas.listed("the newest frame of each identifier", frame),
+            },
             logged=("bus", "count", "timeout_ms", "every_ms"),
-            risk_level=1,
-            timeout_ms=MAX_WAIT_MS + _GRACE_MS,
-            description=(
-                "Stream CAN frames, from now on, as progress events: each has the frames of the last `every_ms`. The "
-                "step ends after `count` frames or `timeout_ms`, whichever is first, and returns the newest frame of "
-                f"each identifier (of {_MOST_LATEST} at most). It takes nothing from can.read."
-            ),
-            params_schema=schemas.args(
-                {
-                    "bus": bus,
-                    "filter": wanted,
-                    "count": schemas.integer("frames to wait for", 1, MAX_WATCHED, default=MAX_READ),
-                    "timeout_ms": schemas.integer("the longest wait in milliseconds", 1, MAX_WAIT_MS, default=10_000),
-                    "every_ms": schemas.integer("milliseconds between two events", 10, 10_000, default=100),
-                    "errors": errors,
-                },
-                required=["bus"],
-            ),
-            result_schema=schemas.result(
-                {
-                    "bus": bus,
-                    "seen": schemas.integer("frames that were published", 0, MAX_WATCHED),
-                    "lost": lost,
-                    "timed_out": schemas.flag("true if fewer than `count` frames came in time"),
-                    "latest": schemas.listed("the newest frame of each identifier", frame),
-                }
-            ),
-            capability="CAP_CAN_READ",
-            bus=can.bus,
-            uses=can.read_uses,
             run=can.watch,
         ),
-        Tool(
-            name="can.isotp",
+        sends(
+            "can.isotp",
+            f"Send a message of up to {MAX_ISOTP} bytes by ISO-TP (ISO 15765-2, as UDS and OBD-II use it) with the "
+            "identifier `tx` and return the answer that comes with `rx`. Running into the timeout is no failure: "
+            "timed_out says so. The bus is taken for the whole time.",
+            {
+                "bus": bus,
+                "tx": _identifier("the identifier of the request"),
+                "rx": _identifier("the identifier of the answer"),
+                **schemas.bytes_args("data", "the message", most=MAX_ISOTP),
+                "timeout_ms?": schemas.integer(
+                    "the longest wait for the answer in milliseconds", 1, MAX_ISOTP_MS, default=DEFAULT_MS
+                ),
+                "padding?": schemas.integer("fill every frame up to 8 bytes with this byte", 0, 255),
+                "fd?": schemas.flag("use CAN FD frames of up to 64 bytes", default=False),
+            },
+            {
+                "bus": bus,
+                "tx": shown_id,
+                "rx": shown_id,
+                **schemas.bytes_result("the answer", most=MAX_ISOTP),
+                "timed_out": schemas.flag("true if no answer came in time; data is empty then"),
+            },
+            can.isotp,
+            timeout_ms=MAX_ISOTP_MS + GRACE_MS,
             logged=("bus", "tx", "rx", "timeout_ms"),
-            risk_level=2,
-            timeout_ms=MAX_ISOTP_MS + _GRACE_MS,
-            description=(
-                f"Send a message of up to {MAX_ISOTP} bytes by ISO-TP (ISO 15765-2, as UDS and OBD-II use it) with the "
-                "identifier `tx` and return the answer that comes with `rx`. Running into the timeout is no failure: "
-                "timed_out says so. The bus is taken for the whole time."
-            ),
-            params_schema=schemas.args(
-                {
-                    "bus": bus,
-                    "tx": _identifier("the identifier of the request"),
-                    "rx": _identifier("the identifier of the answer"),
-                    **schemas.bytes_args("data", "the message", most=MAX_ISOTP),
-                    "timeout_ms": schemas.integer(
-                        "the longest wait for the answer in milliseconds", 1, MAX_ISOTP_MS, default=_DEFAULT_MS
-                    ),
-                    "padding": schemas.integer("fill every frame up to 8 bytes with this byte", 0, 255),
-                    "fd": {**schemas.flag("use CAN FD frames of up to 64 bytes"), "default": False},
-                },
-                required=["bus", "tx", "rx"],
-            ),
-            result_schema=schemas.result(
-                {
-                    "bus": bus,
-                    "tx": shown_id,
-                    "rx": shown_id,
-                    **schemas.bytes_result("the answer", most=MAX_ISOTP),
-                    "timed_out": schemas.flag("true if no answer came in time; data is empty then"),
-                },
-                optional=[*schemas.SHOWN],
-            ),
-            capability="CAP_CAN_RW",
-            bus=can.isotp_bus,
-            uses=can.isotp_uses,
-            run=can.isotp,
         ),
     ]
 
 
 def _identifier(description: str) -> schemas.Schema:
-    return {
-        "description": f'{description}, such as 291, "0x123" or "0x18feca00"',
-        "anyOf": [
-            {"type": "integer", "minimum": 0, "maximum": MAX_EXTENDED},
-            {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,8}$"},
-        ],
-    }
+    return schemas.number_or(
+        f'{description}, such as 291, "0x123" or "0x18feca00"', 0, MAX_EXTENDED, pattern="^0[xX][0-9a-fA-F]{1,8}$"
+    )

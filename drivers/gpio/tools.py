@@ -6,13 +6,14 @@ edges beside the bus. However a step ends, its pulse or its watch ends too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from attrs import evolve
+from attrs import define, evolve
 
 from hearth.drivers import schemas
-from hearth.drivers.board import INTERLOCKS, BoardDriver, list_tool, listing
+from hearth.drivers.declare import GRACE_MS, LIMIT_MS, Listing, changing, reading
 from hearth.drivers.gpio.spec import HEADER_PIN
 from hearth.errors import LimitViolated
 from hearth.tools import Args, Done, Drive, OneTransaction, Preview, StepContext, Tool, Transaction, Undo, Use
@@ -22,53 +23,45 @@ if TYPE_CHECKING:
 
     from hearth.drivers.board import Board
     from hearth.drivers.gpio.driver import EdgeKind, GpioDriver, Watch
-    from hearth.drivers.gpio.spec import ChipSpec
+    from hearth.drivers.gpio.spec import ChipSpec, LineSpec
     from hearth.drivers.signals import Level, LineState
 
-_LIMIT_MS = 1_000.0
 MAX_PULSE_MS = 60_000
 MAX_WATCH_MS = 600_000
 MAX_EDGES = 10_000
-_GRACE_MS = 5_000
-"""Time that a step may take beyond the time that its args ask for."""
 
 
-def listed(board: BoardDriver) -> dict[str, Any]:
-    """Return the result of hw.gpio.list."""
-    chips = [
-        {"chip": chip.label, "bus": chip.bus, "driven": True, **path, "lines": _lines_json(chip)}
-        for chip, _, path in board.of("gpio")
-    ]
-    return {"chips": chips, "undriven": board.missing("gpio")}
+def _row(chip: ChipSpec, _described: Mapping[str, Any], path: dict[str, Any]) -> dict[str, Any]:
+    """Return a chip for hw.gpio.list."""
+    lines = [_line_json(chip, line) for line in chip.lines]
+    return {"chip": chip.label, "bus": chip.bus, "driven": True, **path, "lines": lines}
 
 
-def _lines_json(chip: ChipSpec) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = []
-    for line in chip.lines:
-        entry: dict[str, Any] = {
-            "line": line.offset,
-            "name": line.name,
-            "direction": line.direction,
-            "safe": line.safe,
-            "hold": line.hold,
-        }
-        aliases = [alias for alias, offset in chip.aliases.items() if offset == line.offset]
-        pins = [int(alias[3:]) for alias in aliases if HEADER_PIN.fullmatch(alias)]
-        optional = {
-            "aliases": aliases,
-            "pin": pins[0] if pins else None,
-            "active_low": line.active_low,
-            "drive": line.drive if line.drive != "push-pull" else None,
-            "pull": line.pull if line.pull != "as-is" else None,
-            "debounce_us": line.debounce_us,
-            "functions": list(line.functions),
-            "limit": None if line.limit is None else line.limit.to_json(),
-            "reserved": line.reserved,
-            "note": line.note,
-        }
-        entry |= {key: value for key, value in optional.items() if value}
-        lines.append(entry if line.initial is None else {**entry, "initial": line.initial})
-    return lines
+def _line_json(chip: ChipSpec, line: LineSpec) -> dict[str, Any]:
+    aliases = [alias for alias, offset in chip.aliases.items() if offset == line.offset]
+    pins = [int(alias[3:]) for alias in aliases if HEADER_PIN.fullmatch(alias)]
+    optional = {
+        "aliases": aliases,
+        "pin": pins[0] if pins else None,
+        "active_low": line.active_low,
+        "drive": line.drive if line.drive != "push-pull" else None,
+        "pull": line.pull if line.pull != "as-is" else None,
+        "debounce_us": line.debounce_us,
+        "functions": list(line.functions),
+        "limit": None if line.limit is None else line.limit.to_json(),
+        "reserved": line.reserved,
+        "note": line.note,
+    }
+    initial = {} if line.initial is None else {"initial": line.initial}
+    return {
+        "line": line.offset,
+        **{name: getattr(line, name) for name in ("name", "direction", "safe", "hold")},
+        **{key: value for key, value in optional.items() if value},
+        **initial,
+    }
+
+
+listed: Final = Listing("gpio", "chips", _row, "lines", ("interlocks", "undriven"))
 
 
 class _Gpio:
@@ -76,13 +69,13 @@ class _Gpio:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self.listed: dict[str | None, Chip] = {label: Chip(board, label) for label in board.chips}
-        for chip in list(self.listed.values())[:1]:
-            self.listed[None] = chip  # the default chip
+        self._chips: dict[str | None, Chip] = {label: Chip(board, label) for label in board.chips}
+        for chip in list(self._chips.values())[:1]:
+            self._chips[None] = chip  # the default chip
 
     def _find(self, args: Args, *, drive: bool) -> tuple[Chip, int]:
         """Return the chip and offset that args name. Raises InvalidParams, PermissionDenied."""
-        chip = self.listed.get(args.get("chip"))
+        chip = self._chips.get(args.get("chip"))
         if chip is not None:
             offset = (chip.drivable if drive else chip.readable).get(args["line"])
             if offset is not None:
@@ -99,29 +92,20 @@ class _Gpio:
         """Return the bus of a line that may be driven."""
         return self._find(args, drive=True)[0].bus
 
+    def uses(self, args: Args, *, drive: bool) -> Sequence[Use]:
+        """Return the line that a step reads, or drives."""
+        chip, offset = self._find(args, drive=drive)
+        return (self._board.lines.use(chip.label, offset),)
+
     def drives(self, args: Args) -> Sequence[Drive]:
         """Return the line that a gpio.set or gpio.pulse will drive."""
         chip, offset = self._find(args, drive=True)
         return (Drive(chip.bus, offset, 1 if args["value"] else 0, args.get("duration_ms")),)
 
-    def uses_to_read(self, args: Args) -> Sequence[Use]:
-        """Return the line that a gpio.get or gpio.watch reads."""
-        return self._uses(*self._find(args, drive=False))
-
-    def uses_to_drive(self, args: Args) -> Sequence[Use]:
-        """Return the line that a gpio.set or gpio.pulse drives."""
-        return self._uses(*self._find(args, drive=True))
-
-    def _uses(self, chip: Chip, offset: int) -> Sequence[Use]:
-        return (self._board.lines.use(chip.label, offset),)
-
     def get(self, args: Args) -> Transaction:
         """gpio.get."""
         _, offset = self._find(args, drive=False)
-        return Transaction(
-            lambda driver: driver.get(offset),
-            lambda value: _echo(args, offset, {"value": value}),
-        )
+        return Transaction(lambda driver: driver.get(offset), lambda value: _echo(args, offset, {"value": value}))
 
     def set(self, args: Args) -> Transaction:
         """gpio.set."""
@@ -153,7 +137,7 @@ class _Gpio:
         pulse = LinePulse(offset, 1 if args["value"] else 0)
         restored = False
         try:
-            await ctx.transact(chip.begin_pulse(pulse), limit_ms=_LIMIT_MS, drives=offset, borrows=True)
+            await ctx.transact(chip.begin_pulse(pulse), limit_ms=LIMIT_MS, drives=offset, borrows=True)
             await trio.sleep(duration_ms / 1000)
         finally:
             # Not "if transact returned": one that took longer than its limit raises, and has driven the line.
@@ -161,7 +145,7 @@ class _Gpio:
                 with trio.CancelScope(shield=True):
                     ended = await ctx.transact(
                         chip.end_pulse(pulse),
-                        limit_ms=_LIMIT_MS,
+                        limit_ms=LIMIT_MS,
                         gives_back=lambda: offset if chip.restores(pulse) else None,
                         instead=lambda: chip.forget_pulse(pulse),
                         must_run=True,
@@ -185,7 +169,7 @@ class _Gpio:
 
         edges: list[dict[str, Any]] = []
         try:
-            watch: Watch = await ctx.transact(begin, limit_ms=_LIMIT_MS)
+            watch: Watch = await ctx.transact(begin, limit_ms=LIMIT_MS)
             with trio.move_on_after(int(args.get("timeout_ms", 10_000)) / 1000):
                 while len(edges) < count:
                     seen = await watch.receive()
@@ -196,7 +180,7 @@ class _Gpio:
             # A watch that ended with its chip needs no undo, whose transaction would wait for the chip's return.
             if begun and not begun[0].ended:
                 with trio.CancelScope(shield=True):
-                    await ctx.transact(end, limit_ms=_LIMIT_MS, must_run=True)
+                    await ctx.transact(end, limit_ms=LIMIT_MS, must_run=True)
         answer = {"edges": edges, "timed_out": len(edges) < count, "dropped": watch.dropped}
         return {**_echo(args, offset, answer), "chip": chip.label}
 
@@ -214,157 +198,96 @@ def gpio_tools(board: Board) -> list[Tool]:
     """Return the gpio tools for a board, in the default order."""
     gpio = _Gpio(board)
     which = ", ".join(board.chips) or "none"
-    line: schemas.Schema = {
-        "description": 'the line: its offset on the chip (17) or its name ("GPIO17"); hw.gpio.list has them',
-        "anyOf": [
-            {"type": "integer", "minimum": 0, "maximum": 1023},
-            {"type": "string", "minLength": 1, "maxLength": 64},
-        ],
-    }
+    which_line = 'the line: its offset on the chip (17) or its name ("GPIO17"); hw.gpio.list has them'
+    line = schemas.number_or(which_line, 0, 1023, minLength=1, maxLength=64)
     chip = schemas.text(f"the chip's label, one of: {which}; left out: the first")
-    named = {"line": line, "chip": chip}
-    edge_kind = {"type": "string", "enum": ["rising", "falling"], "description": "the direction of the change"}
-    stamp = {
-        "type": "integer",
-        "description": "CLOCK_MONOTONIC in nanoseconds, a 64-bit integer: beyond 2^53 after 104 days of uptime",
+    named = {"line": line, "chip?": chip}
+    level = {"type": "integer", "enum": [0, 1], "description": "0 is low, 1 is high"}
+    edges = ["rising", "falling"]
+    ns = "CLOCK_MONOTONIC in nanoseconds, a 64-bit integer: beyond 2^53 after 104 days of uptime"
+    edge: dict[str, schemas.Schema] = {
+        "value": level,
+        "edge": {"type": "string", "enum": edges, "description": "the direction of the change"},
+        "timestamp_ns": {"type": "integer", "description": ns},
+        "seq": {"type": "integer", "minimum": 1},
     }
-    edge = schemas.result(
-        {"value": schemas.LEVEL, "edge": edge_kind, "timestamp_ns": stamp, "seq": {"type": "integer", "minimum": 1}}
-    )
+    wanted = {"type": "string", "enum": [*edges, "both"], "default": "both", "description": "which edges to report"}
+    read_uses, drive_uses = partial(gpio.uses, drive=False), partial(gpio.uses, drive=True)
+    reads = reading("CAP_GPIO_READ", plain_result=True, bus=gpio.bus_to_read, uses=read_uses)
+    drives = changing("CAP_GPIO_RW", plain_result=True, bus=gpio.bus_to_drive, uses=drive_uses, drives=gpio.drives)
     return [
-        list_tool(
-            "hw.gpio.list",
+        listed.tool(
             "List the GPIO chips and their lines: offset, name, aliases, header pin, what may be done with each, "
             "what else the pin can be, and the safe state it goes to when the session that drove it ends. "
             "Also the interlocks, with what they read now. Drives nothing.",
-            {
-                "chips": schemas.listed(
-                    "the chips; the first is the default", schemas.json_object("chip, bus, path, lines")
-                ),
-                "interlocks": INTERLOCKS,
-                "undriven": schemas.UNDRIVEN,
-            },
-            listing(
-                listed,
-                "chips",
-                "lines",
-                lambda chip, line: board.lines.use(chip["chip"], line["line"]),
-                interlocks=True,
-            ),
+            "the chips; the first is the default",
+            "chip, bus, path, lines",
+            use=lambda chip, line: board.lines.use(chip["chip"], line["line"]),
         ),
-        Tool(
-            name="gpio.get",
-            plain_result=True,
-            logged=("chip", "line"),
-            risk_level=0,
+        reads(
+            "gpio.get",
+            "Read a GPIO line: 1 if it is high, 0 if it is low, whatever drives it; the other way round on a line "
+            "that is active low (hw.gpio.list).",
+            named,
+            {**named, "value": level},
             timeout_ms=1_000,
-            description=(
-                "Read a GPIO line: 1 if it is high, 0 if it is low, whatever drives it; the other way round on a line "
-                "that is active low (hw.gpio.list)."
-            ),
-            params_schema=schemas.args(named, required=["line"]),
-            result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
-            capability="CAP_GPIO_READ",
-            bus=gpio.bus_to_read,
-            uses=gpio.uses_to_read,
+            logged=("chip", "line"),
             run=OneTransaction(gpio.get),
         ),
-        Tool(
-            name="gpio.watch",
-            plain_result=True,
+        reads(
+            "gpio.watch",
+            "Wait for edges (changes of level) on a GPIO line. Each is published as a progress event; "
+            "the step ends after `count` edges or `timeout_ms`, whichever is first, and returns all of "
+            "them. Running into the timeout is no failure: timed_out says so. Gaps in `seq` are edges "
+            "that were dropped. While the line is driven by hearth they are hearth's own changes of it.",
+            {
+                **named,
+                "edge?": wanted,
+                "count?": schemas.integer("edges to wait for", 1, MAX_EDGES, default=1),
+                "timeout_ms?": schemas.integer("the longest wait in milliseconds", 1, MAX_WATCH_MS, default=10_000),
+            },
+            {
+                "line": line,
+                "chip": chip,
+                "edges": schemas.listed("the edges, in order", schemas.root(edge)),
+                "timed_out": schemas.flag("true if fewer than `count` edges came in time"),
+                "dropped": {"type": "integer", "minimum": 0, "description": "edges lost because too many came"},
+            },
+            timeout_ms=MAX_WATCH_MS + GRACE_MS,
             logged=("chip", "line", "edge", "count", "timeout_ms"),
-            risk_level=0,
-            timeout_ms=MAX_WATCH_MS + _GRACE_MS,
-            description=(
-                "Wait for edges (changes of level) on a GPIO line. Each is published as a progress event; "
-                "the step ends after `count` edges or `timeout_ms`, whichever is first, and returns all of "
-                "them. Running into the timeout is no failure: timed_out says so. Gaps in `seq` are edges "
-                "that were dropped. While the line is driven by hearth they are hearth's own changes of it."
-            ),
-            params_schema=schemas.args(
-                {
-                    **named,
-                    "edge": {
-                        "type": "string",
-                        "enum": ["rising", "falling", "both"],
-                        "default": "both",
-                        "description": "which edges to report",
-                    },
-                    "count": schemas.integer("edges to wait for", 1, MAX_EDGES, default=1),
-                    "timeout_ms": schemas.integer("the longest wait in milliseconds", 1, MAX_WATCH_MS, default=10_000),
-                },
-                required=["line"],
-            ),
-            result_schema=schemas.result(
-                {
-                    **named,
-                    "edges": schemas.listed("the edges, in order", edge),
-                    "timed_out": schemas.flag("true if fewer than `count` edges came in time"),
-                    "dropped": {"type": "integer", "minimum": 0, "description": "edges lost because too many came"},
-                }
-            ),
-            capability="CAP_GPIO_READ",
-            bus=gpio.bus_to_read,
-            uses=gpio.uses_to_read,
             run=gpio.watch,
         ),
-        Tool(
-            name="gpio.set",
-            plain_result=True,
-            logged=("chip", "line", "value"),
-            risk_level=2,
+        drives(
+            "gpio.set",
+            "Drive a GPIO line low (0) or high (1); the other way round if it is active low. It stays so until it "
+            "is set again; when the session ends it goes to its safe state (hw.gpio.list), unless its `hold` is "
+            "keep. Rollback restores what it was before.",
+            {**named, "value": level},
+            {**named, "value": level},
             timeout_ms=1_000,
+            logged=("chip", "line", "value"),
             supports_rollback=True,
             idempotent=True,
-            description=(
-                "Drive a GPIO line low (0) or high (1); the other way round if it is active low. It stays so until it "
-                "is set again; when the session ends it goes to its safe state (hw.gpio.list), unless its `hold` is "
-                "keep. Rollback restores what it was before."
-            ),
-            params_schema=schemas.args({**named, "value": schemas.LEVEL}, required=["line", "value"]),
-            result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
-            capability="CAP_GPIO_RW",
-            bus=gpio.bus_to_drive,
-            uses=gpio.uses_to_drive,
-            drives=gpio.drives,
             run=OneTransaction(gpio.set),
             preview=gpio.preview_set,
         ),
-        Tool(
-            name="gpio.pulse",
-            plain_result=True,
+        drives(
+            "gpio.pulse",
+            "Drive a GPIO line to a value for a duration, then bring it back to what it was before, "
+            "also when the step is cancelled or fails. The duration is at least what was asked for, and "
+            "some milliseconds more on a busy machine.",
+            {**named, "value": level, "duration_ms": schemas.integer("how long, in milliseconds", 1, MAX_PULSE_MS)},
+            {
+                **named,
+                "value": level,
+                "duration_ms": schemas.integer("as asked for", 1, MAX_PULSE_MS),
+                "restored": schemas.flag(
+                    "true if this pulse brought the line back; false if another pulse still runs and will, if "
+                    "the line has been set since, or if the session that held it has ended and it is safe"
+                ),
+            },
+            timeout_ms=MAX_PULSE_MS + GRACE_MS,
             logged=("chip", "line", "value", "duration_ms"),
-            risk_level=2,
-            timeout_ms=MAX_PULSE_MS + _GRACE_MS,
-            description=(
-                "Drive a GPIO line to a value for a duration, then bring it back to what it was before, "
-                "also when the step is cancelled or fails. The duration is at least what was asked for, and "
-                "some milliseconds more on a busy machine."
-            ),
-            params_schema=schemas.args(
-                {
-                    **named,
-                    "value": schemas.LEVEL,
-                    "duration_ms": schemas.integer("how long, in milliseconds", 1, MAX_PULSE_MS),
-                },
-                required=["line", "value", "duration_ms"],
-            ),
-            result_schema=schemas.result(
-                {
-                    **named,
-                    "value": schemas.LEVEL,
-                    "duration_ms": schemas.integer("as asked for", 1, MAX_PULSE_MS),
-                    "restored": schemas.flag(
-                        "true if this pulse brought the line back; false if another pulse still runs and will, if "
-                        "the line has been set since, or if the session that held it has ended and it is safe"
-                    ),
-                },
-                optional=["chip"],
-            ),
-            capability="CAP_GPIO_RW",
-            bus=gpio.bus_to_drive,
-            uses=gpio.uses_to_drive,
-            drives=gpio.drives,
             run=gpio.pulse,
             preview=gpio.preview_pulse,
         ),
@@ -377,25 +300,21 @@ def gpio_tools(board: Board) -> list[Tool]:
 # precedence. Tables are computed before the first step, so that a gpio.set only looks up.
 
 
+@define(eq=False)
 class _Pulsed:
     """A line with pulses under way: the state before the first, which the last one to end restores."""
 
-    __slots__ = ("count", "rest")
-
-    def __init__(self, rest: LineState) -> None:
-        self.rest: LineState = rest
-        self.count = 0
+    rest: LineState
+    count: int = 0
 
 
+@define(eq=False)
 class LinePulse:
     """One pulse; `begun` once the line has been driven, even if the step that asked for it was not answered."""
 
-    __slots__ = ("line", "offset", "value")
-
-    def __init__(self, offset: int, value: Level) -> None:
-        self.offset = offset
-        self.value: Level = value
-        self.line: _Pulsed | None = None
+    offset: int
+    value: Level
+    line: _Pulsed | None = None
 
     @property
     def begun(self) -> bool:

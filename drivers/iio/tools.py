@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hearth._util.text import suggestions
 from hearth.drivers import schemas
 from hearth.drivers.board import BOARD_BUS, Board
+from hearth.drivers.declare import reading, tool
 from hearth.drivers.iio.driver import MAX_SENSORS as MAX_CAPTURED, MAX_VALUES, CaptureRequest, check_size
 from hearth.drivers.schemas import wrong
 from hearth.drivers.sensor import SENSORS_BUS
@@ -76,66 +77,47 @@ def sensor_tools(board: Board) -> list[Tool]:
         return {"sensor": sensor.name, "value": sensor.value(raw), "unit": sensor.unit}
 
     async def listed(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        found: list[KernelSensor] = await ctx.transact(_scan)
-        mine = [sensor.to_json() for sensor in board.sensors.values()]
-        theirs = [{**sensor.to_json(), "bus": SENSORS_BUS} for sensor in found[:MAX_SENSORS]]
-        return {"sensors": permitted(ctx, mine + theirs), "truncated": len(found) > MAX_SENSORS}
-
-    async def listed_here(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        mine: list[dict[str, Any]]
-        mine = await ctx.transact(lambda _driver: [sensor.to_json() for sensor in board.sensors.values()])
-        return {"sensors": permitted(ctx, mine)}
-
-    def permitted(ctx: StepContext, sensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [one for one in sensors if all(map(ctx.permits, _sensor_uses(board, one["sensor"])))]
+        found: list[KernelSensor] = await ctx.transact(_scan if kernel else lambda _driver: [])
+        sensors = [sensor.to_json() for sensor in board.sensors.values()]
+        sensors += [{**sensor.to_json(), "bus": SENSORS_BUS} for sensor in found[:MAX_SENSORS]]
+        permitted = [one for one in sensors if all(map(ctx.permits, _sensor_uses(board, one["sensor"])))]
+        return {"sensors": permitted, **({"truncated": len(found) > MAX_SENSORS} if kernel else {})}
 
     names = f"one of: {', '.join(board.sensors) or 'none'}"
+    asked = schemas.text(f"{names}, or one of hw.sensor.list" if kernel else names, most=256)
+    found_now = (
+        " Besides those that the board's profile names these are all that the kernel has at the moment; those "
+        "that come and go (USB, batteries) are there while they are plugged in."
+    )
+    reads = reading("CAP_SYS_READ")
     return [
-        Tool(
-            name="hw.sensor.list",
-            risk_level=0,
+        reads(
+            "hw.sensor.list",
+            "List the sensors that hw.sensor.read can read, with their units. Measures nothing."
+            + (found_now if kernel else " Touches no hardware."),
+            {},
+            {
+                "sensors": schemas.listed("the sensors", _entry()),
+                "truncated?": schemas.flag("true if sensors are missing from the list"),
+            },
             timeout_ms=10_000 if kernel else 1_000,  # a chip is asked for its limits, perhaps over a slow wire
-            description="List the sensors that hw.sensor.read can read, with their units. Measures nothing."
-            + (
-                " Besides those that the board's profile names these are all that the kernel has at the moment; those "
-                "that come and go (USB, batteries) are there while they are plugged in."
-                if kernel
-                else " Touches no hardware."
-            ),
-            params_schema=schemas.args({}),
-            result_schema=schemas.result(
-                {
-                    "sensors": schemas.listed("the sensors", _entry()),
-                    "truncated": schemas.flag("true if sensors are missing from the list"),
-                },
-                optional=["truncated"],
-            ),
-            capability="CAP_SYS_READ",
             bus=lambda _args: SENSORS_BUS if kernel else BOARD_BUS,
             uses=lambda _args: (),
-            run=listed if kernel else listed_here,
+            run=listed,
         ),
-        Tool(
-            name="hw.sensor.read",
-            plain_result=not kernel,
-            logged=("sensor",),
-            risk_level=0,
+        reads(
+            "hw.sensor.read",
+            "Read a sensor by its name and return its value with the unit (for example celsius).",
+            {"sensor": asked},
+            {
+                "sensor": schemas.text("the sensor's name", most=256),
+                "value": {"type": "number", "description": "what it measures now"},
+                "unit": schemas.text("the unit of the value"),
+                "kernel?": schemas.text("what the kernel calls the device, if the kernel drives it", most=256),
+            },
             timeout_ms=5_000,
-            description="Read a sensor by its name and return its value with the unit (for example celsius).",
-            params_schema=schemas.args(
-                {"sensor": schemas.text(f"{names}, or one of hw.sensor.list" if kernel else names, most=256)},
-                required=["sensor"],
-            ),
-            result_schema=schemas.result(
-                {
-                    "sensor": schemas.text("the sensor's name", most=256),
-                    "value": {"type": "number", "description": "what it measures now"},
-                    "unit": schemas.text("the unit of the value"),
-                    "kernel": schemas.text("what the kernel calls the device, if the kernel drives it", most=256),
-                },
-                optional=["kernel"],
-            ),
-            capability="CAP_SYS_READ",
+            logged=("sensor",),
+            plain_result=not kernel,
             bus=bus_of,
             uses=lambda args: _sensor_uses(board, args["sensor"]),
             run=read,
@@ -184,61 +166,45 @@ def _capture_tool(board: Board, bus_of: Callable[[Args], str]) -> Tool:
             **{key: value for key, value in optional.items() if value is not None},
         }
 
-    samples = {"type": "array", "items": {"type": "number"}, "description": "its values, oldest first, in `unit`"}
-    of_sensor = {
-        "sensor": schemas.text("its name", most=256),
-        "unit": schemas.text("of the samples"),
-        "samples": samples,
-    }
-    return Tool(
-        name="hw.sensor.capture",
-        logged=("sensors", "samples", "rate_hz", "timeout_ms"),
+    column = schemas.object_of(
+        {
+            "sensor": schemas.text("its name", most=256),
+            "unit": schemas.text("of the samples"),
+            "samples": {
+                "type": "array",
+                "items": {"type": "number"},
+                "description": "its values, oldest first, in `unit`",
+            },
+        }
+    )
+    wanted = schemas.listed(f"names of sensors {named}", schemas.text("a name of hw.sensor.list", most=256))
+    count = f"samples of each sensor; of all sensors together at most {MAX_VALUES}"
+    rate = "samples a second; left out: the rate that the device or its trigger has now"
+    microseconds = "microseconds by the device's clock, for each sample"
+    return tool(
+        "hw.sensor.capture",
+        "Take many samples of sensors of one device at an even rate, through the device's buffer: for waveforms, "
+        "vibration, noise. Only sensors with `capture` in hw.sensor.list. The device's settings are changed for "
+        "the capture and put back at its end, also when the task is cancelled. Running into the timeout is no "
+        "failure: timed_out says so, and the samples that came are there.",
+        {
+            "sensors": {**wanted, "minItems": 1, "maxItems": MAX_CAPTURED},
+            "samples": schemas.integer(count, 1, MAX_VALUES),
+            "rate_hz?": {"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000, "description": rate},
+            "timestamps?": schemas.flag("return the time of each sample too", default=False),
+            "timeout_ms?": schemas.integer("the longest wait in milliseconds", 1, MAX_CAPTURE_MS, default=_CAPTURE_MS),
+        },
+        {
+            "sensors": schemas.listed("in the order of the request", column),
+            "kernel": schemas.text("what the kernel calls the device", most=256),
+            "timed_out": schemas.flag("true if fewer than `samples` came in time"),
+            "rate_hz?": {"type": "number", "description": "the rate that the device really had, if it has one"},
+            "timestamps_us?": schemas.listed(microseconds, {"type": "integer"}),
+        },
+        capability="CAP_SYS_READ",
         risk_level=1,
         timeout_ms=MAX_CAPTURE_MS + _CAPTURE_GRACE_MS,
-        description=(
-            "Take many samples of sensors of one device at an even rate, through the device's buffer: for waveforms, "
-            "vibration, noise. Only sensors with `capture` in hw.sensor.list. The device's settings are changed for "
-            "the capture and put back at its end, also when the task is cancelled. Running into the timeout is no "
-            "failure: timed_out says so, and the samples that came are there."
-        ),
-        params_schema=schemas.args(
-            {
-                "sensors": {
-                    **schemas.listed(f"names of sensors {named}", schemas.text("a name of hw.sensor.list", most=256)),
-                    "minItems": 1,
-                    "maxItems": MAX_CAPTURED,
-                },
-                "samples": schemas.integer(
-                    f"samples of each sensor; of all sensors together at most {MAX_VALUES}", 1, MAX_VALUES
-                ),
-                "rate_hz": {
-                    "type": "number",
-                    "exclusiveMinimum": 0,
-                    "maximum": 1_000_000,
-                    "description": "samples a second; left out: the rate that the device or its trigger has now",
-                },
-                "timestamps": {**schemas.flag("return the time of each sample too"), "default": False},
-                "timeout_ms": schemas.integer(
-                    "the longest wait in milliseconds", 1, MAX_CAPTURE_MS, default=_CAPTURE_MS
-                ),
-            },
-            required=["sensors", "samples"],
-        ),
-        result_schema=schemas.result(
-            {
-                "sensors": schemas.listed(
-                    "in the order of the request", {"type": "object", "properties": of_sensor, "required": [*of_sensor]}
-                ),
-                "kernel": schemas.text("what the kernel calls the device", most=256),
-                "timed_out": schemas.flag("true if fewer than `samples` came in time"),
-                "rate_hz": {"type": "number", "description": "the rate that the device really had, if it has one"},
-                "timestamps_us": schemas.listed(
-                    "microseconds by the device's clock, for each sample", {"type": "integer"}
-                ),
-            },
-            optional=["rate_hz", "timestamps_us"],
-        ),
-        capability="CAP_SYS_READ",
+        logged=("sensors", "samples", "rate_hz", "timeout_ms"),
         bus=bus,
         uses=lambda args: [use for name in args["sensors"] for use in _sensor_uses(board, name)],
         run=run,
@@ -256,25 +222,22 @@ def _entry() -> Schema:
         "kind": 'what it measures ("temperature", "voltage", "fan", …), or the chip of a sensor in the profile',
         "unit": 'the unit of its value ("celsius", "volt", …); "boolean" is 0 or 1, "raw" a count without a unit',
         "bus": "the bus on which it is read",
-        "description": "what it is there for, by the profile, or how it is to be understood",
-        "kernel": "what the kernel calls the device",
-        "driver": "the kernel's driver of it",
-        "label": "what the driver or the board's maker calls this quantity",
-        "path": "its attribute in /sys",
-        "status": 'a word on it, such as "Charging"',
-        "problem": "why this process cannot read it, and the cure",
+        "description?": "what it is there for, by the profile, or how it is to be understood",
+        "kernel?": "what the kernel calls the device",
+        "driver?": "the kernel's driver of it",
+        "label?": "what the driver or the board's maker calls this quantity",
+        "path?": "its attribute in /sys",
+        "status?": 'a word on it, such as "Charging"',
+        "problem?": "why this process cannot read it, and the cure",
     }
-    properties: dict[str, Schema] = {
-        name: {"type": "string", "description": described} for name, described in words.items()
+    limits = "limits that the device knows, in `unit`: min, max, crit, …"
+    members: dict[str, Schema] = {
+        **{name: {"type": "string", "description": described} for name, described in words.items()},
+        "rate_hz?": {"type": "number", "description": "how often the device measures, in hertz"},
+        "capture?": schemas.flag("true if hw.sensor.capture takes it"),
+        "scale?": {"type": "number", "description": "what the attribute's number was multiplied by"},
+        "offset?": {"type": "number", "description": "what was added to the attribute's number before that"},
+        "limits?": {"type": "object", "description": limits, "additionalProperties": {"type": "number"}},
+        "alarms?": schemas.listed("sensors that show if a limit is passed: 1 is on", {"type": "string"}),
     }
-    properties["rate_hz"] = {"type": "number", "description": "how often the device measures, in hertz"}
-    properties["capture"] = schemas.flag("true if hw.sensor.capture takes it")
-    properties["scale"] = {"type": "number", "description": "what the attribute's number was multiplied by"}
-    properties["offset"] = {"type": "number", "description": "what was added to the attribute's number before that"}
-    properties["limits"] = {
-        "type": "object",
-        "description": "limits that the device knows, in `unit`: min, max, crit, …",
-        "additionalProperties": {"type": "number"},
-    }
-    properties["alarms"] = schemas.listed("sensors that show if a limit is passed: 1 is on", {"type": "string"})
-    return {"type": "object", "properties": properties, "required": ["sensor", "kind", "unit", "bus"]}
+    return schemas.object_of(members)

@@ -7,13 +7,13 @@ They translate names and units into addresses and the numbers there, and back. W
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import frozen
 
 from hearth._util.text import suggestions
 from hearth.drivers import schemas
-from hearth.drivers.board import BoardDriver, list_tool
+from hearth.drivers.declare import GRACE_MS, Listing, Planned, changing, reading, with_clamped
 from hearth.drivers.modbus.codec import BITS, WRITABLE
 from hearth.drivers.modbus.driver import BROADCAST, LAST_REG
 from hearth.drivers.schemas import only_one, wrong
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from hearth.drivers.modbus.line import ModbusLine
     from hearth.drivers.modbus.spec import ModbusSpec
 
-_GRACE_MS = 5_000
 MOST_COUNT = 125
 
 
@@ -45,16 +44,24 @@ class _Target:
     registers: tuple[ModbusRegister, ...]
 
     @property
+    def place(self) -> tuple[int, ModbusTable, int]:
+        """Return its name on the bus."""
+        return self.device.unit, self.table, self.reg
+
+    @property
+    def broadcast(self) -> bool:
+        """True if it is every device of a serial line, of which none answers."""
+        return self.spec.driver != "tcp" and self.device.unit == BROADCAST
+
+    @property
     def readable(self) -> bool:
         """True if its value can be read before it is written."""
-        serial = self.spec.driver != "tcp"
-        return all("r" in one.access for one in self.registers) and not (serial and self.device.unit == BROADCAST)
+        return all("r" in one.access for one in self.registers) and not self.broadcast
 
     @property
     def output(self) -> tuple[int, ModbusTable, int] | None:
         """Return its name on the bus, if it goes to a safe value when the session ends."""
-        ends = any(one.safe is not None for one in self.registers)
-        return (self.device.unit, self.table, self.reg) if ends else None
+        return self.place if any(one.safe is not None for one in self.registers) else None
 
     def use(self) -> Use:
         return self.spec.use(self.device, raw=not self.registers)
@@ -91,7 +98,7 @@ class _Target:
 
 
 class _Modbus:
-    """The tools' functions on one board."""
+    """The tools of one board."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -123,8 +130,9 @@ class _Modbus:
                 raise wrong("/table", f"{first.name} is in table {table!r}; leave `table` out")
         else:
             table, reg = args.get("table", "holding"), int(args["register"])
-        registers = self._in_a_row(device, table, reg, int(args.get("count", 1)))
-        size = sum(register.size for register in registers) or int(args.get("count", 1))
+        count = 1 if write else int(args.get("count", 1))
+        registers = self._in_a_row(device, table, reg, count)
+        size = sum(register.size for register in registers) or count
         device.covered(table, reg, size, write=write)
         return _Target(spec, device, table, reg, size, tuple(registers))
 
@@ -147,193 +155,134 @@ class _Modbus:
     def _limit_ms(self, target: _Target, requests: int) -> float:
         return cast("ModbusLine", self._board.drivers[target.spec.bus]).limit_ms(requests)
 
-    async def read(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+    def read(self, args: Args) -> Planned:
         """modbus.read: one request."""
         target = self.target(args)
-        values: Sequence[int] = await ctx.transact(
-            lambda driver: driver.read(target.device.unit, target.table, target.reg, target.size),
-            limit_ms=self._limit_ms(target, 1),
-        )
-        entries = target.entries(values)
-        result = {"device": target.device.name, "table": target.table, **entries[0]}
-        return {**result, "values": entries} if len(entries) > 1 else result
 
-    async def write(self, ctx: StepContext, args: Args) -> Done:
-        """modbus.write: read the former value where that is possible, then write."""
+        async def run(ctx: StepContext) -> Mapping[str, Any]:
+            values: Sequence[int] = await ctx.transact(
+                lambda driver: driver.read(*target.place, target.size), limit_ms=self._limit_ms(target, 1)
+            )
+            entries = target.entries(values)
+            result = {"device": target.device.name, "table": target.table, **entries[0]}
+            return {**result, "values": entries} if len(entries) > 1 else result
+
+        return Planned(target.spec.bus, lambda: (target.use(),), run)
+
+    def write(self, args: Args) -> Planned:
+        """modbus.write: read the former value where that is possible, then write.
+
+        Raises InvalidParams for a value that the register cannot hold.
+        """
         target = self.target(args, write=True)
-        unit, values = target.device.unit, target.encode(args["value"])
+        values = target.encode(args["value"])
         former: Sequence[int] | None = None
 
         async def op(driver: ModbusLine) -> None:
             nonlocal former
             if target.readable:
-                former = await driver.read(unit, target.table, target.reg, target.size)
-            await driver.write(unit, target.table, target.reg, values)
+                former = await driver.read(*target.place, target.size)
+            await driver.write(*target.place, values)
 
-        await ctx.transact(op, limit_ms=self._limit_ms(target, 2), drives=target.output)
-        (entry,) = target.entries(values)
-        result = {"device": target.device.name, "table": target.table, **entry}
-        if ctx.clamped:
-            result |= {"value": ctx.clamped[-1]["written"], "clamped": list(ctx.clamped)}
-        if target.spec.driver != "tcp" and unit == BROADCAST:
-            result["confirmed"] = False
-        if former is None:
-            return Done(result)
-        back = former
-        (shown,) = target.entries(back)
-        what = f"modbus.write {target.device.name} {entry.get('name', target.reg)} back to {shown['value']}"
-        return Done(
-            result, Undo(lambda driver: driver.write(unit, target.table, target.reg, back), what, target.output)
-        )
+        async def run(ctx: StepContext) -> Done:
+            await ctx.transact(op, limit_ms=self._limit_ms(target, 2), drives=target.output)
+            (entry,) = target.entries(values)
+            result = {"device": target.device.name, "table": target.table, **entry}
+            if ctx.clamped:
+                result = with_clamped({**result, "value": ctx.clamped[-1]["written"]}, ctx.clamped)
+            if target.broadcast:
+                result["confirmed"] = False
+            if former is None:
+                return Done(result)
+            back = former
+            (shown,) = target.entries(back)
+            what = f"modbus.write {target.device.name} {entry.get('name', target.reg)} back to {shown['value']}"
+            return Done(result, Undo(lambda driver: driver.write(*target.place, back), what, target.output))
 
-    def drives(self, args: Args) -> Sequence[Drive]:
-        """Return the registers that a write drives."""
-        target = self.target(args, write=True)
-        place = (target.device.unit, target.table, target.reg)
-        return (Drive(target.spec.bus, place, target.encode(args["value"])),)
+        def drives() -> Sequence[Drive]:
+            return (Drive(target.spec.bus, target.place, values),)
 
-    def preview(self, args: Args) -> Preview | None:
-        """Show the value before a write, and after it."""
-        target = self.target(args, write=True)
-        if not target.readable:
-            return None
-        (entry,) = target.entries(target.encode(args["value"]))
-        where = {name: args[name] for name in ("device", "name", "register", "table") if name in args}
-        return Preview("modbus.read", where, ("value",), {"value": entry["value"]})
+        def preview() -> Preview | None:
+            if not target.readable:
+                return None
+            (entry,) = target.entries(values)
+            where = {name: args[name] for name in ("device", "name", "register", "table") if name in args}
+            return Preview("modbus.read", where, ("value",), {"value": entry["value"]})
 
-    def read_bus(self, args: Args) -> str:
-        """Return the line of a read."""
-        return self.target(args).spec.bus
+        return Planned(target.spec.bus, lambda: (target.use(),), run, drives, preview)
 
-    def write_bus(self, args: Args) -> str:
-        """Return the line of a write. Raises InvalidParams for a value that the register cannot hold."""
-        target = self.target(args, write=True)
-        target.encode(args["value"])
-        return target.spec.bus
-
-    def read_uses(self, args: Args) -> Sequence[Use]:
-        """Return the device of a read."""
-        return (self.target(args).use(),)
-
-    def write_uses(self, args: Args) -> Sequence[Use]:
-        """Return the device of a write."""
-        return (self.target(args, write=True).use(),)
-
-    async def listed(self, ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        """hw.modbus.list."""
-        answer: dict[str, Any] = await ctx.transact(listed)
-        for line in answer["lines"]:
-            mine = (self._devices[one["device"]] for one in line["devices"])
-            permitted = {device.name for spec, device in mine if ctx.permits(spec.use(device))}
-            line["devices"] = [one for one in line["devices"] if one["device"] in permitted]
-        return answer
+    def use(self, device: str) -> Use:
+        """Return the use of a device by its name."""
+        spec, found = self._devices[device]
+        use: Use = spec.use(found)
+        return use
 
 
-def listed(board: BoardDriver) -> dict[str, Any]:
-    """Return the result of hw.modbus.list."""
-    return {"lines": [{**described, **spec.to_json()} for spec, described, _ in board.of("modbus")]}
+listed: Final = Listing("modbus", "lines", lambda spec, told, _: {**told, **spec.to_json()}, "devices", ())
 
 
 def modbus_tools(board: Board) -> list[Tool]:
     """Return the modbus tools for a board, in the default order."""
     modbus = _Modbus(board)
     drivers = [cast("ModbusLine", board.drivers[spec.bus]) for spec in board.of("modbus")]
-    timeout_ms = int(max((driver.limit_ms(2) for driver in drivers), default=10_000)) + _GRACE_MS
+    timeout_ms = int(max((driver.limit_ms(2) for driver in drivers), default=10_000)) + GRACE_MS
     device = schemas.text(f"the device's name, one of: {modbus.names()}", most=128)
-    register = schemas.integer("instead of `name`: the address on the wire, from 0, in `table`", 0, LAST_REG)
-    name = schemas.text("the register's name; hw.modbus.list has them", most=128)
     table = {"enum": ["coil", "discrete", "input", "holding"], "description": "the table of `register`"}
-    value = {"type": ["number", "boolean", "null"], "description": "in `unit`; null: the device says it is no number"}
-    unit = schemas.text("the unit of the value, if the profile has one")
+    named = {
+        "device": device,
+        "name?": schemas.text("the register's name; hw.modbus.list has them", most=128),
+        "register?": schemas.integer("instead of `name`: the address on the wire, from 0, in `table`", 0, LAST_REG),
+        "table?": {**table, "default": "holding"},
+    }
     place = {
         "device": device,
         "table": table,
         "register": schemas.integer("the address", 0, LAST_REG),
-        "name": name,
-        "value": value,
-        "unit": unit,
+        "name?": named["name?"],
+        "value": {
+            "type": ["number", "boolean", "null"],
+            "description": "in `unit`; null: the device says it is no number",
+        },
+        "unit?": schemas.text("the unit of the value, if the profile has one"),
     }
+    values = schemas.json_object("register, name, value, unit")
     return [
-        list_tool(
-            "hw.modbus.list",
+        listed.tool(
             "List the Modbus lines, the devices on them, and their registers with units and limits. Asks no device.",
-            {"lines": schemas.listed("the lines", schemas.json_object("line, bus, driver, baud or host, devices"))},
-            modbus.listed,
+            "the lines",
+            "line, bus, driver, baud or host, devices",
+            use=lambda _, one: modbus.use(one["device"]),
         ),
-        Tool(
-            name="modbus.read",
+        reading("CAP_MODBUS_READ")(
+            "modbus.read",
+            "Read a register of a Modbus device that the board's profile declares, in its unit; with `count` so "
+            "many registers that follow each other, in one request. Give `name`, or `register`. Addresses that "
+            "are not declared are refused, unless the profile gives the device `raw`.",
+            {**named, "count?": schemas.integer("how many registers", 1, MOST_COUNT, default=1)},
+            {**place, "values?": schemas.listed("with `count`: all of them", values)},
+            modbus.read,
+            timeout_ms=timeout_ms,
             logged=("device", "name", "register", "table", "count"),
-            risk_level=0,
-            timeout_ms=timeout_ms,
-            description=(
-                "Read a register of a Modbus device that the board's profile declares, in its unit; with `count` so "
-                "many registers that follow each other, in one request. Give `name`, or `register`. Addresses that "
-                "are not declared are refused, unless the profile gives the device `raw`."
-            ),
-            params_schema=schemas.args(
-                {
-                    "device": device,
-                    "name": name,
-                    "register": register,
-                    "table": {**table, "default": "holding"},
-                    "count": schemas.integer("how many registers", 1, MOST_COUNT, default=1),
-                },
-                required=["device"],
-            ),
-            result_schema=schemas.result(
-                {
-                    **place,
-                    "values": schemas.listed(
-                        "with `count`: all of them", schemas.json_object("register, name, value, unit")
-                    ),
-                },
-                optional=["name", "unit", "values"],
-            ),
-            capability="CAP_MODBUS_READ",
-            bus=modbus.read_bus,
-            uses=modbus.read_uses,
-            run=modbus.read,
         ),
-        Tool(
-            name="modbus.write",
-            logged=("device", "name", "register", "table", "value"),
-            risk_level=2,
+        changing("CAP_MODBUS_RW", supports_rollback=True, idempotent=True)(
+            "modbus.write",
+            "Write a register of a Modbus device that the board's profile declares, in its unit. The former value "
+            "is read first where the register can be read, for rollback. A number between two steps of the "
+            "register is rounded; `value` in the result is what was written. If the answer is lost, the error "
+            "has effect unknown: read the register back. When the session ends the register keeps its value, or "
+            "gets its `safe` value if hw.modbus.list shows one.",
+            {
+                **named,
+                "table?": {"enum": list(WRITABLE), "description": table["description"], "default": "holding"},
+                "value": {"type": ["number", "boolean"], "description": "the value, in the register's unit"},
+            },
+            {
+                **place,
+                "clamped?": schemas.clamped("device, register, name"),
+                "confirmed?": schemas.flag("false after a broadcast, which no device answers"),
+            },
+            modbus.write,
             timeout_ms=timeout_ms,
-            supports_rollback=True,
-            idempotent=True,
-            description=(
-                "Write a register of a Modbus device that the board's profile declares, in its unit. The former value "
-                "is read first where the register can be read, for rollback. A number between two steps of the "
-                "register is rounded; `value` in the result is what was written. If the answer is lost, the error "
-                "has effect unknown: read the register back. When the session ends the register keeps its value, or "
-                "gets its `safe` value if hw.modbus.list shows one."
-            ),
-            params_schema=schemas.args(
-                {
-                    "device": device,
-                    "name": name,
-                    "register": register,
-                    "table": {"enum": list(WRITABLE), "description": table["description"], "default": "holding"},
-                    "value": {"type": ["number", "boolean"], "description": "the value, in the register's unit"},
-                },
-                required=["device", "value"],
-            ),
-            result_schema=schemas.result(
-                {
-                    **place,
-                    "clamped": schemas.listed(
-                        "registers whose limit has changed what was written",
-                        schemas.json_object("device, register, name, asked, written"),
-                    ),
-                    "confirmed": schemas.flag("false after a broadcast, which no device answers"),
-                },
-                optional=["name", "unit", "clamped", "confirmed"],
-            ),
-            capability="CAP_MODBUS_RW",
-            bus=modbus.write_bus,
-            uses=modbus.write_uses,
-            drives=modbus.drives,
-            run=modbus.write,
-            preview=modbus.preview,
+            logged=("device", "name", "register", "table", "value"),
         ),
     ]

@@ -7,55 +7,45 @@ board profile's; the limits of a register are checked by its bus.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from hearth._util.text import suggestions
 from hearth.drivers import schemas
-from hearth.drivers.board import Board, BoardDriver, list_tool, listing
+from hearth.drivers.declare import Listing, Planned, changing, with_clamped
 from hearth.drivers.schemas import number, read_bytes, shown_bytes, wrong
 from hearth.drivers.spi.driver import Registers, SpiDriver, SpiRegister, check_transfer
 from hearth.errors import DeviceError
 from hearth.tools import Args, Drive, Preview, StepContext, Tool, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from hearth.drivers.board import Board
     from hearth.drivers.spi.spec import SpiSpec
 
 _TIMEOUT_MS = 10_000
 _HUGE = 1e18
 """Beyond every register: a larger value is taken for this one."""
 
-_REGISTER: schemas.Schema = {
-    "description": 'a register that hw.spi.list has for the device: its name, or its number (16 or "0x10")',
-    "anyOf": [
-        {"type": "integer", "minimum": 0, "maximum": 0xFFFF},
-        {"type": "string", "minLength": 1, "maxLength": 64},
-    ],
-}
-_CLAMPED = schemas.listed(
-    "registers whose limit has changed what was written", schemas.json_object("device, reg, name, asked, written")
+_REGISTER: Final = schemas.number_or(
+    'a register that hw.spi.list has for the device: its name, or its number (16 or "0x10")',
+    0,
+    0xFFFF,
+    minLength=1,
+    maxLength=64,
 )
-_VALUE: Mapping[str, schemas.Schema] = {
-    "value": {"type": "number", "description": "the register's number times its scale"},
-    "raw": {"type": "integer", "description": "the register's number"},
-    "unit": schemas.text("the unit of the value, where the board's profile has one"),
-}
 
 
 class _SpiTools:
-    """The tools' functions on one board."""
+    """The tools of one board."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
 
     def device(self, args: Args) -> SpiSpec:
         """Return the device that the args name. Raises InvalidParams."""
-        return _device(self._board, args["device"])
-
-    def driver(self, args: Args) -> SpiDriver:
-        """Return the driver of the device that the args name; raises InvalidParams."""
-        return cast("SpiDriver", self._board.drivers[self.device(args).bus])
+        found: SpiSpec = self._board.specs[self._board.bus("spi", "device", args["device"], key="name")]
+        return found
 
     def register(self, args: Args, *, write: bool = False) -> tuple[Registers, SpiRegister]:
         """Return the register that the args name, and how it is reached. Raises InvalidParams."""
@@ -85,56 +75,72 @@ class _SpiTools:
             raise wrong("/write", error.message.partition(": ")[2]) from None
         return data
 
-    def raw(self, args: Args) -> int:
-        """Return the register's number for the value of a spi.write: the nearest one. Raises InvalidParams."""
-        _, register = self.register(args, write=True)
-        low, high = SpiRegister(0, register.width, signed=register.signed).raw_bounds
-        value = float(min(max(args["value"], -_HUGE), _HUGE))
-        raw = round(min(max(value / register.scale, -_HUGE), _HUGE))
-        if not low <= raw <= high:
-            holds = f"{low * register.scale:g} to {high * register.scale:g}"
-            raise wrong("/value", f"{value:g} is impossible: the register holds {holds}")
-        return raw
+    def read_risk(self, args: Args) -> int:
+        """Return the risk of a spi.read."""
+        return 2 if self.register(args)[1].read_effect else 0
 
-    def write_data(self, args: Args) -> bytes:
-        """Return the bytes of a spi.write."""
-        declared, register = self.register(args, write=True)
-        return declared.frame.write(register, self.raw(args))
+    def _exchange(
+        self,
+        args: Args,
+        data: bytes,
+        result: Callable[[bytes, Sequence[Mapping[str, Any]]], dict[str, Any]],
+        *,
+        drives: bool = True,
+        preview: Callable[[], Preview | None] = lambda: None,
+    ) -> Planned:
+        """Return the plan of one transfer; `result` gets what came in, and the reports of what was clamped."""
+        bus = self.device(args).bus
+        limit_ms = cast("SpiDriver", self._board.drivers[bus]).limit_ms(len(data))
 
-    async def _exchange(self, ctx: StepContext, args: Args, data: bytes) -> bytes:
-        limit = self.driver(args).limit_ms(len(data))
-        answer: bytes = await ctx.transact(lambda driver: driver.transfer(data), limit_ms=limit)
-        return answer
+        async def run(ctx: StepContext) -> Mapping[str, Any]:
+            answer: bytes = await ctx.transact(lambda driver: driver.transfer(data), limit_ms=limit_ms)
+            return with_clamped(result(answer, ctx.clamped), ctx.clamped)
 
-    async def transfer(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        def driven() -> Sequence[Drive]:
+            return (Drive(bus, "data", data),) if drives else ()
+
+        return Planned(bus, lambda: (Use("spi", (args["device"],)),), run, driven, preview)
+
+    def transfer(self, args: Args) -> Planned:
         """spi.transfer: as many bytes come in as go out."""
-        answer = await self._exchange(ctx, args, self.data(args))
-        return {**shown_bytes(answer), **({"clamped": list(ctx.clamped)} if ctx.clamped else {})}
+        return self._exchange(args, self.data(args), lambda answer, _: {**shown_bytes(answer)})
 
-    async def read(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+    def read(self, args: Args) -> Planned:
         """spi.read: the register's number and its value are one transfer."""
         declared, register = self.register(args)
-        answer = await self._exchange(ctx, args, declared.frame.read(register))
-        raw = int.from_bytes(answer[declared.frame.header :], register.order, signed=register.signed)
-        return _shown(args, register, raw)
 
-    async def write(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        """spi.write: the register's number and its value are one transfer."""
-        _, register = self.register(args, write=True)
-        raw = self.raw(args)
-        await self._exchange(ctx, args, self.write_data(args))
-        if ctx.clamped:
-            written = round(ctx.clamped[0]["written"] / register.scale)
-            return {**_shown(args, register, written), "clamped": list(ctx.clamped)}
-        return _shown(args, register, raw)
+        def result(answer: bytes, _clamped: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+            value = answer[declared.frame.header :]
+            return _shown(args, register, int.from_bytes(value, register.order, signed=register.signed))
 
-    def preview(self, args: Args) -> Preview | None:
-        """Show the register before a spi.write and after it, where reading it has no effect."""
-        _, register = self.register(args, write=True)
-        if register.access == "w" or register.read_effect:
-            return None
-        where = {name: args[name] for name in ("device", "register")}
-        return Preview("spi.read", where, ("value",), {"value": self.raw(args) * register.scale})
+        return self._exchange(args, declared.frame.read(register), result, drives=False)
+
+    def write(self, args: Args) -> Planned:
+        """spi.write: the register's number and its value are one transfer; no preview where reading has an effect."""
+        declared, register = self.register(args, write=True)
+        raw = _raw(register, args["value"])
+
+        def result(_answer: bytes, clamped: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+            return _shown(args, register, round(clamped[0]["written"] / register.scale) if clamped else raw)
+
+        def preview() -> Preview | None:
+            if register.access == "w" or register.read_effect:
+                return None
+            where = {name: args[name] for name in ("device", "register")}
+            return Preview("spi.read", where, ("value",), {"value": raw * register.scale})
+
+        return self._exchange(args, declared.frame.write(register, raw), result, preview=preview)
+
+
+def _raw(register: SpiRegister, given: float) -> int:
+    """Return the register's number for the value of a spi.write: the nearest one. Raises InvalidParams."""
+    low, high = SpiRegister(0, register.width, signed=register.signed).raw_bounds
+    value = float(min(max(given, -_HUGE), _HUGE))
+    raw = round(min(max(value / register.scale, -_HUGE), _HUGE))
+    if not low <= raw <= high:
+        holds = f"{low * register.scale:g} to {high * register.scale:g}"
+        raise wrong("/value", f"{value:g} is impossible: the register holds {holds}")
+    return raw
 
 
 def _shown(args: Args, register: SpiRegister, raw: int) -> dict[str, Any]:
@@ -143,122 +149,66 @@ def _shown(args: Args, register: SpiRegister, raw: int) -> dict[str, Any]:
     return {"device": args["device"], "register": named, "value": raw * register.scale, "raw": raw, **unit}
 
 
-def _device(board: Board, name: str) -> SpiSpec:
-    """Return a device by its name. Raises InvalidParams."""
-    found: SpiSpec = board.specs[board.bus("spi", "device", name, key="name")]
-    return found
+def _row(spec: SpiSpec, described: Mapping[str, Any], _path: dict[str, Any]) -> dict[str, Any]:
+    """Return a device for hw.spi.list."""
+    told = {key: value for key, value in described.items() if key not in ("kind", "bus", "devices")}
+    return {"bus": spec.bus, "driven": True, **told, **spec.to_json()}
 
 
-def listed(board: BoardDriver) -> dict[str, Any]:
-    """Return the result of hw.spi.list."""
-    devices = []
-    for spec, described, _ in board.of("spi"):
-        told = {key: value for key, value in described.items() if key not in ("kind", "bus", "devices")}
-        devices.append({"bus": spec.bus, "driven": True, **told, **spec.to_json()})
-    return {"devices": devices, "undriven": board.missing("spi")}
+listed: Final = Listing("spi", "devices", _row, use=lambda _, one: Use("spi", (one["device"],)))
 
 
 def spi_tools(board: Board) -> list[Tool]:
     """Return the spi tools for a board, in the default order."""
-    runs = _SpiTools(board)
-
-    def transfer_bus(args: Args) -> str:
-        runs.data(args)
-        return runs.device(args).bus
-
-    def read_bus(args: Args) -> str:
-        runs.register(args)
-        return runs.device(args).bus
-
-    def write_bus(args: Args) -> str:
-        runs.raw(args)
-        return runs.device(args).bus
-
-    def read_risk(args: Args) -> int:
-        return 2 if runs.register(args)[1].read_effect else 0
-
-    def uses(args: Args) -> Sequence[Use]:
-        return (Use("spi", (args["device"],)),)
-
+    spi = _SpiTools(board)
     names = ", ".join(spec.name for spec in board.of("spi")) or "none"
     device = schemas.text(f"the device's name, one of: {names}")
-    register_result = {"device": device, "register": schemas.text("the register's name or number"), **_VALUE}
+    value = {"type": "number", "description": "the value, in the unit that hw.spi.list has"}
+    shown = {
+        "device": device,
+        "register": schemas.text("the register's name or number"),
+        "value": {"type": "number", "description": "the register's number times its scale"},
+        "raw": {"type": "integer", "description": "the register's number"},
+        "unit?": schemas.text("the unit of the value, where the board's profile has one"),
+    }
+    clamped = schemas.clamped("device, reg, name")
+    changes = changing("CAP_SPI_RW", timeout_ms=_TIMEOUT_MS)
     return [
-        list_tool(
-            "hw.spi.list",
+        listed.tool(
             "List the SPI devices: name, mode, speed, word, node, and the registers that the board's profile declares. "
             "Touches no hardware.",
-            {
-                "devices": schemas.listed("the devices", schemas.json_object("device, bus, mode, registers, …")),
-                "undriven": schemas.UNDRIVEN,
-            },
-            listing(listed, "devices", "", lambda _, one: Use("spi", (one["device"],))),
+            "the devices",
+            "device, bus, mode, registers, …",
         ),
-        Tool(
-            name="spi.transfer",
+        changes(
+            "spi.transfer",
+            "Exchange bytes with an SPI device in one transfer, during which it stays selected. As many bytes come "
+            "in as go out (one of `write`, `text` and `hex`), so append a zero for each byte to read after a "
+            "command. A device with declared registers takes transfers to these registers only; spi.read and "
+            "spi.write reach them by name. There is no rollback.",
+            {"device": device, **schemas.bytes_args("write", "what to send")},
+            {**schemas.bytes_result("what came in at the same time", least=1), "clamped?": clamped},
+            spi.transfer,
             logged=("device",),
-            risk_level=2,
-            timeout_ms=_TIMEOUT_MS,
-            description=(
-                "Exchange bytes with an SPI device in one transfer, during which it stays selected. As many bytes come "
-                "in as go out (one of `write`, `text` and `hex`), so append a zero for each byte to read after a "
-                "command. A device with declared registers takes transfers to these registers only; spi.read and "
-                "spi.write reach them by name. There is no rollback."
-            ),
-            params_schema=schemas.args(
-                {"device": device, **schemas.bytes_args("write", "what to send")}, required=["device"]
-            ),
-            result_schema=schemas.result(
-                {**schemas.bytes_result("what came in at the same time", least=1), "clamped": _CLAMPED},
-                optional=[*schemas.SHOWN, "clamped"],
-            ),
-            capability="CAP_SPI_RW",
-            bus=transfer_bus,
-            uses=uses,
-            drives=lambda args: (Drive(runs.device(args).bus, "data", runs.data(args)),),
-            run=runs.transfer,
         ),
-        Tool(
-            name="spi.read",
-            logged=("device", "register"),
-            risk_level=2,
-            effective_risk=read_risk,
-            timeout_ms=_TIMEOUT_MS,
-            description=(
-                "Read a declared register of an SPI device, in one transfer. hw.spi.list has the registers. Risk 0, "
-                "but for a register with `read_effect`, which reading changes (a FIFO, a latched fault): it is risk 2."
-            ),
-            params_schema=schemas.args({"device": device, "register": _REGISTER}, required=["device", "register"]),
-            result_schema=schemas.result(register_result, optional=["unit"]),
+        changes(
+            "spi.read",
+            "Read a declared register of an SPI device, in one transfer. hw.spi.list has the registers. Risk 0, "
+            "but for a register with `read_effect`, which reading changes (a FIFO, a latched fault): it is risk 2.",
+            {"device": device, "register": _REGISTER},
+            shown,
+            spi.read,
             capability="CAP_SPI_READ",
-            bus=read_bus,
-            uses=uses,
-            run=runs.read,
+            effective_risk=spi.read_risk,
+            logged=("device", "register"),
         ),
-        Tool(
-            name="spi.write",
+        changes(
+            "spi.write",
+            "Write a value to a declared register of an SPI device, in one transfer. The value is in the register's "
+            "unit, and the nearest one that the register can hold is written; the result has it. There is no rollback.",
+            {"device": device, "register": _REGISTER, "value": value},
+            {**shown, "clamped?": clamped},
+            spi.write,
             logged=("device", "register", "value"),
-            risk_level=2,
-            timeout_ms=_TIMEOUT_MS,
-            description=(
-                "Write a value to a declared register of an SPI device, in one transfer. The value is in the "
-                "register's unit, and the nearest one that the register can hold is written; the result has it. "
-                "There is no rollback."
-            ),
-            params_schema=schemas.args(
-                {
-                    "device": device,
-                    "register": _REGISTER,
-                    "value": {"type": "number", "description": "the value, in the unit that hw.spi.list has"},
-                },
-                required=["device", "register", "value"],
-            ),
-            result_schema=schemas.result({**register_result, "clamped": _CLAMPED}, optional=["unit", "clamped"]),
-            capability="CAP_SPI_RW",
-            bus=write_bus,
-            uses=uses,
-            drives=lambda args: (Drive(runs.device(args).bus, "data", runs.write_data(args)),),
-            run=runs.write,
-            preview=runs.preview,
         ),
     ]

@@ -12,7 +12,8 @@ from hearth._util.foreign import usable
 from hearth._util.python import package_of, vendor_entry_points
 from hearth._util.text import suggest
 from hearth.drivers import schemas
-from hearth.drivers.board import INTERLOCKS, BoardDriver, list_tool
+from hearth.drivers.board import BoardDriver
+from hearth.drivers.declare import COMMON, list_tool
 from hearth.drivers.kinds import kinds_of
 from hearth.errors import ConfigError
 from hearth.tools import Tool
@@ -94,8 +95,8 @@ def board_tool() -> Tool:
             "name": schemas.text("the board profile's name"),
             "description": schemas.text("what the board is", most=1_000),
             "buses": schemas.listed("the buses in use", schemas.json_object("id, kind, driver and details")),
-            "undriven": schemas.UNDRIVEN,
-            "interlocks": INTERLOCKS,
+            "undriven": COMMON["undriven"],
+            "interlocks": COMMON["interlocks"],
             "health": schemas.json_object("the state of every bus and of the audit log"),
         },
         run,

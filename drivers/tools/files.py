@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers import schemas
+from hearth.drivers.declare import reading, tool, transacts
 from hearth.drivers.files import LIST_MAX, READ_MAX, UNDO_MAX, WRITE_MAX
-from hearth.tools import Args, Done, PathUse, StepContext, Tool
+from hearth.tools import Args, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 _PATH = {
@@ -31,153 +33,92 @@ _MODES = ("replace", "append", "create")
 def file_tools(bus: str = "files") -> list[Tool]:
     """Return the five tools; `bus` is the id of the bus whose driver is a `FileDriver`."""
 
-    def any_path(_args: Args) -> str:
-        return bus
-
     def checked_bus(args: Args) -> str:
         # Checked at submit, before anything runs.
         _content(args)
         return bus
 
+    path = {"type": "string"}
+    reads = reading("CAP_FILE_READ", timeout_ms=5000, bus=lambda _args: bus, paths=_reads, discloses=True)
+    writes = partial(tool, capability="CAP_FILE_WRITE", timeout_ms=10_000, bus=lambda _args: bus, paths=_writes)
     return [
-        Tool(
-            name="file.list",
+        reads(
+            "file.list",
+            "List a directory: each entry's name, type, size and time of last change, sorted by name. Links are "
+            f"shown, not followed. At most {LIST_MAX} entries; `truncated` says whether there are more.",
+            {"path": _PATH},
+            {
+                "path": path,
+                "entries": schemas.listed("sorted by name", _entry_schema()),
+                "truncated": schemas.flag("true if entries are missing from the list"),
+            },
             logged=("path",),
-            risk_level=0,
-            timeout_ms=5000,
-            description=(
-                "List a directory: each entry's name, type, size and time of last change, sorted by name. Links are "
-                f"shown, not followed. At most {LIST_MAX} entries; `truncated` says whether there are more."
-            ),
-            params_schema=schemas.args({"path": _PATH}, required=["path"]),
-            result_schema=schemas.result(
-                {
-                    "path": {"type": "string"},
-                    "entries": schemas.listed("sorted by name", _entry_schema()),
-                    "truncated": schemas.flag("true if entries are missing from the list"),
-                }
-            ),
-            capability="CAP_FILE_READ",
-            bus=any_path,
-            run=_list,
-            paths=_reads,
-            discloses=True,
+            run=transacts(lambda ctx, args: lambda driver: driver.list(ctx.paths, args["path"])),
         ),
-        Tool(
-            name="file.stat",
+        reads(
+            "file.stat",
+            "Look at a file or directory without reading it: type, size in bytes, time of last change and "
+            "permissions. Follows links. Fails with errno ENOENT if there is nothing.",
+            {"path": _PATH},
+            {"path": path, **_FACTS, "mode": {"type": "string", "description": 'permissions in octal, such as "0644"'}},
             logged=("path",),
-            risk_level=0,
-            timeout_ms=5000,
-            description=(
-                "Look at a file or directory without reading it: type, size in bytes, time of last change and "
-                "permissions. Follows links. Fails with errno ENOENT if there is nothing."
-            ),
-            params_schema=schemas.args({"path": _PATH}, required=["path"]),
-            result_schema=schemas.result(
-                {
-                    "path": {"type": "string"},
-                    **_FACTS,
-                    "mode": {"type": "string", "description": 'permissions in octal, such as "0644"'},
-                }
-            ),
-            capability="CAP_FILE_READ",
-            bus=any_path,
-            run=_stat,
-            paths=_reads,
-            discloses=True,
+            run=transacts(lambda ctx, args: lambda driver: driver.stat(ctx.paths, args["path"])),
         ),
-        Tool(
-            name="file.read",
+        reads(
+            "file.read",
+            f"Read a regular file, at most {READ_MAX} bytes at a time. If `eof` is false, read on at "
+            "`offset` + the number of bytes received.",
+            {
+                "path": _PATH,
+                "offset?": schemas.integer("where to begin, in bytes", 0, 2**53, default=0),
+                "len?": schemas.integer("how many bytes to read at most", 1, READ_MAX, default=READ_MAX),
+            },
+            {
+                **schemas.bytes_result("what was read", most=READ_MAX),
+                "size": {"type": "integer", "description": "the whole file's, in bytes; 0 for many in /proc, /sys"},
+                "eof": schemas.flag("true if nothing follows"),
+            },
             logged=("path", "offset", "len"),
-            risk_level=0,
-            timeout_ms=5000,
-            description=(
-                f"Read a regular file, at most {READ_MAX} bytes at a time. If `eof` is false, read on at "
-                "`offset` + the number of bytes received."
-            ),
-            params_schema=schemas.args(
-                {
-                    "path": _PATH,
-                    "offset": schemas.integer("where to begin, in bytes", 0, 2**53, default=0),
-                    "len": schemas.integer("how many bytes to read at most", 1, READ_MAX, default=READ_MAX),
-                },
-                required=["path"],
-            ),
-            result_schema=schemas.result(
-                {
-                    **schemas.bytes_result("what was read", most=READ_MAX),
-                    "size": {"type": "integer", "description": "the whole file's, in bytes; 0 for many in /proc, /sys"},
-                    "eof": schemas.flag("true if nothing follows"),
-                },
-                optional=schemas.SHOWN,
-            ),
-            capability="CAP_FILE_READ",
-            bus=any_path,
-            run=_read,
-            paths=_reads,
-            discloses=True,
+            run=transacts(_read),
         ),
-        Tool(
-            name="file.write",
-            logged=("path", "mode"),
+        writes(
+            "file.write",
+            "Write a regular file (one of `data`, `text` and `hex`); its directory must exist. By default the file "
+            "is replaced as a whole and at once, or created: a reader sees either the old or the new content. It "
+            "is safely on the disk when the step is done. A rollback restores the former content, unless that was "
+            f"larger than {UNDO_MAX} bytes or the file has changed since.",
+            {
+                "path": _PATH,
+                **schemas.bytes_args("data", "the content", least=0, most=WRITE_MAX),
+                "mode?": {
+                    "enum": list(_MODES),
+                    "default": "replace",
+                    "description": '"replace": the file has this content and nothing else; "append": add to its end, '
+                    'or create it; "create": fail with errno EEXIST if there is anything',
+                },
+            },
+            {
+                "path": path,
+                "size": {"type": "integer", "description": "of the file now, in bytes"},
+                "created": schemas.flag("true if there was no such file before"),
+                "reversible": schemas.flag("true if a rollback can take this back"),
+            },
             risk_level=1,
-            timeout_ms=10_000,
+            logged=("path", "mode"),
             supports_rollback=True,
-            description=(
-                "Write a regular file (one of `data`, `text` and `hex`); its directory must exist. By default the file "
-                "is replaced as a whole and at once, or created: a reader sees either the old or the new content. It "
-                "is safely on the disk when the step is done. A rollback restores the former content, unless that was "
-                f"larger than {UNDO_MAX} bytes or the file has changed since."
-            ),
-            params_schema=schemas.args(
-                {
-                    "path": _PATH,
-                    **schemas.bytes_args("data", "the content", least=0, most=WRITE_MAX),
-                    "mode": {
-                        "enum": list(_MODES),
-                        "default": "replace",
-                        "description": (
-                            '"replace": the file has this content and nothing else; "append": add to its end, '
-                            'or create it; "create": fail with errno EEXIST if there is anything'
-                        ),
-                    },
-                },
-                required=["path"],
-            ),
-            result_schema=schemas.result(
-                {
-                    "path": {"type": "string"},
-                    "size": {"type": "integer", "description": "of the file now, in bytes"},
-                    "created": schemas.flag("true if there was no such file before"),
-                    "reversible": schemas.flag("true if a rollback can take this back"),
-                }
-            ),
-            capability="CAP_FILE_WRITE",
             bus=checked_bus,
-            run=_write,
-            paths=_writes,
+            run=transacts(_write),
         ),
-        Tool(
-            name="file.delete",
-            logged=("path",),
+        writes(
+            "file.delete",
+            "Delete a file or an empty directory for good: there is no rollback. Of a link, the link is deleted "
+            "and not what it leads to. A directory that is not empty fails with errno ENOTEMPTY.",
+            {"path": _PATH},
+            {"path": path, "deleted": {"enum": ["file", "directory", "symlink"], "description": "what it was"}},
             risk_level=3,
+            logged=("path",),
             idempotent=True,
-            timeout_ms=10_000,
-            description=(
-                "Delete a file or an empty directory for good: there is no rollback. Of a link, the link is deleted "
-                "and not what it leads to. A directory that is not empty fails with errno ENOTEMPTY."
-            ),
-            params_schema=schemas.args({"path": _PATH}, required=["path"]),
-            result_schema=schemas.result(
-                {
-                    "path": {"type": "string"},
-                    "deleted": {"enum": ["file", "directory", "symlink"], "description": "what it was"},
-                }
-            ),
-            capability="CAP_FILE_WRITE",
-            bus=any_path,
-            run=_delete,
-            paths=_writes,
+            run=transacts(lambda ctx, args: lambda driver: driver.delete(ctx.paths, args["path"])),
         ),
     ]
 
@@ -211,31 +152,12 @@ def _content(args: Args) -> bytes:
     return schemas.read_bytes(args, least=0, most=WRITE_MAX)
 
 
-async def _list(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-    result: Mapping[str, Any] = await ctx.transact(lambda driver: driver.list(ctx.paths, args["path"]))
-    return result
-
-
-async def _stat(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-    result: Mapping[str, Any] = await ctx.transact(lambda driver: driver.stat(ctx.paths, args["path"]))
-    return result
-
-
-async def _read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+def _read(ctx: StepContext, args: Args) -> Callable[[Any], Any]:
     # int(): to JSON Schema 16.0 is an integer as well.
     offset, length = int(args.get("offset", 0)), int(args.get("len", READ_MAX))
-    result: Mapping[str, Any] = await ctx.transact(
-        lambda driver: driver.read(ctx.paths, args["path"], offset, length, schemas.shown_bytes)
-    )
-    return result
+    return lambda driver: driver.read(ctx.paths, args["path"], offset, length, schemas.shown_bytes)
 
 
-async def _write(ctx: StepContext, args: Args) -> Done:
+def _write(ctx: StepContext, args: Args) -> Callable[[Any], Any]:
     data, mode = _content(args), args.get("mode", "replace")
-    done: Done = await ctx.transact(lambda driver: driver.write(ctx.paths, args["path"], data, mode))
-    return done
-
-
-async def _delete(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-    result: Mapping[str, Any] = await ctx.transact(lambda driver: driver.delete(ctx.paths, args["path"]))
-    return result
+    return lambda driver: driver.write(ctx.paths, args["path"], data, mode)

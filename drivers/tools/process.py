@@ -6,10 +6,12 @@ agent picks an operator's template and fills in its parameters (draft §12), not
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hearth.config.exec import MAX_PARAM, ExecParam, ExecTemplate
 from hearth.drivers import schemas
+from hearth.drivers.declare import reading, tool, transacts
 from hearth.drivers.process import MAX_LISTED, SIGNALS
 from hearth.drivers.programs import Stopping
 from hearth.drivers.schemas import wrong
@@ -17,13 +19,14 @@ from hearth.errors import DeviceError, InvalidParams, TimedOut
 from hearth.tools import Args, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.drivers.schemas import Schema
 
 _MARGIN_MS = 3_000
 """Beyond a template's time and the grace after SIGTERM: only a process that cannot be killed takes longer."""
 _PID: Schema = {"type": "integer", "minimum": 1, "maximum": 2**22, "description": "process id"}
+_opt_in = partial(tool, capability="CAP_PROC", risk_level=3, opt_in=True)
 
 
 def process_tools(
@@ -45,11 +48,10 @@ def process_tools(
 
 
 def _list_tool(bus: str) -> Tool:
-    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+    def ask(_ctx: StepContext, args: Args) -> Callable[[Any], Any]:
         asked = {key: args[key] for key in ("sort", "name", "user") if key in args}
         limit = int(args.get("limit", 50))  # 50.0 is an integer to JSON Schema
-        found: Mapping[str, Any] = await ctx.transact(lambda driver: driver.processes(limit=limit, **asked))
-        return found
+        return lambda driver: driver.processes(limit=limit, **asked)
 
     row = {
         "pid": _PID,
@@ -59,43 +61,31 @@ def _list_tool(bus: str) -> Tool:
         "cpu_s": {"type": "number", "minimum": 0, "description": "CPU time used since its start, in seconds"},
         "rss_bytes": {"type": "integer", "minimum": 0, "description": "main memory it occupies, in bytes"},
     }
-    user = {
-        "type": "string",
-        "description": "user name, or the number of a user without one; only where the operator discloses users",
-    }
+    disclosed = "user name, or the number of a user without one; only where the operator discloses users"
+    user = {"type": "string", "description": disclosed}
     argv = schemas.listed("command line, cut to 4096 bytes; only where the operator shows it", {"type": "string"})
-    return Tool(
-        name="proc.list",
-        logged=("sort", "limit"),
-        risk_level=0,
-        discloses=True,
+    entry = schemas.object_of({**row, "user?": user, "argv?": argv})
+    return reading("CAP_PROC")(
+        "proc.list",
+        "List running processes, the greatest users first: of CPU time since their start (not at the moment), or "
+        "of memory. Narrow it by `name` (a part of it) or `user`.",
+        {
+            "sort?": {"enum": ["cpu", "memory", "pid"], "default": "cpu"},
+            "limit?": schemas.integer("most processes to return", 1, MAX_LISTED, default=50),
+            "name?": schemas.text("only processes whose name contains this"),
+            "user?": schemas.text("only processes of this user; refused where the operator does not disclose users"),
+        },
+        {
+            "processes": schemas.listed("in the order asked for", entry),
+            "total": {"type": "integer", "minimum": 0, "description": "all processes that hearth may see"},
+            "matched": {"type": "integer", "minimum": 0, "description": "those that `name` and `user` leave"},
+            "truncated": schemas.flag("true if `limit` cut the list"),
+        },
         timeout_ms=5000,
-        description=(
-            "List running processes, the greatest users first: of CPU time since their start (not at the moment), or "
-            "of memory. Narrow it by `name` (a part of it) or `user`."
-        ),
-        params_schema=schemas.args(
-            {
-                "sort": {"enum": ["cpu", "memory", "pid"], "default": "cpu"},
-                "limit": schemas.integer("most processes to return", 1, MAX_LISTED, default=50),
-                "name": schemas.text("only processes whose name contains this"),
-                "user": schemas.text("only processes of this user; refused where the operator does not disclose users"),
-            }
-        ),
-        result_schema=schemas.result(
-            {
-                "processes": schemas.listed(
-                    "in the order asked for",
-                    {"type": "object", "properties": {**row, "user": user, "argv": argv}, "required": list(row)},
-                ),
-                "total": {"type": "integer", "minimum": 0, "description": "all processes that hearth may see"},
-                "matched": {"type": "integer", "minimum": 0, "description": "those that `name` and `user` leave"},
-                "truncated": schemas.flag("true if `limit` cut the list"),
-            }
-        ),
-        capability="CAP_PROC",
+        logged=("sort", "limit"),
+        discloses=True,
         bus=lambda _args: bus,
-        run=run,
+        run=transacts(ask),
     )
 
 
@@ -134,36 +124,28 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
         )
         return _judged(template, outcome)
 
-    return Tool(
-        name="proc.exec",
-        logged=("template",),
-        risk_level=3,
+    return _opt_in(
+        "proc.exec",
+        "Run one of the programs that the operator of this machine has prepared, without a shell, and return its "
+        "output. The step fails if the program's exit code means failure or its time runs out; `error_data` then holds "
+        f"the same fields as a result. Cancelling the task ends the program. Programs: {_menu(templates)}.",
+        {"template": {"enum": list(templates), "description": "which program"}, "params?": _exec_params(templates)},
+        {
+            "template": {"type": "string"},
+            "pid": _PID,
+            "exit_code": {"type": ["integer", "null"], "description": "null if a signal ended it"},
+            "signal": {"type": ["string", "null"], "description": 'the signal that ended it, such as "SIGTERM"'},
+            "timed_out": schemas.flag("true if it was ended because its time ran out"),
+            "cancelled": schemas.flag("true if it was ended because its task was cancelled"),
+            "duration_ms": {"type": "number", "minimum": 0},
+            "stdout": _stream("its output"),
+            "stderr": _stream("its error output"),
+        },
         timeout_ms=max(map(_limit_ms, templates.values()), default=_MARGIN_MS),
-        description=(
-            "Run one of the programs that the operator of this machine has prepared, without a shell, and return its "
-            "output. The step fails if the program's exit code means failure or its time runs out; `error_data` "
-            "then holds the same fields as a result. Cancelling the task ends the program. "
-            f"Programs: {_menu(templates)}."
-        ),
-        params_schema=_exec_params(templates),
-        result_schema=schemas.result(
-            {
-                "template": {"type": "string"},
-                "pid": _PID,
-                "exit_code": {"type": ["integer", "null"], "description": "null if a signal ended it"},
-                "signal": {"type": ["string", "null"], "description": 'the signal that ended it, such as "SIGTERM"'},
-                "timed_out": schemas.flag("true if it was ended because its time ran out"),
-                "cancelled": schemas.flag("true if it was ended because its task was cancelled"),
-                "duration_ms": {"type": "number", "minimum": 0},
-                "stdout": _stream("its output"),
-                "stderr": _stream("its error output"),
-            }
-        ),
-        capability="CAP_PROC",
+        logged=("template",),
         bus=checked_bus,
-        run=run,
         paths=paths,
-        opt_in=True,
+        run=run,
     )
 
 
@@ -191,21 +173,17 @@ def _menu(templates: Mapping[str, ExecTemplate]) -> str:
 
 
 def _exec_params(templates: Mapping[str, ExecTemplate]) -> Schema:
-    """Return a flat schema: it has the params of all templates, and says which belong to which."""
+    """Return the schema of `params`: it has the params of all templates, and says which belong to which."""
     takers: dict[str, dict[str, ExecParam]] = {}
     for template, one in templates.items():
         for name, param in one.params.items():
             takers.setdefault(name, {})[template] = param
     lists = "; ".join(f"{name} takes {', '.join(one.params) or 'none'}" for name, one in templates.items())
-    params = {
+    return {
         "type": "object",
         "properties": {name: _shared(by_template) for name, by_template in takers.items()},
         "description": f"the program's parameters, all of them, each a string: {lists or 'none'}",
     }
-    return schemas.args(
-        {"template": {"enum": list(templates), "description": "which program"}, "params": params},
-        required=["template"],
-    )
 
 
 def _shared(by_template: Mapping[str, ExecParam]) -> Schema:
@@ -246,27 +224,15 @@ def _stream(description: str) -> Schema:
 
 
 def _signal_tool(bus: str) -> Tool:
-    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        pid, name = args["pid"], args["signal"]
-        sent: Mapping[str, Any] = await ctx.transact(lambda driver: driver.send_signal(int(pid), name))
-        return sent
-
     signals: Schema = {"enum": list(SIGNALS), "description": "SIGTERM asks a program to end, SIGKILL ends it"}
-    return Tool(
-        name="proc.signal",
-        logged=("pid", "signal"),
-        risk_level=3,
+    return _opt_in(
+        "proc.signal",
+        "Send a signal to one process: one that proc.exec started, or one that runs a program which the operator "
+        "of this machine has listed. Any other is refused. It does not wait for the process to end.",
+        {"pid": _PID, "signal": signals},
+        {"pid": _PID, "name": {"type": "string", "description": "name of the process"}, "signal": signals},
         timeout_ms=1000,
-        description=(
-            "Send a signal to one process: one that proc.exec started, or one that runs a program which the operator "
-            "of this machine has listed. Any other is refused. It does not wait for the process to end."
-        ),
-        params_schema=schemas.args({"pid": _PID, "signal": signals}, required=["pid", "signal"]),
-        result_schema=schemas.result(
-            {"pid": _PID, "name": {"type": "string", "description": "name of the process"}, "signal": signals}
-        ),
-        capability="CAP_PROC",
+        logged=("pid", "signal"),
         bus=lambda _args: bus,
-        run=run,
-        opt_in=True,
+        run=transacts(lambda _ctx, args: lambda driver: driver.send_signal(int(args["pid"]), args["signal"])),
     )

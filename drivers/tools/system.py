@@ -6,16 +6,18 @@ has an effect, and a value that a machine does not have is null or an empty list
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers import schemas
+from hearth.drivers.declare import tool, transacts
 from hearth.drivers.system import THROTTLES
-from hearth.tools import Args, Run, StepContext, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from hearth.drivers.schemas import Schema
+    from hearth.tools import Tool
 
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _BYTES: Schema = {**_COUNT, "description": "in bytes"}
@@ -24,9 +26,25 @@ _SINCE_UP = "since the interface came up"
 
 def system_tools(bus: str = "system") -> list[Tool]:
     """Return the seven tools; `bus` is the id of the bus whose driver is a `SystemDriver`."""
+    reads = partial(_tool, bus)
+    filesystem = _row(
+        mount={"type": "string", "description": "the mount point, a path"},
+        device={"type": "string"},
+        type={"type": "string", "description": 'such as "ext4"'},
+        local=schemas.flag("false for network and FUSE file systems"),
+        read_only=schemas.flag("true if mounted read-only"),
+        total_bytes=_or_null(_COUNT, "in bytes; null if it was not asked"),
+        used_bytes=_or_null(_COUNT, "in bytes"),
+        available_bytes=_or_null(_COUNT, "in bytes, to others than root"),
+        used_percent=_percent("of what others than root may use, 0 to 100"),
+        inodes_total=_or_null(_COUNT, "files it can hold; 0 if it does not count them"),
+        inodes_free=_or_null(_COUNT, "files it can still take"),
+        read_bytes=_or_null(_COUNT, "read from the device since boot; null if it is no single one"),
+        written_bytes=_or_null(_COUNT, "written to the device since boot"),
+        busy_s=_or_null(_number(), "for how long the device was at work since boot, in seconds"),
+    )
     return [
-        _tool(
-            bus,
+        reads(
             "sys.cpuinfo",
             "The processor: model, architecture, cores, and per core the frequency in MHz and the usage in percent. "
             "Usage covers the time since an earlier call (`usage_window_ms`); for a figure over a time of your choice, "
@@ -51,8 +69,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
                 ),
             ),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.memory",
             "Main memory and swap, in bytes. `available_bytes` is what programs can still have without swapping: "
             "it, not `free_bytes`, tells whether memory is short.",
@@ -72,8 +89,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
                 used_percent=_percent("null if there is no swap"),
             ),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.thermal",
             "Temperatures in °C: the kernel's thermal zones and the chips' own sensors (hwmon), with the limits they "
             "declare; what cools the machine, and what slows its processor down. The lists are empty on a machine "
@@ -122,8 +138,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
             ),
             hottest_celsius=_or_null(_number(), "the highest of all; null without a reading"),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.load",
             "Load averages over 1, 5 and 15 minutes: how many threads ran, wanted to run, or waited for a disk. More "
             "than 1 per core for long means the machine is overloaded; `pressure` says for want of what.",
@@ -135,75 +150,53 @@ def system_tools(bus: str = "system") -> list[Tool]:
             load_1m_per_core=_number(),
             runnable_threads=_described(_COUNT, "right now"),
             threads=_described(_COUNT, "in all"),
-            pressure=_row(
-                cpu=_pressure("a processor"),
-                memory=_pressure("memory"),
-                io=_pressure("a disk"),
-            ),
+            pressure=_row(cpu=_pressure("a processor"), memory=_pressure("memory"), io=_pressure("a disk")),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.disk",
             "File systems with storage: mount point, device, type, how full they are, in bytes and inodes, and how "
             "much was read and written. Network and FUSE file systems are named but not asked (their numbers are "
             "null), since their server may be gone; memory file systems such as tmpfs are left out.",
             lambda driver: driver.disk(),
-            filesystems=schemas.listed(
-                "each once, at its shortest mount point",
-                _row(
-                    mount={"type": "string", "description": "the mount point, a path"},
-                    device={"type": "string"},
-                    type={"type": "string", "description": 'such as "ext4"'},
-                    local=schemas.flag("false for network and FUSE file systems"),
-                    read_only=schemas.flag("true if mounted read-only"),
-                    total_bytes=_or_null(_COUNT, "in bytes; null if it was not asked"),
-                    used_bytes=_or_null(_COUNT, "in bytes"),
-                    available_bytes=_or_null(_COUNT, "in bytes, to others than root"),
-                    used_percent=_percent("of what others than root may use, 0 to 100"),
-                    inodes_total=_or_null(_COUNT, "files it can hold; 0 if it does not count them"),
-                    inodes_free=_or_null(_COUNT, "files it can still take"),
-                    read_bytes=_or_null(_COUNT, "read from the device since boot; null if it is no single one"),
-                    written_bytes=_or_null(_COUNT, "written to the device since boot"),
-                    busy_s=_or_null(_number(), "for how long the device was at work since boot, in seconds"),
-                ),
-            ),
+            filesystems=schemas.listed("each once, at its shortest mount point", filesystem),
             truncated=schemas.flag("true if file systems are missing from the list"),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.network",
             "Network interfaces: state, and the bytes and packets they have carried. For a rate, call twice and divide "
             "the difference by the time between. Addresses are there only where the operator discloses them.",
             lambda driver: driver.network(),
             interfaces=schemas.listed(
                 "by name",
-                _row(
-                    optional=("mac", "addresses"),
-                    name={"type": "string", "description": 'such as "eth0"'},
-                    up=schemas.flag("true if it is up and has a carrier"),
-                    loopback=schemas.flag("true for an interface that leads nowhere else"),
-                    mtu=_or_null(_COUNT, "largest packet, in bytes"),
-                    speed_mbit=_or_null(_COUNT, "in Mbit/s; null if it is unknown (down, virtual, wireless)"),
-                    mac=_or_null({"type": "string"}, "hardware address; only where the operator discloses addresses"),
-                    addresses=schemas.listed(
-                        "IP addresses; only where the operator discloses them",
-                        _row(
-                            family={"enum": ["ipv4", "ipv6"]},
-                            address={"type": "string"},
-                            prefix=_or_null(_COUNT, "length of the network part, in bits"),
+                schemas.object_of(
+                    {
+                        "name": {"type": "string", "description": 'such as "eth0"'},
+                        "up": schemas.flag("true if it is up and has a carrier"),
+                        "loopback": schemas.flag("true for an interface that leads nowhere else"),
+                        "mtu": _or_null(_COUNT, "largest packet, in bytes"),
+                        "speed_mbit": _or_null(_COUNT, "in Mbit/s; null if it is unknown (down, virtual, wireless)"),
+                        "mac?": _or_null(
+                            {"type": "string"}, "hardware address; only where the operator discloses addresses"
                         ),
-                    ),
-                    **{
-                        f"{way}_{what}": _or_null(_COUNT, f"{word}, {_SINCE_UP}")
-                        for way, word in (("rx", "received"), ("tx", "sent"))
-                        for what in ("bytes", "packets", "errors", "dropped")
-                    },
+                        "addresses?": schemas.listed(
+                            "IP addresses; only where the operator discloses them",
+                            _row(
+                                family={"enum": ["ipv4", "ipv6"]},
+                                address={"type": "string"},
+                                prefix=_or_null(_COUNT, "length of the network part, in bits"),
+                            ),
+                        ),
+                        **{
+                            f"{way}_{what}": _or_null(_COUNT, f"{word}, {_SINCE_UP}")
+                            for way, word in (("rx", "received"), ("tx", "sent"))
+                            for what in ("bytes", "packets", "errors", "dropped")
+                        },
+                    }
                 ),
             ),
             truncated=schemas.flag("true if interfaces are missing from the list"),
         ),
-        _tool(
-            bus,
+        reads(
             "sys.uptime",
             "How long the machine has been up, in seconds, and when it was booted (UTC, by its own clock, which may "
             "be wrong on a board without a battery).",
@@ -215,32 +208,22 @@ def system_tools(bus: str = "system") -> list[Tool]:
 
 
 def _tool(bus: str, name: str, description: str, read: Callable[[Any], Mapping[str, Any]], **results: Schema) -> Tool:
-    return Tool(
-        name=name,
+    return tool(
+        name,
+        description,
+        {},
+        results,
+        capability="CAP_SYS_READ",
         risk_level=0,
         timeout_ms=5000,
-        description=description,
-        params_schema=schemas.args({}),
-        result_schema=schemas.result(results),
-        capability="CAP_SYS_READ",
         bus=lambda _args: bus,
-        run=_run(read),
+        run=transacts(lambda _ctx, _args: read),
         discloses=name == "sys.network",
     )
 
 
-def _run(read: Callable[[Any], Mapping[str, Any]]) -> Run:
-    async def run(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = await ctx.transact(read)
-        return found
-
-    return run
-
-
-def _row(*, optional: Sequence[str] = (), **properties: Schema) -> Schema:
-    """Return the schema of an object with all properties required, but for the optional ones."""
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "properties": properties, "required": required}
+def _row(**properties: Schema) -> Schema:
+    return schemas.object_of(properties)
 
 
 def _number() -> Schema:

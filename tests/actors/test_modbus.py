@@ -84,6 +84,15 @@ async def test_registers_that_follow_each_other_are_read_in_one_request():
         assert (await opened.run("modbus.read", device="DRIVE", table="coil", register=0))["value"] is False
 
 
+async def test_a_write_ignores_the_count_of_a_read():
+    async with session() as opened:
+        given = {"device": "DRIVE", "name": "speed", "value": 12, "count": 2}
+        task = {"intent": "x", "steps": [{"tool": "modbus.write", "args": given}]}
+        answer = await opened.call("task.submit", task=task, strict=False)
+        (await (await opened.task(answer["task_id"])).wait()).raise_for_status()
+        assert opened.device.memory["holding", 0] == 120
+
+
 async def test_a_value_between_two_steps_is_rounded_and_the_result_says_what_was_written():
     async with session() as opened:
         assert (await write(opened, "speed", 12.34))["value"] == 12.3

@@ -271,14 +271,14 @@ def names(uses):
 async def test_a_step_says_which_messages_and_identifiers_it_uses(bench, can):
     uses = {name: bench.tools[name].uses for name in ("can.send", "can.read", "can.isotp")}
     message = ("can0:FAN_COMMAND", "can0:0x200", "can0:512")
-    assert names(uses["can.send"]({"bus": "can0", "message": "FAN_COMMAND"})) == [message]
+    assert names(uses["can.send"]({"bus": "can0", "message": "FAN_COMMAND", "hex": "0000"})) == [message]
     # Raw bytes with the identifier of a message are not that message: they need the right to the identifier.
-    assert names(uses["can.send"]({"bus": "can0", "id": 0x200})) == [message[1:]]
-    assert names(uses["can.send"]({"bus": "can0", "id": "0x00000200"})) == [("can0:0x00000200", "can0:512")]
-    assert names(uses["can.send"]({"bus": "can0"})) == []
+    assert names(uses["can.send"]({"bus": "can0", "id": 0x200, "hex": "0000"})) == [message[1:]]
+    extended = {"bus": "can0", "id": "0x00000200", "hex": "00"}
+    assert names(uses["can.send"](extended)) == [("can0:0x00000200", "can0:512")]
     assert names(uses["can.read"]({"bus": "can0", "filter": [0x200]})) == [message]
     assert names(uses["can.read"]({"bus": "can0"})) == []
-    assert names(uses["can.isotp"]({"bus": "can0", "tx": 1, "rx": 2})) == [
+    assert names(uses["can.isotp"]({"bus": "can0", "tx": 1, "rx": 2, "hex": "00"})) == [
         ("can0:0x001", "can0:1"), ("can0:0x002", "can0:2"),
     ]  # fmt: skip
 

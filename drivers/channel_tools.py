@@ -1,0 +1,91 @@
+"""The tools of chips with numbered channels: what those of every kind share, from the row of a list to the undo.
+
+It knows a channel by its signal (`hearth.drivers.signals.SignalChannel`); what a tool reads and sets is its kind's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.drivers import schemas
+from hearth.drivers.declare import Listing, Planned
+from hearth.drivers.moves import Moves
+from hearth.tools import Drive, Preview, Use
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from hearth.drivers.board import Board
+    from hearth.drivers.signals import SignalLevel
+    from hearth.tools import Args, Done, StepContext
+
+CLAMPED: Final = schemas.clamped("channel", "by the board's limits, driven in place of what was asked for")
+
+
+def channel_listing(kind: str, rows: str, key: str) -> Listing:
+    """Return the list of the chips of a kind, each with its channels; `key` is the member with its label."""
+
+    def row(chip: Any, _described: Mapping[str, Any], path: dict[str, Any]) -> dict[str, Any]:
+        channels = [channel.to_json() for channel in chip.channels]
+        return {key: chip.label, "bus": chip.bus, "driven": True, **path, "channels": channels}
+
+    common = ("interlocks", "undriven")
+    return Listing(kind, rows, row, "channels", common, lambda _, channel: Use(kind, (channel["channel"],)))
+
+
+class ChannelTools:
+    """The tools of one kind on one board; `moved` is what errors call a channel that moves."""
+
+    def __init__(self, board: Board, kind: str, moved: str = "channel") -> None:
+        self._board = board
+        self._kind = kind
+        self._moves = Moves(moved)
+
+    def find(self, args: Args, arg: str = "channel") -> tuple[str, Any]:
+        """Return the bus and the spec of the channel that an arg names. Raises InvalidParams, PermissionDenied."""
+        return self._board.channel(self._kind, args[arg])
+
+    def reads(
+        self, op: Callable[[Any, int], Any], result: Callable[[Any, Any], dict[str, Any]]
+    ) -> Callable[[Args], Planned]:
+        """Return the plan of a tool that reads a channel.
+
+        `op` gets the driver and the channel's number, `result` the spec of the channel and the operation's value.
+        """
+
+        def plan(args: Args) -> Planned:
+            bus, spec = self.find(args)
+
+            async def run(ctx: StepContext) -> Mapping[str, Any]:
+                return result(spec, await ctx.transact(lambda driver: op(driver, spec.number)))
+
+            return self.plan(bus, spec, run)
+
+        return plan
+
+    def plan(
+        self,
+        bus: str,
+        spec: Any,
+        run: Callable[[StepContext], Awaitable[Mapping[str, Any] | Done]],
+        level: SignalLevel | None = None,
+        after: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> Planned:
+        """Return the plan of a step on a channel.
+
+        `level` is the one that the step drives the channel to; `after` returns the members of the kind's `get` then.
+        """
+
+        def uses() -> Sequence[Use]:
+            return (Use(self._kind, (spec.name,)),)
+
+        def drives() -> Sequence[Drive]:
+            return () if level is None else (Drive(bus, spec.number, level),)
+
+        def preview() -> Preview | None:
+            if after is None:
+                return None
+            members = after()
+            return Preview(f"{self._kind}.get", {"channel": spec.name}, tuple(members), members)
+
+        return Planned(bus, uses, run, drives, preview)
