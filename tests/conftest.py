@@ -101,3 +101,11 @@ def unmeasured_here():
 
     with measuring.unmeasured_here():
         yield
+
+
+@pytest.fixture(params=["embedded", "wire"])
+def face(request):
+    """How a test opens its session in a world."""
+    from support import world
+
+    return {"embedded": world.embedded, "wire": world.over_the_wire}[request.param]

@@ -6,7 +6,7 @@ import pytest
 import trio
 from support.doubles import BenchDriver, Observer
 from support.steps import within_real_seconds
-from support.world import BenchWorld, embedded, over_the_wire, running
+from support.world import BenchWorld, running
 
 from hearth.actors.bus.actor import Bus
 from hearth.drivers.base import Style
@@ -82,9 +82,3 @@ async def world():
 def make_world():
     """`async with make_world(...) as world`: a running world that is made to measure."""
     return lambda **more: running(BenchWorld(**more))
-
-
-@pytest.fixture(params=[embedded, over_the_wire], ids=["embedded", "wire"])
-def face(request):
-    """How a test opens its session in a world."""
-    return request.param

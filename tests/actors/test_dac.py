@@ -12,11 +12,11 @@ import pytest
 import trio
 from attrs import evolve
 from support.waiting import passes
-from support.world import BOB, OPEN, BoardWorld, embedded, running
+from support.world import OPEN, BoardWorld, embedded, running
 
 from hearth import step
 from hearth.drivers.boards.profile import parse_profile
-from hearth.errors import ConfigError, DeviceError, Halted, InterlockOpen, LimitViolated, PermissionDenied, ResourceBusy
+from hearth.errors import ConfigError, LimitViolated, PermissionDenied
 from hearth.policy.rules import Match, PolicyEntry
 
 VALVE, LOOP, BIAS, KEPT = range(4)
@@ -82,39 +82,6 @@ async def test_a_channel_is_set_and_read_in_its_unit(autojump_clock, face):
         assert await session.run("dac.get", channel="LOOP") == {"channel": "LOOP", "value": 0.0, "unit": "ampere"}
 
 
-async def test_a_value_beyond_its_bounds_is_refused_at_submit_and_on_a_dry_run(autojump_clock, face):
-    async with a_world() as world, face(world) as session:
-        error = await refused(session, "dac.set", channel="BIAS", value=2.6)
-        assert error.data == {
-            "step_index": 0,
-            "tool": "dac.set",
-            "bus": "dac:chip",
-            "channel": "BIAS",
-            "limit": "max",
-            "allowed": 2.5,
-            "unit": "volt",
-            "reason": "2.6 volt is beyond max = 2.5",
-            "effect": "none",
-        }
-        with pytest.raises(LimitViolated):
-            await session.submit("rehearsal", [step("dac.set", channel="VALVE", value=-1)], dry_run=True)
-        assert not world.chip.log
-
-
-async def test_a_clamped_value_is_driven_told_and_recorded(autojump_clock, face):
-    async with a_world() as world, face(world) as session:
-        result = await session.run("dac.set", channel="LOOP", value=0.05)
-        assert result == {
-            "channel": "LOOP",
-            "value": 0.02,
-            "unit": "ampere",
-            "clamped": [{"channel": "LOOP", "asked": 0.05, "written": 0.02, "unit": "ampere"}],
-        }
-        assert world.chip.level(LOOP) == 0.02
-        [record] = world.records("limit.clamped")
-        assert record["clamped"] == result["clamped"]
-
-
 async def test_a_channel_with_a_slew_moves_at_it_however_long_it_has_rested(autojump_clock, face):
     async with a_world() as world, face(world) as session:
         told = []
@@ -128,29 +95,6 @@ async def test_a_channel_with_a_slew_moves_at_it_however_long_it_has_rested(auto
         assert all(0 <= after - before <= 0.2 + 1e-3 for (_, before), (_, after) in pairwise(told))
 
 
-async def test_the_newest_value_has_the_channel_and_the_older_one_fails(autojump_clock):
-    async with a_world() as world, embedded(world) as one, embedded(world, BOB) as other:
-        task = await one.submit("open", [step("dac.set", channel="VALVE", value=10)])
-        await trio.sleep(1)
-        await other.run("dac.set", channel="VALVE", value=1)
-        [failed] = (await task.wait()).steps
-        assert (failed.error_code, failed.error_data["effect"]) == (ResourceBusy.code, "done")
-        await trio.sleep(5)
-        assert world.chip.level(VALVE) == 1
-
-
-async def test_a_cancelled_way_stops_where_it_is(autojump_clock):
-    async with a_world() as world, embedded(world) as session:
-        task = await session.submit("open", [step("dac.set", channel="VALVE", value=10)])
-        await trio.sleep(1)
-        await task.cancel()
-        await task.wait()
-        stopped = world.chip.level(VALVE)
-        assert 1 < stopped < 3
-        await trio.sleep(1)
-        assert world.chip.level(VALVE) == stopped
-
-
 async def test_what_an_earlier_run_left_is_read_before_the_first_step(autojump_clock):
     async with a_world() as world, embedded(world) as session:
         world.chip.counts[VALVE] = 8_000
@@ -160,33 +104,7 @@ async def test_what_an_earlier_run_left_is_read_before_the_first_step(autojump_c
         assert (await task.wait()).status == "SUCCESS"
 
 
-async def test_an_unknown_channel_is_refused_with_what_there_is(autojump_clock, face):
-    async with a_world() as world, face(world) as session:
-        with pytest.raises(Exception, match="did you mean VALVE") as caught:
-            await session.run("dac.set", channel="VALV", value=0)
-        assert caught.value.data["known"] == ["VALVE", "LOOP", "BIAS", "KEPT"]
-
-
 # --- whose it is ------------------------------------------------------------------------------------------------------
-
-
-async def test_the_end_of_a_session_brings_its_channels_to_their_safe_values(autojump_clock, face):
-    async with a_world() as world:
-        async with face(world) as session:
-            await session.run("dac.set", channel="VALVE", value=1)
-            await session.run("dac.set", channel="LOOP", value=0.012)
-            await session.run("dac.set", channel="KEPT", value=3)
-        await passes(lambda: world.chip.level(VALVE) == 0)
-        assert [world.chip.level(number) for number in (LOOP, KEPT)] == [None, 3]
-        [close] = world.records("session.close")
-        assert [(one["name"], one["safe"]) for one in close["safe"]] == [("VALVE", 0), ("LOOP", "off")]
-
-
-async def test_a_controller_that_falls_silent_leaves_a_machine_that_stops(autojump_clock):
-    async with a_world() as world, embedded(world, heartbeat_ms=500) as session:
-        await session.run("dac.set", channel="BIAS", value=2)
-        await trio.sleep(2)
-        assert world.chip.level(BIAS) == 0.5
 
 
 async def test_a_rollback_moves_back_at_the_slew_and_switches_off_what_was_off(autojump_clock, face):
@@ -221,37 +139,6 @@ async def test_a_rollback_moves_back_at_the_slew_and_switches_off_what_was_off(a
 # --- interlocks, halt, policy -----------------------------------------------------------------------------------------
 
 
-async def test_a_channel_may_be_in_a_guarded_range_only_while_what_it_requires_holds(autojump_clock, face):
-    async with a_world(LOCK) as world, face(world) as session:
-        world.gpio.push(0, 1)
-        await session.run("dac.set", channel="VALVE", value=4)
-        error = await refused(session, "dac.set", InterlockOpen, channel="VALVE", value=5)
-        assert "dac channel VALVE of dac:chip may be above 4 only while" in error.message
-        world.gpio.push(0, 0)
-        await session.run("dac.set", channel="VALVE", value=5)
-        world.gpio.push(0, 1)
-        with trio.fail_after(60):
-            await passes(lambda: world.chip.level(VALVE) == 0)
-        [record] = world.records("interlock.open")
-        assert (record["channel"], record["above"]) == ("VALVE", 4)
-        listed = await session.run("hw.dac.list")
-        assert listed["interlocks"][0]["drives"] == "VALVE"
-
-
-async def test_a_halt_brings_channels_to_their_safe_values_and_refuses_others(autojump_clock):
-    async with a_world() as world, embedded(world) as session:
-        await session.run("dac.set", channel="KEPT", value=3)
-        await session.run("dac.set", channel="LOOP", value=0.01)
-        task = await session.submit("open", [step("dac.set", channel="VALVE", value=10)])
-        await trio.sleep(1)
-        await session.halt("smoke")
-        await task.wait()
-        await passes(lambda: world.chip.level(KEPT) == 0)
-        assert [world.chip.level(number) for number in (VALVE, LOOP)] == [0, None]
-        await refused(session, "dac.set", Halted, channel="BIAS", value=1)
-        assert (await session.run("dac.get", channel="LOOP"))["value"] is None
-
-
 async def test_a_policy_permits_only_the_channels_that_it_names(autojump_clock):
     policy = (evolve(OPEN, dac=["bi*"]),)
     async with a_world(policy=policy) as world, embedded(world) as session:
@@ -261,51 +148,6 @@ async def test_a_policy_permits_only_the_channels_that_it_names(autojump_clock):
             assert "VALVE is not in `dac` of policy" in error.message
         [device] = (await session.run("hw.dac.list"))["devices"]
         assert [one["channel"] for one in device["channels"]] == ["BIAS"]
-
-
-async def test_the_list_shows_channels_and_a_plan_what_a_step_changes(autojump_clock):
-    async with a_world() as world, embedded(world) as session:
-        [device] = (await session.run("hw.dac.list"))["devices"]
-        assert (device["device"], device["bus"]) == ("chip", "dac:chip")
-        assert device["channels"][VALVE] == {
-            "channel": "VALVE",
-            "number": 0,
-            "quantity": "voltage",
-            "unit": "volt",
-            "limit": {"min": 0, "max": 10, "max_step": 0.2, "slew_per_s": 2},
-            "safe": 0,
-            "hold": "release",
-            "slew": 2,
-        }
-        board = await session.run("hw.board")
-        assert {"id": "dac:chip", "kind": "dac", "driver": "sim", "device": "chip", "channels": 4} in board["buses"]
-        plan = await session.prepare("look", [step("dac.set", channel="BIAS", value=2)])
-        assert [(one.before, one.after) for one in plan.steps] == [({"value": 0}, {"value": 2})]
-
-
-async def test_a_fault_of_the_device_is_an_error_and_the_next_step_reads_first(autojump_clock):
-    async with a_world() as world, embedded(world) as session:
-        await session.run("dac.set", channel="VALVE", value=1)
-        world.chip.fail()
-        error = await refused(session, "dac.set", DeviceError, channel="VALVE", value=2)
-        assert error.data["effect"] == "none"
-        await session.run("dac.set", channel="VALVE", value=2)
-        assert world.chip.level(VALVE) == 2
-
-
-async def test_an_observer_sees_value_owner_and_safe_state(autojump_clock):
-    policy = (PolicyEntry(name="watchers", match=Match(uid=1002), rights=["observe"]), OPEN)
-    async with (
-        a_world(policy=policy) as world,
-        world.client(BOB) as other,
-        other.open_session() as watcher,
-        embedded(world) as session,
-    ):
-        await session.run("dac.set", channel="LOOP", value=0.012)
-        state = await watcher.observe_state()
-        [loop] = [one for one in state["signals"] if one["name"] == "LOOP"]
-        assert (loop["bus"], loop["unit"], loop["value"], loop["safe"]) == ("dac:chip", "ampere", 0.012, "off")
-        assert loop["owner"] == {"session_id": session.session_id, "principal": "uid:1001"}
 
 
 # --- the stop sequence ------------------------------------------------------------------------------------------------
@@ -326,49 +168,6 @@ STOPS = [
     {"channel": "FAN", "value": 0.8, "after_ms": 100},
     {"line": "DOOR", "value": 1, "after_ms": 100},
 ]
-
-
-async def test_channels_of_the_stop_sequence_follow_in_their_order_and_all_others_are_safe_at_once(autojump_clock):
-    async with a_world(pwm=[PWM], halt={"sequence": STOPS}) as world, embedded(world) as session:
-        pwm = world.parts.drivers["pwm:fans"]
-
-        def states():
-            fan, arm = (pwm.specs[number].wave(pwm.pulses(number)).value for number in (0, 1))
-            return [arm, world.chip.level(VALVE), world.chip.level(LOOP), fan, world.gpio.state(0)]
-
-        await session.run("servo.move", servo="ARM", angle=-60)
-        await session.run("dac.set", channel="LOOP", value=0.012)
-        await session.run("dac.set", channel="BIAS", value=2)
-        await session.run("pwm.set", channel="FAN", duty=0.1)
-        await session.run("pwm.set", channel="FAN", duty=0.2)
-        moving = await session.submit("open", [step("dac.set", channel="VALVE", value=10)])
-        await trio.sleep(2.5)
-        began = trio.current_time()
-        assert (await session.halt()).stopping is True
-        assert (await moving.wait()).status == "CANCELLED"
-        await trio.sleep_until(began + 0.1)
-        assert states()[0] == pytest.approx(45)
-        valve = states()[1]
-        assert 4 < valve < 6, "it waits for its turn"
-        assert world.chip.level(BIAS) == 0.5
-        for after, expected in (
-            (0.21, [45, 2.5, 0.012, 0.2, "input"]),
-            (0.31, [45, 2.5, None, 0.2, "input"]),
-            (0.41, [45, 2.5, None, 0.8, "input"]),
-        ):
-            await trio.sleep_until(began + after)
-            assert states() == expected
-        await trio.sleep_until(began + 0.6)
-        assert states() == [0, 0, None, 0.1, "input"], "every output is safe at its end"
-        entered = [record["safe"][0] for record in world.records("outputs.safe") if "state" in record["safe"][0]]
-        assert [(one["name"], one["state"]) for one in entered] == [
-            ("ARM", 45),
-            ("VALVE", 2.5),
-            ("LOOP", "off"),
-            ("FAN", 0.8),
-            ("DOOR", 1),
-        ]
-        assert entered[1]["channel"] == VALVE
 
 
 async def test_an_observer_sees_what_the_stop_sequence_does_with_a_channel(autojump_clock):

@@ -351,29 +351,6 @@ STATUS = {"reg": 0x30, "access": "r"}
 COMMAND = {"reg": 0x31, "access": "w"}
 
 
-@pytest.mark.spec("design 8: limits of outputs")
-@pytest.mark.parametrize(
-    ("reg", "data", "why"),
-    [
-        (0x10, "c9", r"0x10 \(DUTY\): 201 is beyond max = 200; nothing was written"),
-        (0x10, "09", r"9 is beyond min = 10"),
-        (0x11, "00", "the board profile does not list it; to be written are: 0x10, 0x20, 0x31"),
-        (0x30, "00", 'it is only read \\(access = "r"\\)'),
-        (0x20, "00", "it has 2 bytes; write it whole"),
-        (0x21, "00", "does not list it"),
-        (0x10, "0b0b", 'one write has one register \\(increment = "none"\\)'),
-    ],
-)
-async def test_a_write_that_no_register_takes_is_refused_before_anything_moves(autojump_clock, face, reg, data, why):
-    async with a_world(converter(DUTY, WORD, STATUS, COMMAND)) as world, face(world) as session:
-        error = await rejected(session, "i2c.write", reg=reg, hex=data)
-        assert error.data["reg"] == (reg + 1 if "one write" in why else reg)
-        assert error.data["addr"] == CHIP
-        with pytest.raises(LimitViolated, match=why):
-            raise error
-        assert set(memory(world, 0, 256)) == {0xFF}
-
-
 async def test_a_write_within_the_limits_arrives_as_it_was_asked_for(autojump_clock, face):
     async with a_world(converter(DUTY, WORD, STATUS, COMMAND)) as world, face(world) as session:
         assert await write(session, 0x10, "0a") == {"written": 1}
@@ -390,12 +367,6 @@ async def test_another_device_on_the_adapter_is_free(autojump_clock):
         await session.run("i2c.write", bus=1, addr=0x48, reg=2, hex="4b00")
 
 
-async def test_a_register_that_is_only_written_is_not_read(autojump_clock):
-    async with a_world(converter(COMMAND)) as world, embedded(world) as session:
-        with pytest.raises(LimitViolated, match='it is only written \\(access = "w"\\)'):
-            await session.run("i2c.read", bus=1, addr=CHIP, reg=0x31, len=1)
-
-
 @pytest.mark.parametrize("increment", ["byte", "register"])
 async def test_a_longer_write_is_checked_register_by_register(autojump_clock, face, increment):
     second = {"reg": 0x22 if increment == "byte" else 0x21, "max": 10}
@@ -406,15 +377,6 @@ async def test_a_longer_write_is_checked_register_by_register(autojump_clock, fa
         assert error.data["reg"] == second["reg"] + 1
         await write(session, 0x20, "12340a")
         assert memory(world, 0x20, 3) == b"\x12\x34\x0a"
-
-
-async def test_every_message_of_a_transfer_is_checked(autojump_clock, face):
-    async with a_world(converter(DUTY, COMMAND)) as world, face(world) as session:
-        messages = [{"hex": "1010"}, {"hex": "10"}, {"read": 1}, {"hex": "10ff"}]
-        await rejected(session, "i2c.transfer", messages=messages)
-        assert memory(world, 0x10) == b"\xff"
-        await session.run("i2c.transfer", bus=1, addr=CHIP, messages=messages[:3])
-        assert memory(world, 0x10) == b"\x10"
 
 
 async def test_a_signed_little_endian_register_in_a_unit_has_its_limits_in_that_unit(autojump_clock):
@@ -428,46 +390,7 @@ async def test_a_signed_little_endian_register_in_a_unit_has_its_limits_in_that_
         assert memory(world, 0, 2) == b"\x03\x00"
 
 
-async def test_a_value_beyond_a_bound_that_clamps_is_written_as_the_bound_and_the_answer_and_the_record_say_so(
-    autojump_clock, face
-):
-    async with a_world(converter({**DUTY, "on_limit": "clamp"})) as world, face(world) as session:
-        assert await write(session, 0x10, "ff") == {
-            "written": 1,
-            "clamped": [{"addr": CHIP, "reg": 0x10, "name": "DUTY", "asked": 255, "written": 200}],
-        }
-        assert memory(world, 0x10) == bytes([200])
-        answer = await session.run("i2c.transfer", bus=1, addr=CHIP, hex="1000", read_len=0)
-        assert answer["clamped"][0]["written"] == 10
-        assert await write(session, 0x10, "0b") == {"written": 1}
-        (first, second) = world.records("limit.clamped")
-        assert first["bus"] == "i2c:1"
-        assert first["session_id"] == session.session_id
-        assert first["clamped"][0]["asked"] == 255
-        assert second["clamped"][0]["written"] == 10
-
-
 STEPPED = {"reg": 0, "min": 0, "max": 200, "max_step": 20}
-
-
-async def test_a_register_with_steps_is_read_before_it_is_first_written(autojump_clock, face):
-    async with a_world(converter(STEPPED)) as world, face(world) as session:
-        world.parts.drivers["i2c:1"].devices[CHIP].memory[0] = 100
-        error = await refused(session, "i2c.write", bus=1, addr=CHIP, reg=0, hex="64")
-        assert "its present value is not known; read the register first" in error.message
-        await session.run("i2c.read", bus=1, addr=CHIP, reg=0, len=1)
-        error = await refused(session, "i2c.write", bus=1, addr=CHIP, reg=0, hex="79")
-        assert error.data["limit"] == "max_step"
-        assert "retry_after_ms" not in error.data
-        for value in ("78", "64", "50"):
-            await write(session, 0, value)
-        assert memory(world, 0) == b"\x50"
-
-
-async def test_a_register_that_cannot_be_read_is_written_first_as_its_bounds_permit(autojump_clock):
-    async with a_world(converter({**STEPPED, "access": "w"})) as world, embedded(world) as session:
-        await write(session, 0, "64")
-        await refused(session, "i2c.write", bus=1, addr=CHIP, reg=0, hex="00")
 
 
 async def test_a_device_that_comes_up_beyond_its_bounds_can_be_brought_within(autojump_clock):
@@ -475,19 +398,6 @@ async def test_a_device_that_comes_up_beyond_its_bounds_can_be_brought_within(au
         await session.run("i2c.read", bus=1, addr=CHIP, reg=0, len=1)  # 255
         await refused(session, "i2c.write", bus=1, addr=CHIP, reg=0, hex="b3")
         await write(session, 0, "b4")
-
-
-async def test_a_register_changes_as_fast_as_its_slew_rate_and_the_refusal_says_when_to_try_again(autojump_clock, face):
-    slow = {"reg": 0, "slew_per_s": 10}
-    async with a_world(converter(slow)) as world, face(world) as session:
-        world.parts.drivers["i2c:1"].devices[CHIP].memory[0] = 100
-        await session.run("i2c.read", bus=1, addr=CHIP, reg=0, len=1)
-        error = await refused(session, "i2c.write", bus=1, addr=CHIP, reg=0, hex="6e")
-        assert error.data["limit"] == "slew_per_s"
-        assert error.data["retry_after_ms"] == pytest.approx(1000, abs=10)
-        await trio.sleep(error.data["retry_after_ms"] / 1000)
-        await write(session, 0, "6e")
-        await refused(session, "i2c.write", bus=1, addr=CHIP, reg=0, hex="64")
 
 
 async def test_steps_that_clamp_go_as_far_as_they_may(autojump_clock):
@@ -499,25 +409,6 @@ async def test_steps_that_clamp_go_as_far_as_they_may(autojump_clock):
             await write(session, 0, "ff")
             reached.append(memory(world, 0)[0])
         assert reached == [120, 140, 160, 180, 200, 200]
-
-
-async def test_a_register_with_steps_is_not_written_twice_in_one_transaction(autojump_clock):
-    async with a_world(converter(STEPPED)) as world, embedded(world) as session:
-        await rejected(session, "i2c.transfer", messages=[{"hex": "0014"}, {"hex": "0000"}])
-
-
-async def test_after_a_write_whose_effect_is_unknown_the_value_is_not_known(autojump_clock):
-    async with a_world(converter(STEPPED)) as world, embedded(world) as session:
-        driver = world.parts.drivers["i2c:1"]
-        driver.devices[CHIP].memory[0] = 100
-        await session.run("i2c.read", bus=1, addr=CHIP, reg=0, len=1)
-        driver.faults.nack(after=1)
-        with pytest.raises(DeviceError):
-            await write(session, 0, "65")
-        error = await refused(session, "i2c.write", bus=1, addr=CHIP, reg=0, hex="66")
-        assert "its present value is not known" in error.message
-        await session.run("i2c.read", bus=1, addr=CHIP, reg=0, len=1)
-        await write(session, 0, "66")
 
 
 async def test_a_register_is_read_anew_after_a_write_whose_exchange_also_read(autojump_clock):
@@ -545,18 +436,3 @@ async def test_a_register_is_read_anew_after_its_adapter_was_opened_again(autoju
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
-
-
-async def test_the_lists_show_the_limits(autojump_clock):
-    content = {**profile(PUMP={"min_on_ms": 500, "max_on_ms": 900}), "i2c": converter(DUTY, STATUS)["i2c"]}
-    async with a_world(content) as world, embedded(world) as session:
-        lines = (await session.run("hw.gpio.list"))["chips"][0]["lines"]
-        assert lines[PUMP]["limit"] == {"min_on_ms": 500, "max_on_ms": 900}
-        assert "limit" not in lines[FREE]
-        device, other = (await session.run("hw.i2c.list"))["buses"][0]["devices"]
-        assert device["increment"] == "none"
-        assert device["registers"] == [
-            {"reg": 0x10, "hex": "0x10", "width": 8, "access": "rw", "min": 10, "max": 200, "name": "DUTY"},
-            {"reg": 0x30, "hex": "0x30", "width": 8, "access": "r"},
-        ]
-        assert "registers" not in other

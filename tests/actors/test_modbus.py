@@ -11,7 +11,7 @@ from support.world import OPEN, BoardWorld, running
 
 from hearth import step
 from hearth.actors.bus.queue import Requester, Ticket
-from hearth.errors import DeviceError, Halted, InterlockOpen, InvalidParams, LimitViolated, PermissionDenied, TimedOut
+from hearth.errors import DeviceError, InterlockOpen, InvalidParams, LimitViolated, PermissionDenied, TimedOut
 from hearth.policy.rules import Match, PolicyEntry
 
 HOLDING = [
@@ -141,36 +141,6 @@ async def vendor(session, op):
     return await session.bus.request(Ticket(op, requester, limit=30.0, risk=1)).get()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words", "limit"),
-    [
-        ("speed", 50.1, [501], "max"),
-        ("power", 0.25, [0x3E80, 0], "min"),
-        ("power", 2.75, [0x4030, 0], "max"),
-    ],
-)
-async def test_a_value_beyond_the_bounds_is_refused_at_submit_and_at_the_bus(name, value, words, limit):
-    async with session(raw="rw") as opened:
-        for submit in (opened.submit, opened.prepare):
-            with pytest.raises(LimitViolated, match=f"modbus device DRIVE, {name} .* is beyond {limit}") as caught:
-                await submit("x", [step("modbus.write", device="DRIVE", name=name, value=value)])
-            assert caught.value.data["limit"] == limit
-        reg = {"speed": 0, "power": 2}[name]
-        with pytest.raises(LimitViolated) as caught:
-            await vendor(opened, lambda driver: driver.write(3, "holding", reg, words))
-        assert caught.value.data["effect"] == "none"
-        assert opened.device.requests == 0
-
-
-async def test_no_float_that_is_no_number_passes_a_limit():
-    async with session() as opened:
-        for words in ([0x7FC0, 0], [0x7F80, 0], [0xFF80, 0]):
-            for reg in (2, 4):  # refused, and clamped
-                with pytest.raises(LimitViolated, match="is not a number"):
-                    await vendor(opened, lambda driver, reg=reg, words=words: driver.write(3, "holding", reg, words))
-        assert opened.device.requests == 0
-
-
 async def test_where_the_profile_clamps_the_nearest_value_is_written_and_said():
     async with session() as opened:
         done = await write(opened, "ramp", 2000)
@@ -199,17 +169,6 @@ async def test_a_step_is_counted_from_the_value_that_the_device_has():
             await write(opened, "step", 98)
         opened.device.memory["holding", 6] = 50  # a person at its panel
         assert (await write(opened, "step", 46))["value"] == 46
-
-
-@pytest.mark.slow
-async def test_a_register_with_a_slew_waits_for_its_time():
-    async with session() as opened:
-        assert (await write(opened, "slow", 0))["value"] == 0
-        await trio.sleep(1)
-        assert (await write(opened, "slow", 10))["value"] == 10
-        with pytest.raises(LimitViolated, match="slew_per_s") as caught:
-            await write(opened, "slow", 20)
-        assert 800 < caught.value.data["retry_after_ms"] <= 1000
 
 
 async def test_after_a_write_in_doubt_the_value_is_read_before_a_step_is_counted():
@@ -316,28 +275,6 @@ async def test_a_task_that_fails_gives_registers_their_former_values_back():
         assert opened.device.memory["holding", 0] == 123
         assert opened.device.memory["coil", 0] == 1
         assert opened.device.memory["holding", 10] == 1, "a register that is only written has no former value"
-
-
-async def test_a_plan_shows_the_value_before_and_after():
-    async with session() as opened:
-        opened.device.memory["holding", 0] = 123
-        steps = [
-            step("modbus.write", device="DRIVE", name="speed", value=20),
-            step("modbus.write", device="DRIVE", name="reset", value=1),
-        ]
-        plan = await opened.prepare("x", steps)
-        assert (plan.steps[0].before, plan.steps[0].after) == ({"value": 12.3}, {"value": 20})
-        assert plan.steps[1].before is None
-
-
-async def test_a_halt_refuses_writes_at_submit_and_at_the_bus_and_reads_go_on():
-    async with session() as opened:
-        await opened.halt("smoke")
-        with pytest.raises(Halted):
-            await write(opened, "speed", 1)
-        with pytest.raises(Halted):
-            await vendor(opened, lambda driver: driver.write(3, "holding", 0, [1]))
-        assert (await read(opened, "speed"))["value"] == 0
 
 
 async def test_a_broadcast_says_that_it_is_not_confirmed():
@@ -463,35 +400,6 @@ async def test_registers_with_a_safe_value_get_it_when_the_session_that_wrote_th
         # The limit of steps counts from the safe value.
         with pytest.raises(LimitViolated, match="max_step"):
             await other.run("modbus.write", device="DRIVE3", name="speed", value=23)
-
-
-async def test_a_register_that_another_session_has_written_since_is_left_to_it():
-    async with safe_world() as world, world.sessions().open_session() as other:
-        async with world.sessions().open_session() as session:
-            await start_drive(session)
-            await other.run("modbus.write", device="DRIVE3", name="speed", value=10)
-        assert memory(world) == [0, 100, 0, 7]
-
-
-@pytest.mark.slow
-async def test_a_halt_brings_registers_to_their_safe_values():
-    async with safe_world() as world, world.sessions().open_session() as session:
-        await start_drive(session)
-        await session.halt("smoke")
-        await trio.sleep(1)
-        assert memory(world) == STOPPED
-
-
-async def test_what_was_written_is_taken_back_and_a_register_that_is_given_back_is_not_made_safe():
-    async with safe_world() as world, world.sessions().open_session() as session:
-        await session.run("modbus.write", device="DRIVE3", name="speed", value=10)
-        steps = [
-            step("modbus.write", device="DRIVE3", name="speed", value=20),
-            step("modbus.write", device="DRIVE3", name="speed", value=50),
-        ]
-        done = await (await session.submit("x", steps, rollback_on_failure=True)).wait()
-        assert (done.status, [one.rolled_back for one in done.steps]) == ("FAILED", [True, None])
-        assert memory(world)[1] == 100
 
 
 async def test_a_device_that_does_not_answer_costs_one_wait_and_the_others_are_made_safe():

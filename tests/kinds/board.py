@@ -23,6 +23,7 @@ from support.world import NOON, BoardWorld
 from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.can.driver import EXTENDED, Frame
+from hearth.drivers.registers import Read, Write
 from hearth.errors import RpcError
 from hearth.tools import Tool, ToolRegistry
 
@@ -259,6 +260,20 @@ def content(dbc, *, new=(), **more):
             for register in registers:
                 register.update(given.get(register["name"], {}))
     return board | more
+
+
+def changed(kind, name, **keys):
+    """The tables of a kind with other keys for one channel."""
+    table = tomllib.loads(TEXT)[kind]
+    table[0]["channel"][name] |= keys
+    return {kind: table}
+
+
+def changed_register(name, **keys):
+    """The Modbus table with other keys for one register of its first device."""
+    table = tomllib.loads(TEXT)["modbus"]
+    next(one for one in table[0]["device"][0]["registers"] if one["name"] == name).update(keys)
+    return {"modbus": table}
 
 
 # --- levels -----------------------------------------------------------------------------------------------------------
@@ -682,6 +697,27 @@ class KindsWorld(BoardWorld):
 async def call(session, world, raw, *, tool="com.acme.call"):
     """Make a raw call by the vendor's tool, which declares nothing of it."""
     return await session.run(tool, **world.step_of(raw))
+
+
+class Op:
+    """A transaction of a vendor's own on a bus. `drives` is what the tool that declares its outputs says."""
+
+    def __init__(self, bus, op, drives=None):
+        self.bus, self._op, self.drives = bus, op, drives
+
+    def __call__(self, driver):
+        return self._op(driver)
+
+
+def i2c(*messages, **more):
+    """A raw transfer with the device at 0x50: lists of bytes are written, a number is so many bytes that are read."""
+    given = [Write(bytes(one)) if isinstance(one, list) else Read(one) for one in messages]
+    return Raw("i2c:1", "transfer", (0x50, given), more)
+
+
+def stepper(position, **more):
+    """A raw call that sends the frame of STEPPER_COMMAND."""
+    return frame(STEPPER_COMMAND, struct.pack("<hB", position, 0), **more)
 
 
 def frame(key, data, **more):

@@ -13,18 +13,21 @@ from kinds.board import (
     STEPPER_COMMAND,
     TORQUE_REQUEST,
     WINCH_COMMAND,
+    Op,
     Raw,
     call,
     content,
     frame,
+    i2c,
     output,
+    stepper,
 )
 from kinds.strategies import TORQUE_KEYS, torque
 from support.world import embedded
 
 from hearth.drivers.can.driver import EXTENDED, Frame
 from hearth.drivers.pwm.driver import Pulses
-from hearth.drivers.registers import Read, Write
+from hearth.drivers.registers import Write
 from hearth.errors import RpcError
 
 
@@ -65,12 +68,6 @@ def words(number):
 
 def write(unit, reg, *values, table="holding"):
     return Raw("modbus:plant", "write", (unit, table, reg, values))
-
-
-def i2c(*messages, **more):
-    return Raw(
-        "i2c:1", "transfer", (0x50, [Write(bytes(one)) if isinstance(one, list) else one for one in messages]), more
-    )
 
 
 # --- numbers that are none --------------------------------------------------------------------------------------------
@@ -182,29 +179,6 @@ async def test_an_address_beside_declared_registers_passes_where_the_device_is_r
 # --- registers on I2C and SPI -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        i2c([0x10, 201]),
-        i2c([0x20, 5]),
-        i2c([0x21, 5]),
-        i2c([0x30, 0x0F, 0xA1]),
-        i2c([0x30, 0x0F]),
-        i2c([0x0F, 0, 201]),
-        i2c([0x10, 10, 101]),
-        i2c([0x10, 10, 5, 5]),
-        i2c([0x40, 1]),
-        i2c([0x10], Read(1), [0x10, 201]),
-        i2c([0x10, 10], [0x10, 201]),
-        i2c([0x41], Read(1)),
-    ],
-    ids=lambda raw: str(raw.args[1]),
-)
-async def test_no_form_of_a_raw_i2c_transfer_passes_the_bounds_of_a_register(cell, promise, raw):
-    promise("i2c", "no raw form passes a bound")
-    await cell.refused(raw)
-
-
 async def test_a_register_that_is_signed_is_clamped_in_raw_bytes(cell, promise):
     promise("i2c", "a clamped register is clamped in raw bytes")
     for number, written in ((200, 100), (-32_768, -100), (-50, -50)):
@@ -214,8 +188,8 @@ async def test_a_register_that_is_signed_is_clamped_in_raw_bytes(cell, promise):
 
 async def test_a_stepped_register_that_was_read_in_the_same_transfer_is_held_to_its_step(cell, promise):
     promise("i2c", "a step holds within one transfer")
-    await cell.passes(i2c([0x11], Read(1)))
-    await cell.refused(i2c([0x11], Read(1), [0x11, 11]))
+    await cell.passes(i2c([0x11], 1))
+    await cell.refused(i2c([0x11], 1, [0x11, 11]))
     await cell.refused(i2c([0x11, 10], [0x11, 20]))
     await cell.passes(i2c([0x11, 10]))
 
@@ -226,40 +200,7 @@ async def test_ten_bits_of_an_address_are_no_way_to_the_device_of_seven(cell):
     assert cell.level("i2c:1", "speed") == 0
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        "100bb9",
-        "10ff",
-        "110b",
-        "12 15",
-        "13 0b",
-        "14 c9",
-        "20 01",
-        "90",
-        "10 0000 00 0b",
-        "30 00",
-        "10 0000 00 00 c9",
-    ],
-)
-async def test_no_form_of_a_raw_spi_transfer_passes_the_bounds_of_a_register(cell, promise, data):
-    promise("spi", "no raw form passes a bound")
-    await cell.passes(Raw("spi:MOTOR", "transfer", (bytes.fromhex("9300"),)))
-    await cell.passes(Raw("spi:MOTOR", "transfer", (bytes.fromhex("9400"),)))
-    raw = Raw("spi:MOTOR", "transfer", (bytes.fromhex(data),))
-    if data in ("90", "12 15"):
-        # A read that is cut short, and a value that is clamped.
-        await cell.passes(raw)
-        assert cell.level("spi:MOTOR", "CURRENT") <= 20
-    else:
-        await cell.refused(raw)
-
-
 # --- CAN --------------------------------------------------------------------------------------------------------------
-
-
-def stepper(position, **more):
-    return frame(STEPPER_COMMAND, struct.pack("<hB", position, 0), **more)
 
 
 @pytest.mark.parametrize(
@@ -376,16 +317,6 @@ async def test_a_frame_is_held_to_every_message_of_its_identifier(open_world, tm
 # --- operations that are none of the driver's interface ---------------------------------------------------------------
 
 
-class _Past:
-    """A call of something behind a driver's interface."""
-
-    def __init__(self, bus, op):
-        self.bus, self._op = bus, op
-
-    def __call__(self, driver):
-        return self._op(driver)
-
-
 @pytest.mark.parametrize(
     ("kind", "bus", "op"),
     [
@@ -401,7 +332,7 @@ async def test_nothing_behind_the_operations_of_a_driver_is_reached_through_its_
     promise(kind, "nothing behind the operations is reached")
     levels = cell.world.levels(bus)
     with pytest.raises(RpcError):
-        await cell.passes(_Past(bus, op))
+        await cell.passes(Op(bus, op))
     await trio.sleep(1)
     assert cell.world.levels(bus) == levels
 

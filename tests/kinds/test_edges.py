@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 from contextlib import suppress
 
 import pytest
 import trio
-from kinds.board import STEPPER_COMMAND, VENDOR_BUS, Raw, call, frame, output
+from kinds.board import VENDOR_BUS, Op, Raw, call, i2c, output, stepper
 from support.waiting import passes
 from support.world import embedded, reset_halt
 
 from hearth.actors.bus.outputs import DrivenOutputs
-from hearth.drivers.registers import Read, Write
+from hearth.drivers.registers import Write
 from hearth.errors import Halted, HearthError, InternalError, LimitViolated, RpcError
 
 _RELAY = Raw("gpio:sim", "set", (2, 1))
-
-
-class Op:
-    """A transaction of a vendor's own on a bus."""
-
-    def __init__(self, bus, op, drives=None):
-        self.bus, self._op, self.drives = bus, op, drives
-
-    def __call__(self, driver):
-        return self._op(driver)
-
-
-def i2c(*messages):
-    return Raw("i2c:1", "transfer", (0x50, [Write(bytes(one)) if isinstance(one, list) else one for one in messages]))
-
-
-def stepper(position):
-    return frame(STEPPER_COMMAND, struct.pack("<hB", position, 0))
 
 
 async def ready(world, bus):
@@ -104,7 +85,7 @@ async def test_a_write_that_fails_does_not_free_the_step_of_a_register_that_cann
 async def test_a_write_that_fails_makes_a_register_that_can_be_read_be_read_first(open_world, promise):
     promise("i2c", "after a failed write a register is read first")
     async with open_world() as world, embedded(world) as session:
-        await call(session, world, i2c([0x11], Read(1)))
+        await call(session, world, i2c([0x11], 1))
         await call(session, world, i2c([0x11, 5]))
         world.drivers["i2c:1"].faults.nack(addr=0x50, after=1)
         with pytest.raises(RpcError):
@@ -126,7 +107,7 @@ async def test_two_operations_of_one_transaction_are_checked_one_after_the_other
         await down
 
     async with open_world() as world, embedded(world) as session:
-        await call(session, world, i2c([0x11], Read(1)))
+        await call(session, world, i2c([0x11], 1))
         await call(session, world, i2c([0x11, 10]))
         with suppress(HearthError):
             await call(session, world, Op("i2c:1", op))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from kinds.board import Raw, call, content, output
+from kinds.board import Raw, call, changed, content, output
 from support.world import embedded, reset_halt
 
 from hearth.actors.bus.outputs_file import LEVELS_S
@@ -202,13 +202,6 @@ async def test_a_fan_goes_to_its_safe_level_from_any_level_in_one_step(open_worl
             await session.run("pwm.set", channel="FAN", duty=0.5)
             await session.run("pwm.set", channel="FAN", duty=1)
         assert duty(world) == 0
-
-
-def changed(kind, name, **keys):
-    """The tables of a kind with other keys for one channel."""
-    table = content("none")[kind]
-    table[0]["channel"][name] |= keys
-    return {kind: table}
 
 
 async def test_a_fan_with_off_refuse_is_switched_off_by_a_halt_alone(open_world):

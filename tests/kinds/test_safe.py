@@ -13,6 +13,7 @@ from kinds.board import (
     STEPPER_COMMAND,
     TORQUE_REQUEST,
     VENDOR_BUS,
+    Op,
     Raw,
     call,
     frame,
@@ -144,19 +145,9 @@ async def test_a_transaction_that_drives_five_lines_without_saying_so_owns_all_f
         async with embedded(world) as session:
             # The pump stays off for its least time.
             await trio.sleep(1)
-            await session.run("com.acme.call", **world.step_of(_On("gpio:sim", op)))
+            await session.run("com.acme.call", **world.step_of(Op("gpio:sim", op)))
         chip = world.drivers["gpio:sim"]
         assert [chip.state(line) for line in range(5)] == [0, 0, 0, 1, "input"]
-
-
-class _On:
-    """A transaction of a vendor's own on a bus."""
-
-    def __init__(self, bus, op):
-        self.bus, self._op = bus, op
-
-    def __call__(self, driver):
-        return self._op(driver)
 
 
 async def test_modem_lines_that_were_driven_without_saying_so_go_back(open_world, promise):

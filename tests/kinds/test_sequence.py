@@ -363,6 +363,15 @@ def test_an_entry_that_could_not_be_driven_is_a_fault_with_place_and_cure(dbc, n
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("key", "name", "signal"), [
+    ("channel", "FAN", "pwm:sim:FAN"), ("channel", "VALVE", "dac:sim:VALVE"), ("line", "RELAY", "gpio:sim:RELAY"),
+])  # fmt: skip
+def test_a_line_or_a_channel_by_its_name_alone_is_the_same_entry(dbc, key, name, signal):
+    (short,) = parse_profile(profile_of(dbc, {"signal": None, key: name}), "p").halt.sequence
+    (full,) = parse_profile(profile_of(dbc, {"signal": signal}), "p").halt.sequence
+    assert (short.bus, short.output, short.value) == (full.bus, full.output, full.value)
+
+
 def test_a_dbc_file_is_read_once_however_many_entries_name_its_signals(dbc, monkeypatch):
     reads = []
     monkeypatch.setattr(can_dbc, "_read", lambda *file, read=can_dbc._read: reads.append(file) or read(*file))
