@@ -357,6 +357,8 @@ async def test_a_write_within_the_limits_arrives_as_it_was_asked_for(autojump_cl
         await write(session, 0x20, "1234")
         await write(session, 0x31, "01")
         assert memory(world, 0x10) == b"\x0a"
+        error = await rejected(session, "i2c.write", reg=0x10, hex="0b0b")
+        assert 'one write has one register (increment = "none")' in error.message
         assert memory(world, 0x20, 2) == b"\x12\x34"
         # The pointer alone changes nothing, and a register that is not listed may be read.
         await session.run("i2c.transfer", bus=1, addr=CHIP, hex="70", read_len=2)

@@ -21,7 +21,7 @@ from hearth.tools import Use
 
 SCOPED = (
     'max_risk = 3\nlines = ["GPIO2[23]"]\ni2c = ["1:0x48"]\nuart = ["none"]\ncan = ["can0:FAN_*", "can0:0x300"]\n'
-    'spi = ["MOT*"]\nmodbus = ["none"]'
+    'spi = ["MOT*"]\nmodbus = ["none"]\npwm = ["fan", "A*"]\ndac = ["bi*"]'
 )
 
 
@@ -50,6 +50,9 @@ INSIDE = [
     step("can.read", bus="can0", timeout_ms=1),
     step("spi.read", device="MOTOR", register="SPEED"),
     step("spi.write", device="MOTOR", register="SPEED", value=1),
+    step("pwm.set", channel="FAN", duty=0.3),
+    step("servo.move", servo="ARM", angle=3),
+    step("dac.set", channel="BIAS", value=1),
     step("sys.uptime"),
     step("hw.board"),
 ]
@@ -73,6 +76,11 @@ OUTSIDE = [
     (step("spi.transfer", device="LOOP", text="x"), "LOOP is not in `spi`"),
     (step("modbus.read", device="FAN", name="speed"), "FAN is not in `modbus`"),
     (step("modbus.write", device="FAN", register=100, value=1), "FAN is not in `modbus`"),
+    (step("pwm.set", channel="LAMP", duty=0.1), "LAMP is not in `pwm`"),
+    (step("pwm.get", channel="LAMP"), "LAMP is not in `pwm`"),
+    (step("pwm.off", channel="LAMP"), "LAMP is not in `pwm`"),
+    (step("dac.set", channel="VALVE", value=1), "VALVE is not in `dac`"),
+    (step("dac.get", channel="VALVE"), "VALVE is not in `dac`"),
     (step("hw.sensor.read", sensor="fan_current"), "FAN is not in `modbus`"),
 ]
 
@@ -107,6 +115,8 @@ async def test_a_sensor_outside_of_the_scope_is_not_read_and_the_lists_show_only
         (bus,) = (await opened.run("hw.can.list"))["buses"]
         assert [one["message"] for one in bus["messages"]] == ["FAN_COMMAND", "FAN_STATUS"]
         assert [device["device"] for device in (await opened.run("hw.spi.list"))["devices"]] == ["MOTOR"]
+        (chip,), (device,) = (await opened.run("hw.pwm.list"))["chips"], (await opened.run("hw.dac.list"))["devices"]
+        assert [one["channel"] for one in (*chip["channels"], *device["channels"])] == ["FAN", "ARM", "BIAS"]
         assert [line["devices"] for line in (await opened.run("hw.modbus.list"))["lines"]] == [[]]
     async with session(tmp_path, 'i2c = ["1:0x50"]\nmodbus = []') as opened:
         for name in names:

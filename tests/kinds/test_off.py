@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import trio
 from kinds.board import Raw, call, changed, content, output
 from support.world import embedded, reset_halt
 
+from hearth import step
 from hearth.actors.bus.outputs_file import LEVELS_S
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.registers import Write
@@ -257,6 +260,36 @@ async def test_a_dac_that_is_off_does_not_jump_by_a_raw_call(open_world):
         with pytest.raises(LimitViolated):
             await call(session, world, Raw("dac:sim", "set", (2, 10.0)))
         assert output("dac:sim", "DRIVE").level(world) == "off"
+
+
+async def test_a_dac_that_gives_out_a_voltage_already_is_read_before_its_first_set(open_world):
+    def gives(world):
+        world.drivers["dac:sim"].counts[2] = 8_000
+
+    async with open_world(before=gives) as world, embedded(world) as session:
+        assert output("dac:sim", "DRIVE").level(world) == pytest.approx(8)
+        assert await seconds(session, "dac.set", channel="DRIVE", value=0) == pytest.approx(1.6, abs=0.2)
+
+
+async def test_a_dac_moves_back_at_its_slew_in_a_rollback_and_is_off_again_if_it_was(open_world):
+    async with open_world() as world, embedded(world) as session:
+        valve, drive = (output("dac:sim", name) for name in ("VALVE", "DRIVE"))
+        await session.run("dac.set", channel="VALVE", value=2)
+        await call(session, world, Raw("dac:sim", "set", (2, "off")))
+        steps = [
+            step("dac.set", channel=name, value=value) for name, value in (("VALVE", 4), ("DRIVE", 1), ("VALVE", 9))
+        ]
+        told = []
+        world.drivers["dac:sim"].attach(0, told.append)
+        task = await session.submit("taken back", steps, rollback_on_failure=True)
+        await trio.sleep(1)
+        assert (4 < valve.level(world) < 9, drive.level(world)) == (True, 1)
+        world.drivers["dac:sim"].fail()
+        assert [one.rolled_back for one in (await task.wait()).steps] == [True, True, None]
+        assert (valve.level(world), drive.level(world)) == (2, "off")
+        assert max(abs(after - before) for before, after in pairwise(told)) <= 0.5 + 1e-3
+        undone = [record["undo"] for record in world.records("task.step.rollback") if "undo" in record]
+        assert undone == ["dac channel DRIVE back to off", "dac channel VALVE back to 2 volt"]
 
 
 async def test_a_dac_takes_its_time_at_its_first_set(open_world):

@@ -26,6 +26,7 @@ from hearth.drivers.kind import Call, Signal
 from hearth.drivers.modbus.sim import SimModbusDevice
 from hearth.errors import ConfigError
 from hearth.fields import Text
+from hearth.policy.rules import Match, PolicyEntry
 
 LONG = 100
 """Seconds after which each sequence of this file has ended."""
@@ -245,6 +246,16 @@ async def test_what_only_the_sequence_has_driven_is_safe_at_its_end_and_holds_up
         assert not world.runtime.halt.flag.halted
 
 
+async def test_an_observer_sees_the_stop_sequence_as_the_role_of_an_output(open_world):
+    policy = (PolicyEntry(name="all", match=Match(uid=1001), rights=["observe"]),)
+    async with board(open_world, [entry("dac:sim:VALVE", 2.5)], policy=policy) as world, embedded(world) as session:
+        began = await halted(world)
+        await trio.sleep(0.5)
+        [valve] = [one for one in (await session.observe_state())["signals"] if one["name"] == "VALVE"]
+        assert valve["role"] == "stop sequence"
+        await ended(world, began)
+
+
 async def test_the_other_signals_of_a_can_message_are_as_they_were_sent_or_idle(open_world, dbc):
     signals = {"STEPPER_COMMAND.Position": {"safe": 0}, "STEPPER_COMMAND.Hold": {"idle": 1}}
     can = [{"bus": "can0", "driver": "sim", "dbc": str(dbc), "signals": signals}]
@@ -335,6 +346,23 @@ FAULTS = {
     "modem lines": ({"signal": "uart:uart0:lines", "value": 1}, "value", 'go to their levels at the opening, "safe"'),
     "a level": ({"signal": "gpio:sim:RELAY", "value": 2}, "value", 'expected 0, 1 or "input", got 2'),
     "a duty": ({"signal": "pwm:sim:FAN", "value": 2}, "value", "2 is beyond the channel's limits: its limits are 0 to"),
+    "an unknown channel": ({"signal": None, "channel": "VALVES"}, "channel", "no pwm or dac channel is named"),
+    "off, which it has not": (
+        {"signal": None, "channel": "VALVE", "value": "off"},
+        "value",
+        'it has no "off", unless its `safe` is',
+    ),
+    "a level of a line": (
+        {"signal": None, "channel": "VALVE", "value": "input"},
+        "value",
+        "expected a number in the u",
+    ),
+    "a value beyond a channel's bounds": (
+        {"signal": None, "channel": "VALVE", "value": 11},
+        "value",
+        "11 is beyond the channel's limits",
+    ),
+    "a reserved channel": ({"signal": None, "channel": "BIAS"}, "channel", '"BIAS" is reserved: the amplifier'),
     "a package's": (
         {"signal": "laser:cutter:BEAM", "value": 101},
         "value",
@@ -349,6 +377,8 @@ def profile_of(dbc, given):
     made = content(dbc, new=NEW, uart=UART, laser=[{"label": "cutter"}])
     register = {"reg": 1, "name": "gain", "safe": 0}
     devices = [{"addr": addr, "reg_width": 8, "registers": [register]} for addr in (0x52, 0x53)]
+    if one.get("channel") == "BIAS":
+        made["dac"][0]["channel"]["BIAS"]["reserved"] = "the amplifier's"
     made["i2c"][0]["device"] += [{**device, "kind": "24c02"} for device in devices]
     return {**made, "halt": {"sequence": [{key: value for key, value in one.items() if value is not None}]}}
 
@@ -370,6 +400,8 @@ def test_a_line_or_a_channel_by_its_name_alone_is_the_same_entry(dbc, key, name,
     (short,) = parse_profile(profile_of(dbc, {"signal": None, key: name}), "p").halt.sequence
     (full,) = parse_profile(profile_of(dbc, {"signal": signal}), "p").halt.sequence
     assert (short.bus, short.output, short.value) == (full.bus, full.output, full.value)
+    with pytest.raises(ConfigError, match=r"halt.sequence.0..line: an entry names a line or a"):
+        parse_profile(profile_of(dbc, {"signal": None, "channel": "VALVE", "line": "RELAY"}), "p")
 
 
 def test_a_dbc_file_is_read_once_however_many_entries_name_its_signals(dbc, monkeypatch):
@@ -405,6 +437,15 @@ def test_a_sequence_does_not_drive_a_line_to_what_an_interlock_guards_under_its_
     made["interlock"] = [{"drives": "RELAY", "value": 1, "requires": [{"line": "DOOR", "value": 0}]}]
     with pytest.raises(ConfigError, match=r'interlock.0..value: halt.sequence.0. drives signal "RELAY" to it'):
         parse_profile(made, "p")
+
+
+def test_nor_a_channel_to_a_value_that_an_interlock_guards(dbc):
+    lock = {"drives": "VALVE", "above": 4, "requires": [{"line": "DOOR", "value": 0}]}
+    made = profile_of(dbc, {"signal": None, "channel": "VALVE", "value": 5}) | {"interlock": [lock]}
+    with pytest.raises(ConfigError, match=r"interlock.0..above: halt.sequence.0. drives channel .VALVE. to it"):
+        parse_profile(made, "p")
+    made["halt"]["sequence"][0]["value"] = 4
+    parse_profile(made, "p")
 
 
 def test_a_signal_of_a_dbc_file_beside_the_profile_is_found(tmp_path):

@@ -33,7 +33,6 @@ async def refused(session, error, tool, args):
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
-_REASON = "{1} is beyond max = {0}"
 BEYOND = {
     "gpio": (
         ("gpio.pulse", {"line": "PUMP", "value": 1, "duration_ms": 6_000}),
@@ -524,6 +523,19 @@ async def test_an_observer_sees_value_owner_limit_and_safe_state(open_world, pro
             }  # fmt: skip
         [shown] = [one for one in (await watcher.observe_state())["signals"] if one["name"] == case.output.name]
         assert shown["owner"] is None
+
+
+async def test_a_register_that_is_only_written_has_no_value_before_in_a_plan(open_world):
+    async with open_world() as world, embedded(world) as session:
+        plan = await session.prepare("look", [step("modbus.write", device="EVERYONE", name="reset", value=1)])
+        assert plan.steps[0].before is None
+
+
+async def test_a_value_is_set_and_read_in_the_unit_of_its_channel(open_world, face):
+    async with open_world() as world, face(world) as session:
+        told = {"channel": "BIAS", "value": 1.5, "unit": "volt"}
+        assert await session.run("dac.set", channel="BIAS", value=1.5) == told
+        assert await session.run("dac.get", channel="BIAS") == told
 
 
 # --- whose it is ------------------------------------------------------------------------------------------------------
