@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import trio
 import trio.testing
@@ -272,21 +270,6 @@ async def test_an_interface_that_goes_in_mid_read_is_reported_and_opened_when_it
     driver.open()
 
 
-async def test_an_interface_that_is_not_open_is_refused_without_effect(can_bench, transact):
-    for _ in range(2):
-        can_bench.driver.close()
-    for op in (
-        lambda d: d.send(Frame(1, b"x"), timeout_s=1),
-        lambda d: d.isotp(1, 2, b"x", timeout_s=1),
-        lambda d: d.follow(),
-    ):
-        with pytest.raises(DeviceError, match="not open") as caught:
-            await transact(can_bench.driver, op)
-        assert caught.value.data["effect"] == "none"
-    with trio.fail_after(10):
-        await can_bench.driver.pump()
-
-
 async def test_closing_ends_readers_and_pump(can_bench):
     driver = can_bench.driver
     with trio.fail_after(10), pytest.RaisesGroup(pytest.RaisesExc(DeviceError, match="closed")):
@@ -295,9 +278,3 @@ async def test_closing_ends_readers_and_pump(can_bench):
             nursery.start_soon(driver.queue.wait, driver.queue.cursor("a"), None, 1)
             await trio.testing.wait_all_tasks_blocked()
             driver.close()
-
-
-async def test_describe_is_json_whether_the_interface_is_open_or_not(can_bench):
-    assert json.loads(json.dumps(can_bench.driver.describe()))["kind"] == "can"
-    can_bench.driver.close()
-    assert json.loads(json.dumps(can_bench.driver.describe()))["state"]

@@ -1,7 +1,5 @@
 """The contract of every converter's driver; `dac_bench` gives one implementation after the other."""
 
-import json
-
 import pytest
 from support import guarded
 
@@ -79,27 +77,6 @@ async def test_a_kept_channel_goes_to_its_safe_state_at_a_halt_alone(dac_bench, 
     driver.close()
 
 
-async def test_make_safe_leaves_what_it_does_not_know_alone(dac, transact):
-    done = await transact(dac, lambda d: guarded.channels(d).make_safe([5, "x"]))
-    assert [entry["note"] for entry in done] == ["left alone: not in this board's profile"] * 2
-
-
-async def test_a_channel_that_the_profile_does_not_list_is_refused_without_effect(dac, transact):
-    for op in (lambda d: d.value(9), lambda d: d.set(9, 0), lambda d: d.set(-1, 0)):
-        with pytest.raises(DeviceError, match="no channel") as caught:
-            await transact(dac, op)
-        assert caught.value.data["effect"] == "none"
-
-
-async def test_a_device_that_is_not_open_is_refused_without_effect(dac, dac_bench, transact):
-    for _ in range(2):
-        dac.close()
-    for op in (lambda d: d.set(LEVEL, 1), lambda d: d.value(LEVEL)):
-        with pytest.raises(DeviceError, match="not open") as caught:
-            await transact(dac, op)
-        assert caught.value.data["effect"] == "none"
-
-
 async def test_a_device_works_again_when_it_is_reopened_and_its_channel_stayed_as_it_was(dac, dac_bench, transact):
     await transact(dac, lambda d: d.set(LEVEL, 1.5))
     dac.close()
@@ -127,9 +104,3 @@ async def test_bounds_between_two_steps_are_refused_at_the_opening(dac_bench):
     driver = dac_bench.make()
     driver.open()
     driver.close()
-
-
-async def test_describe_is_json_whether_the_device_is_open_or_not(dac):
-    assert json.loads(json.dumps(dac.describe()))["kind"] == "dac"
-    dac.close()
-    assert json.loads(json.dumps(dac.describe()))["kind"] == "dac"

@@ -1,7 +1,5 @@
 """The contract of every GPIO driver; `gpio_bench` gives one implementation after the other."""
 
-import json
-
 import pytest
 import trio
 import trio.testing
@@ -144,35 +142,6 @@ async def test_closing_the_chip_ends_its_watches_and_says_that_nothing_was_done(
     await transact(driver, lambda d: d.unwatch(watch))
 
 
-async def test_a_line_the_chip_does_not_have_is_refused_without_effect(gpio_bench, transact):
-    for op in (
-        lambda d: d.get(999),
-        lambda d: d.set(999, 1),
-        lambda d: d.watch(999, "both"),
-        lambda d: d.set(-1, 1),
-    ):
-        with pytest.raises(DeviceError, match="no line") as caught:
-            await transact(gpio_bench.driver, op)
-        assert caught.value.data["effect"] == "none"
-
-
-async def test_a_chip_that_is_not_open_is_refused_without_effect(gpio_bench, transact):
-    driver = gpio_bench.driver
-    for _ in range(2):
-        driver.close()
-    with pytest.raises(DeviceError, match="not open") as caught:
-        await transact(driver, lambda d: d.set(gpio_bench.line, 1))
-    assert caught.value.data["effect"] == "none"
-
-
-async def test_a_chip_works_again_when_it_is_reopened(gpio_bench, transact):
-    driver = gpio_bench.driver
-    driver.close()
-    driver.open()
-    await transact(driver, lambda d: d.set(gpio_bench.line, 1))
-    assert gpio_bench.seen(gpio_bench.line) == 1
-
-
 async def test_make_safe_brings_lines_to_the_profiles_state_and_leaves_those_that_are_kept(gpio_bench, transact):
     driver = gpio_bench.driver
     for line, value in ((gpio_bench.line, 1), (gpio_bench.other, 0), (6, 1)):
@@ -184,12 +153,6 @@ async def test_make_safe_brings_lines_to_the_profiles_state_and_leaves_those_tha
     assert gpio_bench.seen(6) == 1
     gpio_bench.push(gpio_bench.line, 0)
     assert gpio_bench.seen(gpio_bench.line) == 0
-
-
-async def test_describe_is_json_whether_the_chip_is_open_or_not(gpio_bench):
-    assert json.loads(json.dumps(gpio_bench.driver.describe()))["kind"] == "gpio"
-    gpio_bench.driver.close()
-    assert json.loads(json.dumps(gpio_bench.driver.describe()))["kind"] == "gpio"
 
 
 async def test_the_pump_returns_when_the_chip_is_closed(gpio_bench):

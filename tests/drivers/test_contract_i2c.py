@@ -1,7 +1,5 @@
 """The contract of every I2C driver; `i2c_bench` gives one implementation after the other."""
 
-import json
-
 import pytest
 import trio
 from attrs import evolve
@@ -166,31 +164,6 @@ async def test_a_scan_asks_at_a_dangerous_address_only_if_it_is_told_to(i2c_benc
     assert set(DANGEROUS) - set(scan.skipped) == {0x0C, 0x69}
 
 
-async def test_a_bus_that_is_not_open_is_refused_without_effect(i2c_bench, transact):
-    driver = i2c_bench.driver
-    for _ in range(2):
-        driver.close()
-    for op in (lambda d: d.transfer(i2c_bench.memory, [Read(1)]), lambda d: d.scan()):
-        with trio.fail_after(30), pytest.raises(DeviceError, match="not open") as caught:
-            await transact(driver, op)
-        assert caught.value.data["effect"] == "none"
-
-
-async def test_a_bus_works_again_when_it_is_reopened(i2c_bench, transact):
-    driver = i2c_bench.driver
-    driver.close()
-    driver.open()
-    with trio.fail_after(30):
-        assert len(await transact(driver, lambda d: d.transfer(i2c_bench.memory, [Write(b"\0"), Read(3)]))) == 3
-
-
-async def test_describe_is_json_whether_the_bus_is_open_or_not(i2c_bench):
-    assert json.loads(json.dumps(i2c_bench.driver.describe()))["kind"] == "i2c"
-    i2c_bench.driver.close()
-    described = json.loads(json.dumps(i2c_bench.driver.describe()))
-    assert (described["kind"], described["bus"]) == ("i2c", i2c_bench.driver.bus)
-
-
 def test_the_limit_of_a_transaction_grows_with_its_bytes_and_lets_the_kernel_end_it_first():
     assert limit_ms([Read(1)]) > 1000
     assert limit_ms([Read(200)]) > limit_ms([Read(100)]) > limit_ms([Read(1)])
@@ -200,10 +173,6 @@ async def test_an_adapter_knows_the_limit_of_a_transaction(i2c_bench):
     speed = i2c_bench.driver.speed_hz
     messages = [Write(b"\0"), Read(100)]
     assert i2c_bench.driver.limit_ms(messages) == limit_ms(messages, speed_hz=speed)
-
-
-async def test_there_are_no_outputs_to_bring_to_a_safe_state(i2c_bench, transact):
-    assert await transact(i2c_bench.driver, lambda d: d.make_safe([1])) == []
 
 
 # --- what the board profile refuses ---------------------------------------------------------------------------------

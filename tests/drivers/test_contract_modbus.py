@@ -85,16 +85,6 @@ async def test_a_unit_that_is_not_there_is_an_error_and_the_line_goes_on(modbus_
     assert await read(modbus_bench, transact, "input", 1) == (1,)
 
 
-async def test_a_closed_line_refuses_requests_without_effect_and_can_be_opened_again(modbus_bench, transact, nursery):
-    modbus_bench.close()
-    with pytest.raises(DeviceError, match="not open") as caught:
-        await write(modbus_bench, transact, "holding", 0, 1)
-    assert caught.value.data["effect"] == "none"
-    modbus_bench.open()
-    nursery.start_soon(modbus_bench.pump)
-    assert await read(modbus_bench, transact, "input", 5) == (5,)
-
-
 async def test_it_describes_itself(modbus_bench):
     described = modbus_bench.describe()
     assert (described["kind"], described["line"]) == ("modbus", "bench")

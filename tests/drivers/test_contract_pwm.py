@@ -1,12 +1,10 @@
 """The contract of every PWM driver; `pwm_bench` gives one implementation after the other."""
 
-import json
-
 import pytest
 from support import guarded
 
 from hearth.drivers.pwm.driver import Wave
-from hearth.errors import DeviceError, LimitViolated
+from hearth.errors import LimitViolated
 
 PLAIN, SERVO, PULSE, KEPT, INVERSED = range(5)
 PERIOD_US = 20_000
@@ -136,23 +134,6 @@ async def test_a_pulse_longer_than_its_period_is_refused_without_effect(pwm_benc
     assert caught.value.data["effect"] == "none"
 
 
-async def test_a_channel_that_the_profile_does_not_list_is_refused_without_effect(pwm_bench, transact):
-    for op in (lambda d: d.get(9), lambda d: d.set(9, 0), lambda d: d.set(-1, 0)):
-        with pytest.raises(DeviceError, match="no channel") as caught:
-            await transact(pwm_bench.driver, op)
-        assert caught.value.data["effect"] == "none"
-
-
-async def test_a_chip_that_is_not_open_is_refused_without_effect(pwm_bench, transact):
-    driver = pwm_bench.driver
-    for _ in range(2):
-        driver.close()
-    for op in (lambda d: d.set(PLAIN, 0), lambda d: d.get(PLAIN)):
-        with pytest.raises(DeviceError, match="not open") as caught:
-            await transact(driver, op)
-        assert caught.value.data["effect"] == "none"
-
-
 async def test_a_chip_works_again_when_it_is_reopened_and_its_channels_stayed_as_they_were(pwm_bench, transact):
     driver = pwm_bench.driver
     await transact(driver, lambda d: d.set(PLAIN, 0.25))
@@ -191,9 +172,3 @@ async def test_make_safe_leaves_what_it_does_not_know_alone(pwm_bench, transact)
         "left alone: not in this board's profile",
         "left alone: not in this board's profile",
     ]
-
-
-async def test_describe_is_json_whether_the_chip_is_open_or_not(pwm_bench):
-    assert json.loads(json.dumps(pwm_bench.driver.describe()))["kind"] == "pwm"
-    pwm_bench.driver.close()
-    assert json.loads(json.dumps(pwm_bench.driver.describe()))["kind"] == "pwm"

@@ -1,7 +1,5 @@
 """The contract of every SPI driver; `spi_bench` gives one implementation after the other."""
 
-import json
-
 import pytest
 import trio
 
@@ -63,30 +61,7 @@ async def test_a_part_of_a_word_is_refused(spi_loopback, transact):
     assert "3 bytes are no whole words of 16 bits (2 bytes each)" in error.message
 
 
-async def test_a_device_that_is_not_open_is_refused_without_effect(spi_loopback, transact):
-    for _ in range(2):
-        spi_loopback.driver.close()
-    assert "it is not open" in (await refused(spi_loopback, transact, b"x")).message
-
-
-async def test_a_device_works_again_when_it_is_reopened(spi_loopback, transact):
-    spi_loopback.driver.close()
-    spi_loopback.driver.open()
-    assert await exchange(spi_loopback, transact, b"again") == b"again"
-
-
-async def test_describe_is_json_whether_the_device_is_open_or_not(spi_loopback):
-    described = json.loads(json.dumps(spi_loopback.driver.describe()))
-    assert (described["kind"], described["device"], described["bits"]) == ("spi", spi_loopback.driver.device, 8)
-    spi_loopback.driver.close()
-    assert json.loads(json.dumps(spi_loopback.driver.describe())) == described
-
-
 async def test_a_device_knows_the_limit_of_a_transfer_which_grows_with_its_bytes(spi_loopback):
     driver = spi_loopback.driver
     assert driver.limit_ms(100) == limit_ms(100, driver.settings.speed_hz)
     assert limit_ms(4096, 100_000) > limit_ms(1, 100_000) > 1000
-
-
-async def test_there_are_no_outputs_to_bring_to_a_safe_state(spi_loopback, transact):
-    assert await transact(spi_loopback.driver, lambda d: d.make_safe([1])) == []

@@ -1,7 +1,5 @@
 """The contract of every UART driver; `uart_bench` is an open port whose far end echoes lines and answers *IDN?."""
 
-import json
-
 import pytest
 import trio
 import trio.testing
@@ -118,36 +116,6 @@ async def test_closing_the_port_ends_its_readers_and_its_pump(uart_bench, transa
             nursery.start_soon(received, uart_bench, transact, 1)
             await trio.testing.wait_all_tasks_blocked()
             uart_bench.close()
-
-
-async def test_a_port_that_is_not_open_is_refused_without_effect(uart_bench, transact):
-    for _ in range(2):
-        uart_bench.close()
-    for op in (
-        lambda d: d.write(b"x", timeout_s=1),
-        lambda d: d.take(1, None),
-        lambda d: d.exchange(b"x", length=1, until=None, timeout_s=1),
-        lambda d: d.control(),
-    ):
-        with pytest.raises(DeviceError, match="not open") as caught:
-            await transact(uart_bench, op)
-        assert caught.value.data["effect"] == "none"
-    with trio.fail_after(60):
-        await uart_bench.pump()  # nothing to feed
-
-
-async def test_a_port_works_again_when_it_is_reopened(uart_bench, transact, nursery):
-    uart_bench.close()
-    uart_bench.open()
-    nursery.start_soon(uart_bench.pump)
-    await write(uart_bench, transact, b"again\n")
-    assert await received(uart_bench, transact, until=b"\n") == b"again\n"
-
-
-async def test_describe_is_json_whether_the_port_is_open_or_not(uart_bench):
-    assert json.loads(json.dumps(uart_bench.describe()))["kind"] == "uart"
-    uart_bench.close()
-    assert json.loads(json.dumps(uart_bench.describe()))["kind"] == "uart"
 
 
 @pytest.mark.slow
