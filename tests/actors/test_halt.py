@@ -31,7 +31,7 @@ from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.gpio.driver import WATCH_CAPACITY
 from hearth.drivers.gpio.tools import gpio_tools
-from hearth.errors import AuditUnavailable, ConfigError, Halted, PermissionDenied
+from hearth.errors import AuditUnavailable, Halted, PermissionDenied
 from hearth.protocol.methods import HaltReset
 from hearth.tools import Tool, ToolRegistry
 
@@ -934,33 +934,6 @@ async def test_no_session_drives_the_heartbeat_output_nor_does_a_vendors_tool(au
 
 
 # --- profiles -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("halt", "fault"), [
-    ({"inputs": ["ESTPO"]}, "halt.inputs[0].line: no line is named \"ESTPO\"; did you mean 'ESTOP'?"),
-    ({"inputs": ["MOTOR"]}, 'halt.inputs[0].line: "MOTOR" could be driven, and would then not report a stop; give it '),
-    ({"inputs": [7]}, "halt.inputs[0]: expected a line's name, or a table such as"),
-    ({"inputs": [{"stop": 1}]}, "halt.inputs[0].line: missing"),
-    ({"inputs": ["ESTOP", "ESTOP"]}, 'halt.inputs[1].line: "ESTOP" is an input already'),
-    ({"inputs": [{"line": "ESTOP", "stop": 1, "timeout_ms": 50}]}, "halt.inputs[0].timeout_ms: an input halts by its"),
-    ({"inputs": [{"line": "ESTOP", "timeout_ms": 1}]}, "halt.inputs[0].timeout_ms: expected an integer from 20"),
-    ({"sequence": [{"line": "ESTOP", "value": 0}]}, 'halt.sequence[0].line: "ESTOP" has direction = "input"'),
-    ({"sequence": [{"line": "MOTOR", "value": 2}]}, "halt.sequence[0].value: expected 0, 1 or"),
-    ({"sequence": [{"line": "MOTOR"}]}, "halt.sequence[0].value: missing"),
-    ({"sequence": [{"line": "MOTOR", "value": 0, "after": 1}]}, "halt.sequence[0].after: unknown key"),
-    ({"heartbeat": {"line": "MOTOR", "hz": 0}}, "halt.heartbeat.hz: expected a number from 0.1 to 100"),
-    ({"heartbeat": {"line": "SPARE", "hz": 1}}, 'halt.heartbeat.line: "SPARE" is reserved: burnt'),
-    (
-        {"heartbeat": {"line": "MOTOR", "hz": 1}, "sequence": [{"line": "MOTOR", "value": 0}]},
-        'halt.heartbeat.line: "MOTOR" is a line of [[halt.sequence]] already',
-    ),
-    ({"input": ["ESTOP"]}, "halt.input: unknown key; did you mean inputs?"),
-])  # fmt: skip
-def test_a_halt_that_cannot_be_is_refused_with_place_and_cure(halt, fault):
-    with pytest.raises(ConfigError) as refused:
-        parse_profile({**BENCH, "halt": halt}, "x")
-    assert str(refused.value).startswith(f"x: {fault}")
-    assert "\n" not in str(refused.value)
 
 
 async def test_a_halt_also_makes_safe_what_a_session_left_driven_because_the_profile_keeps_it(autojump_clock):

@@ -42,37 +42,6 @@ def test_a_bus_is_read_with_all_its_keys():
     assert parsed(REAL).of("can") == (CanSpec("can0", "socketcan", "can0"),)
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ({"driver": "sim"}, "can[0].bus: missing"),
-        ({"bus": "can 0", "driver": "sim"}, "can[0].bus: expected a name"),
-        ({"bus": "can0", "driver": "usb"}, "can[0].driver: expected"),
-        ({"bus": "can0", "driver": "sim", "interface": "can0"}, "can[0].interface: a simulated bus has none"),
-        ({**REAL, "nodes": ["plant"]}, "can[0].nodes: only a simulated bus"),
-        ({**REAL, "interface": "a/b"}, "can[0].interface: expected"),
-        ({**REAL, "queue": 1}, "can[0].queue: expected"),
-        ({**REAL, "filters": [{"mask": 1}]}, "can[0].filters[0].id: missing"),
-        ({**REAL, "filters": [{"id": 1 << 29}]}, "can[0].filters[0].id: expected"),
-        ({**REAL, "filters": [{"id": 1}] * 513}, "can[0].filters: the kernel takes at most 512"),
-        ({**REAL, "scope": "declared"}, "can[0].scope: "),
-        ({**REAL, "signals": {"A.B": {"limit": {"min": 1}}}}, "can[0].signals: their messages"),
-        ({**REAL, "dbc": "x", "signals": {"A": {"limit": {"min": 1}}}}, "can[0].signals.A: expected MESSAGE.SIGNAL"),
-        (
-            {**REAL, "dbc": "x", "signals": {"A.B": {"limit": {}}}},
-            "no limit; give one of min, max, max_step",
-        ),
-        ({**REAL, "dbc": "x", "signals": {"A.B": {"limit": {"min": 2, "max": 1}}}}, "exchange them"),
-        ({**REAL, "dbc": "x", "signals": {"A.B": {"limit": {"max_step": 0}}}}, "max_step"),
-        ({**REAL, "bitrates": 1}, "can[0].bitrates"),
-    ],
-)
-def test_mistakes_are_told_with_their_place(table, words):
-    with pytest.raises(ConfigError) as caught:
-        parsed(table)
-    assert words in str(caught.value)
-
-
 def test_two_buses_do_not_have_one_name():
     with pytest.raises(ConfigError, match="is there twice"):
         parsed(REAL, {**REAL, "interface": "can1"})

@@ -72,31 +72,6 @@ def test_a_bound_that_is_a_step_stays_one_in_floating_point() -> None:
     assert channel.counts(DacStep(1.1)) == (0, 3)
 
 
-FAULTS = {
-    "no bounds": (dac(channel={"A": {"safe": 0}}), "dac[0].channel.A.min: missing"),
-    "no safe state": (dac(channel={"A": {"min": 0, "max": 1}}), "dac[0].channel.A.safe: missing"),
-    "bounds the wrong way": (dac(channel={"A": {**LEVEL, "min": 4}}), "A.min: 4 is greater than max = 3; exchange"),
-    "a safe value beyond them": (
-        dac(channel={"A": {**LEVEL, "safe": 5}}),
-        'A.safe: 5 is beyond the channel\'s limits: its limits are 0 to 3 volt; give one within them, or "off"',
-    ),
-    "steps of nothing": (dac(channel={"A": {**LEVEL, "scale": 0}}), "A.scale: 0 would make all counts one value"),
-    "a unit of the kernel's step": (
-        dac(channel={"A": {**LEVEL, "unit": "percent"}}),
-        "A.unit: it belongs to a `scale`, the value of one step in that unit",
-    ),
-    "a quantity that is none": (dac(channel={"A": {**LEVEL, "quantity": "light"}}), "A.quantity: expected"),
-    "a channel without a table": (dac(channel={}), "dac[0].channel.A.min: missing"),
-    "an unknown driver": (dac(driver="pwm"), "dac[0].driver: expected"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_mistake_is_told_with_its_place_and_cure(name) -> None:
-    content, expected = FAULTS[name]
-    assert any(expected in fault for fault in faults(content)), faults(content)
-
-
 def test_no_two_channels_of_a_board_have_one_name() -> None:
     fan = {"label": "f", "driver": "sim", "channels": ["A"], "channel": {"A": {"period_us": 40}}}
     assert faults(dac(), pwm=[fan]) == ['dac[0].channels: "A" is a channel of another chip already']

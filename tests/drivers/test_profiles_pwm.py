@@ -52,86 +52,6 @@ def test_a_servo_may_turn_the_other_way() -> None:
     assert ChannelSpec(0, "S", servo=servo).pulses(Wave(45, 20_000)).length_ns == 1_000_000
 
 
-FAULTS = {
-    "a period is missing": (chip(), "pwm[0].channel.A.period_us: missing; a channel needs one, and only a servo"),
-    "a channel twice": (chip(channels=["A", "A"], channel={"A": {"period_us": 1}}), 'channels: "A" is there twice'),
-    "no channel": (
-        chip(channels=[""]),
-        'pwm[0].channels: expected the names of up to 64 channels, by number; "" leaves',
-    ),
-    "an unknown channel": (
-        chip(channel={"A": {"period_us": 1}, "B": {"period_us": 1}}),
-        "channel.B: no such name under",
-    ),
-    "an overlay of a simulated chip": (
-        chip(overlay="x", channel={"A": {"period_us": 1}}),
-        "pwm[0].overlay: a simulated chip has none",
-    ),
-    "a limit without one": (
-        chip(channel={"A": {"period_us": 1, "limit": {}}}),
-        "A.limit: no limit; give one of min, max",
-    ),
-    "limits the wrong way": (
-        chip(channel={"A": {"period_us": 1, "limit": {"min": 0.5, "max": 0.2}}}),
-        "A.limit.min: 0.5 is greater than max = 0.2; exchange them",
-    ),
-    "an impossible duty": (
-        chip(channel={"A": {"period_us": 1, "limit": {"max": 2}}}),
-        'A.limit.max: 2 is impossible: a channel with unit = "duty" has 0 to 1',
-    ),
-    "an impossible pulse": (
-        chip(channel={"A": {"period_us": 10, "unit": "us", "limit": {"max": 11}}}),
-        'A.limit.max: 11 is impossible: a channel with unit = "us" has 0 to 10',
-    ),
-    "a period without itself": (
-        chip(channel={"A": {"period_us": 10, "min_period_us": 20, "max_period_us": 30}}),
-        "A.min_period_us: 20 excludes period_us = 10",
-    ),
-    "a safe value beyond the limits": (
-        chip(channel={"A": {"period_us": 10, "safe": 0.9, "limit": {"max": 0.5}}}),
-        'A.safe: 0.9 is beyond the channel\'s limits: its limits are 0 to 0.5 duty; give one within them, or "off"',
-    ),
-    "a safe pulse beyond the period": (
-        chip(channel={"A": {"period_us": 10, "max_period_us": 50, "unit": "us", "safe": 20}}),
-        "A.safe: pwm channel A: a pulse of 20 us does not fit into a period of 10 us",
-    ),
-    "a safe state that is none": (
-        chip(channel={"A": {"period_us": 10, "safe": "input"}}),
-        "A.safe: expected a number in",
-    ),
-    "a truth value as a safe state": (
-        chip(channel={"A": {"period_us": 10, "safe": True}}),
-        "A.safe: expected a number in",
-    ),
-    "a servo with the limits of a channel": (
-        chip(channel={"A": {"limit": {"max": 1}, "unit": "us", "servo": {"min_us": 1, "max_us": 2}}}),
-        "A.unit: a servo has none: its `servo` table has its angles",
-    ),
-    "a servo of one pulse": (
-        chip(channel={"A": {"servo": {"min_us": 2, "max_us": 2}}}),
-        "A.servo.max_us: 2 is the same as min_us",
-    ),
-    "a servo of no angle": (
-        chip(channel={"A": {"servo": {"min_us": 1, "max_us": 2, "min_angle": 9, "max_angle": 9}}}),
-        "A.servo.min_angle: 9 is not below max_angle = 9",
-    ),
-    "a servo without an end": (
-        chip(channel={"A": {"servo": {"min_us": 1}}}),
-        "A.servo.max_us: missing; it takes a number",
-    ),
-    "a pulse longer than the period": (
-        chip(channel={"A": {"period_us": 1_000, "servo": {"min_us": 1, "max_us": 2_000}}}),
-        "A.period_us: 1000 is shorter than the servo's longest pulse, 2000",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_mistake_is_told_with_its_place_and_cure(name) -> None:
-    content, expected = FAULTS[name]
-    assert any(expected in fault for fault in faults(content)), faults(content)
-
-
 def test_two_chips_share_neither_label_nor_channel_names() -> None:
     one = chip(channel={"A": {"period_us": 1}})
     assert faults(one, one) == [
@@ -159,38 +79,6 @@ def test_an_interlock_guards_a_part_of_a_channels_range() -> None:
         False,
     ]
     assert (lock.bus, lock.output, lock.region) == ("pwm:a", 0, "below 0.05 or above 0.5")
-
-
-LOCKS = {
-    "a value of a channel": (
-        {"drives": "FAN", "above": 0.5, "value": 1},
-        "interlock[0].value: a channel has no level; `above` and `below` say",
-    ),
-    "neither": ({"drives": "DOOR"}, "interlock[0].value: missing; it takes 0 or 1 for a line; a channel takes"),
-    "a safe value that is guarded": (
-        {"drives": "FAN", "above": 0.05},
-        "interlock[0].above: 0.1 is also the channel's safe state, to which an open interlock must bring it",
-    ),
-    "an unknown channel": (
-        {"drives": "FUN", "above": 0.5},
-        "interlock[0].drives: no pwm or dac channel is named \"FUN\"; did you mean 'FAN'?; `above` and",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LOCKS)
-def test_an_interlock_that_could_not_hold_is_refused(name) -> None:
-    lock, expected = LOCKS[name]
-    found = faults(FAN, gpio=[DOOR], interlock=[{**lock, "requires": CLOSED}])
-    assert any(expected in fault for fault in found), found
-
-
-@pytest.mark.parametrize("how", ["hold", "reserved"])
-def test_a_channel_that_is_kept_or_reserved_has_no_interlock(how) -> None:
-    more = {"hold": {"hold": "keep"}, "reserved": {"reserved": "the power supply's fan"}}[how]
-    content = chip(channels=["FAN"], channel={"FAN": {"period_us": 40, **more}})
-    [fault] = faults(content, gpio=[DOOR], interlock=[{"drives": "FAN", "above": 0.5, "requires": CLOSED}])
-    assert "interlock[0].drives: channel" in fault
 
 
 # --- the page and what is shipped -------------------------------------------------------------------------------------

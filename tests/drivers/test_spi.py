@@ -197,36 +197,6 @@ def board(**device):
     return parse_profile({"name": "b", "description": "b", "spi": [content]}, "b.toml")
 
 
-BAD = [
-    ({"name": "a b"}, "spi[0].name: expected a name of letters, digits and _.-"),
-    ({"driver": "spi"}, 'spi[0].driver: expected "sim" or "spidev"'),
-    ({"kind": "flash"}, 'spi[0].kind: expected "loopback" or "registers"'),
-    ({"path": "/dev/x"}, "spi[0].path: a simulated device has no node"),
-    ({"driver": "spidev"}, "spi[0].path: missing"),
-    ({"mode": 4}, "spi[0].mode: expected 0, 1, 2 or 3"),
-    ({"bits": 33}, "spi[0].bits: expected"),
-    ({"registers": None, "dummy": 1}, "spi[0].dummy: it is for a device with `registers`"),
-    ({"registers": None, "increment": "byte"}, "spi[0].increment: it is for a device with `registers`"),
-    ({"read_mask": 0}, "spi[0].read_mask: it is also write_mask (0x00)"),
-    ({"read_mask": 0x100}, "spi[0].read_mask: 0x0100 has more than 8 bits"),
-    ({"read_mask": 0, "write_mask": 0x100}, "spi[0].write_mask: 0x0100 has more than 8 bits"),
-    ({"registers": [{"reg": 0x90}]}, "spi[0].registers[0].reg: 0x90 has bits of the masks (0x80)"),
-    ({"registers": [{"reg": 0x190}]}, "spi[0].registers[0].reg: 0x0190 has more than 8 bits"),
-    ({"registers": [SPEED, {"reg": 0x12, "name": "SPEED"}]}, 'spi[0].registers[1].name: "SPEED" is there twice'),
-    ({"registers": [SPEED, {"reg": 0x10}]}, "spi[0].registers[1].reg: 0x10 is there twice"),
-    ({"registers": [{**SPEED, "max": 70_000}]}, "spi[0].registers[0].max: 70000 is impossible"),
-    ({"bits": 16}, "spi[0].registers[0].width: 3 bytes, and 0 of `dummy`, are no whole words of 16 bits"),
-    ({"registers": [{**SPEED, "colour": 1}]}, "spi[0].registers[0].colour: unknown key"),
-]
-
-
-@pytest.mark.parametrize(("device", "message"), BAD, ids=[message.partition(": ")[0] for _, message in BAD])
-def test_what_cannot_be_is_refused_with_its_place(device, message):
-    with pytest.raises(ConfigError) as caught:
-        board(**device)
-    assert f"b.toml: {message}" in str(caught.value)
-
-
 def test_two_devices_of_one_name_are_refused():
     one = {"name": "A", "driver": "sim", "kind": "loopback"}
     with pytest.raises(ConfigError, match=r'spi\[1\]\.name: "A" is there twice'):

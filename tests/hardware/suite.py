@@ -67,7 +67,7 @@ def parts() -> list[Part]:
     tests = kernel.PROJECT / "tests"
     files = [path for path in sorted(tests.glob("hardware/test_*.py")) if not path.name.startswith("test_host_")]
     daemons = [path for path in files if path.name.removeprefix("test_").startswith(_DAEMONS)]
-    others = [path for path in files if path not in daemons] + sorted(tests.glob("drivers/test_contract_*.py"))
+    others = [path for path in files if path not in daemons] + sorted(tests.glob("drivers/test_contract*.py"))
     ordinary = ["-q", "-m", "not virtual_time and not unmeasured and not proof"]
 
     def names(paths: Sequence[Path]) -> list[str]:

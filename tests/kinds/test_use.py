@@ -542,10 +542,10 @@ async def test_a_value_is_set_and_read_in_the_unit_of_its_channel(open_world, fa
 
 
 @every_case(CASES)
-async def test_the_record_of_a_sessions_end_names_what_was_made_safe(open_world, face, promise, case):
+async def test_the_record_of_a_sessions_end_names_what_was_made_safe(open_world, promise, case):
     promise(case.kind, "the end of a session is on record with its safe states")
     async with open_world(new=case.keys) as world:
-        async with face(world) as session:
+        async with embedded(world) as session:
             await drive(session, world, case, "tool")
         await passes(lambda: case.is_safe(world))
         [close] = world.records("session.close")
@@ -589,9 +589,9 @@ UNDO = {
 
 
 @every_case([case for case in CASES if case.id in UNDO])
-async def test_a_task_that_fails_gives_the_former_level_back(open_world, face, promise, case):
+async def test_a_task_that_fails_gives_the_former_level_back(open_world, promise, case):
     promise(case.kind, "a rollback restores the former level")
-    async with open_world() as world, face(world) as session:
+    async with open_world() as world, embedded(world) as session:
         former = case.now(world)
         task = await session.submit("x", [step(case.step[0], **case.step[1]), GONE], rollback_on_failure=True)
         result = await task.wait()
@@ -636,9 +636,9 @@ MORE_EFFECTS = [("spi.read", {**_SPI, "register": "FAULTS"}), ("spi.transfer", {
 
 
 @every_case(CASES)
-async def test_a_halt_refuses_every_step_with_an_effect_and_reads_go_on(open_world, face, promise, case):
+async def test_a_halt_refuses_every_step_with_an_effect_and_reads_go_on(open_world, promise, case):
     promise(case.kind, "during a halt it is read and nothing else")
-    async with open_world(new=case.keys) as world, face(world) as session:
+    async with open_world(new=case.keys) as world, embedded(world) as session:
         await session.halt("smoke")
         await trio.sleep(1)
         before = len(world.recorder.operations)
