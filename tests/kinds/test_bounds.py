@@ -16,6 +16,7 @@ from kinds.board import (
     Op,
     Raw,
     call,
+    changed_register,
     content,
     frame,
     i2c,
@@ -106,6 +107,13 @@ async def test_a_register_that_reads_no_number_keeps_its_step(cell, promise, num
 async def test_a_number_that_is_none_is_refused_of_every_signal(cell, promise, kind, make, number):
     promise(kind, "a number that is none is refused")
     await cell.refused(make(number))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+async def test_no_float_that_is_no_number_passes_a_limit(open_world, number):
+    """Not one that clamps either."""
+    async with open_world(tables=changed_register("setpoint", on_limit="clamp")) as world, embedded(world) as session:
+        await Cell(world, session).refused(write(3, 110, *words(number)))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

@@ -33,7 +33,8 @@ def duty(world):
 
 @pytest.fixture(autouse=True)
 def _kind(request, record_property):
-    record_property("promise", (request.node.originalname.split("_")[2], "off is a value"))
+    kind = request.node.originalname.split("_")[2]
+    record_property("promise", ("dac" if kind == "channel" else kind, "off is a value"))
 
 
 # --- servos -----------------------------------------------------------------------------------------------------------
@@ -260,6 +261,17 @@ async def test_a_dac_that_is_off_does_not_jump_by_a_raw_call(open_world):
         with pytest.raises(LimitViolated):
             await call(session, world, Raw("dac:sim", "set", (2, 10.0)))
         assert output("dac:sim", "DRIVE").level(world) == "off"
+
+
+async def test_a_channel_with_a_slew_moves_at_it_however_long_it_has_rested(open_world):
+    async with open_world() as world, embedded(world) as session:
+        told = []
+        world.drivers["dac:sim"].attach(0, told.append)
+        await session.run("dac.set", channel="VALVE", value=0)
+        await trio.sleep(100)
+        assert await seconds(session, "dac.set", channel="VALVE", value=5) == pytest.approx(1.0, abs=0.2)
+        assert told[-1] == 5
+        assert all(0 <= after - before <= 0.5 + 1e-3 for before, after in pairwise(told))
 
 
 async def test_a_dac_that_gives_out_a_voltage_already_is_read_before_its_first_set(open_world):

@@ -11,6 +11,7 @@ from support.world import BOB, OPEN, embedded
 
 from hearth import step
 from hearth.drivers.can.spec import SHIPPED
+from hearth.drivers.registers import Write
 from hearth.errors import DeviceError, Halted, InterlockOpen, LimitViolated, RpcError, TimedOut
 from hearth.policy.rules import Match, PolicyEntry
 
@@ -144,23 +145,54 @@ FORMS = {
 }
 
 
-@pytest.mark.spec("design 8: limits of outputs")
-@pytest.mark.parametrize("name", FORMS)
-async def test_a_write_that_no_register_takes_is_refused_before_anything_moves(open_world, face, promise, name):
-    kind, (form, why) = name.partition(" ")[0], FORMS[name]
-    promise(kind, "no raw form passes a bound")
-    if kind == "i2c":
-        raw = form
-        messages = [{"hex": one.data.hex()} if hasattr(one, "data") else {"read": one.length} for one in form.args[1]]
-        tool, args = "i2c.transfer", {**_I2C, "messages": messages}
-    else:
-        raw, tool, args = Raw("spi:MOTOR", "transfer", (bytes.fromhex(form),)), "spi.transfer", {**_SPI, "hex": form}
+def forms(kind):
+    """Parameters for the forms of a kind."""
+    return pytest.mark.parametrize("name", [name for name in FORMS if name.startswith(kind)])
+
+
+@pytest.fixture
+async def refuses(open_world, face, promise):
+    """`await refuses(name, raw)`: a form of bytes is refused, by its tool or past it, and nothing moves."""
     async with open_world() as world, face(world) as session:
-        levels = world.levels()
-        assert why in (await refused(session, LimitViolated, tool, args)).message
-        assert why in (await refused(session, RpcError, "com.acme.call", world.step_of(raw))).message
-        assert not world.recorder.operations
-        assert world.levels() == levels
+
+        async def check(name, *, raw):
+            kind, (form, why) = name.partition(" ")[0], FORMS[name]
+            promise(kind, "no raw form passes a bound")
+            levels = world.levels()
+            if raw:
+                form = form if kind == "i2c" else Raw("spi:MOTOR", "transfer", (bytes.fromhex(form),))
+                error = await refused(session, RpcError, "com.acme.call", world.step_of(form))
+            elif kind == "i2c":
+                given = [{"hex": one.data.hex()} if isinstance(one, Write) else {"read": 1} for one in form.args[1]]
+                error = await refused(session, LimitViolated, "i2c.transfer", {**_I2C, "messages": given})
+            else:
+                error = await refused(session, LimitViolated, "spi.transfer", {**_SPI, "hex": form})
+            assert why in error.message
+            assert not world.recorder.operations
+            assert world.levels() == levels
+
+        yield check
+
+
+@pytest.mark.spec("design 8: limits of outputs")
+@forms("i2c")
+async def test_a_write_that_no_register_takes_is_refused_before_anything_moves(refuses, name):
+    await refuses(name, raw=False)
+
+
+@forms("i2c")
+async def test_no_form_of_a_raw_i2c_transfer_passes_the_bounds_of_a_register(refuses, name):
+    await refuses(name, raw=True)
+
+
+@forms("spi")
+async def test_bytes_that_reach_another_register_or_a_part_of_one_are_refused(refuses, name):
+    await refuses(name, raw=False)
+
+
+@forms("spi")
+async def test_no_form_of_a_raw_spi_transfer_passes_the_bounds_of_a_register(refuses, name):
+    await refuses(name, raw=True)
 
 
 CLAMPED = {
@@ -296,6 +328,16 @@ async def test_a_step_is_counted_from_the_last_value_and_one_that_is_too_long_is
         error = await refused(session, LimitViolated, *far)
         assert (error.data["limit"], said in error.message, "retry_after_ms" in error.data) == ("max_step", True, False)
         await session.run(near[0], **near[1])
+
+
+async def test_raw_bytes_are_no_way_around_a_step(open_world, promise):
+    promise("can", "raw bytes are no way around a step")
+    async with open_world() as world, embedded(world) as session:
+        await session.can.send("can0", "STEPPER_COMMAND", {"Position": 0, "Hold": 0})
+        for named in ({"id": 0x220}, {"message": "STEPPER_COMMAND"}):
+            await refused(session, LimitViolated, "can.send", {"bus": "can0", **named, "hex": "0b0000"})
+        await session.run("can.send", bus="can0", id=0x221, hex="ff")
+        await session.run("can.send", bus="can0", id=0x220, hex="0a0000")
 
 
 SLEWED = {
@@ -635,18 +677,28 @@ READS = {
 MORE_EFFECTS = [("spi.read", {**_SPI, "register": "FAULTS"}), ("spi.transfer", {**_SPI, "hex": "94 00"})]
 
 
+async def only_reads(world, session, kind, *effects):
+    """Halt; refuse these steps, and go on reading."""
+    await session.halt("smoke")
+    await trio.sleep(1)
+    before = len(world.recorder.operations)
+    for tool, args in effects:
+        await refused(session, Halted, tool, args)
+    assert not world.recorder.since(before)
+    tool, args = READS[kind]
+    await session.run(tool, **args)
+
+
 @every_case(CASES)
 async def test_a_halt_refuses_every_step_with_an_effect_and_reads_go_on(open_world, promise, case):
     promise(case.kind, "during a halt it is read and nothing else")
     async with open_world(new=case.keys) as world, embedded(world) as session:
-        await session.halt("smoke")
-        await trio.sleep(1)
-        before = len(world.recorder.operations)
-        for tool, args in (case.step, *(MORE_EFFECTS if case.kind == "spi" else ())):
-            await refused(session, Halted, tool, args)
-        assert not world.recorder.since(before)
-        tool, args = READS[case.kind]
-        await session.run(tool, **args)
+        await only_reads(world, session, case.kind, case.step)
+
+
+async def test_during_a_halt_registers_are_read_and_nothing_else(open_world):
+    async with open_world() as world, embedded(world) as session:
+        await only_reads(world, session, "spi", *MORE_EFFECTS)
 
 
 LOCKS = {
