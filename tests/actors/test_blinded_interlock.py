@@ -7,17 +7,10 @@ from __future__ import annotations
 
 import pytest
 import trio
-from support.doubles import AllowedPaths, MemoryJournal, Observer
-from support.world import NOON, OPEN, World, running
+from support.world import BoardWorld, running
 
-from hearth.actors.runtime import RuntimeParts
-from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
-from hearth.drivers.boards import open_board
-from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.tools import build_tools
 from hearth.errors import InterlockOpen, PermissionDenied
-from hearth.tools import ToolRegistry
 
 HEATER, ADDR = 0, 0x48
 ON = {"line": "HEATER", "value": 1}
@@ -36,7 +29,7 @@ WRITES = {
 }
 
 
-class Oven(World):
+class Oven(BoardWorld):
     """A heater, and its thermometer, whose chip is the simulated TMP102. `device` is the profile's of the chip."""
 
     def __init__(self, *, device=None, style=Style.ASYNC, **condition):
@@ -51,27 +44,11 @@ class Oven(World):
                 {"drives": "HEATER", "value": 1, "requires": [{"sensor": "T", "max": 60, **condition}]},
             ],
         }
-        board = open_board(parse_profile(profile, "oven"), style=style)
-        self.observer = Observer()
-        super().__init__(
-            RuntimeParts(
-                board=board,
-                drivers=board.drivers,
-                registry=ToolRegistry(build_tools(board)),
-                policy=(OPEN,),
-                paths=AllowedPaths(),
-                journal=MemoryJournal(self.observer),
-                limits=LimitsConfig(),
-                clock=lambda: NOON + trio.current_time(),
-            )
-        )
-        self.gpio, self.i2c = board.drivers["gpio:oven"], board.drivers["i2c:1"]
+        super().__init__(profile, style=style)
+        self.i2c = self.parts.drivers["i2c:1"]
         self.chip = self.i2c.devices[ADDR]
         self.celsius = 25.0
         self.chip.temperature = lambda: self.celsius
-
-    def _records(self):
-        return self.journal.records
 
     @property
     def heating(self):

@@ -12,25 +12,17 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
-from support.doubles import AllowedPaths, MemoryJournal, Observer
 from support.mcp import mcp_client, text_of
 from support.waiting import passes
-from support.world import NOON, OPEN, World, running
+from support.world import BoardWorld, running
 from support.writers import WRITERS, no_threads, serving
 
 from hearth import step
 from hearth.actors.bus import interlocks
-from hearth.actors.bus.outputs_file import FoundOutputs, OutputsFile
-from hearth.actors.runtime import RuntimeParts
-from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
-from hearth.drivers.boards import open_board
-from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.i2c.chips import I2cSensor
-from hearth.drivers.tools import build_tools
 from hearth.errors import DeviceError, Halted, InterlockOpen, from_wire
 from hearth.mcp.results import META_ERROR
-from hearth.tools import ToolRegistry
 
 PUMP, DOOR, LID, LAMP = 0, 1, 2, 3
 CLOSED, OPENED = 0, 1
@@ -64,27 +56,13 @@ BOARD = {
 }
 
 
-class Cell(World):
+class Cell(BoardWorld):
     """A runtime over the simulated cell, in virtual time, and its outside."""
 
     def __init__(self, *interlocks, left_driven=(), style=Style.ASYNC):
-        board = open_board(parse_profile({**BOARD, "interlock": list(interlocks)}, "cell"), style=style)
-        self.observer = Observer()
-        super().__init__(
-            RuntimeParts(
-                board=board,
-                drivers=board.drivers,
-                registry=ToolRegistry(build_tools(board)),
-                policy=(OPEN,),
-                paths=AllowedPaths(),
-                journal=MemoryJournal(self.observer),
-                limits=LimitsConfig(),
-                clock=lambda: NOON + trio.current_time(),
-                outputs_file=left_by_an_earlier_run(left_driven),
-            )
-        )
-        self.gpio, self.other = board.drivers["gpio:cell"], board.drivers["gpio:other"]
-        self.i2c = board.drivers["i2c:1"]
+        left = {"gpio:cell": left_driven} if left_driven else None
+        super().__init__({**BOARD, "interlock": list(interlocks)}, style=style, left=left)
+        self.other, self.i2c = self.parts.drivers["gpio:other"], self.parts.drivers["i2c:1"]
         self.tank = 50.0
         self.i2c.devices[0x4D].percent = lambda: self.tank
 
@@ -94,9 +72,6 @@ class Cell(World):
 
     def _switched(self, level):
         self.highs += level
-
-    def _records(self):
-        return self.journal.records
 
     def crash(self, bus):
         """Let a bug of the driver bring a bus down; the supervisor opens it again."""
@@ -110,12 +85,6 @@ class Cell(World):
     @property
     def pumping(self):
         return self.gpio.state(PUMP) == 1
-
-
-def left_by_an_earlier_run(outputs):
-    file = OutputsFile()
-    file.found = FoundOutputs({"gpio:cell": tuple(outputs)} if outputs else {})
-    return file
 
 
 def lock(*requires, **more):

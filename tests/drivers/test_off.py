@@ -7,14 +7,9 @@ the greatest share of it that is permitted at rest. The simulator's wires say th
 from __future__ import annotations
 
 import pytest
-import trio
 from attrs import frozen
-from support.doubles import AllowedPaths, MemoryJournal, Observer
-from support.world import NOON, OPEN, World, running
+from support.world import BoardWorld, running
 
-from hearth.actors.bus.outputs_file import FoundOutputs, OutputsFile
-from hearth.actors.runtime import RuntimeParts
-from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.diagnose import safety_gaps
@@ -25,8 +20,6 @@ from hearth.drivers.linux.machine import DeviceOrigin
 from hearth.drivers.pwm.driver import ChannelSpec, Pulses, ServoSpec
 from hearth.drivers.pwm.machine import FoundPwm
 from hearth.drivers.pwm.sim import SimPwm
-from hearth.drivers.tools import build_tools
-from hearth.tools import ToolRegistry
 
 LOAD = 0
 """The number of the output in every row."""
@@ -96,40 +89,37 @@ ROWS = {
 }
 
 
-class Bench(World):
-    """A runtime over a board with one load, and a meter at its pin. `left` are outputs that an earlier run drove."""
+class Bench(BoardWorld):
+    """A runtime over a board with one load, and a meter at its pin.
 
-    def __init__(self, row, board, *, left=False):
+    With `level` an earlier run was killed while the load had it.
+    """
+
+    def __init__(self, row, *, level=None):
         self.row = row
-        [self.bus] = [bus for bus in board.drivers if bus.startswith(row.kind)]
-        self.observer = Observer()
-        file = OutputsFile()
-        file.found = FoundOutputs({self.bus: (LOAD,)} if left else {})
-        super().__init__(
-            RuntimeParts(
-                board=board,
-                drivers=board.drivers,
-                registry=ToolRegistry(build_tools(board)),
-                policy=(OPEN,),
-                paths=AllowedPaths(),
-                journal=MemoryJournal(self.observer),
-                limits=LimitsConfig(),
-                clock=lambda: NOON + trio.current_time(),
-                outputs_file=file,
-            )
-        )
+        super().__init__(profile_of(row), left=None if level is None else {f"{row.kind}:bench": [LOAD]})
+        self.bus = f"{row.kind}:bench"
+        if level is not None:
+            driver = self.parts.drivers[self.bus]
+            driver.open()
+            driver.set(LOAD, level)
+            # Nothing else comes of a killed process: a pin keeps its level, as most chips do it.
+            driver.close()
 
     @property
     def power(self):
         return power(self.row, self.parts.drivers[self.bus])
 
 
-def board_of(row):
+def profile_of(row):
     names = {"gpio": ("names", "lines"), "pwm": ("channels", "channel"), "dac": ("channels", "channel")}
     listed, details = names[row.kind]
     chip = {"label": "bench", "driver": "sim", listed: ["LOAD"], details: {"LOAD": row.table}}
-    profile = {"name": "bench", "description": "a load", row.kind: [chip]}
-    return open_board(parse_profile(profile, "bench"), style=Style.ASYNC)
+    return {"name": "bench", "description": "a load", row.kind: [chip]}
+
+
+def board_of(row):
+    return open_board(parse_profile(profile_of(row), "bench"), style=Style.ASYNC)
 
 
 def power(row, driver):
@@ -167,7 +157,7 @@ WAYS = [(row, end) for row, found in ROWS.items() for end in ENDS if end != "off
 @pytest.mark.parametrize(("row", "end"), WAYS)
 async def test_the_load_gets_no_more_than_its_rest_after(autojump_clock, row, end):
     row = ROWS[row]
-    async with running(Bench(row, board_of(row))) as bench, bench.sessions().open_session() as session:
+    async with running(Bench(row)) as bench, bench.sessions().open_session() as session:
         tool, args = row.on
         await session.run(tool, **args)
         assert bench.power > row.rest, "the row does not show anything"
@@ -178,21 +168,17 @@ async def test_the_load_gets_no_more_than_its_rest_after(autojump_clock, row, en
 @pytest.mark.parametrize("row", ROWS)
 async def test_the_load_gets_no_more_than_its_rest_after_kill_9_and_the_next_start(autojump_clock, row):
     row = ROWS[row]
-    board = board_of(row)
-    [driver] = [driver for bus, driver in board.drivers.items() if bus.startswith(row.kind)]
-    driver.open()
-    driver.set(LOAD, next(given for name, given in row.on[1].items() if name not in ("line", "channel", "servo")))
-    # Nothing else comes of a killed process: a pin keeps its level, as most chips do it.
-    driver.close()
-    assert power(row, driver) > row.rest
-    async with running(Bench(row, board, left=True)) as bench:
+    level = next(given for name, given in row.on[1].items() if name not in ("line", "channel", "servo"))
+    bench = Bench(row, level=level)
+    assert bench.power > row.rest
+    async with running(bench):
         assert bench.power <= row.rest + 1e-9
 
 
 @pytest.mark.parametrize("row", [row for row, found in ROWS.items() if found.kind == "pwm"])
 async def test_a_channel_that_is_off_is_shown_as_off_and_stays_so_when_the_chip_is_closed(autojump_clock, row):
     row = ROWS[row]
-    async with running(Bench(row, board_of(row))) as bench, bench.sessions().open_session() as session:
+    async with running(Bench(row)) as bench, bench.sessions().open_session() as session:
         for tool, args in (row.on, row.off):
             await session.run(tool, **args)
         shown = await session.run("pwm.get", channel="LOAD")

@@ -31,6 +31,7 @@ from support.doubles import (
 
 from hearth._util.exceptions import unwrapped
 from hearth.actors.build import build_parts
+from hearth.actors.bus.outputs_file import FoundOutputs, OutputsFile
 from hearth.actors.connection import Connection
 from hearth.actors.daemon import open_listeners
 from hearth.actors.embedded import EMBEDDED_POLICY, EmbeddedRuntime
@@ -390,9 +391,12 @@ def configured(directory, *, limits=None, audit=None, **sections):
 class BoardWorld(World):
     """A world over the simulated board of a profile (its content), in virtual time: without threads and files."""
 
-    def __init__(self, profile, *, policy=(OPEN,), **limits):
+    def __init__(self, profile, *, policy=(OPEN,), style=Style.ASYNC, left=None, **limits):
+        """`left` are the outputs that an earlier run left driven, by bus."""
         self.observer = Observer()
-        board = open_board(parse_profile(profile, "test profile"), style=Style.ASYNC)
+        board = open_board(parse_profile(profile, "test profile"), style=style)
+        outputs = OutputsFile()
+        outputs.found = FoundOutputs({bus: tuple(found) for bus, found in (left or {}).items()})
         super().__init__(
             RuntimeParts(
                 board=board,
@@ -404,6 +408,7 @@ class BoardWorld(World):
                 journal=MemoryJournal(self.observer),
                 limits=evolve(LimitsConfig(), **limits),
                 clock=lambda: NOON + trio.current_time(),
+                **({"outputs_file": outputs} if left else {}),
             )
         )
 
