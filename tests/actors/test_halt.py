@@ -766,18 +766,6 @@ async def test_lines_of_the_sequence_follow_in_their_order_and_all_others_are_sa
         assert entered == ["BRAKE", "MOTOR", "FAN"]
 
 
-async def test_an_entry_that_fails_or_whose_bus_is_not_there_does_not_hold_up_the_next(autojump_clock):
-    async with a_world(sequence=SEQUENCE) as world, world.sessions().open_session() as session:
-        await session.gpio.set("MOTOR", 1)
-        world.a.fail(2)  # the output that the profile keeps, and the first entry
-        await session.halt()
-        await trio.sleep(0.3)
-        assert world.a.state(MOTOR) == "input"
-        await trio.sleep(1)
-        assert world.a.state(MOTOR) == 0
-        assert "injected fault" in next(record["error"] for record in of(world, "outputs.safe") if "error" in record)
-
-
 # --- inputs ---------------------------------------------------------------------------------------------------------
 
 
@@ -934,16 +922,6 @@ async def test_no_session_drives_the_heartbeat_output_nor_does_a_vendors_tool(au
 
 
 # --- profiles -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_halt_also_makes_safe_what_a_session_left_driven_because_the_profile_keeps_it(autojump_clock):
-    async with a_world() as world:
-        async with world.sessions().open_session() as session:
-            await session.gpio.set("LAMP", 1)
-            await session.gpio.set("MOTOR", 1)
-        assert (world.a.state(MOTOR), world.a.state(LAMP)) == (0, 1)
-        world.runtime.halt.halt("smoke", "a test")
-        await passes(lambda: world.a.state(LAMP) == 0)
 
 
 @pytest.mark.parametrize("latched", [False, True], ids=["halted later", "halted at the start"])

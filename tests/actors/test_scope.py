@@ -165,24 +165,20 @@ async def test_a_read_without_a_filter_leaves_out_what_the_scope_does_not_permit
         assert [frame["id"] for frame in answer["frames"]] == ["0x201", "0x300"]
 
 
-@pytest.mark.parametrize("pattern", ["FAN_*", "can0", ":x", "can0:", ""])
-def test_a_can_scope_that_names_no_bus_or_no_message_is_a_configuration_error(tmp_path, pattern):
+@pytest.mark.parametrize(
+    ("word", "pattern", "form"),
+    [
+        *(("can", pattern, "BUS:MESSAGE or BUS:ID such as") for pattern in ("FAN_*", "can0", ":x", "can0:", "")),
+        *(("i2c", text, 'BUS:ADDRESS such as "1:0x48"') for text in ("0x48", "1-0x48", "x:1", "1:", "")),
+    ],
+)
+def test_a_scope_that_names_no_bus_or_nothing_on_it_is_a_configuration_error(tmp_path, word, pattern, form):
     file = tmp_path / "hearth.toml"
-    file.write_text(f'[[policy]]\nname = "x"\nmatch = {{ any = true }}\ncan = ["{pattern}"]\n')
-    with pytest.raises(ConfigError, match=r"can\[0\]: expected BUS:MESSAGE or BUS:ID such as"):
+    file.write_text(f'[[policy]]\nname = "x"\nmatch = {{ any = true }}\n{word} = ["{pattern}"]\n')
+    with pytest.raises(ConfigError, match=rf"{word}\[0\]: expected {form}"):
         load_config(file)
-    with pytest.raises(ConfigError, match=r"BUS:MESSAGE"):
-        PolicyEntry(name="x", match=Match(any=True), can=[pattern])
-
-
-@pytest.mark.parametrize("address", ["0x48", "1-0x48", "x:1", "1:", ""])
-def test_an_i2c_scope_that_names_no_bus_or_no_address_is_a_configuration_error(tmp_path, address):
-    file = tmp_path / "hearth.toml"
-    file.write_text(f'[[policy]]\nname = "x"\nmatch = {{ any = true }}\ni2c = ["{address}"]\n')
-    with pytest.raises(ConfigError, match=r'i2c\[0\]: expected BUS:ADDRESS such as "1:0x48"'):
-        load_config(file)
-    with pytest.raises(ConfigError, match=r"BUS:ADDRESS"):
-        PolicyEntry(name="x", match=Match(any=True), i2c=[address])
+    with pytest.raises(ConfigError, match=form.partition(" ")[0]):
+        PolicyEntry(name="x", match=Match(any=True), **{word: [pattern]})
 
 
 def entry_of(tmp_path, line):

@@ -351,12 +351,6 @@ async def test_only_a_read_without_an_effect_has_no_risk(bench):
     assert bench.tools["spi.transfer"].risk_of({"device": "LOOP", "hex": "00"}) == 2
 
 
-async def test_a_write_is_shown_beforehand_by_a_read_of_the_same_register(bench):
-    preview = bench.tools["spi.write"].preview({"device": "MOTOR", "register": "CURRENT", "value": 1.5})
-    assert (preview.tool, preview.args) == ("spi.read", {"device": "MOTOR", "register": "CURRENT"})
-    assert preview.after == {"value": 1.5}
-
-
 async def test_reading_a_latched_fault_clears_it(bench, autojump_clock):
     bench.driver("spi:MOTOR").chip.cells[0x20] = 5
     assert (await bench.run("spi.read", device="MOTOR", register="FAULTS"))["raw"] == 5

@@ -390,6 +390,11 @@ def _torque(key):
     return bool(key & EXTENDED) and pgn(key) == pgn(TORQUE_REQUEST)
 
 
+def _signal(name, level, *bounds, **more):
+    """A signal of CAN, whose value cannot be learned before it is first sent."""
+    return Output("can:can0", name, name, level, *bounds, readable=False, **more)
+
+
 OUTPUTS = [
     Output("gpio:sim", 0, "PUMP", _gpio(0), safe=0, max_on=5.0),
     Output("gpio:sim", 1, "HEATER", _gpio(1), safe=0, max_on=2.0),
@@ -397,20 +402,7 @@ OUTPUTS = [
     Output("gpio:sim", 3, "BRAKE", _gpio(3), safe=1),
     Output("gpio:sim", 4, "LAMP", _gpio(4), safe="input"),
     Output("pwm:sim", 0, "FAN", _duty(0), 0, 1, step=0.5, safe=0, grain=1e-4),
-    Output(
-        "pwm:sim",
-        1,
-        "ARM",
-        _angle,
-        0,
-        180,
-        slew=90,
-        soft=True,
-        safe="off",
-        off="hold",
-        readable=False,
-        grain=1e-3,
-    ),
+    Output("pwm:sim", 1, "ARM", _angle, 0, 180, slew=90, soft=True, safe="off", off="hold", readable=False, grain=1e-3),
     Output("pwm:sim", 2, "BLOWER", _duty(2), 0, 0.8, slew=0.5, safe=0, grain=1e-4),
     Output("dac:sim", 0, "VALVE", _volts(0), 0, 10, slew=5, soft=True, safe=0, has_off=False, grain=1.1e-3),
     Output("dac:sim", 1, "BIAS", _volts(1), 0.5, 2.5, safe=1.25, has_off=False, grain=1.1e-3),
@@ -425,47 +417,10 @@ OUTPUTS = [
     Output("spi:MOTOR", (0, 0x12), "CURRENT", _spi(0x12), 0, 20),
     Output("spi:MOTOR", (0, 0x13), "RAMP", _spi(0x13), 0, 100, step=10, new_safe=0),
     Output("spi:MOTOR", (0, 0x14), "TILT", _spi(0x14), 0, 200, slew=20),
-    Output(
-        "can:can0",
-        "FAN_COMMAND.Speed",
-        "FAN_COMMAND.Speed",
-        _can(_is(FAN_COMMAND), "<B", 0.5),
-        0,
-        100,
-        new_safe=0,
-        readable=False,
-    ),
-    Output(
-        "can:can0",
-        "STEPPER_COMMAND.Position",
-        "STEPPER_COMMAND.Position",
-        _can(_is(STEPPER_COMMAND), "<h"),
-        -1000,
-        1000,
-        step=10,
-        readable=False,
-    ),
-    Output(
-        "can:can0",
-        "WINCH_COMMAND.Speed",
-        "WINCH_COMMAND.Speed",
-        _can(_is(WINCH_COMMAND), "<f"),
-        -50,
-        50,
-        slew=10,
-        new_safe=0,
-        readable=False,
-    ),
-    Output(
-        "can:can0",
-        "TORQUE_REQUEST.Speed",
-        "TORQUE_REQUEST.Speed",
-        _can(_torque, "<xH", 0.125),
-        0,
-        3_000,
-        step=500,
-        readable=False,
-    ),
+    _signal("FAN_COMMAND.Speed", _can(_is(FAN_COMMAND), "<B", 0.5), 0, 100, new_safe=0),
+    _signal("STEPPER_COMMAND.Position", _can(_is(STEPPER_COMMAND), "<h"), -1000, 1000, step=10),
+    _signal("WINCH_COMMAND.Speed", _can(_is(WINCH_COMMAND), "<f"), -50, 50, slew=10, new_safe=0),
+    _signal("TORQUE_REQUEST.Speed", _can(_torque, "<xH", 0.125), 0, 3_000, step=500),
     Output("modbus:plant", (3, "coil", 0), "run", _modbus(3, "coil", 0), 0, 1, safe=0),
     Output("modbus:plant", (3, "holding", 100), "speed", _modbus(3, "holding", 100), 0, 100, new_safe=0),
     Output("modbus:plant", (3, "holding", 101), "level", _modbus(3, "holding", 101), 0, 1_000, step=50, safe=0),
