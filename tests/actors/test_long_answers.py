@@ -147,7 +147,7 @@ async def test_a_long_answer_is_settled_when_its_client_has_gone(make_world, aut
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=40),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=20), inner),
-    max_leaves=40,
+    max_leaves=15,
 )
 
 

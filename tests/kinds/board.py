@@ -223,6 +223,7 @@ BA_ "VFrameFormat" BO_ 560 0;
 BA_ "VFrameFormat" BO_ 2364473347 3;
 """
 
+_BOARD = tomllib.loads(TEXT)
 FAN_COMMAND, STEPPER_COMMAND, WINCH_COMMAND = 0x200, 0x220, 0x230
 TORQUE_REQUEST = 0x0CEF0003 | EXTENDED
 """The identifier of a J1939 message: priority 3, PGN 0xEF00 (PDU1) to destination 0, source address 3."""
@@ -245,7 +246,7 @@ VENDOR_BUS = "com.acme.leds"
 
 def content(dbc, *, new=(), **more):
     """The content of the profile. `new` names the kinds whose new keys are in it; `more` replaces whole tables."""
-    board = tomllib.loads(TEXT)
+    board = deepcopy(_BOARD)
     board["can"][0]["dbc"] = str(dbc)
     for kind in new:
         given = deepcopy(NEW[kind])
@@ -264,14 +265,14 @@ def content(dbc, *, new=(), **more):
 
 def changed(kind, name, **keys):
     """The tables of a kind with other keys for one channel."""
-    table = tomllib.loads(TEXT)[kind]
+    table = deepcopy(_BOARD[kind])
     table[0]["channel"][name] |= keys
     return {kind: table}
 
 
 def changed_register(name, **keys):
     """The Modbus table with other keys for one register of its first device."""
-    table = tomllib.loads(TEXT)["modbus"]
+    table = deepcopy(_BOARD["modbus"])
     next(one for one in table[0]["device"][0]["registers"] if one["name"] == name).update(keys)
     return {"modbus": table}
 
