@@ -109,3 +109,12 @@ def face(request):
     from support import world
 
     return {"embedded": world.embedded, "wire": world.over_the_wire}[request.param]
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A directory that every user can reach, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="hearth-open-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +10,7 @@ from conformance.vendor import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from conformance.daemon import Peer
 
@@ -105,15 +104,6 @@ def session(daemon: Hearthd, peer: Peer) -> Iterator[str]:
     yield session_id
     peer.close()
     daemon.recorded(event="session.close", session_id=session_id)
-
-
-@pytest.fixture
-def public_directory() -> Iterator[Path]:
-    """A directory that every user can reach, which pytest's own are not."""
-    with tempfile.TemporaryDirectory(prefix="hearth-test-") as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        yield directory
 
 
 @pytest.fixture

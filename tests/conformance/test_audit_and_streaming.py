@@ -247,13 +247,13 @@ else:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the users this is about")
 @pytest.mark.parametrize(("member", "expected"), [(True, "a session"), (False, "no connection")])
 def test_10_1_a_user_in_the_group_gets_a_session_and_another_not_even_a_connection(
-    public_directory,
+    open_place,
     hearthd,
     member,
     expected,  # the daemon ends before its directory goes
 ) -> None:
     group = max(grp.getgrall(), key=lambda entry: entry.gr_gid)
-    running = hearthd(server=f'socket_group = "{group.gr_name}"', directory=public_directory)
+    running = hearthd(server=f'socket_group = "{group.gr_name}"', directory=open_place)
     asked = subprocess.run(
         [sys.executable, "-c", ASK, str(running.socket), *([str(group.gr_gid)] if member else [])],
         capture_output=True,

@@ -284,10 +284,10 @@ def test_the_default_limits_hold_on_the_wire(hearthd) -> None:
 
 @pytest.mark.proof
 @pytest.mark.spec("design 8: limits")
-def test_connections_outstanding_requests_and_bus_queues_are_bounded_as_configured(hearthd, public_directory) -> None:
+def test_connections_outstanding_requests_and_bus_queues_are_bounded_as_configured(hearthd, open_place) -> None:
     config = "[limits]\nmax_connections = 2\nmax_outstanding = 2\nbus_queue = 1\nmax_tasks_per_session = 500\n"
     config += '[[policy]]\nname = "all"\nmatch = { any = true }\nmax_risk = 3\n'
-    running = hearthd(config, server='socket_mode = "0666"', directory=public_directory)
+    running = hearthd(config, server='socket_mode = "0666"', directory=open_place)
     peer, second = running.peer(), running.peer()
     session = peer.open()
     assert second.open()

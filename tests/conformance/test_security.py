@@ -252,10 +252,10 @@ def test_12_submissions_past_the_bound_are_rejected_and_taken_again_when_there_i
     "A conformant server SHOULD: Run as an unprivileged user, joining only the groups required for the buses it "
     "exposes.",
 )
-def test_12_it_needs_no_privileges(public_directory: Path) -> None:
-    running = Hearthd(public_directory)
+def test_12_it_needs_no_privileges(open_place: Path) -> None:
+    running = Hearthd(open_place)
     if os.geteuid() == 0:
-        os.chown(public_directory, 61234, 61234)
+        os.chown(open_place, 61234, 61234)
     try:
         peer = running.start(user=61234 if os.geteuid() == 0 else None).peer()
         assert running.process is not None

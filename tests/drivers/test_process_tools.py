@@ -11,6 +11,7 @@ import jsonschema_rs
 import orjson
 import pytest
 import trio
+from support.schemas import closed
 
 from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.drivers.process import ProcessDriver
@@ -69,18 +70,6 @@ def programs(tmp_path_factory, unmeasured):
 def tool(name, **options):
     (found,) = [one for one in process_tools(exec_templates=TEMPLATES, **options) if one.name == name]
     return found
-
-
-def closed(schema):
-    """The schema with no properties allowed but those it declares."""
-    if isinstance(schema, list):
-        return [closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    inner = {key: closed(value) for key, value in schema.items()}
-    if isinstance(schema.get("properties"), dict):
-        inner["additionalProperties"] = False
-    return inner
 
 
 async def run(name, args, step=None):

@@ -4,6 +4,7 @@ import jsonschema
 import orjson
 import pytest
 import trio
+from support.schemas import closed
 
 from hearth.drivers.system import SystemDriver
 from hearth.drivers.tools.system import system_tools
@@ -21,18 +22,6 @@ class Step:
     async def transact(self, op, *, limit_ms=None):
         assert limit_ms is None, "the tool's timeout is the limit"
         return await trio.to_thread.run_sync(op, self.driver)
-
-
-def closed(schema):
-    """The schema with no properties allowed but those it declares."""
-    if isinstance(schema, list):
-        return [closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    inner = {key: closed(value) for key, value in schema.items()}
-    if isinstance(schema.get("properties"), dict):
-        inner["additionalProperties"] = False
-    return inner
 
 
 def test_the_default_set_has_the_seven_of_them():

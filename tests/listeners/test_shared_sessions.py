@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
-import tempfile
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import trio
@@ -180,15 +177,6 @@ async def test_certificates_of_one_subject_and_different_names_are_two_principal
         keys |= {record["principal"] for record in world.journal.of("session.open")}
         assert len(keys) == 2
         assert all("CN=arm-7" in json.dumps(key) for key in keys)
-
-
-@pytest.fixture
-def open_place():
-    """A directory that everybody may enter, unlike pytest's."""
-    directory = Path(tempfile.mkdtemp(prefix="hearth-open-"))
-    directory.chmod(0o755)
-    yield directory
-    shutil.rmtree(directory)
 
 
 @as_root

@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,15 +157,6 @@ def test_what_would_not_be_in_force_is_told_beforehand(hearthd: Callable[..., He
 # --- becoming a user ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def public_directory() -> Iterator[Path]:
-    """A directory that every user can reach, which pytest's own are not."""
-    with tempfile.TemporaryDirectory(prefix="hearth-test-") as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        yield directory
-
-
 def elsewhere(program: list[str]) -> list[str]:
     """A command for a process to which the home of root, where this Python may lie, is open, as others' is."""
     home, python = os.path.expanduser("~root"), os.path.realpath(sys.base_prefix)
@@ -182,16 +172,16 @@ def elsewhere(program: list[str]) -> list[str]:
 
 @as_root
 def test_started_as_root_it_becomes_the_user_it_is_told_and_all_it_makes_is_that_users(
-    public_directory: Path,
+    open_place: Path,
 ) -> None:
-    state = public_directory / "state"
-    config = f'[sandbox]\nuser = "nobody"\n[files]\nwrite = ["{public_directory}/files"]'
-    (public_directory / "files").mkdir()
-    os.chown(public_directory / "files", 65534, 65534)
-    daemon = Hearthd(public_directory, config)
+    state = open_place / "state"
+    config = f'[sandbox]\nuser = "nobody"\n[files]\nwrite = ["{open_place}/files"]'
+    (open_place / "files").mkdir()
+    os.chown(open_place / "files", 65534, 65534)
+    daemon = Hearthd(open_place, config)
     text = daemon.config.read_text().replace(str(daemon.audit), str(state / "audit.log"))
-    daemon.socket = public_directory / "run/hearth.sock"
-    daemon.config.write_text(text.replace(str(public_directory / "hearth.sock"), str(daemon.socket)))
+    daemon.socket = open_place / "run/hearth.sock"
+    daemon.config.write_text(text.replace(str(open_place / "hearth.sock"), str(daemon.socket)))
     daemon.audit = state / "audit.log"
     try:
         daemon.start(prefix=elsewhere([]))
@@ -199,7 +189,7 @@ def test_started_as_root_it_becomes_the_user_it_is_told_and_all_it_makes_is_that
         assert "Uid:\t65534\t65534\t65534\t65534" in status
         assert "CapPrm:\t0000000000000000" in status
         assert told(daemon)["user"] == "nobody"
-        step = daemon.peer().run(daemon.peers[-1].open(), "file.write", path=f"{public_directory}/files/x", data="aGk=")
+        step = daemon.peer().run(daemon.peers[-1].open(), "file.write", path=f"{open_place}/files/x", data="aGk=")
         assert step["status"] == "SUCCESS", step
         assert daemon.stop() == 0
     finally:
@@ -210,20 +200,20 @@ def test_started_as_root_it_becomes_the_user_it_is_told_and_all_it_makes_is_that
 
 
 @as_root
-def test_a_directory_of_the_callers_choice_is_not_given_away(public_directory: Path) -> None:
-    daemon = Hearthd(public_directory, '[sandbox]\nuser = "nobody"')
+def test_a_directory_of_the_callers_choice_is_not_given_away(open_place: Path) -> None:
+    daemon = Hearthd(open_place, '[sandbox]\nuser = "nobody"')
     done = subprocess.run(
         [*elsewhere([sys.executable, "-m", "hearth.actors.daemon"]), "--config", str(daemon.config)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert f"nobody cannot write to {public_directory}, where the audit log and its key are to be" in done.stderr
-    assert f"`install -d -o nobody {public_directory}`" in done.stderr
-    assert public_directory.stat().st_uid == 0
+    assert f"nobody cannot write to {open_place}, where the audit log and its key are to be" in done.stderr
+    assert f"`install -d -o nobody {open_place}`" in done.stderr
+    assert open_place.stat().st_uid == 0
 
 
 @as_root
 @pytest.mark.skipif(not sys.base_prefix.startswith("/root/"), reason="this Python is where everybody can read")
-def test_a_user_who_cannot_read_the_program_is_told_where_it_ought_to_be(public_directory: Path) -> None:
-    daemon = Hearthd(public_directory, '[sandbox]\nuser = "nobody"')
+def test_a_user_who_cannot_read_the_program_is_told_where_it_ought_to_be(open_place: Path) -> None:
+    daemon = Hearthd(open_place, '[sandbox]\nuser = "nobody"')
     assert "[sandbox] user: nobody cannot read " in refusal(daemon)

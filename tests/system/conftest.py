@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,15 +10,7 @@ from support.hearthd import Hearthd, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-@pytest.fixture
-def open_place() -> Iterator[Path]:
-    """A directory that everybody may enter, unlike pytest's."""
-    directory = Path(tempfile.mkdtemp(prefix="hearth-open-"))
-    directory.chmod(0o755)
-    yield directory
-    shutil.rmtree(directory)
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
