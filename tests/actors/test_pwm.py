@@ -316,59 +316,27 @@ async def test_a_halt_brings_channels_to_their_safe_values_and_refuses_others(au
         assert (await session.run("pwm.get", channel="FAN"))["duty"] == 0.2
 
 
-async def test_a_plan_shows_what_a_move_changes(autojump_clock):
-    async with a_world() as world, embedded(world) as session:
-        await session.run("servo.move", servo="ARM", angle=10)
-        plan = await session.prepare(
-            "look",
-            [
-                step("servo.move", servo="ARM", angle=20),
-                step("pwm.set", channel="FREE", duty=0.5),
-                step("pwm.off", channel="ARM"),
-            ],
-        )
-        assert [(one.before, one.after) for one in plan.steps] == [
-            ({"angle": 10}, {"angle": 20}),
-            ({"duty": 0, "period_us": 1_000}, {"duty": 0.5, "period_us": 1_000}),
-            ({"on": True}, {"on": False}),
-        ]
-
-
 # --- observing --------------------------------------------------------------------------------------------------------
 
 
-async def test_an_observer_sees_value_and_owner_of_every_channel_and_follows_a_move(autojump_clock):
+async def test_an_observer_follows_a_move(autojump_clock):
     policy = (PolicyEntry(name="watchers", match=Match(uid=1002), rights=["observe"]), OPEN)
-    async with a_world(policy=policy) as world, world.client(BOB) as other, other.open_session() as watcher:
-        async with embedded(world) as session:
-            await session.run("servo.move", servo="ARM", angle=-60)
-            state = await watcher.observe_state()
-            arm = next(one for one in state["signals"] if one["name"] == "ARM")
-            assert arm == {
-                "bus": "pwm:chip",
-                "channel": ARM,
-                "name": "ARM",
-                "unit": "degree",
-                "value": -60,
-                "owner": {"session_id": session.session_id, "principal": "uid:1001"},
-                "safe": 0,
-                "hold": "release",
-                "limit": {"min": -90, "max": 90, "max_step": 6.0, "slew_per_s": 60},
-                "reserved": None,
-                "role": None,
-            }
-            events = watcher.observe()
-            await session.submit("sweep", [step("servo.move", servo="ARM", angle=60)])
-            seen = []
-            with trio.fail_after(60):
-                while arm["value"] != 60:
-                    observing.apply(state, await anext(events))
-                    arm = next(one for one in state["signals"] if one["name"] == "ARM")
-                    seen.append(arm["value"])
-            assert len(set(seen)) > 10
-            assert seen == sorted(seen)
-        with trio.fail_after(60):
-            await passes(lambda: world.value(ARM) == 0)
+    async with (
+        a_world(policy=policy) as world,
+        world.client(BOB) as other,
+        other.open_session() as watcher,
+        embedded(world) as session,
+    ):
+        await session.run("servo.move", servo="ARM", angle=-60)
         state = await watcher.observe_state()
         arm = next(one for one in state["signals"] if one["name"] == "ARM")
-        assert (arm["value"], arm["owner"]) == (0, None)
+        events = watcher.observe()
+        await session.submit("sweep", [step("servo.move", servo="ARM", angle=60)])
+        seen = []
+        with trio.fail_after(60):
+            while arm["value"] != 60:
+                observing.apply(state, await anext(events))
+                arm = next(one for one in state["signals"] if one["name"] == "ARM")
+                seen.append(arm["value"])
+        assert len(set(seen)) > 10
+        assert seen == sorted(seen)

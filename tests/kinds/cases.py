@@ -63,14 +63,17 @@ class Case:
         return abs(level - self.safe) <= self.output.grain
 
 
-def _driver(bus, *args):
+def _setting(bus, name, number, level, step, *, is_read=False):
+    """The case of an output that a driver has an operation to set; `is_read`: a raw call has to read it first."""
+
     def put(world):
         driver = world.drivers[bus]
         driver.open()
-        driver.set(*args)
+        driver.set(number, level)
         driver.close()
 
-    return put
+    before = (Raw(bus, "value", (number,)),) if is_read else ()
+    return Case(output(bus, name), step, Raw(bus, "set", (number, level)), level, put, before=before)
 
 
 def _memory(reg, data):
@@ -102,10 +105,6 @@ def _sent(key, data):
     return put
 
 
-def _set(bus, line, level):
-    return Raw(bus, "set", (line, level))
-
-
 def _i2c(*data):
     return Raw("i2c:1", "transfer", (0x50, [Write(bytes(data))]))
 
@@ -113,50 +112,12 @@ def _i2c(*data):
 _WINCH = struct.pack("<f", 20)
 
 CASES = [
-    Case(
-        output("gpio:sim", "RELAY"),
-        ("gpio.set", {"line": "RELAY", "value": 1}),
-        _set("gpio:sim", 2, 1),
-        1,
-        _driver("gpio:sim", 2, 1),
-    ),
-    Case(
-        output("gpio:sim", "BRAKE"),
-        ("gpio.set", {"line": "BRAKE", "value": 0}),
-        _set("gpio:sim", 3, 0),
-        0,
-        _driver("gpio:sim", 3, 0),
-    ),
-    Case(
-        output("pwm:sim", "FAN"),
-        ("pwm.set", {"channel": "FAN", "duty": 0.5}),
-        _set("pwm:sim", 0, 0.5),
-        0.5,
-        _driver("pwm:sim", 0, 0.5),
-    ),
-    Case(
-        output("pwm:sim", "ARM"),
-        ("servo.move", {"servo": "ARM", "angle": 5}),
-        _set("pwm:sim", 1, 5.0),
-        5,
-        _driver("pwm:sim", 1, 5.0),
-    ),
-    Case(
-        output("dac:sim", "VALVE"),
-        ("dac.set", {"channel": "VALVE", "value": 0.5}),
-        _set("dac:sim", 0, 0.5),
-        0.5,
-        _driver("dac:sim", 0, 0.5),
-        before=(Raw("dac:sim", "value", (0,)),),
-    ),
-    Case(
-        output("dac:sim", "DRIVE"),
-        ("dac.set", {"channel": "DRIVE", "value": 0.5}),
-        _set("dac:sim", 2, 0.5),
-        0.5,
-        _driver("dac:sim", 2, 0.5),
-        before=(Raw("dac:sim", "value", (2,)),),
-    ),
+    _setting("gpio:sim", "RELAY", 2, 1, ("gpio.set", {"line": "RELAY", "value": 1})),
+    _setting("gpio:sim", "BRAKE", 3, 0, ("gpio.set", {"line": "BRAKE", "value": 0})),
+    _setting("pwm:sim", "FAN", 0, 0.5, ("pwm.set", {"channel": "FAN", "duty": 0.5})),
+    _setting("pwm:sim", "ARM", 1, 5.0, ("servo.move", {"servo": "ARM", "angle": 5})),
+    _setting("dac:sim", "VALVE", 0, 0.5, ("dac.set", {"channel": "VALVE", "value": 0.5}), is_read=True),
+    _setting("dac:sim", "DRIVE", 2, 0.5, ("dac.set", {"channel": "DRIVE", "value": 0.5}), is_read=True),
     Case(
         output("i2c:1", "speed"),
         ("i2c.write", {"bus": 1, "addr": 0x50, "reg": 0x10, "hex": "96"}),

@@ -567,10 +567,17 @@ async def test_an_observer_sees_value_owner_limit_and_safe_state(open_world, pro
         assert shown["owner"] is None
 
 
-async def test_a_register_that_is_only_written_has_no_value_before_in_a_plan(open_world):
-    async with open_world() as world, embedded(world) as session:
-        plan = await session.prepare("look", [step("modbus.write", device="EVERYONE", name="reset", value=1)])
-        assert plan.steps[0].before is None
+async def test_a_plan_shows_what_is_switched_off_and_no_value_of_a_register_that_is_only_written(open_world):
+    async with open_world(new=["pwm"]) as world, embedded(world) as session:
+        await session.run("servo.move", servo="ARM", angle=10)
+        steps = [
+            step("servo.move", servo="ARM", angle=20),
+            step("pwm.off", channel="ARM"),
+            step("modbus.write", device="EVERYONE", name="reset", value=1),
+        ]
+        shown = [(one.before, one.after) for one in (await session.prepare("look", steps)).steps]
+        assert shown[:2] == [({"angle": 10}, {"angle": 20}), ({"on": True}, {"on": False})]
+        assert shown[2][0] is None
 
 
 async def test_a_value_is_set_and_read_in_the_unit_of_its_channel(open_world, face):
