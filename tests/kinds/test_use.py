@@ -266,6 +266,8 @@ async def test_a_value_that_is_clamped_is_driven_told_and_recorded(open_world, f
             assert clamped.pop("asked") == pytest.approx(_ASKED.get(asked, asked))
             assert clamped == {**members, "written": written}
             assert one.level(world) == pytest.approx(written * (10 if one.name == "CURRENT" else 1), abs=one.grain)
+            if isinstance(asked, (int, float)):
+                assert "clamped" not in await session.run(tool, **args, **{key: written})
         records = world.records("limit.clamped")
         assert [record["clamped"][0]["written"] for record in records] == [written for _, written in rows]
         assert all((record["bus"], record["session_id"]) == (one.bus, session.session_id) for record in records)
@@ -585,6 +587,8 @@ async def test_a_value_is_set_and_read_in_the_unit_of_its_channel(open_world, fa
         told = {"channel": "BIAS", "value": 1.5, "unit": "volt"}
         assert await session.run("dac.set", channel="BIAS", value=1.5) == told
         assert await session.run("dac.get", channel="BIAS") == told
+        await session.run("com.acme.call", **world.step_of(Raw("dac:sim", "set", (2, "off"))))
+        assert (await session.run("dac.get", channel="DRIVE"))["value"] is None
 
 
 # --- whose it is ------------------------------------------------------------------------------------------------------
@@ -741,4 +745,5 @@ async def test_a_channel_may_be_in_a_guarded_range_only_while_what_it_requires_h
         assert (record["channel"], record["above"]) == (name, above)
         assert record["safe"] == [{"channel": one.output, "name": name, "safe": one.safe}]
         [listed] = (await session.run("hw.board"))["interlocks"]
+        assert (await session.run(f"hw.{place[0].partition(':')[0]}.list"))["interlocks"] == [listed]
         assert (listed["drives"], listed["channel"], listed["above"]) == (name, one.output, above)
