@@ -130,7 +130,9 @@ async def test_its_description_is_json_whether_it_is_open_or_not(kind, name):
 
 
 @of_kinds
-async def test_what_is_not_open_refuses_everything_without_effect(kind, name, transact):
+async def test_what_is_not_open_refuses_everything_without_effect_and_works_again_when_it_is_reopened(
+    kind, name, transact, nursery
+):
     with opened(kind, name) as driver:
         for _ in range(2):
             driver.close()
@@ -141,12 +143,6 @@ async def test_what_is_not_open_refuses_everything_without_effect(kind, name, tr
         if FACES[kind].closed_pump:
             with trio.fail_after(60):
                 await driver.pump()
-
-
-@of_kinds
-async def test_it_works_again_when_it_is_reopened(kind, name, transact, nursery):
-    with opened(kind, name) as driver:
-        driver.close()
         driver.open()
         nursery.start_soon(driver.pump)
         with trio.fail_after(60):

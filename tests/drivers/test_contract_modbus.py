@@ -74,6 +74,7 @@ async def test_what_the_profile_or_one_request_does_not_allow_is_never_sent(modb
 async def test_requests_that_run_after_each_other_get_their_own_answers(modbus_bench, transact):
     for reg in range(0, 100, 3):
         assert await read(modbus_bench, transact, "input", reg) == (reg,)
+    assert modbus_bench.limit_ms(2) > modbus_bench.limit_ms() > 1000
 
 
 async def test_a_unit_that_is_not_there_is_an_error_and_the_line_goes_on(modbus_bench, transact):
@@ -83,10 +84,3 @@ async def test_a_unit_that_is_not_there_is_an_error_and_the_line_goes_on(modbus_
     assert caught.value.data["effect"] == "none"
     modbus_bench._timeout_s = 10
     assert await read(modbus_bench, transact, "input", 1) == (1,)
-
-
-async def test_it_describes_itself(modbus_bench):
-    described = modbus_bench.describe()
-    assert (described["kind"], described["line"]) == ("modbus", "bench")
-    assert described["driver"] in ("sim", "serial", "tcp")
-    assert modbus_bench.limit_ms(2) > modbus_bench.limit_ms() > 1000

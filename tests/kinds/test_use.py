@@ -151,9 +151,9 @@ def forms(kind):
 
 
 @pytest.fixture
-async def refuses(open_world, face, promise):
+async def refuses(open_world, promise):
     """`await refuses(name, raw)`: a form of bytes is refused, by its tool or past it, and nothing moves."""
-    async with open_world() as world, face(world) as session:
+    async with open_world() as world, embedded(world) as session:
 
         async def check(name, *, raw):
             kind, (form, why) = name.partition(" ")[0], FORMS[name]
@@ -316,12 +316,10 @@ STEPPED = {
 
 
 @pytest.mark.parametrize("kind", STEPPED)
-async def test_a_step_is_counted_from_the_last_value_and_one_that_is_too_long_is_refused(
-    open_world, face, promise, kind
-):
+async def test_a_step_is_counted_from_the_last_value_and_one_that_is_too_long_is_refused(open_world, promise, kind):
     promise(kind, "a step is counted from the last value")
     first, far, near, said = STEPPED[kind]
-    async with open_world() as world, face(world) as session:
+    async with open_world() as world, embedded(world) as session:
         if "read" in first[0][0]:
             error = await refused(session, LimitViolated, *first[1])
             assert "its present value is not known; read the register first" in error.message
@@ -357,13 +355,11 @@ SLEWED = {
 
 
 @pytest.mark.parametrize("kind", SLEWED)
-async def test_an_output_changes_as_fast_as_its_slew_and_the_refusal_says_when_to_try_again(
-    open_world, face, promise, kind
-):
+async def test_an_output_changes_as_fast_as_its_slew_and_the_refusal_says_when_to_try_again(open_world, promise, kind):
     promise(kind, "a slew that refuses says when it will not")
     first, (tool, args), one, after_ms = SLEWED[kind]
     one = output(*one)
-    async with open_world() as world, face(world) as session:
+    async with open_world() as world, embedded(world) as session:
         for name, given in first:
             await session.run(name, **given)
         before = one.level(world)
@@ -507,10 +503,10 @@ async def test_the_list_of_a_kind_shows_its_outputs_with_their_limits_and_safe_s
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-async def test_a_name_that_the_board_has_not_is_refused_with_the_nearest(open_world, face, promise, kind):
+async def test_a_name_that_the_board_has_not_is_refused_with_the_nearest(open_world, promise, kind):
     promise(kind, "an unknown name is refused with the nearest")
     (tool, args), nearest = UNKNOWN[kind]
-    async with open_world() as world, face(world) as session:
+    async with open_world() as world, embedded(world) as session:
         with pytest.raises(RpcError, match=f"did you mean '?{nearest}"):
             await session.run(tool, **args)
         assert not world.recorder.operations
@@ -722,12 +718,12 @@ LOCKS = {
 
 
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_a_channel_may_be_in_a_guarded_range_only_while_what_it_requires_holds(open_world, face, promise, kind):
+async def test_a_channel_may_be_in_a_guarded_range_only_while_what_it_requires_holds(open_world, promise, kind):
     promise("pwm" if kind == "servo" else kind, "an interlock holds for a range, and its opening makes it safe")
     name, above, inside, beyond, place, said = LOCKS[kind]
     one = output(*place)
     lock = {"drives": name, "above": above, "requires": [{"line": "DOOR", "value": 0}]}
-    async with open_world(tables={"interlock": [lock]}, new=["pwm"]) as world, face(world) as session:
+    async with open_world(tables={"interlock": [lock]}, new=["pwm"]) as world, embedded(world) as session:
         door = world.drivers["gpio:sim"].push
         door(5, 1)
         await session.run(inside[0], **inside[1])
