@@ -13,7 +13,7 @@ from __future__ import annotations
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
-from attrs import define, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
 from hearth._util.ids import new_id
 from hearth._util.text import suggest, suggestions
@@ -27,6 +27,7 @@ from hearth.mcp.tools import check_use
 from hearth.policy.memory import FEED_BYTES
 from hearth.policy.rules import TAINTED_FROM_RISK, Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal
+from hearth.protocol.methods import StepSpec
 from hearth.schema import Validator
 from hearth.tools import no_paths
 
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from hearth.policy.memory import Account
     from hearth.policy.rules import ApprovalRule, Grant, RateLimits
     from hearth.protocol.known import KnownMembers, UnknownMember
-    from hearth.protocol.methods import StepSpec, TaskSubmit
-    from hearth.tools import Drive, PathGuard, PathUse, Tool, ToolRegistry
+    from hearth.protocol.methods import TaskSubmit
+    from hearth.tools import Drive, PathGuard, PathUse, Resolved, Tool, ToolRegistry
 
 RpcErrorT = TypeVar("RpcErrorT", bound=RpcError)
 Act: TypeAlias = "tuple[int, str, Mapping[str, Any]]"
@@ -52,6 +53,13 @@ Missing: TypeAlias = "Callable[[ApprovalRule, Sequence[Act]], int]"
 """Returns how many approvals of these steps are missing by a rule."""
 
 # --- checks of a submission -------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class ResolvedStep(StepSpec):
+    """A step that came as a call of another tool, which means it."""
+
+    resolved: Resolved = field(kw_only=True)
 
 
 @frozen(eq=False)
@@ -67,6 +75,22 @@ class Checks:
     """The args that a tool's schema names, for tools whose schema allows no others."""
     interlocks: Interlocks | None = None
     """The interlocks of the board, if it has any."""
+    resolved: frozenset[str] = field(
+        init=False,
+        default=Factory(lambda checks: frozenset(checks.registry.resolved), takes_self=True),
+    )
+    """The tools whose calls mean steps of other tools."""
+
+    def meaning(self, call: StepSpec | Expect) -> Resolved | None:
+        """Return the step that a call means; None for one that is a step itself, or whose args do not fit its schema.
+
+        Raises InvalidParams.
+        """
+        if call.tool not in self.resolved or not self.validators[call.tool].accepts(call.args):
+            return None
+        resolve = self.registry[call.tool].resolve
+        assert resolve is not None
+        return resolve(call.args)
 
 
 NO_HARDWARE: Final = frozenset(("board", "exec", "files", "processes", "system"))
@@ -106,7 +130,7 @@ def check(
         reason = f"a task has at most {checks.max_steps} steps, this one has {len(specs)}"
         raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task/steps", "reason": reason})
     tools, interlocks = checks.registry.by_name, checks.interlocks
-    calls = _calls(specs)
+    calls = _calls(specs, checks)
     for call in calls:
         if call.tool not in tools:
             raise _not_found(call, grant)
@@ -132,8 +156,8 @@ def check(
     return steps, _take_tokens(runs, rates, now)
 
 
-def _calls(specs: Sequence[StepSpec]) -> list[RequestedCall]:
-    """Return the calls of all steps, and then the reads that look for their effects."""
+def _calls(specs: Sequence[StepSpec], checks: Checks) -> list[RequestedCall]:
+    """Return the calls of all steps, and then the reads that look for their effects. Raises InvalidParams."""
     # HOT: plain loops, because a comprehension takes another frame, and most submissions have one step.
     calls = []
     for index, spec in enumerate(specs):
@@ -141,7 +165,19 @@ def _calls(specs: Sequence[StepSpec]) -> list[RequestedCall]:
     for index, spec in enumerate(specs):
         if spec.expect is not None:
             calls.append(RequestedCall(index, spec.expect, "/expect"))
+            if spec.expect.tool in checks.resolved:
+                _take_meaning(calls[-1], checks)
     return calls
+
+
+def _take_meaning(call: RequestedCall, checks: Checks) -> None:
+    """Let a call that means a step of another tool be that step. Raises InvalidParams."""
+    try:
+        call.resolved = checks.meaning(cast("Expect", call.spec))
+    except InvalidParams as error:
+        raise _named(error, call) from None
+    if call.resolved is not None:
+        call.tool, call.args = call.resolved.tool, call.resolved.args
 
 
 class RequestedCall:
@@ -150,7 +186,7 @@ class RequestedCall:
     `at` is the JSON pointer within the step: "" for the step itself.
     """
 
-    __slots__ = ("args", "at", "index", "spec", "tool")
+    __slots__ = ("args", "at", "index", "resolved", "spec", "tool")
 
     def __init__(self, index: int, spec: StepSpec | Expect, at: str = "") -> None:
         self.index = index
@@ -158,6 +194,7 @@ class RequestedCall:
         self.at = at
         self.tool = spec.tool
         self.args = spec.args
+        self.resolved = spec.resolved if type(spec) is ResolvedStep else None
 
     @property
     def inside(self) -> str:
@@ -330,15 +367,22 @@ def ignored_args(submit: TaskSubmit, checks: Checks, most: int) -> tuple[str, ..
 def _has_unknown_args(submit: TaskSubmit, checks: Checks) -> bool:
     """Return True if `ignored_args` has something to name. HOT: once per submit."""
     for spec in submit.steps:
-        known = checks.known.get(spec.tool)
-        if known is not None and not known.knows(spec.args):
+        tool, args = (spec.tool, spec.args) if type(spec) is StepSpec else _as_asked(spec)
+        known = checks.known.get(tool)
+        if known is not None and not known.knows(args):
             return True
     return False
 
 
 def _unknown_members(spec: StepSpec | Expect, checks: Checks, at: str) -> list[UnknownMember]:
-    known = checks.known.get(spec.tool)
-    return [] if known is None else known.unknown_members(spec.args, at)
+    tool, args = _as_asked(spec)
+    known = checks.known.get(tool)
+    return [] if known is None else known.unknown_members(args, at)
+
+
+def _as_asked(spec: StepSpec | Expect) -> tuple[str, Mapping[str, Any]]:
+    """Return the call as it came."""
+    return (spec.resolved.asked, spec.resolved.asked_args) if type(spec) is ResolvedStep else (spec.tool, spec.args)
 
 
 def _resolve(call: RequestedCall, tool: Tool, checks: Checks, *, strict: bool) -> StepRun:
@@ -354,12 +398,19 @@ def _resolve(call: RequestedCall, tool: Tool, checks: Checks, *, strict: bool) -
     try:
         bus_id = tool.bus(call.args)
     except RpcError as error:
-        if isinstance(error, InvalidParams) and "path" in (error.data or {}):
-            # Args that only a schema with more than flat keywords would refuse: the same answer as from a schema.
-            data = {**(error.data or {}), "path": f"{call.at}{call.inside}{(error.data or {})['path']}"}
-            error = InvalidParams(f"Invalid params: step {call.index} ({call.tool}): {error.message}", data=data)
-        raise _at_step(error, call) from None
-    return StepRun(tool, to_keep(call.args), checks.buses[bus_id], tool.risk_of(call.args))
+        raise _named(error, call) from None
+    run = StepRun(tool, to_keep(call.args), checks.buses[bus_id], tool.risk_of(call.args))
+    if call.resolved is not None:
+        run.tool, run.asked = call.resolved.adapt(tool), call.resolved.asked
+    return run
+
+
+def _named(error: RpcError, call: RequestedCall) -> RpcError:
+    """Return the refusal of a call, with its step; one of an arg as it would come from the schema."""
+    if isinstance(error, InvalidParams) and "path" in (error.data or {}):
+        data = {**(error.data or {}), "path": f"{call.at}{call.inside}{(error.data or {})['path']}"}
+        error = InvalidParams(f"Invalid params: step {call.index} ({call.tool}): {error.message}", data=data)
+    return _at_step(error, call)
 
 
 def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[str, int]:
@@ -430,6 +481,24 @@ class Admission:
     def take_grant(self, grant: Grant, rates: RateLimits) -> None:
         """Let another grant decide from now on."""
         self._grant, self._rates = grant, rates
+
+    def resolve(self, submit: TaskSubmit) -> TaskSubmit:
+        """Return a submission with the steps that its calls mean (`hearth.tools.Resolved`).
+
+        From here on everything is about those. Raises InvalidParams, after recording it.
+        """
+        if self._checks.resolved.isdisjoint([spec.tool for spec in submit.steps]):
+            return submit
+        steps: list[StepSpec] = []
+        for index, spec in enumerate(submit.steps):
+            try:
+                found = self._checks.meaning(spec)
+            except InvalidParams as error:
+                refused = _named(error, RequestedCall(index, spec))
+                self._record_rejection([step.tool for step in submit.steps[:16]], refused)
+                raise refused from None
+            steps.append(spec if found is None else ResolvedStep(found.tool, found.args, spec.expect, resolved=found))
+        return evolve(submit, steps=tuple(steps))
 
     def accept(
         self,

@@ -635,6 +635,7 @@ class Session:
         if self._opening.conversation:
             # What does more than read runs only as a prepared plan.
             submit = evolve(submit, constraints=evolve(submit.constraints, max_risk_level=0))
+        submit = self._admission.resolve(submit)
         first = self._task_registry.repeat(submit)
         if first is not None:
             if first.waiting is None:
@@ -644,6 +645,10 @@ class Session:
                 first.waiting.append(partial(self._repeat, request, submit, first))
             return
         self.start_task(submit, verdicts, request, at_once=True)
+
+    def resolve_steps(self, submit: TaskSubmit) -> TaskSubmit:
+        """See plans.Host."""
+        return self._admission.resolve(submit)
 
     def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[StepRun]:
         """See plans.Host."""

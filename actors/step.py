@@ -21,7 +21,7 @@ from hearth.policy.memory import STEP_BYTES
 from hearth.policy.rules import EVERYTHING
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
-from hearth.tools import Done
+from hearth.tools import Done, OutputState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -104,6 +104,8 @@ class StepRun:
     """True once the tool has returned; the step still runs while its effect is looked for."""
     seen: dict[str, Any] | None = None
     """The members that the expectation names, from the last reading."""
+    asked: str | None = None
+    """The tool that was asked for, where it means this step (`hearth.tools.Resolved`)."""
     scope: Scope = EVERYTHING
     """The hardware that its session may use."""
     held: dict[Hashable, str] = field(factory=dict)
@@ -272,10 +274,26 @@ class StepScope:
         interlocks = self._services.interlocks
         return [] if interlocks is None else await interlocks.states()
 
+    def now(self) -> str:
+        """See StepContext."""
+        return timestamp(self._services.clock())
+
+    def outputs(self, bus: str) -> Mapping[Hashable, OutputState]:
+        """See StepContext."""
+        found = self._services.buses[bus]
+        levels: dict[Hashable, Any] = dict(found.guard.levels)
+        levels.update(found.levels().items())
+        owners = {output: found.holder(output) for output in found.guard.signals}
+        names: dict[str | None, str | None] = {None: None, self.session_id: self.session_id}
+        left = found.guard.left
+        states: dict[Hashable, OutputState] = {}
+        for output, owner in owners.items():
+            states[output] = OutputState(levels.get(output), names.get(owner, "another session"), output in left)
+        return states
+
     def progress(self, data: Mapping[str, Any]) -> None:
         """See StepContext."""
-        ts = timestamp(self._services.clock())
-        self._log.publish("progress", ts, {"step_index": self._index, "data": data})
+        self._log.publish("progress", self.now(), {"step_index": self._index, "data": data})
 
 
 async def run_tool(step: StepRun, scope: StepScope, args: Any) -> Mapping[str, Any]:

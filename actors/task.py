@@ -752,6 +752,8 @@ def _reads(steps: Sequence[StepRun]) -> list[StepRun]:
 def _submitted(step: StepRun) -> dict[str, Any]:
     """Return a step as the record of its submission has it."""
     call: dict[str, Any] = {"tool": step.tool.name, "args_hash": step.args_hash}
+    if step.asked is not None:
+        call["asked"] = step.asked
     if step.logged:
         call["args"] = step.logged
     if step.expectation is not None:

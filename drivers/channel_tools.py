@@ -5,15 +5,16 @@ It knows a channel by its signal (`hearth.drivers.signals.SignalChannel`); what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hearth.drivers import schemas
 from hearth.drivers.declare import Listing, Planned
 from hearth.drivers.moves import Moves
+from hearth.drivers.named import NamedSignal, Step
 from hearth.tools import Drive, Preview, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.signals import SignalLevel
@@ -89,3 +90,26 @@ class ChannelTools:
             return Preview(f"{self._kind}.get", {"channel": spec.name}, tuple(members), members)
 
         return Planned(bus, uses, run, drives, preview)
+
+
+class ChannelSignal(NamedSignal):
+    """A channel as a signal: a number in its unit, or "off"."""
+
+    sets: ClassVar[tuple[str, ...]] = ("dac.set",)
+
+    def read(self) -> Step:
+        """See NamedSignal."""
+        return Step(f"{self.kind}.get", {"channel": self.name})
+
+    def write(self, value: Any) -> Step:
+        """See NamedSignal."""
+        return Step(f"{self.kind}.set", {"channel": self.name, "value": value})
+
+
+def channel_signals(board: Board, kind: str, form: Callable[[Any], type[NamedSignal]]) -> Iterator[NamedSignal]:
+    """Yield the channels of a kind as signals of the class that `form` returns for a channel's spec."""
+    for chip in board.of(kind):
+        signals = board.outputs[chip.bus].signals
+        for spec in chip.channels:
+            signal, access = signals[spec.number], "rw" if spec.reserved is None else ""
+            yield form(spec)(bus=chip.bus, name=spec.name, unit=signal.unit, signal=signal, access=access)

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from math import inf, nan
 from os.path import realpath
 from types import MappingProxyType
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from hearth.drivers.base import Driver, Style
     from hearth.drivers.board import Board
     from hearth.drivers.linux.survey import OnMachine
+    from hearth.drivers.named import NamedSignal
     from hearth.drivers.sensor import Sensor
     from hearth.drivers.signals import Off, OnLimit
     from hearth.errors import PermissionDenied
@@ -297,6 +299,13 @@ def _files(spec: Any) -> Iterable[Path]:
     return tuple(getattr(spec, "files", tuple)())
 
 
+def _signals(package: str, name: str, board: Board) -> Iterable[NamedSignal]:
+    """Return what `tools:NAME_signals` of a kind's package returns; a package without one has no signals."""
+    tools = f"{package}.tools"
+    found = getattr(import_module(tools), f"{name}_signals", _nothing) if find_spec(tools) else _nothing
+    return found(board)  # type: ignore[no-any-return]
+
+
 @frozen(eq=False, kw_only=True)
 class BusKind:
     """A kind of hardware. Its functions import their modules when they are called.
@@ -324,6 +333,10 @@ class BusKind:
         lambda kind: late(f"machine:{kind.name.capitalize()}Machine", package=kind.package), takes_self=True
     )
     """Returns the part of the kind that looks at this machine."""
+    signals: Callable[[Board], Iterable[NamedSignal]] = Factory(
+        lambda kind: partial(_signals, kind.package, kind.name), takes_self=True
+    )
+    """Returns what the profile of a board names of it, with the steps that read and set each."""
     named: Mapping[str, Callable[[str, Table], Any]] = _NONE
     """Further tables of it, `[NAME.KEY]`, with the function that reads one entry."""
     scope: str | None = None

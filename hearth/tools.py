@@ -124,6 +124,35 @@ class Done:
     undo: Undo | None = None
 
 
+@frozen(eq=False)
+class Resolved:
+    """The step that a call of another tool means: `signal.set` of PUMP is `gpio.set` of its line.
+
+    Everything that decides on the call (rights, hardware, rate, risk, approvals, plans) and every record of it is about
+    the step `tool` with `args`; the record has the name `asked` too. `adapt` returns the tool of the step with the
+    result of the tool that was asked for.
+    """
+
+    asked: str
+    asked_args: Args
+    tool: str
+    args: Args
+    adapt: Callable[[Tool], Tool]
+
+
+@frozen
+class OutputState:
+    """What is known of an output: its level (None: nothing), who drove it last, and if it has no safe state now.
+
+    `owner` is the id of the step's own session, or "another session". `left` is True for one that was driven and has no
+    safe state: a halt leaves it as it is.
+    """
+
+    level: Any = None
+    owner: str | None = None
+    left: bool = False
+
+
 class PathGuard(Protocol):
     """The view of `hearth.policy.paths.PathGuard` that file tools use; raises PermissionDenied on a miss."""
 
@@ -207,6 +236,14 @@ class StepContext(Protocol):
 
     async def interlocks(self) -> Sequence[Mapping[str, Json]]:
         """Return the interlocks of the board with their present state, for `hw.board` and `hw.gpio.list`."""
+        ...
+
+    def now(self) -> str:
+        """Return the time, as records have it."""
+        ...
+
+    def outputs(self, bus: str) -> Mapping[Hashable, OutputState]:
+        """Return what is known of the outputs of a bus, without asking its hardware."""
         ...
 
     def progress(self, data: Mapping[str, Json]) -> None:
@@ -339,6 +376,14 @@ class Tool:
     A policy entry that permits only some hardware then refuses the step if its bus is a bus of hardware.
     """
 
+    resolve: Callable[[Args], Resolved] | None = None
+    """Returns the step that a call with these args means, of another tool; None: it is a step itself.
+
+    Raises InvalidParams. Such a tool is never run; its risk and its schemas are what callers see of it.
+    """
+    resolves_to: frozenset[str] = frozenset()
+    """The tools of which `resolve` returns steps: who may use one of them may ask for this tool, and nobody else."""
+
     def risk_of(self, args: Args) -> int:
         """Return the effective risk of a step with these args, which fit `params_schema`; every check uses it."""
         if self.effective_risk is None:
@@ -402,6 +447,11 @@ class ToolRegistry(Mapping[str, Tool]):
             if tool.name in self._tools:
                 raise ConfigError(f"tool {tool.name!r} is registered twice; give the second one another name")
             self._tools[tool.name] = tool
+
+    @property
+    def resolved(self) -> list[str]:
+        """The tools whose calls mean steps of other tools."""
+        return [tool.name for tool in self._tools.values() if tool.resolve is not None]
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]

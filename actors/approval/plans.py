@@ -392,6 +392,10 @@ def stale(reason: str, **data: Any) -> PlanStale:
 class Host(Protocol):
     """The session, as its plans need it."""
 
+    def resolve_steps(self, submit: TaskSubmit) -> TaskSubmit:
+        """Return a submission with the steps that its calls mean. Raises InvalidParams."""
+        ...
+
     def check_plan(self, submit: TaskSubmit, verdicts: Verdicts, request: Request) -> Sequence[StepRun]:
         """Check a task in every way but for its approval. Raises RpcError, Unchecked."""
         ...
@@ -463,6 +467,7 @@ class PlanRequests:
 
     def _prepare(self, request: Request, submit: TaskSubmit, verdicts: Verdicts) -> None:
         self._plans.require_room(self._principal)
+        submit = self._host.resolve_steps(submit)
         steps = self._host.check_plan(submit, verdicts, request)
         risk = max(step.risk for step in steps)
         previews = self._previews(submit)

@@ -10,18 +10,20 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import trio
+from attrs import frozen
 
 from hearth.drivers import schemas
 from hearth.drivers.can.driver import FD_LENGTHS, MAX_EXTENDED, MAX_ISOTP, Frame, key_name, key_of
 from hearth.drivers.declare import DEFAULT_MS, GRACE_MS, LIMIT_MS, Listing, Planned, changing, receive, tool
+from hearth.drivers.named import NamedSignal, Step
 from hearth.drivers.schemas import read_bytes, shown_bytes, wrong
 from hearth.tools import Args, StepContext, Tool, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.can.dbc import CanDatabase
@@ -413,3 +415,52 @@ def _identifier(description: str) -> schemas.Schema:
     return schemas.number_or(
         f'{description}, such as 291, "0x123" or "0x18feca00"', 0, MAX_EXTENDED, pattern="^0[xX][0-9a-fA-F]{1,8}$"
     )
+
+
+_FRAME_MS: Final = 1_000
+"""How long reading a signal waits for a frame that has it."""
+
+
+@frozen(eq=False, kw_only=True)
+class MessageSignal(NamedSignal):
+    """A signal of a message as a signal of the board; `others` has what a frame says of the message's other signals."""
+
+    sets: ClassVar[tuple[str, ...]] = ("can.send",)
+
+    others: Mapping[str, float]
+
+    @property
+    def _parts(self) -> tuple[str, str]:
+        message, _, signal = self.name.partition(".")
+        return message, signal
+
+    def read(self) -> Step:
+        """See NamedSignal. It waits for the next frame that has it."""
+        where = {"bus": self.bus.partition(":")[2], "filter": [self._parts[0]]}
+        return Step("can.watch", {**where, "count": 1, "timeout_ms": _FRAME_MS, "every_ms": 10})
+
+    def write(self, value: Any) -> Step:
+        """See NamedSignal. The message goes with its other signals at the values that the profile gives."""
+        message, signal = self._parts
+        signals = {**self.others, signal: value}
+        return Step("can.send", {"bus": self.bus.partition(":")[2], "message": message, "signals": signals})
+
+    def value(self, result: Mapping[str, Any], args: Args) -> Any:
+        """See NamedSignal."""
+        del args
+        shown = result["latest"][-1:] if "latest" in result else [result]
+        return shown[0].get("signals", {}).get(self._parts[1], {}).get("value") if shown else None
+
+
+def can_signals(board: Board) -> Iterator[NamedSignal]:
+    """Yield the signals of messages that the profile of a board names as signals."""
+    for spec in board.of("can"):
+        database = cast("CanDatabase", cast("CanDriver", board.drivers[f"can:{spec.bus}"]).rules)
+        signals = board.outputs[f"can:{spec.bus}"].signals
+        rest = {**database.idle, **database.safe}
+        for name in dict.fromkeys((*database.limits, *rest)):
+            message, _, signal = name.partition(".")
+            unit = database.message(message).get_signal_by_name(signal).unit or ""
+            others = {one.partition(".")[2]: value for one, value in rest.items() if one.startswith(f"{message}.")}
+            known = signals.get(name)
+            yield MessageSignal(bus=f"can:{spec.bus}", name=name, unit=unit, signal=known, access="rw", others=others)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.drivers import schemas
-from hearth.drivers.channel_tools import CLAMPED, ChannelTools, channel_listing
+from hearth.drivers.channel_tools import CLAMPED, ChannelSignal, ChannelTools, channel_listing, channel_signals
 from hearth.drivers.declare import Planned, changing, reading, with_clamped
 from hearth.drivers.moves import longest_move_ms
 from hearth.drivers.signals import OFF
 from hearth.tools import Args, Done, StepContext, Tool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hearth.drivers.board import Board
     from hearth.drivers.dac.driver import DacChannelSpec
+    from hearth.drivers.named import NamedSignal
     from hearth.drivers.signals import SignalLevel
 
 listed: Final = channel_listing("dac", "devices", "device")
@@ -78,3 +81,8 @@ def dac_tools(board: Board) -> list[Tool]:
             logged=("channel", "value"),
         ),
     ]
+
+
+def dac_signals(board: Board) -> Iterator[NamedSignal]:
+    """Yield the channels of the converters of a board as signals."""
+    return channel_signals(board, "dac", lambda _: ChannelSignal)

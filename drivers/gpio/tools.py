@@ -7,7 +7,7 @@ edges beside the bus. However a step ends, its pulse or its watch ends too.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import trio
 from attrs import define, evolve
@@ -15,15 +15,17 @@ from attrs import define, evolve
 from hearth.drivers import schemas
 from hearth.drivers.declare import GRACE_MS, LIMIT_MS, Listing, changing, reading
 from hearth.drivers.gpio.spec import HEADER_PIN
+from hearth.drivers.named import NamedSignal, Step
 from hearth.errors import LimitViolated
 from hearth.tools import Args, Done, Drive, OneTransaction, Preview, StepContext, Tool, Transaction, Undo, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.gpio.driver import EdgeKind, GpioDriver, Watch
     from hearth.drivers.gpio.spec import ChipSpec, LineSpec
+    from hearth.drivers.kind import Signal
     from hearth.drivers.signals import Level, LineState
 
 MAX_PULSE_MS = 60_000
@@ -409,3 +411,56 @@ class Chip:
             return True
 
         return op
+
+
+class LineSignal(NamedSignal):
+    """A line as a signal: 0 or 1."""
+
+    sets: ClassVar[tuple[str, ...]] = ("gpio.set", "gpio.pulse")
+
+    @property
+    def _line(self) -> dict[str, Any]:
+        assert self.signal is not None
+        return {"chip": self.bus.partition(":")[2], "line": self.signal.output}
+
+    def read(self) -> Step:
+        """See NamedSignal."""
+        return Step("gpio.get", self._line)
+
+    def write(self, value: Any) -> Step:
+        """See NamedSignal."""
+        return Step("gpio.set", {**self._line, "value": _level(value)})
+
+    def pulse(self, value: Any, duration_ms: int) -> Step:
+        """See NamedSignal."""
+        return Step("gpio.pulse", {**self._line, "value": _level(value), "duration_ms": duration_ms})
+
+    def edges(self, count: int, timeout_ms: int) -> Step:
+        """See NamedSignal."""
+        return Step("gpio.watch", {**self._line, "count": count, "timeout_ms": timeout_ms})
+
+
+def _level(value: Any) -> Any:
+    return int(value) if isinstance(value, bool) else value
+
+
+def gpio_signals(board: Board) -> Iterator[NamedSignal]:
+    """Return the lines of a board as signals."""
+    found = [
+        _line_signal(board, chip, signal)
+        for chip in board.of("gpio")
+        for signal in board.outputs[chip.bus].signals.values()
+    ]
+    # Those to which the profile gives a name of its own come first.
+    return iter(sorted(found, key=lambda one: one.signal is not None and one.name == one.signal.name))
+
+
+def _line_signal(board: Board, chip: ChipSpec, signal: Signal) -> NamedSignal:
+    names = [alias for alias, offset in chip.aliases.items() if offset == signal.output]
+    # What is wired to it, before what the chip calls it and its place on the header.
+    names.sort(key=lambda alias: HEADER_PIN.fullmatch(alias) is not None)
+    name = names[0] if names and not HEADER_PIN.fullmatch(names[0]) else signal.name
+    lines = board.lines
+    readable, drivable = (signal.output in names[chip.label] for names in (lines.readable, lines.drivable))
+    access = "r" * readable + "w" * drivable
+    return LineSignal(bus=chip.bus, name=name, aliases=(signal.name, *names), signal=signal, access=access)

@@ -7,9 +7,12 @@ which is made before anything runs.
 
 from __future__ import annotations
 
+import base64
 from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+from attrs import evolve, frozen
 
 from hearth.drivers import schemas
 from hearth.drivers.declare import Listing, Planned, changing, tool, with_clamped
@@ -25,15 +28,18 @@ from hearth.drivers.i2c.driver import (
     I2cDriver,
     Scan,
 )
+from hearth.drivers.kind import finite
+from hearth.drivers.named import NamedSignal, Step
 from hearth.drivers.registers import Message, Read, Write
 from hearth.drivers.schemas import Schema, encode, number, only_one, read_bytes, shown_bytes, wrong
 from hearth.tools import Args, Drive, Preview, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.i2c.spec import DeviceSpec, I2cSpec
+    from hearth.drivers.registers import Register
 
 _TIMEOUT_MS = 10_000
 _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
@@ -368,3 +374,58 @@ def i2c_tools(board: Board) -> list[Tool]:
             logged=("bus",),
         ),
     ]
+
+
+@frozen(eq=False, kw_only=True)
+class RegisterSignal(NamedSignal):
+    """A declared register as a signal, in its unit: its number is bytes to the tools."""
+
+    sets: ClassVar[tuple[str, ...]] = ("i2c.write",)
+
+    device: DeviceSpec
+    register: Register
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        place = {"bus": int(self.bus.partition(":")[2]), "addr": self.device.addr, "reg": self.register.reg}
+        return {**place, "reg_width": self.device.reg_width or 8}
+
+    def read(self) -> Step:
+        """See NamedSignal."""
+        return Step("i2c.read", {**self._place, "len": self.register.size})
+
+    def write(self, value: Any) -> Step:
+        """See NamedSignal. A value that the register cannot hold is refused here, one beyond its limits by the bus."""
+        register = self.register
+        try:
+            number = int(register.number_of(finite(value)))
+            data = number.to_bytes(register.size, register.order, signed=register.signed)
+        except (ValueError, OverflowError):
+            low, high = (bound * register.scale for bound in evolve(register, min=None, max=None).raw_bounds)
+            holds = f"expected a number from {low:g} to {high:g} {self.unit}".rstrip()
+            raise wrong("/value", f"{holds}, got {value!r}") from None
+        return Step("i2c.write", {**self._place, "data": encode(data)})
+
+    def value(self, result: Mapping[str, Any], args: Args) -> Any:
+        """See NamedSignal."""
+        data = base64.b64decode(result.get("data", args.get("data", "")))
+        number = int.from_bytes(data, self.register.order, signed=self.register.signed)
+        return number * self.register.scale
+
+
+def i2c_signals(board: Board) -> Iterator[NamedSignal]:
+    """Yield the registers of the devices of a board as signals."""
+    for spec in board.of("i2c"):
+        signals = board.outputs[f"i2c:{spec.bus}"].signals
+        for device, register in ((each, one) for each in spec.devices for one in each.registers):
+            signal = signals[device.addr, register.reg]
+            yield RegisterSignal(
+                bus=f"i2c:{spec.bus}",
+                name=signal.name,
+                aliases=(signal.alias or signal.name,),
+                unit=signal.unit,
+                signal=signal,
+                access=signal.access,
+                device=device,
+                register=register,
+            )

@@ -15,13 +15,14 @@ from hearth.drivers import schemas
 from hearth.drivers.board import BOARD_BUS, Board
 from hearth.drivers.declare import reading, tool
 from hearth.drivers.iio.driver import MAX_SENSORS as MAX_CAPTURED, MAX_VALUES, CaptureRequest, check_size
+from hearth.drivers.named import NamedSignal, Step
 from hearth.drivers.schemas import wrong
 from hearth.drivers.sensor import SENSORS_BUS
 from hearth.errors import InvalidParams
 from hearth.tools import Args, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hearth.drivers.iio.driver import Captured
     from hearth.drivers.iio.kernel import KernelReading, KernelSensor, KernelSensors
@@ -241,3 +242,17 @@ def _entry() -> Schema:
         "alarms?": schemas.listed("sensors that show if a limit is passed: 1 is on", {"type": "string"}),
     }
     return schemas.object_of(members)
+
+
+class SensorSignal(NamedSignal):
+    """A sensor that the board's profile names, as a signal."""
+
+    def read(self) -> Step:
+        """See NamedSignal."""
+        return Step("hw.sensor.read", {"sensor": self.name})
+
+
+def iio_signals(board: Board) -> Iterator[NamedSignal]:
+    """Yield the sensors that the profile of a board names, whatever bus they are on, as signals."""
+    for sensor in board.sensors.values():
+        yield SensorSignal(bus=sensor.bus, name=sensor.name, unit=sensor.unit)

@@ -7,7 +7,7 @@ They translate names and units into addresses and the numbers there, and back. W
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from attrs import frozen
 
@@ -16,12 +16,13 @@ from hearth.drivers import schemas
 from hearth.drivers.declare import GRACE_MS, Listing, Planned, changing, reading, with_clamped
 from hearth.drivers.modbus.codec import BITS, WRITABLE
 from hearth.drivers.modbus.driver import BROADCAST, LAST_REG
+from hearth.drivers.named import NamedSignal, Step
 from hearth.drivers.schemas import only_one, wrong
 from hearth.errors import InvalidParams
 from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.modbus.codec import ModbusTable
@@ -286,3 +287,30 @@ def modbus_tools(board: Board) -> list[Tool]:
             logged=("device", "name", "register", "table", "value"),
         ),
     ]
+
+
+class RegisterSignal(NamedSignal):
+    """A declared register as a signal, in its unit."""
+
+    sets: ClassVar[tuple[str, ...]] = ("modbus.write",)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        assert self.signal is not None
+        device, table, register = (self.signal.place[name] for name in ("device", "table", "register"))
+        return {"device": device, "table": table, "register": register}
+
+    def read(self) -> Step:
+        """See NamedSignal."""
+        return Step("modbus.read", self._place)
+
+    def write(self, value: Any) -> Step:
+        """See NamedSignal."""
+        return Step("modbus.write", {**self._place, "value": value})
+
+
+def modbus_signals(board: Board) -> Iterator[NamedSignal]:
+    """Yield the registers of the devices of a board as signals."""
+    for spec in board.of("modbus"):
+        for signal in board.outputs[spec.bus].signals.values():
+            yield RegisterSignal(bus=spec.bus, name=signal.name, unit=signal.unit, signal=signal, access=signal.access)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hearth.drivers import schemas
-from hearth.drivers.channel_tools import CLAMPED, ChannelTools, channel_listing
+from hearth.drivers.channel_tools import CLAMPED, ChannelSignal, ChannelTools, channel_listing, channel_signals
 from hearth.drivers.declare import Planned, changing, reading, with_clamped
 from hearth.drivers.moves import longest_move_ms
+from hearth.drivers.named import Step
 from hearth.drivers.signals import OFF
 from hearth.tools import Args, Done, StepContext, Tool, Undo
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from hearth.drivers.board import Board
+    from hearth.drivers.named import NamedSignal
     from hearth.drivers.pwm.driver import ChannelSpec, Pulses, Wave
 
 listed: Final = channel_listing("pwm", "chips", "chip")
@@ -177,3 +181,39 @@ def pwm_tools(board: Board) -> list[Tool]:
             logged=("servo", "angle"),
         ),
     ]
+
+
+class WaveSignal(ChannelSignal):
+    """A channel as a signal: its duty, or the length of its pulse in microseconds."""
+
+    sets: ClassVar[tuple[str, ...]] = ("pwm.set", "pwm.off")
+
+    @property
+    def _member(self) -> str:
+        return {"duty": "duty", "us": "pulse_us"}[self.unit]
+
+    def write(self, value: Any) -> Step:
+        """See NamedSignal."""
+        named = {"channel": self.name}
+        return Step("pwm.off", named) if value == OFF else Step("pwm.set", {**named, self._member: value})
+
+    def value(self, result: Mapping[str, Any], args: Args) -> Any:
+        """See NamedSignal."""
+        return result.get(self._member) if result.get("on", True) else None
+
+
+class ServoSignal(WaveSignal):
+    """A servo as a signal: its angle in degrees."""
+
+    sets: ClassVar[tuple[str, ...]] = ("servo.move", "pwm.off")
+
+    _member = "angle"
+
+    def write(self, value: Any) -> Step:
+        """See NamedSignal."""
+        return super().write(value) if value == OFF else Step("servo.move", {"servo": self.name, "angle": value})
+
+
+def pwm_signals(board: Board) -> Iterator[NamedSignal]:
+    """Yield the channels and servos of a board as signals."""
+    return channel_signals(board, "pwm", lambda spec: WaveSignal if spec.servo is None else ServoSignal)

@@ -7,18 +7,19 @@ board profile's; the limits of a register are checked by its bus.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from hearth._util.text import suggestions
 from hearth.drivers import schemas
 from hearth.drivers.declare import Listing, Planned, changing, with_clamped
+from hearth.drivers.named import NamedSignal, Step
 from hearth.drivers.schemas import number, read_bytes, shown_bytes, wrong
 from hearth.drivers.spi.driver import Registers, SpiDriver, SpiRegister, check_transfer
 from hearth.errors import DeviceError
 from hearth.tools import Args, Drive, Preview, StepContext, Tool, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.spi.spec import SpiSpec
@@ -212,3 +213,29 @@ def spi_tools(board: Board) -> list[Tool]:
             logged=("device", "register", "value"),
         ),
     ]
+
+
+class RegisterSignal(NamedSignal):
+    """A declared register as a signal, in its unit."""
+
+    sets: ClassVar[tuple[str, ...]] = ("spi.write",)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        assert self.signal is not None
+        return {"device": self.signal.place["device"], "register": self.signal.place["reg"]}
+
+    def read(self) -> Step:
+        """See NamedSignal."""
+        return Step("spi.read", self._place)
+
+    def write(self, value: Any) -> Step:
+        """See NamedSignal."""
+        return Step("spi.write", {**self._place, "value": value})
+
+
+def spi_signals(board: Board) -> Iterator[NamedSignal]:
+    """Yield the registers of the devices of a board as signals."""
+    for spec in board.of("spi"):
+        for signal in board.outputs[spec.bus].signals.values():
+            yield RegisterSignal(bus=spec.bus, name=signal.name, unit=signal.unit, signal=signal, access=signal.access)

@@ -50,13 +50,25 @@ def build_tools(
     offered = [tool for tool in default if not tool.opt_in or tool.name in enable] + vendors
     _check_names(board, enable, disable, [*known, *(tool.name for tool in vendors)])
     lacking = _lacking(board)
-    return [
+    tools = [
         tool
         for tool in offered
         if not (tool.name in known and tool.name.partition(".")[0] in lacking)
         and _matches(tool.name, board.profile.tools)
         and not _matches(tool.name, disable)
     ]
+    return _with_signals(board, tools, disable)
+
+
+def _with_signals(board: Board, tools: list[Tool], disable: Sequence[str]) -> list[Tool]:
+    """Return the tools with those for the board's signals, which come after the lists of its hardware."""
+    from hearth.drivers.tools.signals import signal_tools, signals_of
+
+    object.__setattr__(board, "signals", signals_of(board))
+    offered = {tool.name: tool for tool in tools}
+    named = signal_tools(board.signals, offered)
+    offered |= {tool.name: tool for tool in named}
+    return [*named, *tools]
 
 
 def _check_names(board: Board, enable: Sequence[str], disable: Sequence[str], everything: Sequence[str]) -> None:

@@ -529,6 +529,7 @@ class CardTool:
 
     name: str
     risk_level: Literal[0, 1]
+    resolves_to: frozenset[str] = frozenset()
 
     @property
     def rate(self) -> str:

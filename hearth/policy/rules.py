@@ -445,6 +445,11 @@ class Ranked(Protocol):
         """Return the rate that holds where the policy gives none."""
         ...
 
+    @property
+    def resolves_to(self) -> frozenset[str]:
+        """Return the tools of which its calls mean steps; none for one that is run itself."""
+        ...
+
 
 def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[str, Ranked]) -> Grant | None:
     """Return the grant of the first entry that matches, or None: then nothing is allowed, not even a session.
@@ -567,6 +572,9 @@ def token_digests(entries: Iterable[PolicyEntry]) -> frozenset[str]:
 def grant_of(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
     """Return the grant of the principals of one entry. Raises ConfigError as `decide` does."""
     allowed = frozenset(name for name in tools if any(fnmatchcase(name, pattern) for pattern in entry.tools))
+    # A tool whose calls mean steps of other tools is those tools: its own name allows neither more nor less.
+    meant = {name: tool.resolves_to for name, tool in tools.items() if tool.resolves_to}
+    allowed = allowed - meant.keys() | {name for name, steps in meant.items() if not allowed.isdisjoint(steps)}
     rates = {}
     for name in allowed:
         try:

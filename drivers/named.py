@@ -1,0 +1,126 @@
+"""The signals of a board by their names, each with the steps of its kind that read it and set it.
+
+What a board profile names is a signal: a line, a channel, a register, a signal of a CAN message, a sensor. Its full
+name is the id of its bus and its name there ("gpio:sim:PUMP", "modbus:plant:FAN.speed") and always works; its name
+alone works where no other signal of the board has it.
+
+A signal has no operations of its own. To read or set one means a step of a tool of its kind, and it is that step which
+a policy permits, a person approves and the log records (`hearth.tools.Resolved`). A kind says which step that is
+(`BusKind.named`); this module knows no kind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+
+from attrs import field, frozen
+
+from hearth._util.text import nearest
+from hearth.errors import InvalidParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from hearth.drivers.kind import Signal
+    from hearth.tools import Args
+
+
+class Step(NamedTuple):
+    """A call of a tool."""
+
+    tool: str
+    args: Args
+
+
+@frozen(eq=False, kw_only=True)
+class NamedSignal:
+    """A signal of the board. A kind has a subclass, which says by which steps it is read and set.
+
+    `signal` is what the guard of its bus knows of it; None: nothing, such as of a sensor. `access` is "r", "w", "rw",
+    or "" for one that is reserved: `read` and `write` are asked only where it has the letter.
+    """
+
+    sets: ClassVar[tuple[str, ...]] = ()
+    """The tools of which `write` and `pulse` return steps."""
+
+    bus: str
+    name: str
+    unit: str = ""
+    aliases: tuple[str, ...] = ()
+    signal: Signal | None = None
+    access: str = "r"
+
+    @property
+    def kind(self) -> str:
+        """Return the name of its kind."""
+        return self.bus.partition(":")[0]
+
+    @property
+    def full(self) -> str:
+        """Return its full name."""
+        return f"{self.bus}:{self.name}"
+
+    def read(self) -> Step:
+        """Return the step that reads it."""
+        raise NotImplementedError
+
+    def write(self, value: Any) -> Step:
+        """Return the step that brings it to a value in its unit. Raises InvalidParams for one that it cannot have."""
+        raise NotImplementedError
+
+    def value(self, result: Mapping[str, Any], args: Args) -> Any:
+        """Return the value in the result of `read` or `write`, whose args those are; None: it has none."""
+        del args
+        return result["value"]
+
+    def pulse(self, value: Any, duration_ms: int) -> Step | None:
+        """Return the step that brings it to a value for a while, and then back; None: its kind has none."""
+        del value, duration_ms
+        return None
+
+    def edges(self, count: int, timeout_ms: int) -> Step | None:
+        """Return the step that waits for its changes; None: it is read again and again.
+
+        The result has in `edges` each change, with its `value`.
+        """
+        del count, timeout_ms
+        return None
+
+
+@frozen(eq=False)
+class Signals:
+    """The signals of one board. It raises InvalidParams for a name that means none of them, or several."""
+
+    board: str
+    everything: tuple[NamedSignal, ...]
+    _named: Mapping[str, list[NamedSignal]] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        named: dict[str, list[NamedSignal]] = {}
+        for one in self.everything:
+            for name in dict.fromkeys((one.name, *one.aliases)):
+                for key in (name, f"{one.bus}:{name}"):
+                    named.setdefault(key, []).append(one)
+        object.__setattr__(self, "_named", named)
+
+    def __iter__(self) -> Iterator[NamedSignal]:
+        return iter(self.everything)
+
+    def find(self, name: str) -> NamedSignal:
+        """Return a signal by its full name or, where it is the only one, by its name."""
+        found = self._named.get(name, ())
+        return found[0] if len(found) == 1 else self._refuse(name, found)
+
+    def called(self, signal: NamedSignal) -> str:
+        """Return the shortest name that means this signal."""
+        return signal.name if len(self._named[signal.name]) == 1 else signal.full
+
+    def _refuse(self, name: str, found: Iterable[NamedSignal]) -> NoReturn:
+        if full := [one.full for one in found]:
+            reason, known = f"{name!r} means {len(full)} signals: give {' or '.join(full)}", full
+        else:
+            # What is near to it is told by the full name, which always works.
+            close = dict.fromkeys(self._named[near][0].full for near in nearest(name, self._named, 3))
+            cure = f"did you mean {' or '.join(close)}?" if close else "signal.list has them"
+            reason, known = f"board {self.board!r} has no signal {name!r}; {cure}", list(close)
+        raise InvalidParams(f"/name: {reason}", data={"path": "/name", "reason": reason, "suggestions": known})

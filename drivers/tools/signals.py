@@ -1,0 +1,424 @@
+"""The tools signal.list, signal.read, signal.set and signal.watch: every value that the board's profile names, by name.
+
+Only the list is a step. The others mean a step of the signal's kind (`Tool.resolve`): admission takes that step in
+their place, so that a policy, a rate, a person and the log see `gpio.set`, and there is no second door to an output.
+This module knows no kind: which step it is, `NamedSignal` says.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from attrs import evolve
+
+from hearth.drivers import schemas
+from hearth.drivers.declare import GRACE_MS, list_tool, tool
+from hearth.drivers.kinds import kinds_of
+from hearth.drivers.named import Signals
+from hearth.drivers.schemas import wrong
+from hearth.drivers.signals import OFF
+from hearth.drivers.units import read_value
+from hearth.tools import Done, OneTransaction, OutputState, Resolved, Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from hearth.drivers.board import Board
+    from hearth.drivers.named import NamedSignal, Step
+    from hearth.tools import Args, StepContext, Tool, Use
+
+MAX_WATCH_MS: Final = 600_000
+MAX_CHANGES: Final = 10_000
+MAX_PULSE_MS: Final = 60_000
+_EVERY_S: Final = 0.1
+"""Seconds between two readings of a signal whose kind does not tell its changes."""
+
+
+def signals_of(board: Board) -> Signals:
+    """Return the signals of a board, in the order of its kinds."""
+    kinds = kinds_of(board.profile.specs)
+    return Signals(board.name, tuple(signal for kind in kinds for signal in kind.signals(board)))
+
+
+def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
+    """Return the tools for the signals of a board; none for a board that names nothing.
+
+    `offered` are the tools of the process: a step of one that is not there is refused, by whatever name it is asked.
+    """
+    if not signals.everything:
+        return []
+    given = _Resolver(signals, offered)
+    reads = frozenset(one.read().tool for one in signals if "r" in one.access)
+    writes = frozenset(name for one in signals if "w" in one.access for name in one.sets)
+    name = schemas.text("the signal's name in signal.list", most=256)
+    unit = schemas.text("the unit of the value")
+    found = {"name": name, "bus": schemas.text("the id of its bus")}
+    asked: schemas.Schema = {
+        "description": 'a number in the signal\'s unit or with it ("3.3 V"), 0 or 1, or "off"',
+        "anyOf": [{"type": "number"}, {"type": "boolean"}, {"type": "string", "minLength": 1, "maxLength": 64}],
+    }
+    read_only = partial(given.tool, capability="CAP_SIGNAL_READ", targets=reads)
+    return [
+        _list_tool(signals, offered),
+        read_only(
+            "signal.read",
+            "Read a signal by its name: a line, channel, register or sensor, whatever bus it is on.",
+            {"name": name},
+            {
+                **found,
+                "value": _value("null if there is none: see `quality`"),
+                "unit?": unit,
+                "at": schemas.text("when it was read"),
+                **_QUALITY,
+            },
+            given.read,
+            logged=("name",),
+        ),
+        read_only(
+            "signal.watch",
+            "Wait until a signal changes: each change is a progress event. The step ends after `count` changes or "
+            "`timeout_ms`, and returns them; running into the timeout is no failure: timed_out says so.",
+            {
+                "name": name,
+                "min_change?": {"type": "number", "minimum": 0, "description": "a smaller change does not count"},
+                "count?": schemas.integer("changes to wait for", 1, MAX_CHANGES, default=1),
+                "timeout_ms?": schemas.integer("the longest wait in milliseconds", 1, MAX_WATCH_MS, default=10_000),
+            },
+            {
+                **found,
+                "value": _value("the last one that was read"),
+                "unit?": unit,
+                "changes": schemas.listed("the changes, in order", schemas.json_object("value, at")),
+                "timed_out": schemas.flag("true if fewer than `count` came in time"),
+            },
+            given.watch,
+            timeout_ms=MAX_WATCH_MS + GRACE_MS,
+            logged=("name", "min_change", "count", "timeout_ms"),
+        ),
+        given.tool(
+            "signal.set",
+            "Bring an output to a value by its name. It stays so until it is set again; with `duration_ms` it goes "
+            "back after that time. When the session ends it goes to its safe state (signal.list).",
+            {
+                "name": name,
+                "value": asked,
+                "duration_ms?": schemas.integer("milliseconds; only for outputs that can be pulsed", 1, MAX_PULSE_MS),
+            },
+            {
+                **found,
+                "value": _value("what was driven"),
+                "unit?": unit,
+                "clamped?": schemas.clamped("its place", "by the limits, driven in place of what was asked for"),
+            },
+            given.set,
+            capability="CAP_SIGNAL_RW",
+            targets=writes,
+            supports_rollback=True,
+            idempotent=True,
+            logged=("name", "value", "duration_ms"),
+        ),
+    ]
+
+
+def _value(description: str) -> schemas.Schema:
+    return {"type": ["number", "string", "boolean", "null"], "description": description}
+
+
+_QUALITY: Final[Mapping[str, schemas.Schema]] = {
+    "quality": {
+        "enum": ["good", "stale", "none", "failed"],
+        "description": "good: as measured; stale: what is known from before; else `why` says why there is no value",
+    },
+    "why?": {"type": "string"},
+}
+
+
+class _Resolver:
+    """The steps that calls of the tools for signals mean, on one board."""
+
+    def __init__(self, signals: Signals, offered: Mapping[str, Tool]) -> None:
+        self._signals = signals
+        self._offered = offered
+
+    def tool(
+        self,
+        name: str,
+        description: str,
+        takes: Mapping[str, schemas.Schema],
+        gives: Mapping[str, schemas.Schema],
+        resolve: Callable[[Args], Resolved],
+        *,
+        targets: frozenset[str],
+        **more: Any,
+    ) -> Tool:
+        """Return a tool whose calls mean steps of the tools `targets`."""
+        steps = [self._offered[one] for one in targets if one in self._offered]
+
+        def risk(args: Args) -> int:
+            step = resolve(args)
+            return self._offered[step.tool].risk_of(step.args)
+
+        more.setdefault("timeout_ms", max((one.timeout_ms for one in steps), default=1_000))
+        return tool(
+            name,
+            description,
+            takes,
+            gives,
+            risk_level=max((one.risk_level for one in steps), default=0),
+            effective_risk=risk,
+            least_risk=min((one.least_risk for one in steps), default=0),
+            plain_result=all(one.plain_result for one in steps),
+            bus=lambda args: self._offered[(step := resolve(args)).tool].bus(step.args),
+            uses=lambda args: (self._offered[(step := resolve(args)).tool].uses or _no_uses)(step.args),
+            run=_never,
+            resolve=resolve,
+            resolves_to=targets,
+            **more,
+        )
+
+    def _find(self, args: Args, letter: str, what: str) -> NamedSignal:
+        found = self._signals.find(args["name"])
+        if letter in found.access:
+            return found
+        reserved = "" if found.signal is None else found.signal.reserved
+        why = f"it is reserved: {reserved}" if reserved else f"it cannot be {what} (access {found.access!r})"
+        raise wrong("/name", f"{found.full}: {why}")
+
+    def _resolved(self, asked: str, args: Args, step: Step, adapt: Callable[[Tool], Tool]) -> Resolved:
+        if step.tool not in self._offered:
+            raise wrong("/name", f"{args['name']} is a matter of the tool {step.tool}, which is not offered here")
+        return Resolved(asked, args, *step, adapt)
+
+    def read(self, args: Args) -> Resolved:
+        """signal.read."""
+        found = self._find(args, "r", "read")
+
+        def adapt(tool: Tool) -> Tool:
+            async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+                value = found.value(_result(await tool.run(ctx, args)), args)
+                return {**self._names(found), "value": value, **_unit(found), "at": ctx.now(), **_quality(value)}
+
+            return evolve(tool, run=run, result_schema=self._offered["signal.read"].result_schema)
+
+        return self._resolved("signal.read", args, found.read(), adapt)
+
+    def _names(self, found: NamedSignal) -> dict[str, Any]:
+        return {"name": self._signals.called(found), "bus": found.bus}
+
+    def watch(self, args: Args) -> Resolved:
+        """signal.watch: by the edges that the kind tells, or by reading again and again."""
+        found = self._find(args, "r", "read")
+        count, timeout_ms = int(args.get("count", 1)), int(args.get("timeout_ms", 10_000))
+        edges = found.edges(count, timeout_ms)
+        schema = self._offered["signal.watch"].result_schema
+
+        def by_edges(tool: Tool) -> Tool:
+            async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+                seen = _result(await tool.run(ctx, args))
+                changes = [{"value": edge["value"]} for edge in seen["edges"]]
+                value = changes[-1]["value"] if changes else None
+                return {**self._names(found), "value": value, "changes": changes, "timed_out": seen["timed_out"]}
+
+            return evolve(tool, run=run, result_schema=schema)
+
+        def by_readings(tool: Tool) -> Tool:
+            async def run(ctx: StepContext, step_args: Args) -> Mapping[str, Any]:
+                async def read() -> Any:
+                    return found.value(_result(await tool.run(ctx, step_args)), step_args)
+
+                changes: list[dict[str, Any]] = []
+                last = value = await read()
+                with trio.move_on_after(timeout_ms / 1000):
+                    while len(changes) < count:
+                        await trio.sleep(_EVERY_S)
+                        value = await read()
+                        if _differs(last, value, float(args.get("min_change", 0))):
+                            last = value
+                            changes.append({"value": value, "at": ctx.now()})
+                            ctx.progress({**self._names(found), **changes[-1], **_unit(found)})
+                told = {"changes": changes, "timed_out": len(changes) < count}
+                return {**self._names(found), "value": value, **_unit(found), **told}
+
+            return evolve(tool, run=run, timeout_ms=MAX_WATCH_MS + GRACE_MS, result_schema=schema)
+
+        if edges is None:
+            return self._resolved("signal.watch", args, found.read(), by_readings)
+        return self._resolved("signal.watch", args, edges, by_edges)
+
+    def set(self, args: Args) -> Resolved:
+        """signal.set."""
+        found = self._find(args, "w", "set")
+        value = _asked(found, args["value"])
+        duration_ms = args.get("duration_ms")
+        step = found.write(value) if duration_ms is None else found.pulse(value, int(duration_ms))
+        if step is None:
+            raise wrong("/duration_ms", f"{found.full} has no pulses; leave it out, and set it back yourself")
+
+        def shaped(result: Mapping[str, Any], args: Args) -> dict[str, Any]:
+            clamped = result.get("clamped")
+            value = clamped[-1]["written"] if clamped else found.value(result, args)
+            told = {**self._names(found), "value": OFF if value is None else value, **_unit(found)}
+            return {**told, "clamped": clamped} if clamped else told
+
+        return self._resolved("signal.set", args, step, partial(_with_result, shaped, self._offered))
+
+
+def _with_result(
+    shaped: Callable[[Mapping[str, Any], Args], dict[str, Any]], offered: Mapping[str, Tool], tool: Tool
+) -> Tool:
+    """Return a tool that sets an output, with another result; what runs in one transaction still does."""
+
+    def again(value: Mapping[str, Any] | Done, args: Args) -> Mapping[str, Any] | Done:
+        return evolve(value, result=shaped(value.result, args)) if isinstance(value, Done) else shaped(value, args)
+
+    run: Any = tool.run
+    if isinstance(run, OneTransaction):
+
+        def make(args: Args) -> Transaction:
+            one = run.make(args)
+            return Transaction(one.op, lambda value: again(one.result(value), args), drives=one.drives)
+
+        adapted: Any = OneTransaction(make)
+    else:
+
+        async def adapted(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
+            return again(await run(ctx, args), args)
+
+    return evolve(tool, run=adapted, result_schema=offered["signal.set"].result_schema)
+
+
+def _asked(found: NamedSignal, value: Any) -> Any:
+    """Return the value that is asked for, in the signal's unit. Raises InvalidParams."""
+    if not isinstance(value, str) or value == OFF:
+        return value
+    try:
+        number = read_value(value, found.unit)
+    except ValueError as error:
+        raise wrong("/value", f"{found.full}: {error}") from None
+    return value if number is None else number
+
+
+def _differs(last: Any, value: Any, least: float) -> bool:
+    if value == last or isinstance(last, bool) or not isinstance(last, (int, float)):
+        return bool(value != last)
+    return not isinstance(value, (int, float)) or abs(value - last) >= least
+
+
+def _result(value: Mapping[str, Any] | Done) -> Mapping[str, Any]:
+    return value.result if isinstance(value, Done) else value
+
+
+def _unit(found: NamedSignal) -> dict[str, str]:
+    return {"unit": found.unit} if found.unit else {}
+
+
+def _quality(value: Any) -> dict[str, str]:
+    return {"quality": "good"} if value is not None else {"quality": "none", "why": "the device gives no value now"}
+
+
+async def _never(_ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+    raise AssertionError("admission takes the step that it means")
+
+
+def _no_uses(_args: Args) -> Sequence[Use]:
+    return ()
+
+
+# --- signal.list ------------------------------------------------------------------------------------------------------
+
+
+def _list_tool(signals: Signals, offered: Mapping[str, Tool]) -> Tool:
+    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        kind, pattern = args.get("kind"), args.get("name", "*")
+        wanted = [
+            one
+            for one in signals
+            if kind in (None, one.kind)
+            and any(fnmatchcase(name, pattern) for name in (one.full, one.name, *one.aliases))
+            and _permitted(ctx, offered, one)
+        ]
+        known = {bus: ctx.outputs(bus) for bus in {one.bus for one in wanted}}
+        locks = await ctx.interlocks() if wanted else ()
+        rows = [_row(signals, one, known[one.bus], locks) for one in wanted[:MOST_LISTED]]
+        return {"signals": rows, "truncated": len(wanted) > MOST_LISTED}
+
+    kinds = sorted({one.kind for one in signals})
+    return evolve(
+        list_tool(
+            "signal.list",
+            "List the signals of the board, whatever bus they are on: names, units, limits, safe states, and the "
+            "values that are known without asking the hardware. A good first step.",
+            {
+                "signals": schemas.listed("one row each", schemas.object_of(_ROW)),
+                "truncated": schemas.flag("true if there are more: give a pattern"),
+            },
+            run,
+        ),
+        params_schema=schemas.root(
+            {
+                "kind?": {"enum": kinds, "description": "only signals on buses of this kind"},
+                "name?": schemas.text('a pattern over names, such as "TANK*"', most=256),
+            }
+        ),
+        plain_result=True,
+    )
+
+
+MOST_LISTED: Final = 500
+_ROW: Final[Mapping[str, schemas.Schema]] = {
+    "name": {"type": "string"},
+    "kind": {"type": "string"},
+    "bus": {"type": "string"},
+    "unit": {"type": ["string", "null"]},
+    "access": {"enum": ["r", "w", "rw", ""], "description": "r: signal.read, w: signal.set"},
+    "value": _value("what is known of it, in its unit; signal.read asks the hardware"),
+    **_QUALITY,
+    "at": {"type": ["string", "null"]},
+    "safe": _value("where it goes when the session that drove it ends; null: nowhere"),
+    "limit": {"type": "object"},
+    "interlocks": {"type": "array", "items": {"type": "object"}},
+    "owner": {"type": ["string", "null"], "description": "the session that drove it last"},
+    "reserved": {"type": ["string", "null"]},
+    "left": {"type": "boolean", "description": "true if a halt does not stop it"},
+}
+
+
+_UNREAD: Final = {"quality": "none", "why": "not known without asking the hardware"}
+
+
+def _permitted(ctx: StepContext, offered: Mapping[str, Tool], one: NamedSignal) -> bool:
+    step = one.read() if "r" in one.access else None
+    tool = None if step is None else offered.get(step.tool)
+    uses = () if step is None or tool is None or tool.uses is None else tool.uses(step.args)
+    return all(map(ctx.permits, uses))
+
+
+def _row(
+    signals: Signals,
+    one: NamedSignal,
+    known: Mapping[Hashable, OutputState],
+    locks: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    signal = one.signal
+    state = known.get(signal.output, OutputState()) if signal is not None else OutputState()
+    value = None if signal is None or state.level is None else signal.shown(state.level)
+    names = {one.name, *one.aliases}
+    return {
+        "name": signals.called(one),
+        "kind": one.kind,
+        "bus": one.bus,
+        "unit": one.unit or None,
+        "access": one.access,
+        "value": value,
+        **(_UNREAD if value is None else {"quality": "stale"}),
+        "at": None,
+        "safe": None if signal is None or signal.safe is None else signal.shown(signal.safe),
+        "limit": {} if signal is None else dict(signal.bounds),
+        "interlocks": [lock for lock in locks if lock["bus"] == one.bus and lock["drives"] in names],
+        "owner": state.owner,
+        "reserved": None if signal is None else signal.reserved,
+        "left": state.left,
+    }
