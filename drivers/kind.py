@@ -303,7 +303,7 @@ def _signals(package: str, name: str, board: Board) -> Iterable[NamedSignal]:
     """Return what `tools:NAME_signals` of a kind's package returns; a package without one has no signals."""
     tools = f"{package}.tools"
     found = getattr(import_module(tools), f"{name}_signals", _nothing) if find_spec(tools) else _nothing
-    return found(board)  # type: ignore[no-any-return]
+    return found(board)
 
 
 @frozen(eq=False, kw_only=True)
