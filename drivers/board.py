@@ -15,7 +15,6 @@ from attrs import Factory, field, frozen
 from hearth._util.text import suggestions
 from hearth.drivers.base import BaseDriver, Driver, Style
 from hearth.drivers.lines import Lines
-from hearth.drivers.named import Signals
 from hearth.errors import ConfigError, InvalidParams, PermissionDenied
 
 if TYPE_CHECKING:
@@ -86,8 +85,8 @@ class Board:
     sensors: Mapping[str, Sensor]
     outputs: Mapping[str, Any] = field(factory=dict, repr=False)
     """By bus, the `Outputs` of those that drive anything."""
-    signals: Signals = field(init=False, repr=False, default=Signals("", ()))
-    """What its profile names; set when its tools are made."""
+    signals: Any = field(init=False, repr=False, default=())
+    """What its profile names (`named.Signals`); there once its tools are made."""
     lines: Lines = field(init=False, repr=False, default=Factory(lambda board: board._lines(), takes_self=True))
 
     def _lines(self) -> Lines:

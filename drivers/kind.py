@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hearth.drivers.base import Driver, Style
     from hearth.drivers.board import Board
     from hearth.drivers.linux.survey import OnMachine
-    from hearth.drivers.named import NamedSignal
     from hearth.drivers.sensor import Sensor
     from hearth.drivers.signals import Off, OnLimit
     from hearth.errors import PermissionDenied
@@ -299,7 +298,7 @@ def _files(spec: Any) -> Iterable[Path]:
     return tuple(getattr(spec, "files", tuple)())
 
 
-def _signals(package: str, name: str, board: Board) -> Iterable[NamedSignal]:
+def _signals(package: str, name: str, board: Board) -> Iterable[Any]:
     """Return what `tools:NAME_signals` of a kind's package returns; a package without one has no signals."""
     tools = f"{package}.tools"
     found = getattr(import_module(tools), f"{name}_signals", _nothing) if find_spec(tools) else _nothing
@@ -333,10 +332,10 @@ class BusKind:
         lambda kind: late(f"machine:{kind.name.capitalize()}Machine", package=kind.package), takes_self=True
     )
     """Returns the part of the kind that looks at this machine."""
-    signals: Callable[[Board], Iterable[NamedSignal]] = Factory(
+    signals: Callable[[Board], Iterable[Any]] = Factory(
         lambda kind: partial(_signals, kind.package, kind.name), takes_self=True
     )
-    """Returns what the profile of a board names of it, with the steps that read and set each."""
+    """Returns what the profile of a board names of it, as `named.NamedSignal`, by default of `tools:dac_signals`."""
     named: Mapping[str, Callable[[str, Table], Any]] = _NONE
     """Further tables of it, `[NAME.KEY]`, with the function that reads one entry."""
     scope: str | None = None

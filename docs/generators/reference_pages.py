@@ -35,6 +35,10 @@ _NO_ARGS = """
 """
 EXAMPLES: dict[str, dict[str, Any]] = {
     **{name: {} for name in _NO_ARGS.split()},
+    "signal.list": {"name": "PUMP"},
+    "signal.read": {"name": "temperature"},
+    "signal.watch": {"name": "BUTTON", "timeout_ms": 100},
+    "signal.set": {"name": "VALVE", "value": "0.5 V"},
     "hw.sensor.read": {"sensor": "temperature"},
     "hw.sensor.capture": {"sensors": ["vibration", "strain"], "samples": 20, "rate_hz": 200},
     "gpio.get": {"line": "BUTTON"},
@@ -138,7 +142,7 @@ def tools_page() -> str:
         anchor, optional = tool.name.replace(".", ""), " Opt-in." if tool.opt_in else ""
         lines.append(
             f"| [`{tool.name}`](#{anchor}) | {tool.risk_level}{_least(tool)} | {_yes(tool.supports_rollback)} "
-            f"| `{_bus(tool)}` "
+            f"| {'that of the signal' if tool.resolve else f'`{_bus(tool)}`'} "
             f"| {cell(tool.description.partition('. ')[0].removesuffix('.'), code=True)}.{optional} |"
         )
     for tool in tools.values():
@@ -150,6 +154,11 @@ def _bus(tool: Tool) -> str:
     return tool.bus(EXAMPLES[tool.name])
 
 
+def _where(tool: Tool) -> str:
+    bus = _bus(tool)
+    return "that of the signal" if tool.resolve else f"`{bus}`: {_BUSES[bus.partition(':')[0]]}"
+
+
 def _yes(value: object) -> str:
     return "yes" if value else "no"
 
@@ -159,13 +168,12 @@ def _least(tool: Tool) -> str:
 
 
 def _section(tool: Tool) -> Iterator[str]:
-    bus = _bus(tool)
     yield from (tool.description.replace("<", "&lt;"), "")
     yield "| Risk | Rollback | Bus | Timeout | Capability | Default rate |"
     yield "| --- | --- | --- | --- | --- | --- |"
     yield (
         f"| {tool.risk_level} {RISK_NAMES[tool.risk_level]}{_least(tool)} | {_yes(tool.supports_rollback)} "
-        f"| `{bus}`: {_BUSES[bus.partition(':')[0]]} | {tool.timeout_ms} ms | `{tool.capability}` "
+        f"| {_where(tool)} | {tool.timeout_ms} ms | `{tool.capability}` "
         f"| {tool.rate} |"
     )
     if tool.opt_in:

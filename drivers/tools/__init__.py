@@ -15,6 +15,7 @@ from hearth.drivers import schemas
 from hearth.drivers.board import BoardDriver
 from hearth.drivers.declare import COMMON, list_tool
 from hearth.drivers.kinds import kinds_of
+from hearth.drivers.tools.signals import NAMES, signal_tools, signals_of
 from hearth.errors import ConfigError
 from hearth.tools import Tool
 
@@ -48,27 +49,20 @@ def build_tools(
     known = {tool.name: tool for tool in default}
     vendors = _vendor_tools(board, [name for name in enable if name not in known], known)
     offered = [tool for tool in default if not tool.opt_in or tool.name in enable] + vendors
-    _check_names(board, enable, disable, [*known, *(tool.name for tool in vendors)])
+    _check_names(board, enable, disable, [*NAMES, *known, *(tool.name for tool in vendors)])
     lacking = _lacking(board)
+
+    def allowed(tool: Tool) -> bool:
+        return _matches(tool.name, board.profile.tools) and not _matches(tool.name, disable)
+
     tools = [
         tool
         for tool in offered
-        if not (tool.name in known and tool.name.partition(".")[0] in lacking)
-        and _matches(tool.name, board.profile.tools)
-        and not _matches(tool.name, disable)
+        if not (tool.name in known and tool.name.partition(".")[0] in lacking) and allowed(tool)
     ]
-    return _with_signals(board, tools, disable)
-
-
-def _with_signals(board: Board, tools: list[Tool], disable: Sequence[str]) -> list[Tool]:
-    """Return the tools with those for the board's signals, which come after the lists of its hardware."""
-    from hearth.drivers.tools.signals import signal_tools, signals_of
-
+    # What is named comes first: the tools of its kinds are for what a name does not say.
     object.__setattr__(board, "signals", signals_of(board))
-    offered = {tool.name: tool for tool in tools}
-    named = signal_tools(board.signals, offered)
-    offered |= {tool.name: tool for tool in named}
-    return [*named, *tools]
+    return [*filter(allowed, signal_tools(board.signals, {tool.name: tool for tool in tools})), *tools]
 
 
 def _check_names(board: Board, enable: Sequence[str], disable: Sequence[str], everything: Sequence[str]) -> None:

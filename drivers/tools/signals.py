@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hearth.drivers.named import NamedSignal, Step
     from hearth.tools import Args, StepContext, Tool, Use
 
+NAMES: Final = ("signal.list", "signal.read", "signal.watch", "signal.set")
 MAX_WATCH_MS: Final = 600_000
 MAX_CHANGES: Final = 10_000
 MAX_PULSE_MS: Final = 60_000
@@ -60,7 +61,9 @@ def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
         "description": 'a number in the signal\'s unit or with it ("3.3 V"), 0 or 1, or "off"',
         "anyOf": [{"type": "number"}, {"type": "boolean"}, {"type": "string", "minLength": 1, "maxLength": 64}],
     }
-    read_only = partial(given.tool, capability="CAP_SIGNAL_READ", targets=reads)
+    steps = [one.read() for one in signals if "r" in one.access]
+    risks = [offered[step.tool].risk_of(step.args) for step in steps if step.tool in offered]
+    read_only = partial(given.tool, capability="CAP_SIGNAL_READ", targets=reads, risks=risks)
     return [
         _list_tool(signals, offered),
         read_only(
@@ -142,6 +145,8 @@ class _Resolver:
     def __init__(self, signals: Signals, offered: Mapping[str, Tool]) -> None:
         self._signals = signals
         self._offered = offered
+        self._results: dict[str, schemas.Schema] = {}
+        """By tool, the schema of its result."""
 
     def tool(
         self,
@@ -152,24 +157,27 @@ class _Resolver:
         resolve: Callable[[Args], Resolved],
         *,
         targets: frozenset[str],
+        risks: Sequence[int] = (),
         **more: Any,
     ) -> Tool:
-        """Return a tool whose calls mean steps of the tools `targets`."""
+        """Return a tool whose calls mean steps of the tools `targets`; `risks` are those of the steps, if not all."""
         steps = [self._offered[one] for one in targets if one in self._offered]
 
         def risk(args: Args) -> int:
             step = resolve(args)
             return self._offered[step.tool].risk_of(step.args)
 
+        levels = list(risks) or [level for one in steps for level in (one.least_risk, one.risk_level)] or [0]
         more.setdefault("timeout_ms", max((one.timeout_ms for one in steps), default=1_000))
+        self._results[name] = schemas.root(gives)
         return tool(
             name,
             description,
             takes,
             gives,
-            risk_level=max((one.risk_level for one in steps), default=0),
+            risk_level=max(levels),
             effective_risk=risk,
-            least_risk=min((one.least_risk for one in steps), default=0),
+            least_risk=min(levels),
             plain_result=all(one.plain_result for one in steps),
             bus=lambda args: self._offered[(step := resolve(args)).tool].bus(step.args),
             uses=lambda args: (self._offered[(step := resolve(args)).tool].uses or _no_uses)(step.args),
@@ -201,7 +209,7 @@ class _Resolver:
                 value = found.value(_result(await tool.run(ctx, args)), args)
                 return {**self._names(found), "value": value, **_unit(found), "at": ctx.now(), **_quality(value)}
 
-            return evolve(tool, run=run, result_schema=self._offered["signal.read"].result_schema)
+            return evolve(tool, run=run, result_schema=self._results["signal.read"])
 
         return self._resolved("signal.read", args, found.read(), adapt)
 
@@ -213,7 +221,7 @@ class _Resolver:
         found = self._find(args, "r", "read")
         count, timeout_ms = int(args.get("count", 1)), int(args.get("timeout_ms", 10_000))
         edges = found.edges(count, timeout_ms)
-        schema = self._offered["signal.watch"].result_schema
+        schema = self._results["signal.watch"]
 
         def by_edges(tool: Tool) -> Tool:
             async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
@@ -263,11 +271,11 @@ class _Resolver:
             told = {**self._names(found), "value": OFF if value is None else value, **_unit(found)}
             return {**told, "clamped": clamped} if clamped else told
 
-        return self._resolved("signal.set", args, step, partial(_with_result, shaped, self._offered))
+        return self._resolved("signal.set", args, step, partial(_with_result, shaped, self._results["signal.set"]))
 
 
 def _with_result(
-    shaped: Callable[[Mapping[str, Any], Args], dict[str, Any]], offered: Mapping[str, Tool], tool: Tool
+    shaped: Callable[[Mapping[str, Any], Args], dict[str, Any]], schema: schemas.Schema, tool: Tool
 ) -> Tool:
     """Return a tool that sets an output, with another result; what runs in one transaction still does."""
 
@@ -287,7 +295,7 @@ def _with_result(
         async def adapted(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
             return again(await run(ctx, args), args)
 
-    return evolve(tool, run=adapted, result_schema=offered["signal.set"].result_schema)
+    return evolve(tool, run=adapted, result_schema=schema)
 
 
 def _asked(found: NamedSignal, value: Any) -> Any:

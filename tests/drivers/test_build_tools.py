@@ -16,6 +16,10 @@ from hearth.schema import authority
 from hearth.tools import Tool, ToolRegistry
 
 DESIGN = {
+    "signal.list": 0,
+    "signal.read": 0,
+    "signal.watch": 0,
+    "signal.set": 2,
     "hw.board": 0,
     "hw.gpio.list": 0,
     "hw.i2c.list": 0,
@@ -69,7 +73,7 @@ DESIGN = {
     "sys.uptime": 0,
     "proc.list": 0,
 }
-_KINDS = ("gpio.", "i2c.", "uart.", "pwm.", "servo.", "dac.", "can.", "spi.", "modbus.")
+_KINDS = ("signal.", "gpio.", "i2c.", "uart.", "pwm.", "servo.", "dac.", "can.", "spi.", "modbus.")
 MINE = [name for name in DESIGN if name.startswith(("hw.", *_KINDS))]
 
 

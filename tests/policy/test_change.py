@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class Tool:
     name: str
     rate: str = "10/s"
+    resolves_to: frozenset[str] = frozenset()
 
 
 TOOLS = {name: Tool(name) for name in ("gpio.get", "gpio.set", "i2c.read", "i2c.write")}
