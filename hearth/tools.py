@@ -382,7 +382,7 @@ class Tool:
     Raises InvalidParams. Such a tool is never run; its risk and its schemas are what callers see of it.
     """
     resolves_to: frozenset[str] = frozenset()
-    """The tools of which `resolve` returns steps: who may use one of them may ask for this tool, and nobody else."""
+    """The tools of which `resolve` returns steps: who may use one of them may use this tool, and nobody else."""
 
     def risk_of(self, args: Args) -> int:
         """Return the effective risk of a step with these args, which fit `params_schema`; every check uses it."""

@@ -65,7 +65,7 @@ def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
     risks = [offered[step.tool].risk_of(step.args) for step in steps if step.tool in offered]
     read_only = partial(given.tool, capability="CAP_SIGNAL_READ", targets=reads, risks=risks)
     return [
-        _list_tool(signals, offered),
+        _list_tool(signals, offered, reads | writes),
         read_only(
             "signal.read",
             "Read a signal by its name: a line, channel, register or sensor, whatever bus it is on.",
@@ -119,7 +119,7 @@ def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
             given.set,
             capability="CAP_SIGNAL_RW",
             targets=writes,
-            supports_rollback=True,
+            supports_rollback=all(offered[one].supports_rollback for one in writes if one in offered),
             idempotent=True,
             logged=("name", "value", "duration_ms"),
         ),
@@ -135,7 +135,7 @@ _QUALITY: Final[Mapping[str, schemas.Schema]] = {
         "enum": ["good", "stale", "none", "failed"],
         "description": "good: as measured; stale: what is known from before; else `why` says why there is no value",
     },
-    "why?": {"type": "string"},
+    "why?": {"type": "string", "description": "why there is no value"},
 }
 
 
@@ -338,7 +338,7 @@ def _no_uses(_args: Args) -> Sequence[Use]:
 # --- signal.list ------------------------------------------------------------------------------------------------------
 
 
-def _list_tool(signals: Signals, offered: Mapping[str, Tool]) -> Tool:
+def _list_tool(signals: Signals, offered: Mapping[str, Tool], targets: frozenset[str]) -> Tool:
     async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
         kind, pattern = args.get("kind"), args.get("name", "*")
         wanted = [
@@ -365,6 +365,8 @@ def _list_tool(signals: Signals, offered: Mapping[str, Tool]) -> Tool:
             },
             run,
         ),
+        capability="CAP_SIGNAL_READ",
+        resolves_to=targets,
         params_schema=schemas.root(
             {
                 "kind?": {"enum": kinds, "description": "only signals on buses of this kind"},

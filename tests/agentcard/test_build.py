@@ -52,6 +52,7 @@ def test_what_moves_the_world_comes_before_the_board_and_that_before_files_and_p
     names = [capability["id"].split(".")[1] for capability in built([*tools, vendors])["capabilities"]]
     order = list(dict.fromkeys(names))
     assert order == [
+        "signal",
         "gpio",
         "i2c",
         "uart",

@@ -264,7 +264,7 @@ def test_every_tool_declares_itself_fully(tools, name):
     undone = ("gpio.set", "uart.control", "pwm.set", "pwm.off", "servo.move", "dac.set", "modbus.write")
     assert tool.supports_rollback is (name in undone)
     kind = name.partition(".")[0]
-    writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer", "modbus.write") or name in (
+    writes = name in ("signal.set", "gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer", "modbus.write") or name in (
         "uart.write",
         "uart.exchange",
         "uart.control",

@@ -503,7 +503,7 @@ def test_an_allowance_tells_the_tools_on_the_list_from_those_above_the_cap():
     found = allowance([entry], OURS, registry)
     assert found is not None
     assert found.policy == "lab"
-    assert found.tools == {name for name in registry if name.startswith("gpio.")}
+    assert found.tools == {name for name in registry if name.startswith(("gpio.", "signal."))}
     harmless = {"i2c.read", "spi.read"}  # with some arguments
     assert found.too_risky == {name for name, tool in registry.items() if tool.risk_level > 1} - harmless
     assert found.too_risky
