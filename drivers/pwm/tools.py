@@ -207,7 +207,9 @@ class ServoSignal(WaveSignal):
 
     sets: ClassVar[tuple[str, ...]] = ("servo.move", "pwm.off")
 
-    _member = "angle"
+    @property
+    def _member(self) -> str:
+        return "angle"
 
     def write(self, value: Any) -> Step:
         """See NamedSignal."""

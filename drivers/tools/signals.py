@@ -283,18 +283,15 @@ def _with_result(
         return evolve(value, result=shaped(value.result, args)) if isinstance(value, Done) else shaped(value, args)
 
     run: Any = tool.run
-    if isinstance(run, OneTransaction):
 
-        def make(args: Args) -> Transaction:
-            one = run.make(args)
-            return Transaction(one.op, lambda value: again(one.result(value), args), drives=one.drives)
+    def make(args: Args) -> Transaction:
+        one = run.make(args)
+        return Transaction(one.op, lambda value: again(one.result(value), args), drives=one.drives)
 
-        adapted: Any = OneTransaction(make)
-    else:
+    async def whole(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
+        return again(await run(ctx, args), args)
 
-        async def adapted(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
-            return again(await run(ctx, args), args)
-
+    adapted = OneTransaction(make) if isinstance(run, OneTransaction) else whole
     return evolve(tool, run=adapted, result_schema=schema)
 
 
