@@ -372,6 +372,11 @@ class Session(Protocol):
         """Sensors: `await session.sensors.read("temperature")` returns a `SensorReading`."""
         ...
 
+    @property
+    def signals(self) -> namespaces.SignalsNamespace:
+        """Signals: `await session.signals.set("PUMP", 1)` sets whatever the board names so."""
+        ...
+
     async def tools(self) -> list[dict[str, Any]]:
         """Return the entries of tool.list."""
         ...

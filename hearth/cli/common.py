@@ -247,6 +247,9 @@ CURES = {
 }
 """Error symbol -> advice that the daemon's own message does not have."""
 
+SIGNAL_CURES = CURES | {"INVALID_PARAMS": "`hearth signal list` shows names, units and limits"}
+"""The same for the commands of `hearth signal`."""
+
 JOB_CURES = {
     "RPC_SESSION_INVALID": "`hearth hcp jobs` lists yours that are still remembered",
     "RPC_PERMISSION_DENIED": "`hcp` in the daemon's [[policy]] says who may do what",
@@ -342,7 +345,7 @@ def report(options: Options, error: HearthError | OSError) -> int:
     if isinstance(error, CarrierError):
         return UNREACHABLE
     # For a job, whether there is such an artifact or approval is known only to the daemon.
-    asked_wrongly = isinstance(error, (InvalidParams, ToolNotFound)) and not _about_a_job()
+    asked_wrongly = isinstance(error, (InvalidParams, ToolNotFound)) and not _within("hcp")
     return USAGE if asked_wrongly or isinstance(error, ConfigError) else FAILED
 
 
@@ -378,13 +381,13 @@ def error_lines(error: HearthError | OSError) -> list[str]:
 
 def _cures() -> Mapping[str, str]:
     """Return the advice for the command that is run."""
-    return JOB_CURES if _about_a_job() else CURES
+    return JOB_CURES if _within("hcp") else SIGNAL_CURES if _within("signal") else CURES
 
 
-def _about_a_job() -> bool:
-    """Return True in the commands of `hearth hcp`."""
+def _within(group: str) -> bool:
+    """Return True in the commands of `hearth GROUP`."""
     context = click.get_current_context(silent=True)
-    return context is not None and " hcp " in f"{context.command_path} "
+    return context is not None and f" {group} " in f"{context.command_path} "
 
 
 def _message(error: HearthError | OSError) -> str:

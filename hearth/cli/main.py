@@ -34,6 +34,7 @@ COMMANDS = {
     "ask": ("hearth.cli.ask:ask", "Ask in words: a model proposes a plan, you decide, it runs as one task."),
     "tools": ("hearth.cli.tools:tools", "List the tools a session may use, or show one with its schemas."),
     "run": ("hearth.cli.tasks:run", "Run one tool: hearth run gpio.set line=17 value=1"),
+    "signal": ("hearth.cli.signal:signal", "List, read, set and watch signals by name: hearth signal set PUMP 1"),
     "submit": ("hearth.cli.tasks:submit", "Submit a plan of several steps and wait for it."),
     "get": ("hearth.cli.tasks:get", "Show a task as it stands."),
     "cancel": ("hearth.cli.tasks:cancel", "Ask a task to stop; what has begun on a bus finishes."),

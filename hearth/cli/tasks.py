@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from hearth.api import TaskEvent
     from hearth.client.connection import Client
+    from hearth.client.session import ClientSession
 
 
 # --- tasks and events as text ---------------------------------------------------------------------------------------
@@ -505,29 +506,44 @@ async def _run(
         entry = entry_of(await opened.tools(), tool) or {}
         args = parse_pairs(words, entry.get("params_schema", {}))
         require_known_args(entry, args, "")
-        submission: dict[str, Any] = {"intent": f"hearth run {tool}", "steps": [{"tool": tool, "args": args}]}
-        if constraints:
-            submission["constraints"] = constraints
-        task = await opened.submit_task(submission)
-        async with aclosing(task.events()) as events:
-            async for event in events:
-                if event.phase == "progress" and not options.json:
-                    # On stderr, because stdout has the result alone.
-                    click.echo(event_line(event), err=True)
-        done = await task.show()
-        error = _error(done)
-        if error is not None:
-            report(options, error)
-            return FAILED
-        result = _step(done).get("result") or {}
-        if options.json:
-            click.echo(common.compact(result))
-        else:
-            click.echo("\n".join(common.fields(result, binary=_binary(entry))))
-        if seconds is not None:
-            await hold(client, Reference(opened.session_id, task.task_id), seconds)
-        elif tool.endswith(DRIVES) and not options.json and not result.get("dry_run"):
-            click.echo("note: the session ends here, and what it drove goes to its safe state; see --hold", err=True)
+        return await run_tool(options, client, opened, tool, args, constraints, seconds=seconds, binary=_binary(entry))
+
+
+async def run_tool(
+    options: Options,
+    client: Client,
+    opened: ClientSession,
+    tool: str,
+    args: Mapping[str, Any],
+    constraints: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    seconds: float | None,
+    binary: frozenset[str] = frozenset(),
+) -> int:
+    """Run a tool, print its progress and its result, and keep the session for `seconds`; return the exit code."""
+    submission: dict[str, Any] = {"intent": f"hearth run {tool}", "steps": [{"tool": tool, "args": args}]}
+    if constraints:
+        submission["constraints"] = constraints
+    task = await opened.submit_task(submission)
+    async with aclosing(task.events()) as events:
+        async for event in events:
+            if event.phase == "progress" and not options.json:
+                # On stderr, because stdout has the result alone.
+                click.echo(event_line(event), err=True)
+    done = await task.show()
+    error = _error(done)
+    if error is not None:
+        report(options, error)
+        return FAILED
+    result = _step(done).get("result") or {}
+    if options.json:
+        click.echo(common.compact(result))
+    else:
+        click.echo("\n".join(common.fields(result, binary=binary)))
+    if seconds is not None:
+        await hold(client, Reference(opened.session_id, task.task_id), seconds)
+    elif tool.endswith(DRIVES) and "duration_ms" not in args and not options.json and not result.get("dry_run"):
+        click.echo("note: the session ends here, and what it drove goes to its safe state; see --hold", err=True)
     return DONE
 
 

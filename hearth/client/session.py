@@ -244,6 +244,13 @@ class WithNamespaces(ABC):
 
         return namespaces.SensorsNamespace(self)
 
+    @property
+    def signals(self) -> namespaces.SignalsNamespace:
+        """See hearth.api.Session."""
+        from hearth import namespaces
+
+        return namespaces.SignalsNamespace(self)
+
 
 class ClientSession(WithNamespaces):
     """An implementation of `hearth.api.Session`."""

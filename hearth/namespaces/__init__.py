@@ -12,7 +12,7 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from attrs import evolve, field, frozen
+from attrs import NOTHING, evolve, field, fields, frozen
 
 from hearth.errors import CarrierError
 
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Self
 
+    from attrs import AttrsInstance
+
 T = TypeVar("T")
+A = TypeVar("A", bound="AttrsInstance")
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview"
 ModbusTable: TypeAlias = Literal["coil", "discrete", "input", "holding"]
+SignalValue: TypeAlias = "bool | float | str"
 FileType: TypeAlias = Literal["file", "directory", "symlink", "fifo", "socket", "device", "unknown"]
 
 
@@ -183,6 +187,63 @@ class DacReading:
     channel: str
     value: float | None
     unit: str
+
+
+@frozen(kw_only=True)
+class SignalReading:
+    """A signal's value in its unit; None, with `why`, if it has none now."""
+
+    name: str
+    bus: str
+    """The id of its bus; `"BUS:NAME"` is its full name."""
+    value: SignalValue | None
+    unit: str | None = None
+    at: str | None
+    """When it was read (RFC 3339, UTC)."""
+    quality: Literal["good", "stale", "none", "failed"]
+    """"good": as measured; "stale": as known from before; else there is no value."""
+    why: str | None = None
+
+
+@frozen(kw_only=True)
+class SignalRow(SignalReading):
+    """A signal of the board; the value is the one that is known without asking the hardware."""
+
+    kind: str
+    access: Literal["r", "w", "rw", ""]
+    """"r": it can be read, "w": it can be set."""
+    safe: SignalValue | None
+    """The value it is brought to when the session that drove it ends; None: it stays."""
+    limit: Mapping[str, Any]
+    interlocks: Sequence[Mapping[str, Any]]
+    owner: str | None
+    """The session that drove it last."""
+    reserved: str | None
+    """The reason why it can be neither read nor set."""
+    left: bool
+    """True if it is driven and a halt does not stop it."""
+
+
+class SignalRows(tuple[SignalRow, ...]):  # noqa: SLOT001  subclasses of tuple have none that are not empty
+    """Signals in the order of the board's kinds."""
+
+    truncated: bool
+    """True if there are more than the list has: give a `kind` or a `name`."""
+
+    def __new__(cls, rows: Iterable[SignalRow], *, truncated: bool = False) -> Self:
+        """Return these rows."""
+        made = super().__new__(cls, rows)
+        made.truncated = truncated
+        return made
+
+
+@frozen
+class SignalChange:
+    """A value that a signal has changed to, in its unit; None if it has none any more."""
+
+    value: SignalValue | None
+    at: str | None = None
+    """When it was read (RFC 3339, UTC); None where the signal's kind does not say."""
 
 
 @frozen
@@ -655,6 +716,49 @@ class SensorsNamespace(Namespace):
         )
 
 
+class SignalsNamespace(Namespace):
+    """Signals: every value that the board's profile names, whatever bus it is on.
+
+    `name` is the name in `list` ("PUMP", "FAN.speed"). A full name ("gpio:sim:PUMP") always works, a short one where no
+    other signal of the board has it.
+    """
+
+    __slots__ = ()
+
+    async def list(self, *, kind: str | None = None, name: str | None = None) -> SignalRows:
+        """Return the signals of the board: all, those on buses of one kind, those whose name fits a pattern ("TANK*").
+
+        Their values are those that are known without asking the hardware.
+        """
+        result = await self._run("signal.list", kind=kind, name=name)
+        rows = [one.made(SignalRow) for one in result.objects("signals")]
+        return SignalRows(rows, truncated=result.member("truncated", bool))
+
+    async def read(self, name: str) -> SignalReading:
+        """Return the value of a signal."""
+        return (await self._run("signal.read", name=name)).made(SignalReading)
+
+    async def set(self, name: str, value: SignalValue, *, duration_ms: int | None = None) -> SignalValue:
+        """Bring an output to a value in its unit, with the unit ("3.3 V") if that is to be checked, or "off".
+
+        Returns the value that was driven, which is another one where the board clamps it. The output stays so until it
+        is set again or the session ends; with `duration_ms` it goes back after that time.
+        """
+        result = await self._run("signal.set", name=name, value=value, duration_ms=duration_ms)
+        driven: SignalValue = result.needed("value")
+        return driven
+
+    async def watch(
+        self, name: str, *, count: int = 1, min_change: float | None = None, timeout_ms: int = 10_000
+    ) -> Sequence[SignalChange]:
+        """Wait for `count` changes of a signal; return them. They are fewer if `timeout_ms` is over first.
+
+        A change smaller than `min_change` does not count.
+        """
+        result = await self._run("signal.watch", name=name, count=count, min_change=min_change, timeout_ms=timeout_ms)
+        return [one.made(SignalChange) for one in result.objects("changes")]
+
+
 # --- arguments and results ------------------------------------------------------------------------------------------
 
 
@@ -681,6 +785,16 @@ class _Result:
 
     def read(self, kind: type[T], *names: str) -> T:
         return kind(*[self.member(name, object) for name in names])
+
+    def needed(self, name: str) -> Any:
+        if name not in self._values:
+            raise CarrierError(f"the server answered {self._tool} without {name}")
+        return self._values[name]
+
+    def made(self, kind: type[A]) -> A:
+        """Return an attrs object of the members that have its attributes' names; one with a default may be missing."""
+        wanted = (one for one in fields(kind) if one.default is NOTHING or one.name in self._values)
+        return kind(**{one.name: self.needed(one.name) for one in wanted})
 
     def number(self, name: str) -> float:
         value = self.member(name, object)

@@ -202,6 +202,15 @@ class BlockingSensors(Face[namespaces.SensorsNamespace]):
     capture = _blocking(namespaces.SensorsNamespace.capture)
 
 
+class BlockingSignals(Face[namespaces.SignalsNamespace]):
+    """Signals; see `hearth.namespaces.SignalsNamespace`."""
+
+    list = _blocking(namespaces.SignalsNamespace.list)
+    read = _blocking(namespaces.SignalsNamespace.read)
+    set = _blocking(namespaces.SignalsNamespace.set)
+    watch = _blocking(namespaces.SignalsNamespace.watch)
+
+
 class Session(OwningFace[ClientSession]):
     """An open session; see `hearth.Session`. The end of its `with` block, or `close`, closes it."""
 
@@ -264,6 +273,11 @@ class Session(OwningFace[ClientSession]):
     def sensors(self) -> BlockingSensors:
         """Sensors: `session.sensors.read("temperature")` returns a `SensorReading`."""
         return BlockingSensors(self, self._inner.sensors)
+
+    @property
+    def signals(self) -> BlockingSignals:
+        """Signals: `session.signals.set("PUMP", 1)` sets whatever the board names so."""
+        return BlockingSignals(self, self._inner.signals)
 
     tools = _blocking(api.Session.tools)
     call = _blocking(api.Session.call)
