@@ -266,7 +266,7 @@ class Limit:
         bound = signal.bounds.get(limit)
         if bound is None:  # its width
             bound = shown(signal.least if limit == "min" else signal.most)
-        text = f"{how} {limit} = {bound:g}"
+        text = f"{how} {limit} = {bound:g}{unit}"
         return self._refused(text, limit=limit, wait=wait, told=True)
 
     def _refused(

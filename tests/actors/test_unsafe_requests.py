@@ -1130,7 +1130,7 @@ JOBS = [
         "Opentrons/opentrons#20213",
         "a protocol that does not fit what is on the deck",
         {"tool": "i2c.write", "bus": 1, "addr": ARM, "reg": SPEED, "data": "/w=="},
-        "2550 mm/s is beyond max = 1500; nothing was written",
+        "2550 mm/s is beyond max = 1500 mm/s; nothing was written",
     ),
     UnsafeJob(
         "Opentrons/opentrons#5158",

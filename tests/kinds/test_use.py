@@ -48,17 +48,17 @@ BEYOND = {
     "pwm": (
         ("pwm.set", {"channel": "BLOWER", "duty": 0.9}),
         {"bus": "pwm:sim", "channel": "BLOWER", "limit": "max", "allowed": 0.8, "unit": "duty"},
-        "pwm channel BLOWER: 0.9 duty is beyond max = 0.8",
+        "pwm channel BLOWER: 0.9 duty is beyond max = 0.8 duty",
     ),
     "servo": (
         ("servo.move", {"servo": "ARM", "angle": 181}),
         {"bus": "pwm:sim", "channel": "ARM", "limit": "max", "allowed": 180, "unit": "degree"},
-        "servo ARM: 181 degree is beyond max = 180",
+        "servo ARM: 181 degree is beyond max = 180 degree",
     ),
     "dac": (
         ("dac.set", {"channel": "BIAS", "value": 0.4}),
         {"bus": "dac:sim", "channel": "BIAS", "limit": "min", "allowed": 0.5, "unit": "volt"},
-        "dac channel BIAS: 0.4 volt is beyond min = 0.5",
+        "dac channel BIAS: 0.4 volt is beyond min = 0.5 volt",
     ),
     "i2c": (
         ("i2c.write", {"bus": 1, "addr": 0x50, "reg": 0x10, "hex": "c9"}),
@@ -69,19 +69,19 @@ BEYOND = {
         ("spi.write", {"device": "MOTOR", "register": "SPEED", "value": 3_001}),
         {"bus": "spi:MOTOR", "device": "MOTOR", "reg": 0x10, "name": "SPEED", "limit": "max", "allowed": 3_000,
          "unit": "rpm"},
-        "spi device 'MOTOR', register 0x10 (SPEED): 3001 rpm is beyond max = 3000",
+        "spi device 'MOTOR', register 0x10 (SPEED): 3001 rpm is beyond max = 3000 rpm",
     ),
     "spi bytes": (
         ("spi.transfer", {"device": "MOTOR", "hex": "10 0b b9"}),
         {"bus": "spi:MOTOR", "device": "MOTOR", "reg": 0x10, "name": "SPEED", "limit": "max", "allowed": 3_000,
          "unit": "rpm"},
-        "spi device 'MOTOR', register 0x10 (SPEED): 3001 rpm is beyond max = 3000",
+        "spi device 'MOTOR', register 0x10 (SPEED): 3001 rpm is beyond max = 3000 rpm",
     ),
     "modbus": (
         ("modbus.write", {"device": "FAN", "name": "speed", "value": 101}),
         {"bus": "modbus:plant", "device": "FAN", "table": "holding", "register": 100, "name": "speed", "limit": "max",
          "allowed": 100, "unit": "percent"},
-        "modbus device FAN, speed (holding 100): 101 percent is beyond max = 100",
+        "modbus device FAN, speed (holding 100): 101 percent is beyond max = 100 percent",
     ),
     "modbus f32": (
         ("modbus.write", {"device": "FAN", "name": "setpoint", "value": -0.5}),
@@ -141,7 +141,7 @@ FORMS = {
     "spi the end of one": ("11 0b", "does not list it"),
     "spi several": ("10 0000 00 00 c9", "201 is beyond max = 200"),
     "spi a step": ("13 0b", "its present value is not known; read the register first"),
-    "spi two bytes": ("10 0b b9", "3001 rpm is beyond max = 3000"),
+    "spi two bytes": ("10 0b b9", "3001 rpm is beyond max = 3000 rpm"),
 }
 
 
@@ -310,7 +310,7 @@ STEPPED = {
         [can("STEPPER_COMMAND", Position=500, Hold=0)],
         can("STEPPER_COMMAND", Position=520, Hold=0),
         can("STEPPER_COMMAND", Position=510, Hold=0),
-        "can can0, signal STEPPER_COMMAND.Position: from 500 to 520 degree exceeds max_step = 10; nothing was driven",
+        "can can0, signal STEPPER_COMMAND.Position: from 500 to 520 degree exceeds max_step = 10 degree; nothing was driven",
     ),
 }
 
