@@ -100,6 +100,45 @@ export type TaskRequest = {
      */
     idempotency_key?: string;
 };
+export type SignalValue = boolean | number | string | null;
+export type SignalReading = {
+    name: string;
+    /**
+     * The id of its bus; `BUS:NAME` is its full name.
+     */
+    bus: string;
+    value: SignalValue;
+    unit?: string | null;
+    /**
+     * When it was read: RFC 3339, UTC.
+     */
+    at: string | null;
+    /**
+     * "good": as measured. "stale": as known from before.
+     */
+    quality: "good" | "stale" | "none" | "failed";
+    /**
+     * Why there is no value.
+     */
+    why?: string;
+};
+export type SignalRow = SignalReading & {
+    kind: string;
+    access: "r" | "w" | "rw" | "";
+    safe: SignalValue;
+    limit: Record<string, any>;
+    interlocks: Record<string, any>[];
+    owner: string | null;
+    reserved: string | null;
+    left: boolean;
+};
+export type SignalChange = {
+    value: SignalValue;
+    /**
+     * When it was read, where the signal's kind says it.
+     */
+    at?: string;
+};
 export type HaltStatus = {
     halted: boolean;
     /**
@@ -320,6 +359,25 @@ export type ClientOptions = {
  * @property {Step[]} steps
  * @property {Record<string, unknown>} [constraints]
  * @property {string} [idempotency_key] One is made unless given.
+ *
+ * @typedef {boolean | number | string | null} SignalValue In the signal's unit; null if there is none.
+ *
+ * @typedef {object} SignalReading
+ * @property {string} name
+ * @property {string} bus The id of its bus; `BUS:NAME` is its full name.
+ * @property {SignalValue} value
+ * @property {string | null} [unit]
+ * @property {string | null} at When it was read: RFC 3339, UTC.
+ * @property {"good" | "stale" | "none" | "failed"} quality "good": as measured. "stale": as known from before.
+ * @property {string} [why] Why there is no value.
+ *
+ * @typedef {SignalReading & {kind: string, access: "r" | "w" | "rw" | "", safe: SignalValue, limit: Record<string, any>,
+ *   interlocks: Record<string, any>[], owner: string | null, reserved: string | null, left: boolean}} SignalRow
+ *   A row of signal.list (docs/reference/tools.md).
+ *
+ * @typedef {object} SignalChange
+ * @property {SignalValue} value
+ * @property {string} [at] When it was read, where the signal's kind says it.
  *
  * @typedef {object} HaltStatus The state of the halt. All but `halted` and `inputs` is left out while it is not halted.
  * @property {boolean} halted
@@ -590,6 +648,54 @@ export declare class HacpSession extends Emitter<{
      * @throws {LinkError} There was no link when it was called, or the client was closed.
      */
     submit(task: TaskRequest): Promise<HacpTask>;
+    /**
+     * Run one tool, as a task of one step, and return its result.
+     *
+     * @param {string} tool
+     * @param {Record<string, unknown>} [args]
+     * @returns {Promise<Record<string, any>>}
+     * @throws {HacpError} The step was refused, or has failed. Or as for `submit`.
+     * @throws {LinkError} As for `submit`.
+     */
+    run(tool: string, args?: Record<string, unknown>): Promise<Record<string, any>>;
+    /** Signals: every value that the board names, by its name (docs/howto/use-signals.md). Each throws as `run`. */
+    signals: {
+        /**
+         * List the signals, with the values that are known without asking the hardware; 500 at most.
+         *
+         * @param {{kind?: string, name?: string}} [options] A kind of bus, and a pattern over names ("TANK*").
+         * @returns {Promise<SignalRow[]>}
+         */
+        list: ({ kind, name }?: {
+            kind?: string;
+            name?: string;
+        }) => Promise<SignalRow[]>;
+        /** Read one. @param {string} name @returns {Promise<SignalReading>} */
+        read: (name: string) => Promise<SignalReading>;
+        /**
+         * Bring an output to a value, with its unit ("3.3 V") if that is to be checked, or "off".
+         *
+         * @param {string} name
+         * @param {number | string | boolean} value
+         * @param {{durationMs?: number}} [options] Go back after that time.
+         * @returns {Promise<SignalValue>} What was driven, which is another value where the board clamps it.
+         */
+        set: (name: string, value: number | string | boolean, { durationMs }?: {
+            durationMs?: number;
+        }) => Promise<SignalValue>;
+        /**
+         * Wait for changes of a signal; there are fewer if the time is over first.
+         *
+         * @param {string} name
+         * @param {{count?: number, minChange?: number, timeoutMs?: number}} [options] 1, any, 10 000.
+         * @returns {Promise<SignalChange[]>}
+         */
+        watch: (name: string, { count, minChange, timeoutMs }?: {
+            count?: number;
+            minChange?: number;
+            timeoutMs?: number;
+        }) => Promise<SignalChange[]>;
+    };
     /** A task of this session, by its id. @param {string} taskId @returns {HacpTask} */
     task(taskId: string): HacpTask;
     /** The task as it stands (task.get). @param {string} taskId */

@@ -64,6 +64,25 @@
  * @property {Record<string, unknown>} [constraints]
  * @property {string} [idempotency_key] One is made unless given.
  *
+ * @typedef {boolean | number | string | null} SignalValue In the signal's unit; null if there is none.
+ *
+ * @typedef {object} SignalReading
+ * @property {string} name
+ * @property {string} bus The id of its bus; `BUS:NAME` is its full name.
+ * @property {SignalValue} value
+ * @property {string | null} [unit]
+ * @property {string | null} at When it was read: RFC 3339, UTC.
+ * @property {"good" | "stale" | "none" | "failed"} quality "good": as measured. "stale": as known from before.
+ * @property {string} [why] Why there is no value.
+ *
+ * @typedef {SignalReading & {kind: string, access: "r" | "w" | "rw" | "", safe: SignalValue, limit: Record<string, any>,
+ *   interlocks: Record<string, any>[], owner: string | null, reserved: string | null, left: boolean}} SignalRow
+ *   A row of signal.list (docs/reference/tools.md).
+ *
+ * @typedef {object} SignalChange
+ * @property {SignalValue} value
+ * @property {string} [at] When it was read, where the signal's kind says it.
+ *
  * @typedef {object} HaltStatus The state of the halt. All but `halted` and `inputs` is left out while it is not halted.
  * @property {boolean} halted
  * @property {number} generation The number of the last halt: nothing that was asked for before it acts any more.
@@ -621,6 +640,60 @@ export class HacpSession extends Emitter {
       }
     }
   }
+
+  /**
+   * Run one tool, as a task of one step, and return its result.
+   *
+   * @param {string} tool
+   * @param {Record<string, unknown>} [args]
+   * @returns {Promise<Record<string, any>>}
+   * @throws {HacpError} The step was refused, or has failed. Or as for `submit`.
+   * @throws {LinkError} As for `submit`.
+   */
+  async run(tool, args = {}) {
+    const task = await this.submit({ intent: `run ${tool}`, steps: [{ tool, args }] });
+    await task.wait();
+    const ended = await task.get();
+    const [step] = ended.steps;
+    if (ended.status === "SUCCESS") return step.result;
+    const { error_code, error, error_data } = step.error_code ? step : ended;
+    throw new HacpError(error_code ?? 0, error ?? `${tool}: the task ended ${ended.status}`, error_data);
+  }
+
+  /** Signals: every value that the board names, by its name (docs/howto/use-signals.md). Each throws as `run`. */
+  signals = {
+    /**
+     * List the signals, with the values that are known without asking the hardware; 500 at most.
+     *
+     * @param {{kind?: string, name?: string}} [options] A kind of bus, and a pattern over names ("TANK*").
+     * @returns {Promise<SignalRow[]>}
+     */
+    list: async ({ kind, name } = {}) => (await this.run("signal.list", { kind, name })).signals,
+
+    /** Read one. @param {string} name @returns {Promise<SignalReading>} */
+    read: async (name) => /** @type {SignalReading} */ (await this.run("signal.read", { name })),
+
+    /**
+     * Bring an output to a value, with its unit ("3.3 V") if that is to be checked, or "off".
+     *
+     * @param {string} name
+     * @param {number | string | boolean} value
+     * @param {{durationMs?: number}} [options] Go back after that time.
+     * @returns {Promise<SignalValue>} What was driven, which is another value where the board clamps it.
+     */
+    set: async (name, value, { durationMs } = {}) =>
+      (await this.run("signal.set", { name, value, duration_ms: durationMs })).value,
+
+    /**
+     * Wait for changes of a signal; there are fewer if the time is over first.
+     *
+     * @param {string} name
+     * @param {{count?: number, minChange?: number, timeoutMs?: number}} [options] 1, any, 10 000.
+     * @returns {Promise<SignalChange[]>}
+     */
+    watch: async (name, { count, minChange, timeoutMs } = {}) =>
+      (await this.run("signal.watch", { name, count, min_change: minChange, timeout_ms: timeoutMs })).changes,
+  };
 
   /** A task of this session, by its id. @param {string} taskId @returns {HacpTask} */
   task(taskId) {

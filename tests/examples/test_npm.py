@@ -263,6 +263,51 @@ async def test_in_node_a_plan_runs_as_approved_and_a_halt_holds_until_its_reset(
         daemon.end()
 
 
+SIGNALS = """
+import { HacpClient } from "hacp-client";
+const client = new HacpClient(process.env.URL, { token: process.env.TOKEN });
+await client.connect();
+const { signals } = await client.openSession({ clientName: "node" });
+const refused = async (promise) => promise.catch((error) => `${error.symbol} ${error.data.reason}`);
+for (const value of [1, "0.75 V", 12.5]) {
+  const name = { 1: "PUMP", "0.75 V": "BIAS", 12.5: "FAN.speed" }[value];
+  console.log(name, await signals.set(name, value), (await signals.read(name)).quality);
+}
+console.log("pulse", await signals.set("RELAY", 1, { durationMs: 1 }));
+const [row, ...rest] = await signals.list({ kind: "dac", name: "B*" });
+console.log("row", row.name, row.unit, rest.length);
+console.log("changes", (await signals.watch("DOOR", { timeoutMs: 1 })).length);
+console.log(await refused(signals.set("PMUP", 1)));
+console.log(await refused(signals.set("BIAS", 9)));
+client.close();
+"""
+
+
+async def test_in_node_signals_are_used_by_name_and_refusals_say_the_nearest_name_and_the_bounds(
+    project: Path, tmp_path: Path
+) -> None:
+    match = f'match = {{ token_sha256 = "{hashlib.sha256(b"page").hexdigest()}" }}'
+    entry = f'[[policy]]\nname = "page"\n{match}\nmax_risk = 2\n'
+    daemon = Hearthd(tmp_path, f'[websocket]\nlisten = "127.0.0.1:0"\n{entry}')
+    try:
+        daemon.start()
+        async with node(project, SIGNALS, URL=daemon.listening["ws"], TOKEN="page") as program:
+            with trio.fail_after(BOUND):
+                assert await program.process.wait() == 0
+            await program.prints("LIMIT_VIOLATED 9 volt is beyond max = 2.5 volt")
+            assert program.lines[:-1] == [
+                "PUMP 1 good",
+                "BIAS 0.75 good",
+                "FAN.speed 12.5 good",
+                "pulse 1",
+                "row BIAS volt 0",
+                "changes 0",
+                "INVALID_PARAMS board 'sim' has no signal 'PMUP'; did you mean gpio:sim:PUMP?",
+            ]
+    finally:
+        daemon.end()
+
+
 async def test_what_the_packages_readme_shows_runs(project: Path) -> None:
     example = (NPM / "README.md").read_text().partition("```js\n")[2].partition("```")[0]
     async with serving() as site:
@@ -305,7 +350,7 @@ const last: TaskEvent = await task.wait();
 console.log(last.status, new HacpError(-32004, "busy").symbol);
 const { seq, plans } = await session.plans({ waitMs: 0 });
 for (const { plan_id } of plans) console.log(seq, (await session.plan(plan_id)).steps[0].before?.value);
-console.log((await session.halt("smoke")).latched);
+console.log((await session.halt("smoke")).latched, (await session.signals.read("PUMP")).quality);
 """
 
 
@@ -320,8 +365,9 @@ console.log((await session.halt("smoke")).latched);
         ("clientName", "client_name"),
         ("before?.value", "before.value"),
         (").latched", ").latch"),
+        (").quality", ").qualty"),
     ],
-    ids=["right", "method", "event", "detail", "field", "option", "unknown state", "status"],
+    ids=["right", "method", "event", "detail", "field", "option", "unknown state", "status", "signal"],
 )
 def test_a_misspelt_name_is_a_type_error(project: Path, right: str, wrong: str) -> None:
     (project / "program.ts").write_text(RIGHT.replace(right, wrong))
