@@ -217,7 +217,7 @@ class SignalRow(SignalReading):
     limit: Mapping[str, Any]
     interlocks: Sequence[Mapping[str, Any]]
     owner: str | None
-    """The session that drove it last."""
+    """The id of this session while it drives the output, or "another session"."""
     reserved: str | None
     """The reason why it can be neither read nor set."""
     left: bool

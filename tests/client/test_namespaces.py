@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 
 import pytest
 import trio
@@ -12,9 +13,9 @@ from support.faces import AsyncioFace, BlockingFace, Loop
 import hearth
 from hearth import namespaces
 from hearth.config.model import Config, FilesConfig
-from hearth.errors import CarrierError, DeviceError, LimitViolated
+from hearth.errors import CarrierError, DeviceError, InvalidParams, LimitViolated
 
-NAMES = ("gpio", "i2c", "uart", "pwm", "dac", "spi", "can", "modbus", "files", "sensors")
+NAMES = ("gpio", "i2c", "uart", "pwm", "dac", "spi", "can", "modbus", "files", "sensors", "signals")
 
 
 @pytest.fixture
@@ -183,6 +184,62 @@ async def test_dac(session) -> None:
     assert await session.dac.get("BIAS") == namespaces.DacReading("BIAS", 1.5, "volt")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "read", "unit"),
+    [
+        ("PUMP", 1, 1, None),
+        ("BIAS", "0.75 V", 0.75, "volt"),
+        ("FAN.speed", 12.5, 12.5, "hertz"),
+        ("LAMP", "off", None, "duty"),
+    ],
+)
+async def test_an_output_of_any_kind_is_set_and_read_by_its_name(session, name, value, read, unit) -> None:
+    assert await session.signals.set(name, value) == (value if read is None else read)
+    now = await session.signals.read(name)
+    assert (now.name, now.value, now.unit, now.quality) == (name, read, unit, "none" if read is None else "good")
+    (row,) = await session.signals.list(name=name)
+    assert (row.kind, row.access, row.unit) == (now.bus.partition(":")[0], "rw", unit)
+    assert row.left if row.safe is None else row.owner == session.session_id
+    assert (await session.signals.list(kind=row.kind, name="no such signal")) == ()
+
+
+async def test_an_output_is_set_for_a_time_and_a_clamped_value_is_returned(session) -> None:
+    assert await session.signals.set("RELAY", 1, duration_ms=1) == 1
+    assert (await session.signals.read("RELAY")).value == 0
+    assert await session.signals.set("CURRENT", 2.4) == 2.0
+
+
+async def test_signals_are_refused_with_the_nearest_name_their_unit_and_their_bounds(session) -> None:
+    with pytest.raises(InvalidParams, match="did you mean gpio:sim:PUMP"):
+        await session.signals.set("PMUP", 1)
+    with pytest.raises(InvalidParams, match=r"expected a value in volt, got '1\.5 A'"):
+        await session.signals.set("BIAS", "1.5 A")
+    with pytest.raises(LimitViolated, match=r"9 volt is beyond max = 2\.5 volt"):
+        await session.signals.set("BIAS", 9)
+    with pytest.raises(InvalidParams, match="BIAS has no pulses"):
+        await session.signals.set("BIAS", 1, duration_ms=1)
+    with pytest.raises(InvalidParams, match="DOOR: it cannot be set"):
+        await session.signals.set("DOOR", 1)
+
+
+async def test_changes_of_signals_are_waited_for(session) -> None:
+    assert await session.signals.watch("DOOR", timeout_ms=1) == []
+    seen = {}
+
+    async def watch(name, **more):
+        seen[name] = [one.value for one in await session.signals.watch(name, timeout_ms=60_000, **more)]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(watch, "LED", count=2))
+        nursery.start_soon(partial(watch, "FAN.speed", min_change=5))
+        speed = 0
+        while len(seen) < 2:
+            await session.signals.set("LED", 1)
+            await session.signals.set("LED", 0)
+            await session.signals.set("FAN.speed", speed := 10 - speed)
+    assert (sorted(seen["LED"]), seen["FAN.speed"][0] in (0, 10)) == ([0, 1], True)
+
+
 class Odd:
     """A session whose server answers as no schema allows."""
 
@@ -196,6 +253,20 @@ class Odd:
 async def test_an_angle_that_is_no_number_is_a_carrier_error_that_names_it() -> None:
     with pytest.raises(CarrierError, match=r"answered servo.move without angle \(number\)"):
         await namespaces.PwmNamespace(Odd({"angle": "high"})).move("ARM", 1)
+
+
+async def test_a_signal_may_have_no_unit_but_not_lack_its_value() -> None:
+    answer = {"name": "PUMP", "bus": "gpio:sim", "value": None, "at": None, "quality": "failed", "why": "no answer"}
+    assert (await namespaces.SignalsNamespace(Odd(answer)).read("PUMP")).unit is None
+    del answer["value"]
+    for made in (
+        namespaces.SignalsNamespace(Odd(answer)).read("PUMP"),
+        namespaces.SignalsNamespace(Odd({})).set("A", 1),
+    ):
+        with pytest.raises(CarrierError, match=r"answered signal\.(read|set) without (value|name)"):
+            await made
+    rows = await namespaces.SignalsNamespace(Odd({"signals": [], "truncated": True})).list()
+    assert (rows, rows.truncated) == ((), True)
 
 
 async def test_an_error_of_a_can_interface_is_a_frame_without_an_identifier() -> None:

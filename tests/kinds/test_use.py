@@ -310,7 +310,7 @@ STEPPED = {
         [can("STEPPER_COMMAND", Position=500, Hold=0)],
         can("STEPPER_COMMAND", Position=520, Hold=0),
         can("STEPPER_COMMAND", Position=510, Hold=0),
-        "can can0, signal STEPPER_COMMAND.Position: from 500 to 520 degree exceeds max_step = 10 degree; nothing was driven",
+        "can can0, signal STEPPER_COMMAND.Position: from 500 to 520 degree exceeds max_step = 10 degree",
     ),
 }
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-NAMESPACES = ("gpio", "i2c", "uart", "pwm", "dac", "spi", "can", "modbus", "files", "sensors")
+NAMESPACES = ("gpio", "i2c", "uart", "pwm", "dac", "spi", "can", "modbus", "files", "sensors", "signals")
 
 
 class Loop:
