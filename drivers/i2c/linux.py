@@ -9,6 +9,7 @@ a driver of the kernel's has for itself: raw I2C would reach that, since the ker
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from fcntl import ioctl
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from hearth.drivers.i2c.driver import EVERY_ADDRESS, I2cDriver, Kind, Scan, chec
 from hearth.drivers.i2c.linux_adapter import (
     DEV,
     SYS,
-    adapters,
     cannot_open,
     failed,
     find_adapter,
@@ -244,7 +244,8 @@ class LinuxI2c(NodeDriver, I2cDriver):
         except ResourceBusy:
             handle.close()
             raise
-        self._name = adapters().get(self._number)
+        with suppress(OSError):  # no descriptor is left to read it with
+            self._name = (self._entry / "name").read_text(encoding="utf-8").strip()
         self.shares = shared_device(self._entry)
         self._functionality = int(handle.funcs)
         self._handle = handle
