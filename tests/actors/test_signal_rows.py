@@ -5,15 +5,21 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
+import pytest
 import trio
 from support.waiting import passes
 from support.world import ALICE, OPEN, BoardWorld, running
 
 import hearth
+from hearth.actors.build import unused_hardware
 from hearth.actors.bus.actor import Bus
 from hearth.client import observing
+from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.can.tools import MessageSignal
 from hearth.drivers.gpio.sim import SimGpio
+from hearth.drivers.tools import build_tools
+from hearth.drivers.units import same_unit
+from hearth.errors import InvalidParams
 from hearth.policy.rules import Match, PolicyEntry
 
 SHAPE = {
@@ -159,3 +165,32 @@ async def test_the_time_of_a_signal_of_a_frame_is_that_of_the_frame() -> None:
         assert named.measured_at(frames) == stamp / 1e6
         assert named.measured_at({"latest": []}) is None
         assert named.value(frames, {}) is not None
+
+
+def test_a_policy_that_still_has_a_name_which_the_profile_has_changed_is_named_with_the_nearest_names() -> None:
+    board = open_board(load_profile("sim"))
+    build_tools(board)
+    entry = PolicyEntry(
+        name="few",
+        match=Match(any=True),
+        lines=["PUMPS", "17", "sim:PU*", "*"],
+        modbus=["FAN:raw", "plant:3", "FUN"],
+        i2c=["1:0x20"],
+        uart=["nothing"],
+        dac=[],
+    )
+    assert unused_hardware([entry, OPEN], board) == [
+        "policy 'few': lines: 'pumps' fits nothing that the board's profile names; did you mean PUMP, sim:PUMP?",
+        "policy 'few': modbus: 'fun' fits nothing that the board's profile names; did you mean FAN?",
+        "policy 'few': uart: 'nothing' fits nothing that the board's profile names",
+    ]
+
+
+async def test_a_unit_is_the_signals_in_whatever_spelling_and_another_one_is_refused() -> None:
+    async with hearth.open_runtime(board="sim") as runtime, runtime.open_session(client_name="arm") as session:
+        assert (await session.run("signal.set", name="VALVE", value="0.5 V"))["unit"] == "volt"
+        assert (await session.run("signal.set", name="FAN.speed", value="10 Hz"))["value"] == 10
+        with pytest.raises(InvalidParams, match=r"expected a value in volt, got '3\.3 A'"):
+            await session.run("signal.set", name="VALVE", value="3.3 A")
+    assert same_unit("m/s²", "metre_per_second_squared")
+    assert same_unit("h", "hours")
