@@ -190,6 +190,8 @@ class Observer:
     """By bus and channel: what a snapshot shows of an output that takes a number."""
     _named: list[tuple[NamedSignal, dict[str, Any]]] = field(factory=list, init=False)
     """Each signal of the board with its row."""
+    _seen: list[object] = field(factory=list, init=False)
+    """By the place of a signal in `_named`: what its row was made of."""
     _inputs: dict[bytes, str] = field(factory=dict, init=False)
     """By the key of the reading that shows it: the full name of a signal that no bus knows, such as of a sensor."""
     _read: dict[str, dict[str, Any]] = field(factory=dict, init=False)
@@ -245,6 +247,7 @@ class Observer:
         for one in getattr(self._board, "signals", ()):
             row = self._board.signals.row(one, Known(), _rules(self._board), "")
             self._named.append((one, row))
+            self._seen.append((None, None, None))
             if one.signal is None and "r" in one.access:
                 self._inputs[_key(*one.read())] = one.full
 
@@ -303,12 +306,15 @@ class Observer:
     def _changed_named(self, known: Mapping[str, Known]) -> list[dict[str, Any]]:
         """Bring the rows of signals up to date; return what has changed, as an event has it."""
         changed, now = [], timestamp(self._clock())
-        for one, row in self._named:
-            news = present(one, known.get(one.bus, _GONE), now)
-            if news["quality"] == "none":
-                news |= self._read.get(one.full, {})
-            if any(row[name] != value for name, value in news.items() if name != "at" or news["quality"] != "good"):
+        for index, (one, row) in enumerate(self._named):
+            of_bus, read = known.get(one.bus, _GONE), self._read.get(one.full)
+            state = None if one.signal is None else of_bus.outputs.get(one.signal.output)
+            if (seen := (of_bus.failed, state, read)) != self._seen[index]:
                 # One that is asked in each sample has the time of the first that has found it so.
+                self._seen[index] = seen
+                news = present(one, of_bus, now)
+                if read is not None and news["quality"] == "none":
+                    news |= read
                 row.update(news)
                 changed.append({"bus": one.bus, "name": row["name"], **news})
         return changed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from attrs import Factory, field, frozen
 
@@ -140,8 +140,7 @@ class Resolved:
     adapt: Callable[[Tool], Tool]
 
 
-@frozen
-class OutputState:
+class OutputState(NamedTuple):
     """What is known of an output: its level (None: nothing), who drove it last, and if it has no safe state now.
 
     `asked` is True if the driver holds the output and was asked for its level now; else the level is the last one that
