@@ -48,7 +48,7 @@ from hearth.drivers.named import present
 from hearth.errors import AuditUnavailable, PermissionDenied
 from hearth.policy.memory import FEED_BYTES
 from hearth.protocol.methods import ObserveAudit, ObserveState, ObserveSubscribe
-from hearth.tools import Known, OutputState
+from hearth.tools import KnownOutputs, OutputState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -79,7 +79,7 @@ MOST_VALUES: Final = 32
 """Numbers of one result that a reading has."""
 
 _UNKNOWN: Final = OutputState()
-_GONE: Final = Known("its bus is not there")
+_GONE: Final = KnownOutputs("its bus is not there")
 
 _HEAD: Final = b'{"jsonrpc":"2.0","method":"observe.event","params":'
 _TAIL: Final = b"}\n"
@@ -245,7 +245,7 @@ class Observer:
                 }
 
         for one in getattr(self._board, "signals", ()):
-            row = self._board.signals.row(one, Known(), _rules(self._board), "")
+            row = self._board.signals.row(one, KnownOutputs(), _rules(self._board), "")
             self._named.append((one, row))
             self._seen.append((None, None, None))
             if one.signal is None and "r" in one.access:
@@ -303,14 +303,14 @@ class Observer:
         self._publish_changed("halt", self._halt.status())
         self._publish_changed("approvals", self._approvals())
 
-    def _changed_named(self, known: Mapping[str, Known]) -> list[dict[str, Any]]:
+    def _changed_named(self, known: Mapping[str, KnownOutputs]) -> list[dict[str, Any]]:
         """Bring the rows of signals up to date; return what has changed, as an event has it."""
         changed, now = [], timestamp(self._clock())
         for index, (one, row) in enumerate(self._named):
             of_bus, read = known.get(one.bus, _GONE), self._read.get(one.full)
             state = None if one.signal is None else of_bus.outputs.get(one.signal.output)
             if (seen := (of_bus.failed, state, read)) != self._seen[index]:
-                # One that is asked in each sample has the time of the first that has found it so.
+                # Each sample asks for a "good" value: its row has the time of the first sample with this value.
                 self._seen[index] = seen
                 news = present(one, of_bus, now)
                 if read is not None and news["quality"] == "none":
@@ -414,7 +414,7 @@ def _key(tool: str, args: Mapping[str, Any]) -> bytes:
 
 
 def _changed_outputs(
-    key: str, outputs: Mapping[tuple[str, int], dict[str, Any]], known: Mapping[str, Known]
+    key: str, outputs: Mapping[tuple[str, int], dict[str, Any]], known: Mapping[str, KnownOutputs]
 ) -> list[dict[str, Any]]:
     """Bring lines or channels up to date; return what has changed, as an event has it."""
     changed = []

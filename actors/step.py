@@ -21,7 +21,7 @@ from hearth.policy.memory import STEP_BYTES
 from hearth.policy.rules import EVERYTHING
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
-from hearth.tools import Done, Known
+from hearth.tools import Done, KnownOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -278,11 +278,11 @@ class StepScope:
         """See StepContext."""
         return timestamp(self._services.clock() if at is None else at)
 
-    def outputs(self, bus: str) -> Known:
+    def outputs(self, bus: str) -> KnownOutputs:
         """See StepContext."""
         found = self._services.buses.get(bus)
         if found is None:
-            return Known(f"bus {bus} is not there")
+            return KnownOutputs(f"bus {bus} is not there")
         return found.known(lambda owner: owner if owner == self.session_id else "another session")
 
     def progress(self, data: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from hearth.drivers.kind import Signal
-    from hearth.tools import Args, Known
+    from hearth.tools import Args, KnownOutputs
 
 
 class Step(NamedTuple):
@@ -126,7 +126,9 @@ class Signals:
         names = (key for name in (signal.name, *signal.aliases) for key in (name, f"{signal.bus}:{name}"))
         return next((name for name in names if len(self._named[name]) == 1), signal.full)
 
-    def row(self, one: NamedSignal, known: Known, interlocks: Iterable[Mapping[str, Any]], now: str) -> dict[str, Any]:
+    def row(
+        self, one: NamedSignal, known: KnownOutputs, interlocks: Iterable[Mapping[str, Any]], now: str
+    ) -> dict[str, Any]:
         """Return a signal as all lists, the observer and the views show it. `interlocks` are those of the board."""
         signal, names = one.signal, {one.name, *one.aliases}
         return {
@@ -153,11 +155,11 @@ class Signals:
         raise InvalidParams(f"/name: {reason}", data={"path": "/name", "reason": reason, "suggestions": known})
 
 
-def present(one: NamedSignal, known: Known, now: str) -> dict[str, Any]:
+def present(one: NamedSignal, known: KnownOutputs, now: str) -> dict[str, Any]:
     """Return the members of a signal's row that change, without asking the hardware.
 
-    The quality of a level that the driver was asked for now is "good". One that is remembered, from driving it or from
-    the last reading, is "stale": the device may have lost or changed it since.
+    The quality of a level that the driver was asked for now is "good". A level that is remembered, from driving the
+    output or from the last reading, is "stale": the device may have lost or changed it since.
     """
     signal = one.signal
     state = _UNKNOWN if signal is None else known.outputs.get(signal.output, _UNKNOWN)

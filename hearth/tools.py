@@ -156,7 +156,7 @@ class OutputState(NamedTuple):
 
 
 @frozen
-class Known:
+class KnownOutputs:
     """What is known of the outputs of a bus. `failed` is why nothing of the bus is known: its device is not there."""
 
     failed: str | None = None
@@ -252,7 +252,7 @@ class StepContext(Protocol):
         """Return the time, or a time in seconds since 1970, as records have it."""
         ...
 
-    def outputs(self, bus: str) -> Known:
+    def outputs(self, bus: str) -> KnownOutputs:
         """Return what is known of the outputs of a bus, without asking its hardware."""
         ...
 

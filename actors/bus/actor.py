@@ -57,7 +57,7 @@ from hearth.errors import (
     ResourceBusy,
     RpcError,
 )
-from hearth.tools import Known, OutputState
+from hearth.tools import KnownOutputs, OutputState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -378,21 +378,21 @@ class Bus:
             health["leased"] = True
         return health
 
-    def known(self, owner: Callable[[str], Any] = str) -> Known:
+    def known(self, owner: Callable[[str], Any] = str) -> KnownOutputs:
         """Return what is known of the outputs, for observers and lists; disturbs nothing.
 
         Lines that the driver holds are read where that takes a plain call, unless a task has the bus for itself; of
         others the level is the one that was last driven or read. `owner` gets the session that has set an output.
         """
         if self.state not in ("ready", "wedged"):
-            return Known(f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}")
+            return KnownOutputs(f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}")
         # Copied in one step: threads of the bus may change them.
         levels = {**self.guard.levels.copy(), **self.guard.seen.copy()}
         levels = {output: level for output, level in levels.items() if level != "input"}
         asked, failed = self._ask_held()
         owners = self._driven.owners()
         left = self.guard.left.copy()
-        return Known(
+        return KnownOutputs(
             None,
             {
                 output: OutputState(
