@@ -12,6 +12,7 @@ import pwd
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import asdict, evolve, fields
 
 from hearth._util.files import noted, noting
-from hearth._util.text import suggest
+from hearth._util.text import suggest, suggestions
 from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
 from hearth.actors.attestation import Attestation
 from hearth.actors.bus.latch import Latch
@@ -43,7 +44,7 @@ from hearth.hcp import is_installed, require
 from hearth.hcp.capability import CapabilitySet
 from hearth.policy.paths import PathGuard
 from hearth.policy.rules import ApprovalRule, JobRules, Match, PolicyEntry, Scope, in_force, token_digests
-from hearth.tools import ToolRegistry
+from hearth.tools import USE_FORMS, ToolRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -291,6 +292,29 @@ def unknown_words(entries: Sequence[PolicyEntry]) -> list[str]:
         f"{suggest(word, keys) or 'kinds have ' + ', '.join(sorted(known))}"
         for entry in entries
         for word in entry.scope.patterns.keys() - known
+    ]
+
+
+def unused_hardware(entries: Iterable[PolicyEntry], board: Board) -> list[str]:
+    """Return a warning for each pattern that fits nothing of its kind, such as a name that the profile has changed.
+
+    Not of kinds whose patterns name addresses too (`USE_FORMS`), and not of kinds that the board has not.
+    """
+    known: dict[str, dict[str, None]] = {}
+    for kind, _, spec in entries_of(board.profile.specs):
+        called = [getattr(spec, kind.key, None), *(getattr(one, "name", None) for one in getattr(spec, "devices", ()))]
+        known.setdefault(kind.word, {}).update(dict.fromkeys(name for name in called if isinstance(name, str)))
+    for signal in board.signals:
+        known.setdefault(signal.use.kind, {}).update(dict.fromkeys(signal.use.names))
+    return [
+        f"policy {entry.name!r}: {word}: {pattern!r} fits nothing that the board's profile names"
+        f"{suggestions(pattern, names)[0]}"
+        for entry in entries
+        for word, patterns in entry.scope.patterns.items()
+        if word not in USE_FORMS and (names := known.get(word))
+        for pattern in patterns
+        # "FAN:raw" is a use of FAN.
+        if not any(fnmatchcase(name, pattern) or pattern.startswith(f"{name}:") for name in map(str.lower, names))
     ]
 
 

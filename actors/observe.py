@@ -9,9 +9,9 @@ Theory of operation. The stream has three sources:
 
 - audit records, as they are posted (`record`, called by the journal), in the order of the log;
 - numbers in the results of steps (`reading`, called by the task);
-- samples, ten times a second: lines and signals with their holders, buses, halt and approvals, and health once a
-  second. Of these, only changes become events. So a pulse shorter than a sample shows in the records of its task, and
-  not in the line.
+- samples, ten times a second: lines and signals of all kinds with their holders, buses, halt and approvals, and health
+  once a second. Of these, only changes become events. So a pulse shorter than a sample shows in the records of its
+  task, and not in the line.
 
 The records and the readings since the last sample become one event each: what an observer and its browser pay for is
 messages, and a busy cell has thousands of records a second.
@@ -44,9 +44,11 @@ from hearth._util.ids import new_id
 from hearth._version import __version__
 from hearth.audit.record import timestamp
 from hearth.audit.verify import page
+from hearth.drivers.named import present
 from hearth.errors import AuditUnavailable, PermissionDenied
 from hearth.policy.memory import FEED_BYTES
 from hearth.protocol.methods import ObserveAudit, ObserveState, ObserveSubscribe
+from hearth.tools import KnownOutputs, OutputState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from hearth.actors.messages import EventSink, Request
     from hearth.actors.metrics import Metrics
     from hearth.drivers.boards import Board
+    from hearth.drivers.named import NamedSignal
     from hearth.drivers.profile import HaltSpec
     from hearth.policy.memory import Account
     from hearth.protocol.methods import ObserveParams
@@ -74,6 +77,9 @@ MOST_GATHERED: Final = 256
 """Records, or readings, of one event; a sample that comes late has several."""
 MOST_VALUES: Final = 32
 """Numbers of one result that a reading has."""
+
+_UNKNOWN: Final = OutputState()
+_GONE: Final = KnownOutputs("its bus is not there")
 
 _HEAD: Final = b'{"jsonrpc":"2.0","method":"observe.event","params":'
 _TAIL: Final = b"}\n"
@@ -182,6 +188,14 @@ class Observer:
     """By bus and offset: what a snapshot shows of a line."""
     _signals: dict[tuple[str, int], dict[str, Any]] = field(factory=dict, init=False)
     """By bus and channel: what a snapshot shows of an output that takes a number."""
+    _named: list[tuple[NamedSignal, dict[str, Any]]] = field(factory=list, init=False)
+    """Each signal of the board with its row."""
+    _seen: list[object] = field(factory=list, init=False)
+    """By the place of a signal in `_named`: what its row was made of."""
+    _inputs: dict[bytes, str] = field(factory=dict, init=False)
+    """By the key of the reading that shows it: the full name of a signal that no bus knows, such as of a sensor."""
+    _read: dict[str, dict[str, Any]] = field(factory=dict, init=False)
+    """By the full name of such a signal: its last reading, as members of its row."""
     _sampled: dict[str, Any] = field(factory=dict, init=False)
     """By kind: what was published last."""
     _readings: dict[bytes, dict[str, Any]] = field(factory=dict, init=False)
@@ -230,6 +244,13 @@ class Observer:
                     "role": roles.get((chip.bus, channel.number)),
                 }
 
+        for one in getattr(self._board, "signals", ()):
+            row = self._board.signals.row(one, KnownOutputs(), _rules(self._board), "")
+            self._named.append((one, row))
+            self._seen.append((None, None, None))
+            if one.signal is None and "r" in one.access:
+                self._inputs[_key(*one.read())] = one.full
+
     # --- sources --------------------------------------------------------------------------------------------------
 
     def record(self, record: Mapping[str, Any]) -> None:
@@ -244,7 +265,9 @@ class Observer:
         values = numbers(orjson.loads(result))
         if values:
             reading = {"ts": timestamp(self._clock()), "tool": tool, "args": args, "values": values, **ids}
-            key = orjson.dumps([tool, args], option=orjson.OPT_SORT_KEYS)
+            key = _key(tool, args)
+            if (full := self._inputs.get(key)) is not None and "value" in values:
+                self._read[full] = {"value": values["value"], "quality": "stale", "why": None, "at": reading["ts"]}
             self._readings.pop(key, None)
             self._readings[key] = reading
             if len(self._readings) > MOST_READINGS:
@@ -266,14 +289,12 @@ class Observer:
         """Publish what has happened and what has changed since the last sample."""
         for kind in self._gathered:
             self._publish_gathered(kind)
+        known = {bus_id: bus.known(self._told_owner) for bus_id, bus in self._buses.items()}
         for kind, key, outputs in (("lines", "line", self._lines), ("signals", "channel", self._signals)):
-            changed = []
-            for bus_id in {bus_id for bus_id, _ in outputs}:
-                bus = self._buses.get(bus_id)
-                if bus is not None:
-                    changed += self._sample_outputs(bus_id, bus, key, outputs)
-            if changed:
+            if changed := _changed_outputs(key, outputs, known):
                 self.log.publish(kind, {kind: changed})
+        if changed := self._changed_named(known):
+            self.log.publish("named", {"named": changed})
         before = self._sampled.get("buses", {})
         buses = {bus_id: bus.health() for bus_id, bus in self._buses.items()}
         if news := {bus_id: health for bus_id, health in buses.items() if health != before.get(bus_id)}:
@@ -282,21 +303,24 @@ class Observer:
         self._publish_changed("halt", self._halt.status())
         self._publish_changed("approvals", self._approvals())
 
-    def _sample_outputs(
-        self, bus_id: str, bus: Bus, key: str, outputs: Mapping[tuple[str, int], dict[str, Any]]
-    ) -> list[dict[str, Any]]:
-        changed = []
-        levels = bus.levels()
-        for (of_bus, number), output in outputs.items():
-            if of_bus != bus_id:
-                continue
-            holder = bus.holder(number)
-            owner = None if holder is None else {"session_id": holder, "principal": self._owner(holder)}
-            value = levels.get(number)
-            if value != output["value"] or owner != output["owner"]:
-                output["value"], output["owner"] = value, owner
-                changed.append({"bus": bus_id, key: number, "value": value, "owner": owner})
+    def _changed_named(self, known: Mapping[str, KnownOutputs]) -> list[dict[str, Any]]:
+        """Bring the rows of signals up to date; return what has changed, as an event has it."""
+        changed, now = [], timestamp(self._clock())
+        for index, (one, row) in enumerate(self._named):
+            of_bus, read = known.get(one.bus, _GONE), self._read.get(one.full)
+            state = None if one.signal is None else of_bus.outputs.get(one.signal.output)
+            if (seen := (of_bus.failed, state, read)) != self._seen[index]:
+                # Each sample asks for a "good" value: its row has the time of the first sample with this value.
+                self._seen[index] = seen
+                news = present(one, of_bus, now)
+                if read is not None and news["quality"] == "none":
+                    news |= read
+                row.update(news)
+                changed.append({"bus": one.bus, "name": row["name"], **news})
         return changed
+
+    def _told_owner(self, session_id: str) -> dict[str, Any]:
+        return {"session_id": session_id, "principal": self._owner(session_id)}
 
     def _sample_health(self) -> None:
         self._publish_changed("health", self._told_health())
@@ -322,6 +346,7 @@ class Observer:
             "board": {"name": board.name, "description": board.profile.description},
             "lines": list(self._lines.values()),
             "signals": list(self._signals.values()),
+            "named": [row for _, row in self._named],
             "buses": {bus_id: bus.health() for bus_id, bus in self._buses.items()},
             "readings": list(self._readings.values()),
             **self._overview(),
@@ -353,6 +378,7 @@ class Observer:
             await self._watch()
             self.awake = False
             self._readings.clear()
+            self._read.clear()
             self._gathered = {kind: [] for kind in self._gathered}
             self.log.begin()
 
@@ -373,6 +399,32 @@ class Observer:
                 self._woken = trio.Event()
                 with trio.move_on_after(KEEP_S):
                     await self._woken.wait()
+
+
+def _rules(board: Board) -> list[dict[str, Any]]:
+    """Return the interlocks of a board without what their conditions read now, which changes all the time."""
+    return [
+        {"drives": one.name, "bus": one.bus, "requires": [condition.to_json() for condition in one.requires]}
+        for one in board.profile.interlocks
+    ]
+
+
+def _key(tool: str, args: Mapping[str, Any]) -> bytes:
+    return orjson.dumps([tool, args], option=orjson.OPT_SORT_KEYS)
+
+
+def _changed_outputs(
+    key: str, outputs: Mapping[tuple[str, int], dict[str, Any]], known: Mapping[str, KnownOutputs]
+) -> list[dict[str, Any]]:
+    """Bring lines or channels up to date; return what has changed, as an event has it."""
+    changed = []
+    for (bus_id, number), output in outputs.items():
+        if bus_id in known:
+            state = known[bus_id].outputs.get(number, _UNKNOWN)
+            if state.level != output["value"] or state.owner != output["owner"]:
+                output["value"], output["owner"] = state.level, state.owner
+                changed.append({"bus": bus_id, key: number, "value": state.level, "owner": state.owner})
+    return changed
 
 
 # --- the requests of a session ----------------------------------------------------------------------------------------

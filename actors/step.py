@@ -21,7 +21,7 @@ from hearth.policy.memory import STEP_BYTES
 from hearth.policy.rules import EVERYTHING
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
-from hearth.tools import Done, OutputState
+from hearth.tools import Done, KnownOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -274,22 +274,16 @@ class StepScope:
         interlocks = self._services.interlocks
         return [] if interlocks is None else await interlocks.states()
 
-    def now(self) -> str:
+    def now(self, at: float | None = None) -> str:
         """See StepContext."""
-        return timestamp(self._services.clock())
+        return timestamp(self._services.clock() if at is None else at)
 
-    def outputs(self, bus: str) -> Mapping[Hashable, OutputState]:
+    def outputs(self, bus: str) -> KnownOutputs:
         """See StepContext."""
-        found = self._services.buses[bus]
-        levels: dict[Hashable, Any] = dict(found.guard.levels)
-        levels.update(found.levels().items())
-        owners = {output: found.holder(output) for output in found.guard.signals}
-        names: dict[str | None, str | None] = {None: None, self.session_id: self.session_id}
-        left = found.guard.left
-        states: dict[Hashable, OutputState] = {}
-        for output, owner in owners.items():
-            states[output] = OutputState(levels.get(output), names.get(owner, "another session"), output in left)
-        return states
+        found = self._services.buses.get(bus)
+        if found is None:
+            return KnownOutputs(f"bus {bus} is not there")
+        return found.known(lambda owner: owner if owner == self.session_id else "another session")
 
     def progress(self, data: Mapping[str, Any]) -> None:
         """See StepContext."""

@@ -11,6 +11,7 @@ from hearth.drivers import schemas
 from hearth.drivers.declare import Listing, Planned
 from hearth.drivers.moves import Moves
 from hearth.drivers.named import NamedSignal, Step
+from hearth.drivers.signals import OFF
 from hearth.tools import Drive, Preview, Use
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ class ChannelSignal(NamedSignal):
     def write(self, value: Any) -> Step:
         """See NamedSignal."""
         return Step(f"{self.kind}.set", {"channel": self.name, "value": value})
+
+    def value(self, result: Mapping[str, Any], args: Args) -> Any:
+        """See NamedSignal."""
+        del args
+        return OFF if result["value"] is None else result["value"]
 
 
 def channel_signals(board: Board, kind: str, form: Callable[[Any], type[NamedSignal]]) -> Iterator[NamedSignal]:

@@ -2,9 +2,9 @@
 
 A kind declares a tool by its name, its description, the members that it takes and gives, and its plan: the function
 from args to a step (`tool`, `Planned`). `reading` and `changing` say at once the fields that several tools share. A
-`Listing` is the tool that lists the hardware of a kind; `transacts` and `receive` are the runs of a step that is one
-transaction, and of a step that waits for input outside of its bus. This module knows no kind: the module of a kind has
-the work of its tools.
+`Listing` is the tool that lists the hardware of a kind, and `with_signals` adds the rows of the kind's signals to such
+a tool; `transacts` and `receive` are the runs of a step that is one transaction, and of a step that waits for input
+outside of its bus. This module knows no kind: the module of a kind has the work of its tools.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import trio
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from hearth.drivers import schemas
 from hearth.drivers.board import BOARD_BUS, BoardDriver
 from hearth.tools import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from hearth.drivers.board import Board
+    from hearth.drivers.named import NamedSignal, Signals
     from hearth.drivers.schemas import Schema
     from hearth.tools import Args, Done, Drive, Preview, Run, StepContext, Use
 
@@ -117,6 +119,37 @@ _INTERLOCKS: Final = schemas.listed(
 )
 COMMON: Final[Mapping[str, Schema]] = {"interlocks": _INTERLOCKS, "undriven": _UNDRIVEN}
 """The members that the tools which list hardware share."""
+
+
+async def signal_rows(
+    ctx: StepContext,
+    signals: Signals,
+    wanted: Iterable[NamedSignal],
+    interlocks: Sequence[Mapping[str, Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows of those signals that the session's policy permits, without asking the hardware."""
+    permitted = [one for one in wanted if ctx.permits(one.use)]
+    known = {bus: ctx.outputs(bus) for bus in {one.bus for one in permitted}}
+    locks = interlocks if interlocks is not None or not permitted else await ctx.interlocks()
+    now = ctx.now()
+    return [signals.row(one, known[one.bus], locks or (), now) for one in permitted]
+
+
+def with_signals(listing: Tool, board: Board, signals: Callable[[Board], Iterable[NamedSignal]]) -> Tool:
+    """Return a tool that lists the hardware of a kind with the rows of the kind's signals in the member `signals`."""
+
+    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        answer: Any = await listing.run(ctx, args)
+        rows = await signal_rows(ctx, board.signals, signals(board), answer.get("interlocks"))
+        return {**answer, "signals": rows}
+
+    shown = listing.result_schema
+    members = {**shown["properties"], "signals": _SIGNALS}
+    schema = {**shown, "properties": members, "required": [*shown["required"], "signals"]}
+    return evolve(listing, run=run, result_schema=schema)
+
+
+_SIGNALS: Final = schemas.listed("their signals, as in signal.list", schemas.json_object("name, value, unit, …"))
 
 
 def list_tool(name: str, description: str, gives: Mapping[str, Schema], run: Run, *, timeout_ms: int = 1_000) -> Tool:

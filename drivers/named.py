@@ -11,18 +11,19 @@ a policy permits, a person approves and the log records (`hearth.tools.Resolved`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from hearth._util.text import nearest
 from hearth.errors import InvalidParams
+from hearth.tools import OutputState, Use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from hearth.drivers.kind import Signal
-    from hearth.tools import Args
+    from hearth.tools import Args, KnownOutputs
 
 
 class Step(NamedTuple):
@@ -37,11 +38,14 @@ class NamedSignal:
     """A signal of the board. A kind has a subclass, which says by which steps it is read and set.
 
     `signal` is what the guard of its bus knows of it; None: nothing, such as of a sensor. `access` is "r", "w", "rw",
-    or "" for one that is reserved: `read` and `write` are asked only where it has the letter.
+    or "" for one that is reserved: `read` and `write` are asked only where it has the letter. `use` is the hardware
+    that a policy must permit for it to be listed; left out, its name.
     """
 
     sets: ClassVar[tuple[str, ...]] = ()
     """The tools of which `write` and `pulse` return steps."""
+    missing: ClassVar[str] = "the device gives no value now"
+    """Why the result of `read` has no value, where it has none."""
 
     bus: str
     name: str
@@ -49,6 +53,7 @@ class NamedSignal:
     aliases: tuple[str, ...] = ()
     signal: Signal | None = None
     access: str = "r"
+    use: Use = Factory(lambda self: Use(self.kind, (self.name,)), takes_self=True)
 
     @property
     def kind(self) -> str:
@@ -73,6 +78,11 @@ class NamedSignal:
         del args
         return result["value"]
 
+    def measured_at(self, result: Mapping[str, Any]) -> float | None:
+        """Return when the value in the result of `read` was measured, in seconds since 1970, where the device tells."""
+        del result
+        return None
+
     def pulse(self, value: Any, duration_ms: int) -> Step | None:
         """Return the step that brings it to a value for a while, and then back; None: its kind has none."""
         del value, duration_ms
@@ -81,7 +91,7 @@ class NamedSignal:
     def edges(self, count: int, timeout_ms: int) -> Step | None:
         """Return the step that waits for its changes; None: it is read again and again.
 
-        The result has in `edges` each change, with its `value`.
+        The result has in `edges` each change, with its `value` and its `timestamp_ns` (CLOCK_MONOTONIC).
         """
         del count, timeout_ms
         return None
@@ -113,7 +123,26 @@ class Signals:
 
     def called(self, signal: NamedSignal) -> str:
         """Return the shortest name that means this signal."""
-        return signal.name if len(self._named[signal.name]) == 1 else signal.full
+        names = (key for name in (signal.name, *signal.aliases) for key in (name, f"{signal.bus}:{name}"))
+        return next((name for name in names if len(self._named[name]) == 1), signal.full)
+
+    def row(
+        self, one: NamedSignal, known: KnownOutputs, interlocks: Iterable[Mapping[str, Any]], now: str
+    ) -> dict[str, Any]:
+        """Return a signal as all lists, the observer and the views show it. `interlocks` are those of the board."""
+        signal, names = one.signal, {one.name, *one.aliases}
+        return {
+            "name": self.called(one),
+            "kind": one.kind,
+            "bus": one.bus,
+            "unit": one.unit or None,
+            "access": one.access,
+            **present(one, known, now),
+            "safe": None if signal is None or signal.safe is None else signal.shown(signal.safe),
+            "limit": {} if signal is None else dict(signal.bounds),
+            "interlocks": [lock for lock in interlocks if lock["bus"] == one.bus and lock["drives"] in names],
+            "reserved": None if signal is None else signal.reserved,
+        }
 
     def _refuse(self, name: str, found: Iterable[NamedSignal]) -> NoReturn:
         if full := [one.full for one in found]:
@@ -124,3 +153,31 @@ class Signals:
             cure = f"did you mean {' or '.join(close)}?" if close else "signal.list has them"
             reason, known = f"board {self.board!r} has no signal {name!r}; {cure}", list(close)
         raise InvalidParams(f"/name: {reason}", data={"path": "/name", "reason": reason, "suggestions": known})
+
+
+def present(one: NamedSignal, known: KnownOutputs, now: str) -> dict[str, Any]:
+    """Return the members of a signal's row that change, without asking the hardware.
+
+    The quality of a level that the driver was asked for now is "good". A level that is remembered, from driving the
+    output or from the last reading, is "stale": the device may have lost or changed it since.
+    """
+    signal = one.signal
+    state = _UNKNOWN if signal is None else known.outputs.get(signal.output, _UNKNOWN)
+    value = None if signal is None or state.level is None else signal.shown(state.level)
+    quality, why = ("good" if state.asked else "stale"), None
+    if (failed := known.failed or state.failed) is not None:
+        quality, value, why = "failed", None, failed
+    elif value is None:
+        quality, why = "none", "not known without asking the hardware"
+    at = now if quality == "good" else None
+    return {
+        "value": value,
+        "quality": quality,
+        "why": why,
+        "at": at,
+        "owner": state.owner,
+        "left": state.left,
+    }
+
+
+_UNKNOWN: Final = OutputState()

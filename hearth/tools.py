@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from attrs import Factory, field, frozen
 
@@ -140,17 +140,27 @@ class Resolved:
     adapt: Callable[[Tool], Tool]
 
 
-@frozen
-class OutputState:
+class OutputState(NamedTuple):
     """What is known of an output: its level (None: nothing), who drove it last, and if it has no safe state now.
 
-    `owner` is the id of the step's own session, or "another session". `left` is True for one that was driven and has no
-    safe state: a halt leaves it as it is.
+    `asked` is True if the driver holds the output and was asked for its level now; else the level is the last one that
+    it was driven to, or that a transaction has read. `failed` is why asking failed. To a step `owner` is the id of its
+    own session, or "another session". `left` is True for one that was driven and has no safe state: a halt leaves it.
     """
 
     level: Any = None
-    owner: str | None = None
+    owner: Any = None
     left: bool = False
+    asked: bool = False
+    failed: str | None = None
+
+
+@frozen
+class KnownOutputs:
+    """What is known of the outputs of a bus. `failed` is why nothing of the bus is known: its device is not there."""
+
+    failed: str | None = None
+    outputs: Mapping[Hashable, OutputState] = field(factory=dict)
 
 
 class PathGuard(Protocol):
@@ -238,11 +248,11 @@ class StepContext(Protocol):
         """Return the interlocks of the board with their present state, for `hw.board` and `hw.gpio.list`."""
         ...
 
-    def now(self) -> str:
-        """Return the time, as records have it."""
+    def now(self, at: float | None = None) -> str:
+        """Return the time, or a time in seconds since 1970, as records have it."""
         ...
 
-    def outputs(self, bus: str) -> Mapping[Hashable, OutputState]:
+    def outputs(self, bus: str) -> KnownOutputs:
         """Return what is known of the outputs of a bus, without asking its hardware."""
         ...
 

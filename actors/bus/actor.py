@@ -57,6 +57,7 @@ from hearth.errors import (
     ResourceBusy,
     RpcError,
 )
+from hearth.tools import KnownOutputs, OutputState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -377,34 +378,50 @@ class Bus:
             health["leased"] = True
         return health
 
-    def levels(self) -> Mapping[int, SignalLevel]:
-        """Return the levels of the lines or signals of a chip that are known, for observers; disturbs nothing.
+    def known(self, owner: Callable[[str], Any] = str) -> KnownOutputs:
+        """Return what is known of the outputs, for observers and lists; disturbs nothing.
 
         Lines that the driver holds are read where that takes a plain call, unless a task has the bus for itself; of
-        others the level is the one that was last driven.
+        others the level is the one that was last driven or read. `owner` gets the session that has set an output.
         """
-        # Copied in one step: threads of the bus may change it.
-        known: dict[int, SignalLevel] = {
-            output: level
-            for output, level in self.guard.levels.copy().items()
-            if type(output) is int and level != "input"
-        }
+        if self.state not in ("ready", "wedged"):
+            return KnownOutputs(f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}")
+        # Copied in one step: threads of the bus may change them.
+        levels = {**self.guard.levels.copy(), **self.guard.seen.copy()}
+        levels = {output: level for output, level in levels.items() if level != "input"}
+        asked, failed = self._ask_held()
+        owners = self._driven.owners()
+        left = self.guard.left.copy()
+        return KnownOutputs(
+            None,
+            {
+                output: OutputState(
+                    None if output in failed else asked.get(output, levels.get(output)),
+                    owner(owners[output]) if output in owners else None,
+                    output in left,
+                    output in asked,
+                    failed.get(output),
+                )
+                for output in {*levels, *asked, *failed, *owners, *left}
+            },
+        )
+
+    def _ask_held(self) -> tuple[dict[Hashable, SignalLevel], dict[Hashable, str]]:
+        """Return the levels of the lines that the driver holds, and why some could not be read."""
+        levels: dict[Hashable, SignalLevel] = {}
+        failed: dict[Hashable, str] = {}
         held = getattr(self.driver, "held", None)
         if held is None or not self._lanes.inline or self.state != "ready" or self._queue.lease is not None:
-            return known
+            return levels, failed
         try:
             for line in held():
                 try:
-                    known[line] = self.driver.get(line)  # type: ignore[attr-defined]
-                except RpcError:
-                    known.pop(line, None)
+                    levels[line] = self.driver.get(line)  # type: ignore[attr-defined]
+                except RpcError as error:
+                    failed[line] = error.message
         except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its observer
             self._lanes.fail(error)
-        return known
-
-    def holder(self, output: Hashable) -> str | None:
-        """Return the id of the session that set an output last and has not ended, or None."""
-        return self._driven.holder(output)
+        return levels, failed
 
     # --- used by requesters and by the lanes --------------------------------------------------------------------------
 

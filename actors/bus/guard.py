@@ -139,6 +139,8 @@ class BusGuard:
         """Who has driven an output of which no former level was known, and where to, until it is on record."""
         self.levels: dict[Hashable, Level] = {}
         """The levels that outputs were last driven to: for observers, and for calls that drive several at once."""
+        self.seen: dict[Hashable, Level] = {}
+        """The levels that transactions have read since, for observers."""
         self.left: dict[Hashable, None] = {}
         """Outputs that were driven and have no safe state, in the order in which they first were."""
         self.halt: Callable[[Hashable, object], None] | None = None
@@ -211,6 +213,7 @@ class BusGuard:
         """Note that the bus has been opened, in Trio: what its outputs did before is not known."""
         self.clock = trio.lowlevel.current_clock().current_time
         self.levels.clear()
+        self.seen.clear()
         # A chip that is opened during a halt drives nothing.
         driven = not getattr(self.driver, "halted", False)
         for limit in self.limits.values():
@@ -222,6 +225,8 @@ class BusGuard:
             self.left[output] = None
         if output in self.signals:
             self.levels[output] = level
+            if output in self.seen:
+                del self.seen[output]
         if self.interlocks is not None:
             self.interlocks.note(output, level)
         if (limit := self.limits.get(output)) is None:
@@ -245,6 +250,7 @@ class BusGuard:
         if isinstance(error, RpcError) and effect_of(error) == "none":
             return
         self.levels.pop(output, None)
+        self.seen.pop(output, None)
         if output not in self.safe:
             self.left[output] = None
         if self.interlocks is not None:
@@ -261,6 +267,8 @@ class BusGuard:
 
     def _saw(self, found: Iterable[Driven]) -> None:
         for output, level in found:
+            if output in self.signals:
+                self.seen[output] = level
             if self.interlocks is not None:
                 self.interlocks.note(output, level)
             if (limit := self.limits.get(output)) is not None:

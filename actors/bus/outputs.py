@@ -175,6 +175,10 @@ class DrivenOutputs:
         holders = self._live_holders(output)
         return holders[-1].session_id if holders else None
 
+    def owners(self) -> dict[Hashable, str]:
+        """Return the holder of each output that has one."""
+        return {output: found for output in self._holders if (found := self.holder(output)) is not None}
+
     def _live_holders(self, output: Hashable) -> list[Requester]:
         return [holder for holder in self._holders.get(output, ()) if holder.session_id not in self._ended]
 

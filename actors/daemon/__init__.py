@@ -38,7 +38,7 @@ from hearth._util.inotify import watch_file
 from hearth._util.threads import IMPORTING
 from hearth._version import __version__
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
-from hearth.actors.build import build_parts, policy_entries, uids_of
+from hearth.actors.build import build_parts, policy_entries, uids_of, unused_hardware
 from hearth.actors.connection import Connection
 from hearth.actors.daemon.process import (
     RELOAD,
@@ -490,7 +490,11 @@ def _check(config: Config, file: Path | None) -> None:
     idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections), broker=broker)
     jobs = idle_job_rules(parts.policy, parts.capabilities) if parts.hcp.serve else []
     owner = owner_warning(parts.policy, own_uid(config), file)
-    for warning in [*owner, *unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
+    unused = [
+        *unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)),
+        *unused_hardware(parts.policy, parts.board),
+    ]
+    for warning in [*owner, *unused, *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     plan_of(config, parts, places_of(parts, None, file), 0 if config.sandbox.user else os.geteuid())
     if (reason := cannot_hold(config)) is not None:

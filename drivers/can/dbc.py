@@ -24,6 +24,7 @@ from hearth._util.threads import IMPORTING
 from hearth.drivers.can.driver import EXTENDED, FD_LENGTHS, Frame, Scope, key_name, key_of
 from hearth.drivers.kind import Signal
 from hearth.drivers.signals import SignalLimit
+from hearth.drivers.units import same_unit
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied, RpcError
 
 if TYPE_CHECKING:
@@ -422,7 +423,7 @@ def _value(signal: Any, given: Any) -> Any:
     place = f"/signals/{signal.name}"
     if isinstance(given, dict):
         unit = given.get("unit", signal.unit)
-        if unit != signal.unit:
+        if not same_unit(unit or "", signal.unit or ""):
             has = f"its unit is {signal.unit!r}" if signal.unit else "it has no unit"
             raise _wrong(f"{place}/unit", f"{unit!r} is not the unit of {signal.name}: {has}")
         given = given["value"]

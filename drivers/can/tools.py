@@ -426,6 +426,7 @@ class MessageSignal(NamedSignal):
     """A signal of a message as a signal of the board; `others` has what a frame says of the message's other signals."""
 
     sets: ClassVar[tuple[str, ...]] = ("can.send",)
+    missing: ClassVar[str] = f"no frame with it came within {_FRAME_MS} ms"
 
     others: Mapping[str, float]
 
@@ -451,6 +452,11 @@ class MessageSignal(NamedSignal):
         shown = result["latest"][-1:] if "latest" in result else [result]
         return shown[0].get("signals", {}).get(self._parts[1], {}).get("value") if shown else None
 
+    def measured_at(self, result: Mapping[str, Any]) -> float | None:
+        """See NamedSignal."""
+        stamps = [frame["timestamp_us"] / 1e6 for frame in result["latest"][-1:] if "timestamp_us" in frame]
+        return stamps[0] if stamps else None
+
 
 def can_signals(board: Board) -> Iterator[NamedSignal]:
     """Yield the signals of messages that the profile of a board names as signals."""
@@ -462,5 +468,12 @@ def can_signals(board: Board) -> Iterator[NamedSignal]:
             message, _, signal = name.partition(".")
             unit = database.message(message).get_signal_by_name(signal).unit or ""
             others = {one.partition(".")[2]: value for one, value in rest.items() if one.startswith(f"{message}.")}
-            known = signals.get(name)
-            yield MessageSignal(bus=f"can:{spec.bus}", name=name, unit=unit, signal=known, access="rw", others=others)
+            yield MessageSignal(
+                bus=f"can:{spec.bus}",
+                name=name,
+                unit=unit,
+                signal=signals.get(name),
+                access="rw",
+                use=_uses(spec.bus, database.key(message), message),
+                others=others,
+            )

@@ -7,7 +7,7 @@ edges beside the bus. However a step ends, its pulse or its watch ends too.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import trio
 from attrs import define, evolve
@@ -463,4 +463,5 @@ def _line_signal(board: Board, chip: ChipSpec, signal: Signal) -> NamedSignal:
     lines = board.lines
     readable, drivable = (signal.output in names[chip.label] for names in (lines.readable, lines.drivable))
     access = "r" * readable + "w" * drivable
-    return LineSignal(bus=chip.bus, name=name, aliases=(signal.name, *names), signal=signal, access=access)
+    use = lines.use(chip.label, cast("int", signal.output))
+    return LineSignal(bus=chip.bus, name=name, aliases=(signal.name, *names), signal=signal, access=access, use=use)

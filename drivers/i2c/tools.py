@@ -426,6 +426,7 @@ def i2c_signals(board: Board) -> Iterator[NamedSignal]:
                 unit=signal.unit,
                 signal=signal,
                 access=signal.access,
+                use=i2c_use(spec.bus, device.addr, ten_bit=device.addr not in ADDRESSES),
                 device=device,
                 register=register,
             )

@@ -255,4 +255,4 @@ class SensorSignal(NamedSignal):
 def iio_signals(board: Board) -> Iterator[NamedSignal]:
     """Yield the sensors that the profile of a board names, whatever bus they are on, as signals."""
     for sensor in board.sensors.values():
-        yield SensorSignal(bus=sensor.bus, name=sensor.name, unit=sensor.unit)
+        yield SensorSignal(bus=sensor.bus, name=sensor.name, unit=sensor.unit, use=sensor.uses())

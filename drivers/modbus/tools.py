@@ -312,5 +312,8 @@ class RegisterSignal(NamedSignal):
 def modbus_signals(board: Board) -> Iterator[NamedSignal]:
     """Yield the registers of the devices of a board as signals."""
     for spec in board.of("modbus"):
+        uses = {device.name: spec.use(device) for device in spec.devices}
         for signal in board.outputs[spec.bus].signals.values():
-            yield RegisterSignal(bus=spec.bus, name=signal.name, unit=signal.unit, signal=signal, access=signal.access)
+            use = uses[signal.place["device"]]
+            names = {"name": signal.name, "unit": signal.unit, "access": signal.access}
+            yield RegisterSignal(bus=spec.bus, signal=signal, use=use, **names)

@@ -199,7 +199,7 @@ class WaveSignal(ChannelSignal):
 
     def value(self, result: Mapping[str, Any], args: Args) -> Any:
         """See NamedSignal."""
-        return result.get(self._member) if result.get("on", True) else None
+        return result.get(self._member) if result.get("on", True) else OFF
 
 
 class ServoSignal(WaveSignal):

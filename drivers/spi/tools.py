@@ -238,7 +238,9 @@ def spi_signals(board: Board) -> Iterator[NamedSignal]:
     """Yield the registers of the devices of a board as signals; one that reading changes is not read by its name."""
     for spec in board.of("spi"):
         signals = board.outputs[spec.bus].signals
+        use = Use("spi", (spec.name,))
         for register in () if spec.declared is None else spec.declared.registers:
             signal = signals[0, register.reg]
             access = signal.access.replace("r", "") if register.read_effect else signal.access
-            yield RegisterSignal(bus=spec.bus, name=signal.name, unit=signal.unit, signal=signal, access=access)
+            names = {"name": signal.name, "unit": signal.unit, "access": access}
+            yield RegisterSignal(bus=spec.bus, signal=signal, use=use, **names)

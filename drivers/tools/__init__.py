@@ -13,7 +13,7 @@ from hearth._util.python import package_of, vendor_entry_points
 from hearth._util.text import suggest
 from hearth.drivers import schemas
 from hearth.drivers.board import BoardDriver
-from hearth.drivers.declare import COMMON, list_tool
+from hearth.drivers.declare import COMMON, list_tool, with_signals
 from hearth.drivers.kinds import kinds_of
 from hearth.drivers.tools.signals import NAMES, signal_tools, signals_of
 from hearth.errors import ConfigError
@@ -81,7 +81,11 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
     from hearth.drivers.tools.process import process_tools
     from hearth.drivers.tools.system import system_tools
 
-    of_kinds = [tool for kind in kinds_of(board.profile.specs) for tool in kind.tools(board)]
+    of_kinds = [
+        with_signals(tool, board, kind.signals) if fnmatchcase(tool.name, "hw.*.list") else tool
+        for kind in kinds_of(board.profile.specs)
+        for tool in kind.tools(board)
+    ]
     of_kinds.sort(key=lambda tool: not tool.name.startswith("hw."))
     return [board_tool(), *of_kinds, *file_tools(), *system_tools(), *process_tools(exec_templates=exec_templates)]
 

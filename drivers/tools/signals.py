@@ -7,6 +7,7 @@ This module knows no kind: which step it is, `NamedSignal` says.
 
 from __future__ import annotations
 
+import time
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,16 +16,16 @@ import trio
 from attrs import evolve
 
 from hearth.drivers import schemas
-from hearth.drivers.declare import GRACE_MS, list_tool, tool
+from hearth.drivers.declare import GRACE_MS, list_tool, signal_rows, tool
 from hearth.drivers.kinds import kinds_of
 from hearth.drivers.named import Signals
 from hearth.drivers.schemas import wrong
 from hearth.drivers.signals import OFF
 from hearth.drivers.units import read_value
-from hearth.tools import Done, OneTransaction, OutputState, Resolved, Transaction
+from hearth.tools import Done, OneTransaction, Resolved, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.named import NamedSignal, Step
@@ -65,7 +66,7 @@ def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
     risks = [offered[step.tool].risk_of(step.args) for step in steps if step.tool in offered]
     read_only = partial(given.tool, capability="CAP_SIGNAL_READ", targets=reads, risks=risks)
     return [
-        _list_tool(signals, offered, reads | writes),
+        _list_tool(signals, reads | writes),
         read_only(
             "signal.read",
             "Read a signal by its name: a line, channel, register or sensor, whatever bus it is on.",
@@ -74,7 +75,7 @@ def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
                 **found,
                 "value": _value("null if there is none: see `quality`"),
                 "unit?": unit,
-                "at": schemas.text("when it was read"),
+                "at": schemas.text("when it was measured"),
                 **_QUALITY,
             },
             given.read,
@@ -133,9 +134,9 @@ def _value(description: str) -> schemas.Schema:
 _QUALITY: Final[Mapping[str, schemas.Schema]] = {
     "quality": {
         "enum": ["good", "stale", "none", "failed"],
-        "description": "good: as measured; stale: what is known from before; else `why` says why there is no value",
+        "description": "good: measured at `at`; stale: remembered; none, failed: there is no value, and `why`",
     },
-    "why?": {"type": "string", "description": "why there is no value"},
+    "why?": {"type": ["string", "null"], "description": "why there is no value"},
 }
 
 
@@ -206,8 +207,7 @@ class _Resolver:
 
         def adapt(tool: Tool) -> Tool:
             async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-                value = found.value(_result(await tool.run(ctx, args)), args)
-                return {**self._names(found), "value": value, **_unit(found), "at": ctx.now(), **_quality(value)}
+                return {**self._names(found), **_unit(found), **await _measured(found, tool, ctx, args)}
 
             return evolve(tool, run=run, result_schema=self._results["signal.read"])
 
@@ -226,7 +226,11 @@ class _Resolver:
         def by_edges(tool: Tool) -> Tool:
             async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
                 seen = _result(await tool.run(ctx, args))
-                changes = [{"value": edge["value"]} for edge in seen["edges"]]
+                began = time.time() - time.monotonic()
+                changes = [
+                    {"value": edge["value"], "at": ctx.now(began + edge["timestamp_ns"] / 1e9)}
+                    for edge in seen["edges"]
+                ]
                 value = changes[-1]["value"] if changes else None
                 return {**self._names(found), "value": value, "changes": changes, "timed_out": seen["timed_out"]}
 
@@ -234,18 +238,16 @@ class _Resolver:
 
         def by_readings(tool: Tool) -> Tool:
             async def run(ctx: StepContext, step_args: Args) -> Mapping[str, Any]:
-                async def read() -> Any:
-                    return found.value(_result(await tool.run(ctx, step_args)), step_args)
-
                 changes: list[dict[str, Any]] = []
-                last = value = await read()
+                last = value = (await _measured(found, tool, ctx, step_args))["value"]
                 with trio.move_on_after(timeout_ms / 1000):
                     while len(changes) < count:
                         await trio.sleep(_EVERY_S)
-                        value = await read()
+                        measured = await _measured(found, tool, ctx, step_args)
+                        value = measured["value"]
                         if _differs(last, value, float(args.get("min_change", 0))):
                             last = value
-                            changes.append({"value": value, "at": ctx.now()})
+                            changes.append({"value": value, "at": measured["at"]})
                             ctx.progress({**self._names(found), **changes[-1], **_unit(found)})
                 told = {"changes": changes, "timed_out": len(changes) < count}
                 return {**self._names(found), "value": value, **_unit(found), **told}
@@ -320,8 +322,12 @@ def _unit(found: NamedSignal) -> dict[str, str]:
     return {"unit": found.unit} if found.unit else {}
 
 
-def _quality(value: Any) -> dict[str, str]:
-    return {"quality": "good"} if value is not None else {"quality": "none", "why": "the device gives no value now"}
+async def _measured(found: NamedSignal, tool: Tool, ctx: StepContext, args: Args) -> dict[str, Any]:
+    """Return what the step that reads a signal says of it: its value, when it was measured, and its quality."""
+    result = _result(await tool.run(ctx, args))
+    value, at = found.value(result, args), ctx.now(found.measured_at(result))
+    quality = {"quality": "good"} if value is not None else {"quality": "none", "why": found.missing}
+    return {"value": value, "at": at, **quality}
 
 
 async def _never(_ctx: StepContext, _args: Args) -> Mapping[str, Any]:
@@ -335,7 +341,7 @@ def _no_uses(_args: Args) -> Sequence[Use]:
 # --- signal.list ------------------------------------------------------------------------------------------------------
 
 
-def _list_tool(signals: Signals, offered: Mapping[str, Tool], targets: frozenset[str]) -> Tool:
+def _list_tool(signals: Signals, targets: frozenset[str]) -> Tool:
     async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
         kind, pattern = args.get("kind"), args.get("name", "*")
         wanted = [
@@ -343,12 +349,9 @@ def _list_tool(signals: Signals, offered: Mapping[str, Tool], targets: frozenset
             for one in signals
             if kind in (None, one.kind)
             and any(fnmatchcase(name, pattern) for name in (one.full, one.name, *one.aliases))
-            and _permitted(ctx, offered, one)
         ]
-        known = {bus: ctx.outputs(bus) for bus in {one.bus for one in wanted}}
-        locks = await ctx.interlocks() if wanted else ()
-        rows = [_row(signals, one, known[one.bus], locks) for one in wanted[:MOST_LISTED]]
-        return {"signals": rows, "truncated": len(wanted) > MOST_LISTED}
+        rows = await signal_rows(ctx, signals, wanted)
+        return {"signals": rows[:MOST_LISTED], "truncated": len(rows) > MOST_LISTED}
 
     kinds = sorted({one.kind for one in signals})
     return evolve(
@@ -383,7 +386,7 @@ _ROW: Final[Mapping[str, schemas.Schema]] = {
     "access": {"enum": ["r", "w", "rw", ""], "description": "r: signal.read, w: signal.set"},
     "value": _value("what is known of it, in its unit; signal.read asks the hardware"),
     **_QUALITY,
-    "at": {"type": ["string", "null"]},
+    "at": {"type": ["string", "null"], "description": "when it was measured; null: not known"},
     "safe": _value("where it goes when the session that drove it ends; null: nowhere"),
     "limit": {"type": "object"},
     "interlocks": {"type": "array", "items": {"type": "object"}},
@@ -391,41 +394,3 @@ _ROW: Final[Mapping[str, schemas.Schema]] = {
     "reserved": {"type": ["string", "null"]},
     "left": {"type": "boolean", "description": "true if a halt does not stop it"},
 }
-
-
-_UNREAD: Final = {"quality": "none", "why": "not known without asking the hardware"}
-
-
-def _permitted(ctx: StepContext, offered: Mapping[str, Tool], one: NamedSignal) -> bool:
-    step = one.read() if "r" in one.access else None
-    tool = None if step is None else offered.get(step.tool)
-    uses = () if step is None or tool is None or tool.uses is None else tool.uses(step.args)
-    return all(map(ctx.permits, uses))
-
-
-def _row(
-    signals: Signals,
-    one: NamedSignal,
-    known: Mapping[Hashable, OutputState],
-    locks: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    signal = one.signal
-    state = known.get(signal.output, OutputState()) if signal is not None else OutputState()
-    value = None if signal is None or state.level is None else signal.shown(state.level)
-    names = {one.name, *one.aliases}
-    return {
-        "name": signals.called(one),
-        "kind": one.kind,
-        "bus": one.bus,
-        "unit": one.unit or None,
-        "access": one.access,
-        "value": value,
-        **(_UNREAD if value is None else {"quality": "stale"}),
-        "at": None,
-        "safe": None if signal is None or signal.safe is None else signal.shown(signal.safe),
-        "limit": {} if signal is None else dict(signal.bounds),
-        "interlocks": [lock for lock in locks if lock["bus"] == one.bus and lock["drives"] in names],
-        "owner": state.owner,
-        "reserved": None if signal is None else signal.reserved,
-        "left": state.left,
-    }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Row = tuple[str, ...]
 LINES = ("line", "name", "value", "owner or role", "session")
+SIGNALS = ("signal", "bus", "value", "quality", "safe", "limit", "owner", "left")
 BUSES = ("bus", "state", "queued", "transactions", "reason")
 SESSIONS = ("principal", "policy", "client", "lines", "tasks", "opened", "session")
 TASKS = ("status", "principal", "step", "intent", "session", "task")
@@ -49,6 +50,32 @@ def line_rows(state: Mapping[str, Any], *, driven: bool = False) -> list[Row]:
 def _owner(line: Mapping[str, Any]) -> str:
     """Return the principal that drives a line; a stop sequence is no principal's."""
     return (line["owner"]["principal"] or "the daemon") if line["owner"] else ""
+
+
+def signal_rows(state: Mapping[str, Any], *, known: bool = False) -> list[Row]:
+    """Return the cells under `SIGNALS`; with `known` only of the signals that were driven, or of which a value is kept.
+
+    A daemon of an earlier release tells none.
+    """
+    return [
+        (
+            each["name"],
+            each["bus"],
+            _in_unit(each, "value"),
+            each["quality"] + (f" ({each['why']})" if each["why"] else ""),
+            _in_unit(each, "safe"),
+            brief(each["limit"]),
+            _owner(each),
+            "left by a halt" if each["left"] else "",
+        )
+        for each in state.get("named", ())
+        if not known or each["owner"] or each["left"] or each["quality"] == "stale"
+    ]
+
+
+def _in_unit(signal: Mapping[str, Any], member: str) -> str:
+    value, unit = signal[member], signal["unit"]
+    return f"{value} {unit}" if unit and isinstance(value, (int, float)) else common.scalar(value)
 
 
 def bus_rows(state: Mapping[str, Any]) -> list[Row]:
@@ -165,6 +192,7 @@ def status_lines(state: Mapping[str, Any], place: str) -> list[str]:
     sections = (
         ("buses", BUSES, bus_rows(state)),
         ("driven lines", LINES, line_rows(state, driven=True)),
+        ("known signals", SIGNALS, signal_rows(state, known=True)),
         ("sessions", SESSIONS, session_rows(state)),
         ("tasks", TASKS, task_rows(state)),
         ("waiting approvals", APPROVALS, approval_rows(state)),
@@ -192,7 +220,7 @@ async def _state(options: Options) -> Mapping[str, Any]:
 @click.command()
 @standard
 async def status(options: Options) -> int:
-    """Show the daemon on one screen: health, halt, buses, driven lines, sessions, tasks, approvals, audit log, sandbox.
+    """Show the daemon on one screen: health, halt, buses, lines, signals, sessions, tasks, approvals, log, sandbox.
 
     Exits with 0 if it is healthy, with 1 if it is unhealthy or halted, and with 3 if it cannot be reached.
     """
@@ -326,6 +354,12 @@ def _signals_words(event: Mapping[str, Any]) -> str:
     )
 
 
+def _named_words(event: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{one['name']}={common.scalar(one['value'])} ({one['why'] or one['quality']})" for one in event["named"]
+    )
+
+
 def _lines_words(event: Mapping[str, Any]) -> str:
     return "; ".join(
         f"{line['bus']} {line['line']}={common.scalar(line['value'])}" + (f" ({_owner(line)})" if line["owner"] else "")
@@ -337,6 +371,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "snapshot": _snapshot_words,
     "lines": _lines_words,
     "signals": _signals_words,
+    "named": _named_words,
     "buses": lambda event: "; ".join(f"{name} {brief(bus)}" for name, bus in event["buses"].items()),
     "halt": lambda event: halted_words(event["halt"]) if event["halt"]["halted"] else "not halted",
     "approvals": lambda event: ", ".join(each["approval_id"] for each in event["approvals"]) or "none waits",

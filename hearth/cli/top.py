@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SECTIONS: Mapping[str, tuple[Sequence[str], Callable[[Mapping[str, Any]], list[status.Row]]]] = {
     "lines": (status.LINES, status.line_rows),
+    "signals": (status.SIGNALS, status.signal_rows),
     "buses": (status.BUSES, status.bus_rows),
     "tasks": (status.TASKS, status.task_rows),
     "sessions": (status.SESSIONS, status.session_rows),
@@ -49,7 +50,7 @@ class Top(App[HearthError]):
     #state.wrong { background: $error; color: $text; text-style: bold; }
     #state.away { background: $warning-muted; }
     DataTable { height: 1fr; border: round $primary; scrollbar-size: 1 1; }
-    #lines { width: 2fr; }
+    #outputs { width: 2fr; }
     Vertical { width: 3fr; }
     """
     BINDINGS: ClassVar = [("h", "halt", "HALT at once"), ("q", "quit", "Quit")]
@@ -67,7 +68,8 @@ class Top(App[HearthError]):
         """Make the widgets: the state of the daemon in one line, the tables, the keys."""
         yield Static(id="state", markup=False)
         with Horizontal():
-            yield from self._tables("lines")
+            with Vertical(id="outputs"):
+                yield from self._tables("lines", "signals")
             with Vertical():
                 yield from self._tables("tasks", "approvals", "sessions", "buses")
         yield Footer()

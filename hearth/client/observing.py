@@ -108,7 +108,7 @@ def apply(state: MutableMapping[str, Any], event: Mapping[str, Any]) -> None:
     elif kind in _OUTPUTS:
         key = _OUTPUTS[kind]
         changes = {(one["bus"], one[key]): one for one in event[kind]}
-        # A daemon of an earlier release has no signals.
+        # A daemon of an earlier release has no signals, or none by name.
         state[kind] = [{**one, **changes.get((one["bus"], one[key]), {})} for one in state.get(kind, ())]
     elif kind == "buses":
         state["buses"] = {**state["buses"], **event["buses"]}
@@ -122,8 +122,8 @@ def apply(state: MutableMapping[str, Any], event: Mapping[str, Any]) -> None:
     state["seq"], state["ts"] = event["seq"], event["ts"]
 
 
-_OUTPUTS: Final = {"lines": "line", "signals": "channel"}
-"""Kinds of outputs, with the member that is their number."""
+_OUTPUTS: Final = {"lines": "line", "signals": "channel", "named": "name"}
+"""Kinds of rows of outputs and signals, with the member that tells those of one bus apart."""
 MOST_READINGS: Final = 64
 """Readings that a state has, as a snapshot."""
 

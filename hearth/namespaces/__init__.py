@@ -199,9 +199,9 @@ class SignalReading:
     value: SignalValue | None
     unit: str | None = None
     at: str | None
-    """When it was read (RFC 3339, UTC)."""
+    """When it was measured (RFC 3339, UTC); None: not known."""
     quality: Literal["good", "stale", "none", "failed"]
-    """"good": as measured; "stale": as known from before; else there is no value."""
+    """"good": measured at `at`; "stale": remembered; else there is no value."""
     why: str | None = None
 
 
@@ -243,7 +243,7 @@ class SignalChange:
 
     value: SignalValue | None
     at: str | None = None
-    """When it was read (RFC 3339, UTC); None where the signal's kind does not say."""
+    """When it was measured (RFC 3339, UTC)."""
 
 
 @frozen

@@ -219,7 +219,7 @@ async def test_the_newest_move_has_the_servo_and_the_older_one_fails(autojump_cl
         assert failed.error_data["effect"] == "done"
         await trio.sleep(2)
         assert world.value(ARM) == pytest.approx(-80)
-        assert world.runtime.buses["pwm:chip"].holder(ARM) == other.session_id
+        assert world.runtime.buses["pwm:chip"].known().outputs[ARM].owner == other.session_id
 
 
 async def test_a_move_that_fails_on_its_way_says_that_its_effect_is_not_known(autojump_clock):
@@ -279,7 +279,7 @@ async def test_what_a_rollback_cannot_restore_because_its_owner_has_gone_is_made
         await task.cancel()
         await task.wait()
         await trio.sleep(3)
-        assert world.runtime.buses["pwm:chip"].holder(ARM) == other.session_id
+        assert world.runtime.buses["pwm:chip"].known().outputs[ARM].owner == other.session_id
     assert world.value(ARM) == 0
 
 

@@ -72,6 +72,8 @@ def test_status_names_each_driven_line_with_its_owner_and_each_approval(local_cl
     shown = local_cli("status").out
     driven = next(line for line in shown.splitlines() if "GPIO17" in line)
     assert session in driven
+    named = next(line.split() for line in shown.splitlines() if line.split()[:2] == ["LED", "gpio:sim"])
+    assert named[2:5] == ["1", "good", "0"]
     assert again["plan_id"] in shown
     listed = [line.split() for line in local_cli("sessions").out.splitlines() if session in line]
     assert [tuple(line[1:4]) for line in listed] == [("bench", "bench", "1")]

@@ -70,6 +70,9 @@ def test_it_shows_lines_buses_tasks_and_sessions_as_they_change_and_q_quits(daem
             session = peer.open(client_name="robot")
             peer.wait(session, peer.submit(session, ("gpio.set", {"line": "LED", "value": 1})))
             await until(pilot, lambda: any(row[4] == session and row[2] == "1" for row in rows(app, "lines")))
+            lit = ["LED", "gpio:sim", "1", "good", "0"]
+            await until(pilot, lambda: lit in [row[:5] for row in rows(app, "signals")])
+            assert ["FAN", "pwm:sim", "-"] in [row[:3] for row in rows(app, "signals")]
             assert [row[2] for row in rows(app, "sessions") if row[-1] == session] == ["robot"]
             task = peer.submit(session, ("gpio.watch", {"line": 5, "timeout_ms": 60_000}))
             await until(pilot, lambda: [(row[0], row[-1]) for row in rows(app, "tasks")] == [("RUNNING", task)])

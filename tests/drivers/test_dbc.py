@@ -55,6 +55,7 @@ def made(file):
 def test_a_message_is_encoded_by_name_in_units_and_read_back(made) -> None:
     frame = made.frame("DRIVE", {"Torque": 0.9, "Gear": "first", "Free": {"value": 7}})
     assert (frame.key, frame.data, frame.fd) == (0x123, struct.pack("<hBB", 3, 1, 7), False)
+    assert made.frame("DRIVE", {"Torque": {"value": 0.9, "unit": "N·m"}, "Gear": "first", "Free": 7}) == frame
     name, signals = made.decode(frame)
     assert name == "DRIVE"
     assert signals["Torque"]["value"] == pytest.approx(0.9)

@@ -202,6 +202,34 @@ async def test_signals_are_shown_with_value_owner_safe_state_limits_waveform_and
     assert tab.errors == []
 
 
+async def test_one_table_shows_the_signals_of_all_kinds_with_value_quality_safe_limit_owner_and_what_is_left(
+    browser: Browser, site: Site
+) -> None:
+    tab = await enter(browser, site)
+    rows = "[...document.querySelectorAll('#named tbody tr')]"
+
+    def cells(name: str) -> str:
+        row = f"{rows}.find((row) => row.cells[0].innerText === '{name}')"
+        return f"[...({row}?.cells ?? [])].map((one) => one.innerText)"
+
+    async with site.client("operator") as client, client.open_session(client_name="robot") as session:
+        await tab.until(f"{rows}.length > 40")
+        assert await tab.evaluate(cells("temperature")) == [
+            *("temperature", "i2c:1", "–", "none: not known without asking the hardware", "–", "", "", "")
+        ]
+        await session.gpio.set("LED", 1)
+        await session.dac.set("BIAS", 1.5)
+        await session.run("modbus.write", device="FAN", name="speed", value=10)
+        await session.run("hw.sensor.read", sensor="temperature")
+        await tab.until(f"{cells('LED')}[2] === '1' && {cells('LED')}[6].startsWith('token:')")
+        await tab.until(f"{cells('temperature')}[2].endsWith(' celsius')")
+        await tab.until(f"{cells('FAN.speed')}[7] === 'left as it is'")
+        shown = await tab.evaluate(cells("BIAS"))
+        assert shown[:6] == ["BIAS", "dac:sim", "1.5 volt", "stale", "1.25 volt", "min 0.5; max 2.5"]
+        assert (await tab.evaluate(cells("FAN.speed")))[2:6] == ["10 hertz", "stale", "–", "min 0; max 50; max step 20"]
+    assert tab.errors == []
+
+
 async def test_by_keyboard_alone_a_plan_is_approved_and_the_daemon_halted_and_reset(
     browser: Browser, site: Site, nursery: trio.Nursery
 ) -> None:
@@ -582,6 +610,7 @@ def test_the_model_adds_up_the_stream_as_the_python_client_does() -> None:
     from hearth.client import observing
 
     empty: dict[str, Any] = {name: [] for name in ("lines", "readings", "sessions", "tasks", "approvals")}
+    empty["named"] = [{"bus": bus, "name": "FAN.speed", "value": None, "quality": "none"} for bus in ("a", "b")]
     state = {**empty, "seq": 3, "ts": "2026-11-24T15:52:48.469Z", "buses": {}, "halt": {"halted": False}, "health": {}}
     ids = {"session_id": "a", "task_id": "t", "principal": "uid:1"}
     records = [
@@ -596,17 +625,20 @@ def test_the_model_adds_up_the_stream_as_the_python_client_does() -> None:
         {"stream": "s", "seq": 4 + index, "ts": state["ts"], "kind": "records", "records": some}
         for index, some in enumerate((timed[:1], timed[1:]))
     ]
+    change = {"bus": "b", "name": "FAN.speed", "value": 10, "quality": "stale"}
+    events.append({"stream": "s", "seq": 6, "ts": state["ts"], "kind": "named", "named": [change]})
     mine: dict[str, Any] = {}
     for event in events:
         observing.apply(mine, json.loads(json.dumps(event)))
     program = (
         f"import {{ Model }} from {json.dumps(str(ROOT / 'actors/bridges/http/ui/model.js'))};"
         f"const model = new Model(); for (const event of {json.dumps(events)}) model.apply(event);"
-        "const { sessions, tasks } = model.state; console.log(JSON.stringify({ sessions, tasks }));"
+        "const { sessions, tasks, named } = model.state; console.log(JSON.stringify({ sessions, tasks, named }));"
     )
     done = subprocess.run(["node", "--input-type=module", "-e", program], capture_output=True, check=True, text=True)
     theirs = json.loads(done.stdout)
     for task in theirs["tasks"]:
         for one in task["steps"]:
             one.pop("latency_ms", None)
-    assert theirs == {"sessions": mine["sessions"], "tasks": mine["tasks"]}
+    assert theirs == {name: mine[name] for name in ("sessions", "tasks", "named")}
+    assert [one["value"] for one in theirs["named"]] == [None, 10]

@@ -611,7 +611,7 @@ async def test_an_output_that_another_session_has_driven_since_is_left_to_it(ope
             await drive(session, world, case, "tool")
             await drive(other, world, case, "tool")
         assert not case.is_safe(world)
-        assert world.runtime.buses[case.output.bus].holder(case.output.output) == other.session_id
+        assert world.runtime.buses[case.output.bus].known().outputs[case.output.output].owner == other.session_id
 
 
 @every_case(CASES)

@@ -1,4 +1,4 @@
-/** The view of the hardware: every line, every signal, every bus, and what sensors measure. */
+/** The view of the hardware: every line, every output that takes a number, every signal of any kind, every bus, and what sensors measure. */
 
 import { clock, figure, list, make, say, show, table, who } from "./dom.js";
 import { lineName, outputKey } from "./model.js";
@@ -23,6 +23,9 @@ export class Board {
     this.signals = signals.body;
     this.signalChanges = new Changes("signal", "Value", ({ name }) => name, valueText);
     this.signalParts = make("div", { id: "signals" }, make("h2", {}, "Signals"), signals.element, this.signalChanges.element);
+    const named = table("All signals", "Signal", "Bus", "Value", "Quality", "Safe state", "Limits", "Set by", "After a halt");
+    this.named = named.body;
+    this.namedParts = make("div", { id: "named" }, make("h2", {}, "All signals"), named.element);
     const buses = table("Buses", "Bus", "State", "Waiting", "Transactions");
     this.buses = buses.body;
     this.plots = make("div", { class: "plots" });
@@ -32,6 +35,7 @@ export class Board {
       make("h2", {}, "Measured"), this.none, this.plots,
       make("h2", {}, "Lines"), filter, lines.element, this.lineChanges.element,
       this.signalParts,
+      this.namedParts,
       make("h2", {}, "Buses"), buses.element,
     );
   }
@@ -46,6 +50,8 @@ export class Board {
     list(this.lines, shown, outputKey, createLine, (row, line) => updateLine(row, line, changes.get(outputKey(line)) ?? [], now));
     list(this.signals, state.signals, outputKey, createLine, (row, signal) => updateSignal(row, signal, changes.get(outputKey(signal)) ?? [], now));
     show(this.signalParts, state.signals.length > 0);
+    if (!dirty || dirty.has("named") || dirty.has("snapshot")) list(this.named, state.named, outputKey, createNamed, updateNamed);
+    show(this.namedParts, state.named.length > 0);
     this.lineChanges.render(state.lines, changes, now);
     this.signalChanges.render(state.signals, changes, now);
     const buses = Object.entries(state.buses);
@@ -139,6 +145,28 @@ function updateSignal(row, signal, changes, now) {
   const recent = changes.filter(([at]) => at > now - WINDOW).length;
   const label = `${signal.name}: ${valueText(signal, signal.value)}; ${recent} changes in the last minute, between ${figure(min)} and ${figure(max)}`;
   if (row._canvas.getAttribute("aria-label") !== label) row._canvas.setAttribute("aria-label", label);
+}
+
+function createNamed() {
+  const names = ["name", "bus", "value", "quality", "safe", "limit", "owner", "left"];
+  const cells = names.map((name) => make(name === "name" ? "th" : "td", name === "name" ? { scope: "row" } : { class: name }));
+  const row = make("tr", {}, ...cells);
+  row._cells = cells;
+  return row;
+}
+
+/** One row of the table of all signals, of whatever kind. */
+function updateNamed(row, signal) {
+  const { name, bus, value, quality, why, safe, limit, owner, left } = signal;
+  const unit = signal.unit ?? "";
+  const shown = [
+    name, bus, value === null ? "–" : valueText({ unit }, value).trim(), why ? `${quality}: ${why}` : quality,
+    safe === null ? "–" : valueText({ unit }, safe).trim(),
+    Object.entries(limit).map(([key, most]) => `${key.replaceAll("_", " ")} ${figure(most)}`).join("; "),
+    owner ? who(owner.principal) : "", left ? "left as it is" : "",
+  ];
+  row._cells.forEach((cell, index) => say(cell, shown[index]));
+  row._cells[3].dataset.state = { good: "good", failed: "bad" }[quality] ?? "";
 }
 
 function signalUses({ unit, limit, role, reserved }) {

@@ -90,6 +90,7 @@ export class Model {
     else if (!this.state) return;
     else if (kind === "lines") event.lines.forEach((line) => this.#output(this.state.lines, line, at));
     else if (kind === "signals") event.signals.forEach((signal) => this.#output(this.state.signals, signal, at));
+    else if (kind === "named") event.named.forEach((signal) => Object.assign(this.state.named.find((one) => outputKey(one) === outputKey(signal)) ?? {}, signal));
     else if (kind === "buses") Object.assign(this.state.buses, event.buses);
     else if (kind === "halt" || kind === "approvals" || kind === "health") this.state[kind] = event[kind];
     else if (kind === "readings") event.readings.forEach((reading) => this.#addPoints(reading, Date.parse(reading.ts) / 1000));
@@ -102,8 +103,8 @@ export class Model {
     const before = this.last;
     if (before && before.stream !== stream) this.missed = "The daemon, or its stream, has begun anew: what happened in between is not known here.";
     else if (missed) this.missed = `${missed} events were missed: this page was too slow, or away for too long.`;
-    // A daemon of an earlier release has no signals.
-    this.state = { ...state, signals: state.signals ?? [], buses: { ...state.buses } };
+    // A daemon of an earlier release has no signals, or none by name.
+    this.state = { ...state, signals: state.signals ?? [], named: state.named ?? [], buses: { ...state.buses } };
     for (const output of [...this.state.lines, ...this.state.signals]) this.#noteLevel(output, at);
     for (const reading of state.readings) this.#addPoints(reading, Date.parse(reading.ts) / 1000);
   }
@@ -195,9 +196,9 @@ export class Model {
   }
 }
 
-/** What tells a line or a signal from all others: its bus, and its number there. */
+/** What tells a line or a signal from all others: its bus, and its number or name there. */
 export function outputKey(output) {
-  return `${output.bus}/${output.line ?? output.channel}`;
+  return `${output.bus}/${output.line ?? output.channel ?? output.name}`;
 }
 
 /** The name by which people know a line: what is wired to it, or else its own. */
