@@ -24,7 +24,7 @@ from hearth.protocol.methods import PRIORITIES, Constraints
 from hearth.tools import Done, OutputState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
     from hearth.actors.bus.interlocks import Interlock, Interlocks
@@ -108,6 +108,8 @@ class StepRun:
     """The tool that was asked for, where it means this step (`hearth.tools.Resolved`)."""
     scope: Scope = EVERYTHING
     """The hardware that its session may use."""
+    allowed: Collection[str] = ()
+    """The tools that its session may use, for a tool with `resolves_to`."""
     held: dict[Hashable, str] = field(factory=dict)
     """By output that the step drove: the session to which it goes back if the effect is taken back."""
     logged: Mapping[str, Any] = field(factory=dict)
@@ -268,6 +270,10 @@ class StepScope:
     def permits(self, use: Use) -> bool:
         """See StepContext."""
         return self._step.scope.permits(use)
+
+    def allows(self, tool: str) -> bool:
+        """See StepContext."""
+        return tool in self._step.allowed
 
     async def interlocks(self) -> list[dict[str, Any]]:
         """See StepContext."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from hearth.drivers.schemas import Schema
-    from hearth.tools import Args, Done, Drive, Preview, Run, StepContext, Use
+    from hearth.tools import Args, Done, Drive, Preview, Reached, Run, StepContext, Use
 
 LIMIT_MS: Final = 1_000.0
 """Milliseconds after which a transaction that only asks the driver for a moment counts as wedged."""
@@ -47,6 +47,7 @@ class Planned:
     run: Callable[[StepContext], Awaitable[Mapping[str, Any] | Done]]
     drives: Callable[[], Sequence[Drive]] = tuple
     preview: Callable[[], Preview | None] = lambda: None
+    reaches: Callable[[], Sequence[Reached] | None] = lambda: None
 
 
 def tool(
@@ -77,6 +78,7 @@ def _facets(plan: Callable[[Args], Planned]) -> dict[str, Any]:
         "uses": lambda args: plan(args).uses(),
         "drives": lambda args: plan(args).drives(),
         "preview": lambda args: plan(args).preview(),
+        "reaches": lambda args: plan(args).reaches(),
         "run": run,
     }
 

@@ -16,19 +16,20 @@ from attrs import evolve
 
 from hearth.drivers import schemas
 from hearth.drivers.declare import GRACE_MS, list_tool, tool
-from hearth.drivers.kinds import kinds_of
+from hearth.drivers.kinds import OWN, kinds_of
 from hearth.drivers.named import Signals
 from hearth.drivers.schemas import wrong
 from hearth.drivers.signals import OFF
 from hearth.drivers.units import read_value
-from hearth.tools import Done, OneTransaction, OutputState, Resolved, Transaction
+from hearth.errors import RpcError
+from hearth.tools import Done, OneTransaction, OutputState, Resolved, Transaction, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.named import NamedSignal, Step
-    from hearth.tools import Args, StepContext, Tool, Use
+    from hearth.tools import Args, StepContext, Tool
 
 NAMES: Final = ("signal.list", "signal.read", "signal.watch", "signal.set")
 MAX_WATCH_MS: Final = 600_000
@@ -41,7 +42,7 @@ _EVERY_S: Final = 0.1
 def signals_of(board: Board) -> Signals:
     """Return the signals of a board, in the order of its kinds."""
     kinds = kinds_of(board.profile.specs)
-    return Signals(board.name, tuple(signal for kind in kinds for signal in kind.signals(board)))
+    return Signals(board.name, tuple(signal for kind in kinds for signal in kind.signals(board)), board.outputs)
 
 
 def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
@@ -397,9 +398,15 @@ _UNREAD: Final = {"quality": "none", "why": "not known without asking the hardwa
 
 
 def _permitted(ctx: StepContext, offered: Mapping[str, Tool], one: NamedSignal) -> bool:
-    step = one.read() if "r" in one.access else None
-    tool = None if step is None else offered.get(step.tool)
-    uses = () if step is None or tool is None or tool.uses is None else tool.uses(step.args)
+    """Return True if the session may read or set a signal."""
+    step = one.read()
+    tool = offered.get(step.tool)
+    if not any(map(ctx.allows, (step.tool, *one.sets))) or not ctx.permits(one.use):
+        return False
+    try:
+        uses = () if tool is None or tool.uses is None else tool.uses(step.args)
+    except RpcError:  # it cannot be read: then it is there for those who may use its whole kind
+        uses = (Use(next((kind.word for kind in OWN if kind.name == one.kind), one.kind), ()),)
     return all(map(ctx.permits, uses))
 
 
