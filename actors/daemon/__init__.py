@@ -69,6 +69,7 @@ from hearth.policy.rules import (
     in_force,
     owner_without_entry,
     unused_patterns,
+    unused_signals,
 )
 from hearth.schema import check_schema
 
@@ -490,7 +491,9 @@ def _check(config: Config, file: Path | None) -> None:
     idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections), broker=broker)
     jobs = idle_job_rules(parts.policy, parts.capabilities) if parts.hcp.serve else []
     owner = owner_warning(parts.policy, own_uid(config), file)
-    for warning in [*owner, *unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
+    unused = unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS))
+    unused += unused_signals(parts.policy, [one.use for one in parts.board.signals])
+    for warning in [*owner, *unused, *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     plan_of(config, parts, places_of(parts, None, file), 0 if config.sandbox.user else os.geteuid())
     if (reason := cannot_hold(config)) is not None:

@@ -21,7 +21,7 @@ from hearth.drivers.named import Signals
 from hearth.drivers.schemas import wrong
 from hearth.drivers.signals import OFF
 from hearth.drivers.units import read_value
-from hearth.errors import RpcError
+from hearth.errors import InvalidParams, RpcError
 from hearth.tools import Done, OneTransaction, OutputState, Resolved, Transaction, Use
 
 if TYPE_CHECKING:
@@ -165,7 +165,10 @@ class _Resolver:
         steps = [self._offered[one] for one in targets if one in self._offered]
 
         def risk(args: Args) -> int:
-            step = resolve(args)
+            try:
+                step = resolve(args)
+            except InvalidParams:
+                return max((one.risk_level for one in steps), default=0)  # refused where it is admitted
             return self._offered[step.tool].risk_of(step.args)
 
         levels = list(risks) or [level for one in steps for level in (one.least_risk, one.risk_level)] or [0]

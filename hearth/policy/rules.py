@@ -24,7 +24,7 @@ from attrs import Attribute, Factory, evolve, field, fields, frozen
 from hearth.errors import ApprovalRequired, ConfigError, PermissionDenied, RateLimited
 from hearth.hcp.messages import CLASSIFICATIONS, RISKS
 from hearth.policy.principal import Tokens, alternative_name
-from hearth.tools import RISK_NAMES, USE_FORMS
+from hearth.tools import RISK_NAMES, SIGNALS, USE_FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -537,6 +537,17 @@ def unused_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> lis
         for key, patterns in (("tools", entry.tools), ("rate", entry.rate))
         for pattern in patterns
         if not any(fnmatchcase(name, pattern) for name in names)
+    ]
+
+
+def unused_signals(entries: Iterable[PolicyEntry], uses: Iterable[Use]) -> list[str]:
+    """Return a warning for each pattern of `signals` that fits none of a board's."""
+    known = list(uses)
+    return [
+        f"policy {entry.name!r}: signals: {pattern!r} fits no signal of the board's profile; signal.list lists them"
+        for entry in entries
+        for pattern in entry.scope.patterns.get(SIGNALS, ())
+        if not any(map(Scope({SIGNALS: [pattern]}).permits, known))
     ]
 
 

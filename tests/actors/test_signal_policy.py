@@ -22,13 +22,13 @@ PERMITTED = 'max_risk = 3\nsignals = ["pump", "TANK*", "door", "modbus:plant:FAN
 
 
 @asynccontextmanager
-async def world(path, policy=PERMITTED, more="", **opened):
+async def world(path, policy=PERMITTED, more="", board="sim", **opened):
     file = path / "hearth.toml"
     file.write_text(
         f'[audit]\npath = "{path}/audit.log"\n{more}\n[[policy]]\nname = "test"\nmatch = {{ any = true }}\n{policy}\n'
     )
     with trio.fail_after(30):
-        opening = hearth.open_runtime(config=load_config(file), style=Style.INLINE)
+        opening = hearth.open_runtime(board=board, config=load_config(file), style=Style.INLINE)
         async with opening as runtime, runtime.open_session(**opened) as session:
             session.board = runtime.board
             yield session
@@ -225,13 +225,75 @@ async def test_an_approval_is_for_the_step_of_the_kind_and_a_person_is_shown_tha
         assert session.board.drivers["gpio:sim"].level(23) == 1
 
 
-async def test_a_conversation_only_reads_the_signals_that_the_entry_permits(tmp_path):
+async def test_a_conversation_reads_permitted_signals_and_is_tainted_by_the_tool_of_the_kind(tmp_path):
     async with world(tmp_path, conversation=True) as session:
         with pytest.raises(PermissionDenied, match="max_risk_level=0 < tool=2"):
             await session.run("signal.set", name="PUMP", value=1)
         await session.run("signal.read", name="DOOR")
+        plan = await session.prepare("pump", [step("signal.set", name="PUMP", value=1)])
+        assert (plan.state, plan.tainted_by) == ("ready", None)
+        await session.run("signal.read", name="FAN.speed")
+        plan = await session.prepare("pump", [step("signal.set", name="PUMP", value=1)])
+        assert (plan.state, plan.tainted_by) == ("waiting", "modbus.read")
         with pytest.raises(PermissionDenied, match="LED is not in"):
             await session.run("signal.read", name="LED")
+
+
+async def test_a_standing_approval_for_the_kinds_tool_holds_by_name_and_none_is_for_a_name(tmp_path):
+    policy = 'rights = ["approve"]\napproval = [{ from_risk = 2 }]'
+    bounds = {"chip": {"equals": "sim"}, "line": {"equals": 23}, "value": {"any": True}}
+    async with world(tmp_path, policy) as session:
+        by_name = {"name": {"equals": "PUMP"}, "value": {"any": True}}
+        with pytest.raises(InvalidParams, match=r"no step is of signal\.set"):
+            await session.grant_approval("signal.set", by_name, times=5, within_s=60)
+        await session.grant_approval("gpio.set", bounds, times=1, within_s=60)
+        with pytest.raises(ApprovalRequired):
+            await session.submit("x", [step("signal.set", name="LED", value=1)])
+        await session.run("signal.set", name="PUMP", value=1)
+        with pytest.raises(ApprovalRequired):
+            await session.submit("x", [step("signal.set", name="PUMP", value=0)])
+        moves = {"servo": {"equals": "ARM"}, "angle": {"max": 95}}
+        await session.grant_approval("servo.move", moves, times=2, within_s=60)
+        await session.run("signal.set", name="ARM", value=92)
+        with pytest.raises(ApprovalRequired):
+            await session.submit("x", [step("signal.set", name="ARM", value=96)])
+
+
+async def test_a_key_means_one_step_by_whatever_name_it_was_asked_for(tmp_path):
+    async with world(tmp_path) as session:
+        asked = [step("signal.set", name="PUMP", value=1)]
+        first = await session.submit("x", asked, idempotency_key="k")
+        await first.wait()
+        again = await session.submit("x", asked, idempotency_key="k")
+        assert again.task_id == first.task_id
+        with pytest.raises(RpcError):
+            await session.submit("x", [step("signal.set", name="ARM", value=91)], idempotency_key="k")
+
+
+TWO = """
+name = "two"
+description = "two chips"
+[[gpio]]
+label = "a"
+driver = "sim"
+names = ["PUMP", "X"]
+[[gpio]]
+label = "b"
+driver = "sim"
+names = ["PUMP"]
+"""
+
+
+async def test_a_name_that_two_signals_have_is_refused_and_a_full_name_permits_one(tmp_path):
+    (tmp_path / "two.toml").write_text(TWO)
+    async with world(tmp_path, 'signals = ["gpio:a:*"]', board=str(tmp_path / "two.toml")) as session:
+        with pytest.raises(InvalidParams, match="means 2 signals: give gpio:a:PUMP or gpio:b:PUMP"):
+            await session.run("signal.set", name="PUMP", value=1)
+        for one in (step("signal.set", name="gpio:b:PUMP", value=1), step("gpio.set", chip="b", line="PUMP", value=1)):
+            with pytest.raises(PermissionDenied, match="PUMP is not in `signals`"):
+                await session.submit("x", [one])
+        await session.run("signal.set", name="gpio:a:PUMP", value=1)
+        assert [row["name"] for row in (await session.run("signal.list"))["signals"]] == ["gpio:a:PUMP", "X"]
 
 
 async def test_unknown_args_are_refused_or_named_as_they_were_asked(tmp_path):
