@@ -21,7 +21,7 @@ from hearth.policy.memory import STEP_BYTES
 from hearth.policy.rules import EVERYTHING
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
-from hearth.tools import Done, OutputState
+from hearth.tools import SIGNALS, Done, OutputState, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hearth.api import Expect, Status
     from hearth.errors import Effect
     from hearth.policy.rules import Buckets, Scope
-    from hearth.tools import PathGuard, Tool, Transaction, Undo, Use
+    from hearth.tools import PathGuard, Tool, Transaction, Undo
 
 READINGS = 50
 """Readings of an expected effect in its `within_ms`, at most one in 2 ms and at least ten in a second."""
@@ -277,8 +277,9 @@ class StepScope:
 
     async def interlocks(self) -> list[dict[str, Any]]:
         """See StepContext."""
-        interlocks = self._services.interlocks
-        return [] if interlocks is None else await interlocks.states()
+        interlocks, scope = self._services.interlocks, self._step.scope
+        states = [] if interlocks is None else await interlocks.states()
+        return [one for one in states if scope.permits(Use(SIGNALS, (one["drives"], f"{one['bus']}:{one['drives']}")))]
 
     def now(self) -> str:
         """See StepContext."""

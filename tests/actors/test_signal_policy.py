@@ -14,6 +14,7 @@ from hearth.actors.build import policy_entries
 from hearth.api import Expect
 from hearth.config.model import load_config
 from hearth.drivers.base import Style
+from hearth.drivers.tools import build_tools
 from hearth.errors import ApprovalRequired, InvalidParams, PermissionDenied, RateLimited, RpcError, ToolNotFound
 from hearth.policy.change import compare
 from hearth.policy.rules import Match, PolicyEntry
@@ -32,6 +33,20 @@ async def world(path, policy=PERMITTED, more="", board="sim", **opened):
         async with opening as runtime, runtime.open_session(**opened) as session:
             session.board = runtime.board
             yield session
+
+
+TWO = """
+name = "two"
+description = "two chips"
+[[gpio]]
+label = "a"
+driver = "sim"
+names = ["PUMP", "X"]
+[[gpio]]
+label = "b"
+driver = "sim"
+names = ["PUMP"]
+"""
 
 
 INSIDE = [
@@ -121,6 +136,17 @@ async def test_the_list_has_only_the_signals_that_the_entry_permits(tmp_path):
     async with world(tmp_path) as session:
         names = {row["name"] for row in (await session.run("signal.list"))["signals"]}
         assert names == {"PUMP", "DOOR", "ARM", "tank", "FAN.speed", "SPEED", "CURRENT", "FAULTS", "VALVE"}
+
+
+async def test_an_interlock_of_another_output_is_not_shown_with_what_it_reads(tmp_path):
+    more = '[[interlock]]\ndrives = "{0}"\nvalue = 1\nrequires = [{{ line = "Z", value = 1 }}]\n'
+    (tmp_path / "locks.toml").write_text(TWO.replace('"X"', '"X", "Y", "Z"') + more.format("X") + more.format("Y"))
+    policy = 'signals = ["Y"]'
+    async with world(tmp_path, policy.replace("Y", "*"), board=str(tmp_path / "locks.toml")) as session:
+        assert [one["drives"] for one in (await session.run("hw.board"))["interlocks"]] == ["X", "Y"]
+    async with world(tmp_path, policy, board=str(tmp_path / "locks.toml")) as session:
+        for tool in ("hw.board", "hw.gpio.list"):
+            assert [one["drives"] for one in (await session.run(tool))["interlocks"]] == ["Y"]
 
 
 async def test_both_scopes_of_an_entry_must_permit_a_signal(tmp_path):
@@ -270,20 +296,6 @@ async def test_a_key_means_one_step_by_whatever_name_it_was_asked_for(tmp_path):
             await session.submit("x", [step("signal.set", name="ARM", value=91)], idempotency_key="k")
 
 
-TWO = """
-name = "two"
-description = "two chips"
-[[gpio]]
-label = "a"
-driver = "sim"
-names = ["PUMP", "X"]
-[[gpio]]
-label = "b"
-driver = "sim"
-names = ["PUMP"]
-"""
-
-
 async def test_a_name_that_two_signals_have_is_refused_and_a_full_name_permits_one(tmp_path):
     (tmp_path / "two.toml").write_text(TWO)
     async with world(tmp_path, 'signals = ["gpio:a:*"]', board=str(tmp_path / "two.toml")) as session:
@@ -348,6 +360,19 @@ async def test_the_record_has_the_name_that_was_asked_for_beside_the_step(tmp_pa
     (line,) = [line for line in text.splitlines() if '"task.submit"' in line]
     assert '"tool":"gpio.set"' in line
     assert '"asked":"signal.set"' in line
+
+
+async def test_each_signal_is_all_that_its_own_steps_reach(tmp_path):
+    async with hearth.open_runtime(board="sim", config=None) as runtime:
+        signals, tools = runtime.board.signals, {tool.name: tool for tool in build_tools(runtime.board)}
+        for one in signals:
+            steps = [one.read()] if "r" in one.access else []
+            bounds = () if one.signal is None else one.signal.bounds.values()
+            if "w" in one.access:
+                steps.append(one.write(next(iter(bounds), 0)))
+                steps += filter(None, [one.pulse(1, 5)])
+            for made in steps:
+                assert signals.uses(tools[made.tool], made.args) == [one.use], made
 
 
 def test_the_key_is_read_from_a_file(tmp_path):
