@@ -362,6 +362,18 @@ async def test_the_record_has_the_name_that_was_asked_for_beside_the_step(tmp_pa
     assert '"asked":"signal.set"' in line
 
 
+async def test_a_can_frame_needs_every_signal_of_its_message(tmp_path):
+    sent = step("can.send", bus="can0", message="FAN_COMMAND", signals={"Speed": 1})
+    async with world(tmp_path, 'signals = ["can:can0:FAN_COMMAND.*"]') as session:
+        assert (await (await session.submit("x", [sent])).wait()).raise_for_status()
+        await session.run("can.watch", bus="can0", filter=["FAN_COMMAND"], timeout_ms=1)
+        with pytest.raises(PermissionDenied, match=r"ENGINE_DATA\.\w+ is not in `signals`"):
+            await session.run("can.watch", bus="can0", filter=["FAN_COMMAND", "ENGINE_DATA"], timeout_ms=1)
+    async with world(tmp_path, 'signals = ["FAN_COMMAND.Other"]') as session:
+        with pytest.raises(PermissionDenied, match=r"FAN_COMMAND\.Speed is not in `signals`"):
+            await session.submit("x", [sent])
+
+
 async def test_each_signal_is_all_that_its_own_steps_reach(tmp_path):
     async with hearth.open_runtime(board="sim", config=None) as runtime:
         signals, tools = runtime.board.signals, {tool.name: tool for tool in build_tools(runtime.board)}
