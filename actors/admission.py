@@ -29,7 +29,7 @@ from hearth.policy.rules import TAINTED_FROM_RISK, Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal
 from hearth.protocol.methods import StepSpec
 from hearth.schema import Validator
-from hearth.tools import no_paths
+from hearth.tools import SIGNALS, Use, no_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hearth.actors.step import TaskServices
     from hearth.actors.task_registry import TaskRegistry
     from hearth.api import Expect
+    from hearth.drivers.named import Signals
     from hearth.policy.memory import Account
     from hearth.policy.rules import ApprovalRule, Grant, RateLimits
     from hearth.protocol.known import KnownMembers, UnknownMember
@@ -75,6 +76,8 @@ class Checks:
     """The args that a tool's schema names, for tools whose schema allows no others."""
     interlocks: Interlocks | None = None
     """The interlocks of the board, if it has any."""
+    signals: Signals | None = None
+    """What the board's profile names; None: nothing."""
     resolved: frozenset[str] = field(
         init=False,
         default=Factory(lambda checks: frozenset(checks.registry.resolved), takes_self=True),
@@ -140,7 +143,7 @@ def check(
     runs = []
     for call in calls:
         runs.append(_resolve(call, tools[call.tool], checks, strict=submit.strict))  # noqa: PERF401
-    _check_risks(submit, calls, runs, grant, missing)
+    _check_risks(submit, calls, runs, grant, missing, checks.signals)
     steps = runs[: len(specs)]
     for call, run in zip(calls[len(specs) :], runs[len(specs) :], strict=True):
         steps[call.index].expectation = _expectation(call, run)
@@ -282,10 +285,16 @@ def _check_interlocks(
         raise Unchecked(verdicts, locks=unread)
 
 
-def _check_scope(calls: Sequence[RequestedCall], runs: Sequence[StepRun], grant: Grant) -> None:
+def _check_scope(
+    calls: Sequence[RequestedCall], runs: Sequence[StepRun], grant: Grant, signals: Signals | None
+) -> None:
     """Raise PermissionDenied for a call that uses hardware outside of the policy entry's scope."""
     for call, run in zip(calls, runs, strict=True):
         run.scope = grant.scope
+        if SIGNALS in grant.scope.patterns and run.bus.bus_id not in NO_HARDWARE:
+            for use in (Use(SIGNALS, ()),) if signals is None else signals.uses(run.tool, call.args):
+                if not grant.scope.permits(use):
+                    raise _denied(call, beyond_signals(use, run.tool.name, grant.policy))
         if run.tool.uses is not None:
             for use in run.tool.uses(call.args):
                 if not grant.scope.permits(use):
@@ -295,12 +304,21 @@ def _check_scope(calls: Sequence[RequestedCall], runs: Sequence[StepRun], grant:
             raise _denied(call, f"{scoped}, and {call.tool} does not say what it uses on {run.bus.bus_id}")
 
 
+def beyond_signals(use: Use, tool: str, policy: str) -> str:
+    """Return why an entry with `signals` refuses a step that would reach this, with the cure."""
+    if use.names:
+        return f"{use.names[0]} is not in `{SIGNALS}` of policy {policy!r}"
+    cure = "signal.list has those that it permits, for signal.read and signal.set"
+    return f"policy {policy!r} permits only some signals, and {tool} with these args may reach others; {cure}"
+
+
 def _check_risks(
     submit: TaskSubmit,
     calls: Sequence[RequestedCall],
     runs: Sequence[StepRun],
     grant: Grant,
     missing: Missing,
+    signals: Signals | None,
 ) -> None:
     """Raise PermissionDenied for a step above the risk cap or outside of the scope, ApprovalRequired without it."""
     level = submit.constraints.max_risk_level
@@ -308,8 +326,10 @@ def _check_risks(
     for call, run in zip(calls, runs, strict=True):
         if run.risk > cap:
             raise _too_risky(call, run, cap, grant)
+        if run.tool.resolves_to:
+            run.allowed = grant.allowed
     if grant.scope.bounded:
-        _check_scope(calls, runs, grant)
+        _check_scope(calls, runs, grant, signals)
     if not grant.approval:
         return
     call, run = max(zip(calls, runs, strict=True), key=lambda each: each[1].risk)

@@ -305,7 +305,8 @@ def unused_hardware(entries: Iterable[PolicyEntry], board: Board) -> list[str]:
         called = [getattr(spec, kind.key, None), *(getattr(one, "name", None) for one in getattr(spec, "devices", ()))]
         known.setdefault(kind.word, {}).update(dict.fromkeys(name for name in called if isinstance(name, str)))
     for signal in board.signals:
-        known.setdefault(signal.use.kind, {}).update(dict.fromkeys(signal.use.names))
+        for use in (signal.use, signal.named_use):
+            known.setdefault(use.kind, {}).update(dict.fromkeys(use.names))
     return [
         f"policy {entry.name!r}: {word}: {pattern!r} fits nothing that the board's profile names"
         f"{suggestions(pattern, names)[0]}"

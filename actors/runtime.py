@@ -332,7 +332,14 @@ class Runtime:
                 self.interlocks,
             ),
             checks=Checks(
-                parts.registry, validators, self.buses, parts.paths, limits.max_steps, known, self.interlocks
+                parts.registry,
+                validators,
+                self.buses,
+                parts.paths,
+                limits.max_steps,
+                known,
+                self.interlocks,
+                parts.board.signals or None,
             ),
             limits=SessionLimits(
                 limits.idle_ttl_s, limits.close_grace_s, limits.max_tasks_per_session, limits.task_history

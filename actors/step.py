@@ -21,10 +21,10 @@ from hearth.policy.memory import STEP_BYTES
 from hearth.policy.rules import EVERYTHING
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
-from hearth.tools import Done, KnownOutputs
+from hearth.tools import SIGNALS, Done, KnownOutputs, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
     from hearth.actors.bus.interlocks import Interlock, Interlocks
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hearth.api import Expect, Status
     from hearth.errors import Effect
     from hearth.policy.rules import Buckets, Scope
-    from hearth.tools import PathGuard, Tool, Transaction, Undo, Use
+    from hearth.tools import PathGuard, Tool, Transaction, Undo
 
 READINGS = 50
 """Readings of an expected effect in its `within_ms`, at most one in 2 ms and at least ten in a second."""
@@ -108,6 +108,8 @@ class StepRun:
     """The tool that was asked for, where it means this step (`hearth.tools.Resolved`)."""
     scope: Scope = EVERYTHING
     """The hardware that its session may use."""
+    allowed: Collection[str] = ()
+    """The tools that its session may use, for a tool with `resolves_to`."""
     held: dict[Hashable, str] = field(factory=dict)
     """By output that the step drove: the session to which it goes back if the effect is taken back."""
     logged: Mapping[str, Any] = field(factory=dict)
@@ -269,10 +271,15 @@ class StepScope:
         """See StepContext."""
         return self._step.scope.permits(use)
 
+    def allows(self, tool: str) -> bool:
+        """See StepContext."""
+        return tool in self._step.allowed
+
     async def interlocks(self) -> list[dict[str, Any]]:
         """See StepContext."""
-        interlocks = self._services.interlocks
-        return [] if interlocks is None else await interlocks.states()
+        interlocks, scope = self._services.interlocks, self._step.scope
+        states = [] if interlocks is None else await interlocks.states()
+        return [one for one in states if scope.permits(Use(SIGNALS, (one["drives"], f"{one['bus']}:{one['drives']}")))]
 
     def now(self, at: float | None = None) -> str:
         """See StepContext."""

@@ -90,7 +90,7 @@ class ChannelTools:
             members = after()
             return Preview(f"{self._kind}.get", {"channel": spec.name}, tuple(members), members)
 
-        return Planned(bus, uses, run, drives, preview)
+        return Planned(bus, uses, run, drives, preview, lambda: ((bus, spec.number),))
 
 
 class ChannelSignal(NamedSignal):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hearth.drivers.board import Board
     from hearth.drivers.named import NamedSignal, Signals
     from hearth.drivers.schemas import Schema
-    from hearth.tools import Args, Done, Drive, Preview, Run, StepContext, Use
+    from hearth.tools import Args, Done, Drive, Preview, Reached, Run, StepContext, Use
 
 LIMIT_MS: Final = 1_000.0
 """Milliseconds after which a transaction that only asks the driver for a moment counts as wedged."""
@@ -49,6 +49,7 @@ class Planned:
     run: Callable[[StepContext], Awaitable[Mapping[str, Any] | Done]]
     drives: Callable[[], Sequence[Drive]] = tuple
     preview: Callable[[], Preview | None] = lambda: None
+    reaches: Callable[[], Sequence[Reached] | None] = lambda: None
 
 
 def tool(
@@ -79,6 +80,7 @@ def _facets(plan: Callable[[Args], Planned]) -> dict[str, Any]:
         "uses": lambda args: plan(args).uses(),
         "drives": lambda args: plan(args).drives(),
         "preview": lambda args: plan(args).preview(),
+        "reaches": lambda args: plan(args).reaches(),
         "run": run,
     }
 
@@ -128,7 +130,7 @@ async def signal_rows(
     interlocks: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the rows of those signals that the session's policy permits, without asking the hardware."""
-    permitted = [one for one in wanted if ctx.permits(one.use)]
+    permitted = [one for one in wanted if ctx.permits(one.use) and ctx.permits(one.named_use)]
     known = {bus: ctx.outputs(bus) for bus in {one.bus for one in permitted}}
     locks = interlocks if interlocks is not None or not permitted else await ctx.interlocks()
     now = ctx.now()

@@ -23,6 +23,7 @@ from hearth.drivers.spi import KIND as SPI
 from hearth.drivers.uart import KIND as UART
 from hearth.errors import ConfigError
 from hearth.fields import join
+from hearth.tools import SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +60,7 @@ def words(asked: Iterable[str] = ()) -> frozenset[str]:
 
     It loads no package: a word of one is its kind's name.
     """
-    own = frozenset([kind.word for kind in OWN])
+    own = frozenset([SIGNALS, *(kind.word for kind in OWN)])
     return own if own.issuperset(asked) else own | {*vendor_entry_points(ENTRY_POINTS)}
 
 

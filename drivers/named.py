@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn
 from attrs import Factory, field, frozen
 
 from hearth._util.text import nearest
-from hearth.errors import InvalidParams
-from hearth.tools import OutputState, Use
+from hearth.drivers.kind import ANY
+from hearth.errors import InvalidParams, RpcError
+from hearth.tools import SIGNALS, OutputState, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from hearth.drivers.kind import Signal
-    from hearth.tools import Args, KnownOutputs
+    from hearth.drivers.kind import Outputs, Signal
+    from hearth.tools import Args, Drive, KnownOutputs, Reached, Tool
 
 
 class Step(NamedTuple):
@@ -65,6 +66,11 @@ class NamedSignal:
         """Return its full name."""
         return f"{self.bus}:{self.name}"
 
+    @property
+    def named_use(self) -> Use:
+        """Return it as what the `signals` of a policy permit."""
+        return Use(SIGNALS, (self.name, self.full, *self.aliases))
+
     def read(self) -> Step:
         """Return the step that reads it."""
         raise NotImplementedError
@@ -103,7 +109,10 @@ class Signals:
 
     board: str
     everything: tuple[NamedSignal, ...]
+    outputs: Mapping[str, Outputs] = field(factory=dict)
+    """By bus: which outputs its calls drive."""
     _named: Mapping[str, list[NamedSignal]] = field(init=False, repr=False)
+    _reached: Mapping[Reached, list[NamedSignal]] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         named: dict[str, list[NamedSignal]] = {}
@@ -112,6 +121,11 @@ class Signals:
                 for key in (name, f"{one.bus}:{name}"):
                     named.setdefault(key, []).append(one)
         object.__setattr__(self, "_named", named)
+        reached: dict[Reached, list[NamedSignal]] = {}
+        for one in self.everything:
+            for place in {one.name, one.name if one.signal is None else one.signal.output}:
+                reached.setdefault((one.bus, place), []).append(one)
+        object.__setattr__(self, "_reached", reached)
 
     def __iter__(self) -> Iterator[NamedSignal]:
         return iter(self.everything)
@@ -143,6 +157,29 @@ class Signals:
             "interlocks": [lock for lock in interlocks if lock["bus"] == one.bus and lock["drives"] in names],
             "reserved": None if signal is None else signal.reserved,
         }
+
+    def uses(self, tool: Tool, args: Args) -> Sequence[Use]:
+        """Return the signals that a step of hardware reads or drives; a use without names is what has no name."""
+        said = tool.reaches(args)
+        reached = [one for drive in tool.drives(args) for one in self._driven(drive)] if said is None else said
+        uses: list[Use] = []
+        for place in dict.fromkeys(reached):
+            bus, name = place
+            if place in self._reached:
+                uses += [one.named_use for one in self._reached[place]]
+            else:
+                # A tool may name what the profile does not: a signal of a message in a CAN database.
+                names = (name, f"{bus}:{name}") if said is not None and isinstance(name, str) else ()
+                uses.append(Use(SIGNALS, names))
+        return uses or (Use(SIGNALS, ()),)
+
+    def _driven(self, drive: Drive) -> Sequence[Reached]:
+        try:
+            outputs = self.outputs[drive.bus]
+            driven = outputs.driven(outputs.asked(drive.output, drive.level))
+        except (KeyError, RpcError):
+            return ((drive.bus, ANY),)
+        return [(drive.bus, output) for output, _ in driven]
 
     def _refuse(self, name: str, found: Iterable[NamedSignal]) -> NoReturn:
         if full := [one.full for one in found]:

@@ -73,6 +73,11 @@ class Use:
     names: tuple[str, ...]
 
 
+Reached: TypeAlias = tuple[str, Hashable]
+"""A signal that a step reads or drives: the id of its bus, and its name or its output there."""
+SIGNALS = "signals"
+"""The word for signals in a policy: a `Use` of this kind has all names of one."""
+
 USE_FORMS: Mapping[str, tuple[str, str]] = {
     "i2c": ('BUS:ADDRESS such as "1:0x48" or "1:*"', r"[0-9*?]+:[0-9A-Fa-fxX*?\[\]!-]+"),
     "can": ('BUS:MESSAGE or BUS:ID such as "can0:ENGINE_*" or "can0:0x123"', r"[^:]+:.+"),
@@ -240,6 +245,10 @@ class StepContext(Protocol):
         """Return True if the session's policy entry permits this piece of hardware."""
         ...
 
+    def allows(self, tool: str) -> bool:
+        """Return True if the session may use a tool. Only for the step of a tool with `resolves_to`."""
+        ...
+
     def health(self) -> Mapping[str, Json]:
         """Return the state of every bus and of the audit log, for `hw.board`."""
         ...
@@ -298,6 +307,10 @@ def no_paths(_args: Args) -> Sequence[PathUse]:
 
 def _no_drives(_args: Args) -> Sequence[Drive]:
     return ()
+
+
+def _reaches_driven(_args: Args) -> Sequence[Reached] | None:
+    return None
 
 
 def _check_name(_instance: Any, _attribute: Any, value: str) -> None:
@@ -386,13 +399,22 @@ class Tool:
     A policy entry that permits only some hardware then refuses the step if its bus is a bus of hardware.
     """
 
+    reaches: Callable[[Args], Sequence[Reached] | None] = _reaches_driven
+    """Returns the signals that a step with these args reads or drives; None: the outputs of `drives`.
+
+    A policy entry with `signals` refuses a step of hardware that names none by either.
+    """
+
     resolve: Callable[[Args], Resolved] | None = None
     """Returns the step that a call with these args means, of another tool; None: it is a step itself.
 
     Raises InvalidParams. Such a tool is never run; its risk and its schemas are what callers see of it.
     """
     resolves_to: frozenset[str] = frozenset()
-    """The tools of which `resolve` returns steps: who may use one of them may use this tool, and nobody else."""
+    """The tools of which it is about: who may use one of them may use this tool, and nobody else.
+
+    `resolve` returns steps of these only.
+    """
 
     def risk_of(self, args: Args) -> int:
         """Return the effective risk of a step with these args, which fit `params_schema`; every check uses it."""

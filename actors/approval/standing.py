@@ -360,6 +360,9 @@ class StandingRequests:
         if tool is None:
             cure, near = suggestions(params.tool[:100], sorted(self._checks.registry))
             raise ToolNotFound(f"Tool not found: {params.tool[:100]}{cure}", data={"tool": params.tool[:100], **near})
+        if tool.name in self._checks.resolved:
+            reason = f"no step is of {tool.name}: give it for a tool of its signals, with the args that a plan shows"
+            raise InvalidParams(f"Invalid params: /tool: {reason}", data={"path": "/tool", "reason": reason})
         known = self._checks.known.get(tool.name)
         if known is not None and (unknown := known.unknown_members(params.args, "/args")):
             raise refusal(unknown)

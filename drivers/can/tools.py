@@ -20,7 +20,7 @@ from hearth.drivers.can.driver import FD_LENGTHS, MAX_EXTENDED, MAX_ISOTP, Frame
 from hearth.drivers.declare import DEFAULT_MS, GRACE_MS, LIMIT_MS, Listing, Planned, changing, receive, tool
 from hearth.drivers.named import NamedSignal, Step
 from hearth.drivers.schemas import read_bytes, shown_bytes, wrong
-from hearth.tools import Args, StepContext, Tool, Use
+from hearth.tools import Args, Reached, StepContext, Tool, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -115,7 +115,12 @@ class _Can:
             return {"bus": args["bus"], **self._shown(args["bus"], frame)}
 
         # Raw bytes never count as the message.
-        return Planned(bus, lambda: (_uses(args["bus"], frame.key, args.get("message")),), run)
+        return Planned(
+            bus,
+            lambda: (_uses(args["bus"], frame.key, args.get("message")),),
+            run,
+            reaches=lambda: [(bus, f"{args['message']}.{signal}") for signal in args.get("signals", ())],
+        )
 
     def _filter(self, args: Args) -> frozenset[int] | None:
         given: Iterable[int | str] | None = args.get("filter")
@@ -133,6 +138,13 @@ class _Can:
         """Return what a filter names; without one a read leaves out what the policy does not permit."""
         bus, database = args["bus"], self._database(args["bus"])
         return [_uses(bus, key, database.name_of(key)) for key in sorted(self._filter(args) or ())]
+
+    def reaches(self, args: Args) -> Sequence[Reached]:
+        """Return the signals of the messages that a filter names; none where it names something else."""
+        bus, database = self.bus(args), self._database(args["bus"])
+        names = [database.name_of(key) for key in sorted(self._filter(args) or ())]
+        signals = {name: database.message(name).signals for name in names if name is not None}
+        return () if None in names else [(bus, f"{name}.{one.name}") for name in signals for one in signals[name]]
 
     def _wanted(self, ctx: StepContext, args: Args) -> Callable[[int], bool]:
         keys, bus, database = self._filter(args), args["bus"], self._database(args["bus"])
@@ -300,6 +312,7 @@ def can_tools(board: Board) -> list[Tool]:
         timeout_ms=MAX_WAIT_MS + GRACE_MS,
         bus=can.bus,
         uses=can.read_uses,
+        reaches=can.reaches,
     )
     sends = changing("CAP_CAN_RW")
     return [

@@ -17,7 +17,7 @@ from hearth.drivers.declare import GRACE_MS, LIMIT_MS, Listing, changing, readin
 from hearth.drivers.gpio.spec import HEADER_PIN
 from hearth.drivers.named import NamedSignal, Step
 from hearth.errors import LimitViolated
-from hearth.tools import Args, Done, Drive, OneTransaction, Preview, StepContext, Tool, Transaction, Undo, Use
+from hearth.tools import Args, Done, Drive, OneTransaction, Preview, Reached, StepContext, Tool, Transaction, Undo, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,6 +98,11 @@ class _Gpio:
         """Return the line that a step reads, or drives."""
         chip, offset = self._find(args, drive=drive)
         return (self._board.lines.use(chip.label, offset),)
+
+    def reaches(self, args: Args) -> Sequence[Reached]:
+        """Return the line that a step reads."""
+        chip, offset = self._find(args, drive=False)
+        return ((chip.bus, offset),)
 
     def drives(self, args: Args) -> Sequence[Drive]:
         """Return the line that a gpio.set or gpio.pulse will drive."""
@@ -215,7 +220,7 @@ def gpio_tools(board: Board) -> list[Tool]:
     }
     wanted = {"type": "string", "enum": [*edges, "both"], "default": "both", "description": "which edges to report"}
     read_uses, drive_uses = partial(gpio.uses, drive=False), partial(gpio.uses, drive=True)
-    reads = reading("CAP_GPIO_READ", plain_result=True, bus=gpio.bus_to_read, uses=read_uses)
+    reads = reading("CAP_GPIO_READ", plain_result=True, bus=gpio.bus_to_read, uses=read_uses, reaches=gpio.reaches)
     drives = changing("CAP_GPIO_RW", plain_result=True, bus=gpio.bus_to_drive, uses=drive_uses, drives=gpio.drives)
     return [
         listed.tool(

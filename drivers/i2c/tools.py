@@ -32,7 +32,7 @@ from hearth.drivers.kind import finite
 from hearth.drivers.named import NamedSignal, Step
 from hearth.drivers.registers import Message, Read, Write
 from hearth.drivers.schemas import Schema, encode, number, only_one, read_bytes, shown_bytes, wrong
-from hearth.tools import Args, Drive, Preview, StepContext, Tool, Use, i2c_use
+from hearth.tools import Args, Drive, Preview, Reached, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -203,6 +203,16 @@ class _I2cTools:
             messages.insert(0, Write(_selected(args)))
         return self._exchange(bus, args, messages, lambda data: {**shown_bytes(data)}, drives="reg" in args)
 
+    def read_reaches(self, args: Args) -> Sequence[Reached]:
+        """Return the declared register that an i2c.read reads, if that is all that it does."""
+        bus = self._bus(args)
+        if "reg" not in args or args.get("ten_bit") or self.read_risk(args):
+            return ()
+        place = number(args["addr"]), number(args["reg"])
+        devices = [device for device in self._board.specs[bus].devices if device.addr == place[0]]
+        found = [register.size for device in devices for register in device.registers if register.reg == place[1]]
+        return [(bus, place)] if found == [args["len"]] else ()
+
     def write(self, args: Args) -> Planned:
         """i2c.write: one message, the register's number first."""
         bus = self._checked(args)
@@ -306,6 +316,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             i2c.read,
             risk_level=2,
             effective_risk=i2c.read_risk,
+            reaches=i2c.read_reaches,
             logged=("bus", "addr", "ten_bit", "reg", "reg_width", "len"),
         ),
         changes(
@@ -341,6 +352,7 @@ def i2c_tools(board: Board) -> list[Tool]:
                 "clamped?": clamped,
             },
             i2c.transfer,
+            reaches=lambda _args: (),  # it may read any register
             logged=("bus", "addr", "ten_bit", "read_len"),
         ),
         reads(

@@ -19,7 +19,7 @@ from hearth.drivers.named import NamedSignal, Step
 from hearth.drivers.schemas import wrong
 from hearth.drivers.sensor import SENSORS_BUS
 from hearth.errors import InvalidParams
-from hearth.tools import Args, StepContext, Tool, Use, i2c_use
+from hearth.tools import Args, Reached, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,6 +121,7 @@ def sensor_tools(board: Board) -> list[Tool]:
             plain_result=not kernel,
             bus=bus_of,
             uses=lambda args: _sensor_uses(board, args["sensor"]),
+            reaches=lambda args: _reached(board, [args["sensor"]]),
             run=read,
         ),
         _capture_tool(board, bus_of),
@@ -208,8 +209,15 @@ def _capture_tool(board: Board, bus_of: Callable[[Args], str]) -> Tool:
         logged=("sensors", "samples", "rate_hz", "timeout_ms"),
         bus=bus,
         uses=lambda args: [use for name in args["sensors"] for use in _sensor_uses(board, name)],
+        reaches=lambda args: _reached(board, args["sensors"]),
         run=run,
     )
+
+
+def _reached(board: Board, names: Sequence[str]) -> Sequence[Reached]:
+    """Return sensors as signals: none, if one is not the profile's."""
+    known = board.sensors
+    return [(known[name].bus, name) for name in names] if known.keys() >= {*names} else ()
 
 
 def _scan(driver: KernelSensors) -> list[KernelSensor]:

@@ -19,7 +19,7 @@ from hearth.drivers.modbus.driver import BROADCAST, LAST_REG
 from hearth.drivers.named import NamedSignal, Step
 from hearth.drivers.schemas import only_one, wrong
 from hearth.errors import InvalidParams
-from hearth.tools import Args, Done, Drive, Preview, StepContext, Tool, Undo, Use
+from hearth.tools import Args, Done, Drive, Preview, Reached, StepContext, Tool, Undo, Use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -168,7 +168,10 @@ class _Modbus:
             result = {"device": target.device.name, "table": target.table, **entries[0]}
             return {**result, "values": entries} if len(entries) > 1 else result
 
-        return Planned(target.spec.bus, lambda: (target.use(),), run)
+        def reaches() -> Sequence[Reached]:
+            return [(target.spec.bus, (target.device.unit, one.table, one.reg)) for one in target.registers]
+
+        return Planned(target.spec.bus, lambda: (target.use(),), run, reaches=reaches)
 
     def write(self, args: Args) -> Planned:
         """modbus.write: read the former value where that is possible, then write.

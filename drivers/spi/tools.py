@@ -190,6 +190,7 @@ def spi_tools(board: Board) -> list[Tool]:
             {"device": device, **schemas.bytes_args("write", "what to send")},
             {**schemas.bytes_result("what came in at the same time", least=1), "clamped?": clamped},
             spi.transfer,
+            reaches=lambda _args: (),  # what comes in is not known
             logged=("device",),
         ),
         changes(
@@ -201,6 +202,7 @@ def spi_tools(board: Board) -> list[Tool]:
             spi.read,
             capability="CAP_SPI_READ",
             effective_risk=spi.read_risk,
+            reaches=lambda args: [(spi.device(args).bus, (0, spi.register(args)[1].reg))],
             logged=("device", "register"),
         ),
         changes(

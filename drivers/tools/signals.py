@@ -22,6 +22,7 @@ from hearth.drivers.named import Signals
 from hearth.drivers.schemas import wrong
 from hearth.drivers.signals import OFF
 from hearth.drivers.units import read_value
+from hearth.errors import InvalidParams
 from hearth.tools import Done, OneTransaction, Resolved, Transaction
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _EVERY_S: Final = 0.1
 def signals_of(board: Board) -> Signals:
     """Return the signals of a board, in the order of its kinds."""
     kinds = kinds_of(board.profile.specs)
-    return Signals(board.name, tuple(signal for kind in kinds for signal in kind.signals(board)))
+    return Signals(board.name, tuple(signal for kind in kinds for signal in kind.signals(board)), board.outputs)
 
 
 def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
@@ -165,7 +166,10 @@ class _Resolver:
         steps = [self._offered[one] for one in targets if one in self._offered]
 
         def risk(args: Args) -> int:
-            step = resolve(args)
+            try:
+                step = resolve(args)
+            except InvalidParams:
+                return max((one.risk_level for one in steps), default=0)  # refused where it is admitted
             return self._offered[step.tool].risk_of(step.args)
 
         levels = list(risks) or [level for one in steps for level in (one.least_risk, one.risk_level)] or [0]
@@ -348,6 +352,7 @@ def _list_tool(signals: Signals, targets: frozenset[str]) -> Tool:
             one
             for one in signals
             if kind in (None, one.kind)
+            and any(map(ctx.allows, (one.read().tool, *one.sets)))
             and any(fnmatchcase(name, pattern) for name in (one.full, one.name, *one.aliases))
         ]
         rows = await signal_rows(ctx, signals, wanted)

@@ -10,6 +10,7 @@ import os
 import pwd
 import re
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,17 @@ from hearth.cli.common import DONE, FAILED, Options, standard
 from hearth.cli.tasks import parse_pairs
 from hearth.cli.tools import require_known_args
 from hearth.config.model import default_socket, load_config
-from hearth.errors import InvalidParams, PermissionDenied
+from hearth.errors import InvalidParams, PermissionDenied, RpcError
 from hearth.policy.principal import Principal, embedded, from_amqp, from_uid
 from hearth.policy.rules import decide, token_digests
 from hearth.schema import Validator
+from hearth.tools import SIGNALS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.actors.runtime import RuntimeParts
+    from hearth.drivers.named import NamedSignal, Step
     from hearth.policy.rules import Grant, PolicyEntry
     from hearth.tools import Tool
 
@@ -50,20 +53,24 @@ def policy() -> None:
 @policy.command()
 @click.option("--as", "who", metavar="PRINCIPAL", required=True, help="As in the audit log: uid:1000, user:alice, …")
 @click.option("--config", metavar="FILE", help="The daemon's hearth.toml; else all defaults, as for hearthd.")
-@click.argument("tool")
+@click.argument("tool", required=False)
 @click.argument("args", nargs=-1, metavar="[KEY=VALUE]...")
 @standard
-def explain(options: Options, who: str, config: str | None, tool: str, args: Sequence[str]) -> int:
+def explain(options: Options, who: str, config: str | None, tool: str | None, args: Sequence[str]) -> int:
     """Show which policy entry decides whether PRINCIPAL may run TOOL with these args, and why.
 
     PRINCIPAL is written as in the audit log: uid:1000, cert:CN=arm-7;DNS:arm-7.local, token:9f86… (at least the first
     hex digits of its SHA-256), embedded; or user:alice. A VALUE is read as by `hearth run`.
+
+    Without TOOL it shows for each signal of the board whether PRINCIPAL may read it and set it, and why not.
 
     Exits with 1 unless it may run at once. --to and --socket are not used.
     """
     parts = _parts(config)
     try:
         principal = read_principal(who, parts.policy)
+        if tool is None:
+            return _show_signals(options, explain_signals(parts, principal))
         found = parts.registry.get(tool)
         if found is None:
             near, _ = suggestions(tool, parts.registry)
@@ -169,6 +176,10 @@ def explain_call(parts: RuntimeParts, principal: Principal, tool: Tool, args: Ma
         cure = "give it an entry with a `match` that holds, or add one to an entry there is"
         reason = f"none of the {len(parts.policy)} policy entries matches it, so it gets no session"
         return {"verdict": DENY, "reason": reason, "cure": cure, **told, **facts}
+    if tool.resolve is not None:
+        resolved = tool.resolve(args)
+        tool, args = parts.registry[resolved.tool], resolved.args
+        facts["means"] = " ".join([tool.name, *(f"{name}={common.scalar(value)}" for name, value in args.items())])
     entry = parts.policy[number]
     grant = decide([entry], principal, parts.registry)
     assert grant is not None, "it was found by that"
@@ -176,7 +187,7 @@ def explain_call(parts: RuntimeParts, principal: Principal, tool: Tool, args: Ma
     found = Explained(facts, [])
     _explain_tool(found, entry, grant, tool)
     risk = _explain_risk(found, grant, tool, args)
-    _explain_scope(found, entry, grant, tool, args)
+    _explain_scope(found, parts, entry, grant, tool, args)
     _explain_paths(found, parts, tool, args)
     verdict: dict[str, Any] = {"verdict": ALLOW}
     rule = grant.approval_for(risk)
@@ -195,6 +206,62 @@ def explain_call(parts: RuntimeParts, principal: Principal, tool: Tool, args: Ma
     return {**verdict, **told, **facts}
 
 
+def explain_signals(parts: RuntimeParts, principal: Principal) -> list[dict[str, Any]]:
+    """Return for each signal of the board the verdicts on reading it and on setting it; None: it has no such access."""
+    return [
+        {
+            "signal": parts.board.signals.called(one),
+            "bus": one.bus,
+            "read": _explain_step(parts, principal, [one.read]) if "r" in one.access else None,
+            "set": _explain_step(parts, principal, [partial(one.write, value) for value in _values(one)])
+            if "w" in one.access
+            else None,
+        }
+        for one in parts.board.signals
+    ]
+
+
+def _values(one: NamedSignal) -> list[float]:
+    """Return values of which a signal can have one."""
+    if one.signal is None:
+        return [0, 1]
+    safe = None if one.signal.safe is None else one.signal.shown(one.signal.safe)
+    return [*(value for value in (*one.signal.bounds.values(), safe) if isinstance(value, (int, float))), 0, 1]
+
+
+def _explain_step(parts: RuntimeParts, principal: Principal, steps: Sequence[Callable[[], Step]]) -> dict[str, Any]:
+    """Return the verdict on the first of some steps that is possible."""
+    error: RpcError | None = None
+    for make in steps:
+        try:
+            step = make()
+            if step.tool not in parts.registry:
+                reason = f"the tool {step.tool} is not offered"
+                cure = "see [tools] disable, and tools.allow of the profile"
+                return {"verdict": DENY, "reason": reason, "cure": cure}
+            told = explain_call(parts, principal, parts.registry[step.tool], step.args)
+        except RpcError as impossible:
+            error = impossible
+        else:
+            return {name: told[name] for name in ("verdict", "reason", "cure", "tool", "policy") if name in told}
+    assert error is not None, "each signal has steps"
+    return {"verdict": DENY, "reason": error.message, "cure": "see the board's profile"}
+
+
+def _show_signals(options: Options, signals: Sequence[Mapping[str, Any]]) -> int:
+    if options.json:
+        click.echo(common.compact({"signals": signals}))
+        return DONE
+    for one in signals:
+        told = {what: one[what] for what in ("read", "set") if one[what] is not None}
+        words = {what: click.style(said["verdict"], fg=COLOURS[said["verdict"]]) for what, said in told.items()}
+        verdicts = [f"{what} {verdict}" for what, verdict in words.items()]
+        click.echo(f"{common.clean(one['signal'])}  {', '.join(verdicts) or 'reserved'}")
+        for why in dict.fromkeys(f"{said['reason']}; {said['cure']}" for said in told.values() if "reason" in said):
+            click.echo(f"  {common.clean(why)}")
+    return DONE
+
+
 def _matched(entry: PolicyEntry, principal: Principal) -> str:
     """Return the condition of the entry that holds, as it is written in the configuration."""
     match = next(one for one in entry.match if one.holds(principal))
@@ -207,8 +274,8 @@ def _explain_tool(found: Explained, entry: PolicyEntry, grant: Grant, tool: Tool
         found.facts["tools"] = f"{', '.join(entry.tools) or 'none'}: none of them fits {tool.name}"
         found.deny(f"not in the allowlist of policy {entry.name!r}", f'add "{tool.name}" to its `tools`')
         return
-    pattern = next(one for one in entry.tools if fnmatchcase(tool.name, one))
-    found.facts["tools"] = f'allowed by "{pattern}"'
+    pattern = next((one for one in entry.tools if fnmatchcase(tool.name, one)), None)
+    found.facts["tools"] = f'allowed by "{pattern}"' if pattern else "allowed with the tools of the signals"
     keys = [name for name in entry.rate if name == tool.name or fnmatchcase(tool.name, name)]
     key = tool.name if tool.name in keys else next(iter(keys), None)
     default = "the tool's own" if tool.default_rate else f"the default of risk {tool.risk_level}"
@@ -233,9 +300,16 @@ def _explain_risk(found: Explained, grant: Grant, tool: Tool, args: Mapping[str,
     return risk
 
 
-def _explain_scope(found: Explained, entry: PolicyEntry, grant: Grant, tool: Tool, args: Mapping[str, Any]) -> None:
-    from hearth.actors.admission import NO_HARDWARE
+def _explain_scope(
+    found: Explained, parts: RuntimeParts, entry: PolicyEntry, grant: Grant, tool: Tool, args: Mapping[str, Any]
+) -> None:
+    from hearth.actors.admission import NO_HARDWARE, beyond_signals
 
+    if SIGNALS in grant.scope.patterns and tool.bus(args) not in NO_HARDWARE:
+        for use in parts.board.signals.uses(tool, args):
+            if not grant.scope.permits(use):
+                named = f'add "{use.names[0]}" to' if use.names else "give signal.read or signal.set a name that is in"
+                found.deny(beyond_signals(use, tool.name, entry.name), f"{named} `{SIGNALS}` of policy {entry.name!r}")
     if tool.uses is not None:
         for use in tool.uses(args):
             patterns = grant.scope.patterns.get(use.kind)

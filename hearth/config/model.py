@@ -481,6 +481,8 @@ class PolicyConfig:
     can: _Patterns = None
     spi: _Patterns = None
     modbus: _Patterns = None
+    signals: _Patterns = None
+    """Whatever bus they are on; None permits all, and what has no name too."""
     hardware: Annotated[Mapping[str, tuple[str, ...]], MapOf(ListOf(Text()))] = field(factory=dict)
     """The same for the kinds of other packages. In a file the key of an entry may be such a word itself."""
     approval: tuple[ApprovalConfig, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 
@@ -132,3 +133,42 @@ def test_a_daemon_with_this_configuration_decides_the_same(explain, own_daemon, 
     ):
         done = cli("run", *words, "--socket", daemon.socket, "--json")
         assert explain(ME, *words).code == done.code, words
+
+
+SIGNALS = f"""
+[[policy]]
+name = "pumps"
+match = {{ uid = {os.geteuid()} }}
+tools = ["gpio.*", "servo.*", "i2c.*"]
+signals = ["PUMP", "tank*", "ARM", "PUMPE"]
+approval = [{{ from_risk = 2 }}]
+"""
+
+
+@pytest.fixture
+def of_signals(cli, tmp_path):
+    config = tmp_path / "explained.toml"
+    config.write_text(f'[board]\nprofile = "sim"\n[audit]\npath = "{tmp_path}/audit.log"\n{SIGNALS}')
+    return lambda *words: cli("policy", "explain", "--as", ME, "--config", config, *words)
+
+
+def test_without_a_tool_it_shows_which_signals_may_be_read_and_set_and_why_not(of_signals):
+    told = {one["signal"]: one for one in json.loads(of_signals("--json").out)["signals"]}
+    assert told["PUMP"]["read"] == {"verdict": "allow", "tool": "gpio.get", "policy": told["PUMP"]["read"]["policy"]}
+    assert (told["PUMP"]["set"]["verdict"], told["PUMP"]["set"]["tool"]) == ("needs approval", "gpio.set")
+    assert told["LED"]["set"]["reason"] == "LED is not in `signals` of policy 'pumps'"
+    assert told["tank"]["read"]["reason"] == "not in the allowlist of policy 'pumps'"
+    assert told["ARM"]["set"]["tool"] == "servo.move"
+    assert (told["DOOR"]["set"], told["FAULTS"]["read"]) == (None, None)
+    text = of_signals().out
+    assert "PUMP  read allow, set needs approval\n" in text
+    assert "  LED is not in `signals` of policy 'pumps'; add \"LED\" to `signals` of policy 'pumps'\n" in text
+
+
+def test_a_step_on_a_signal_is_explained_as_the_step_of_its_kind(of_signals):
+    lines = [" ".join(line.split()) for line in of_signals("signal.set", "name=PUMP", "value=1").out.splitlines()]
+    assert lines[0] == "needs approval signal.set name=PUMP value=1"
+    assert "means gpio.set chip=sim line=23 value=1" in lines
+    assert 'tools allowed by "gpio.*"' in lines
+    raw = of_signals("i2c.write", "bus=1", "addr=80", "text=x")
+    assert "permits only some signals, and i2c.write with these args may reach others" in raw.out

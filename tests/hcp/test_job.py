@@ -15,6 +15,7 @@ from hearth.hcp.capability import Limit, SafetyEnvelope
 from hearth.hcp.durable import CapabilityFailed, StepFailed
 from hearth.hcp.safety import session_ended
 from hearth.policy.rules import Match, PolicyEntry
+from hearth.tools import Resolved, Tool
 
 TWO = reading(step("read", tag="first", gate="g"), step("read", tag="second"))
 
@@ -414,6 +415,47 @@ async def test_a_tool_that_is_not_declared_is_not_to_be_had_and_the_message_name
         assert failed["error_code"] == "internal_error"
         assert "bench.set, which is not among the tools" in failed["error_message"]
         assert world.observer.labels("begin") == []
+
+
+async def _never(_ctx, _args):
+    raise AssertionError
+
+
+NAMED = Tool(
+    name="name.set",
+    risk_level=2,
+    timeout_ms=1000,
+    description="set line 1",
+    params_schema={"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]},
+    result_schema={"type": "object"},
+    capability="CAP_BENCH",
+    bus=lambda _args: "a",
+    run=_never,
+    resolve=lambda args: Resolved("name.set", args, "bench.set", {"line": 1, **args}, lambda tool: tool),
+    resolves_to=frozenset(("bench.set",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [
+        (("bench.set",), None),
+        (("bench.set", "name.set"), None),
+        (("bench.read",), "name.set, which is not among the tools"),
+        (("name.set",), "bench.set"),
+    ],
+)
+async def test_a_step_by_a_name_is_of_a_declared_tool_if_the_step_that_it_means_is(look, tools, reason):
+    async def function(job):
+        await job.run("name.set", value=1)
+        return {}
+
+    async with look(capability(function=function, tools=frozenset(tools)), extra_tools=[NAMED]) as world:
+        caller = world.caller()
+        ended = await caller.outcome(await caller.accepted())
+        assert (reason is None) == ("error_message" not in ended)
+        assert reason is None or reason in ended["error_message"]
+        assert bool(world.observer.labels("begin")) == (reason is None)
 
 
 async def test_outputs_that_fall_short_of_what_was_asked_are_a_failure_that_has_them(look):

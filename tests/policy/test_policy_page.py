@@ -17,9 +17,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "policy.md").read_tex
 
 
 def blocks():
-    """The entries of the page: the example's, of hardware, approvals and jobs, and what `hearth token new` prints."""
-    example, hardware, approvals, jobs, token = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    return example, hardware, approvals, jobs, token
+    """The entries of the page: the example, hardware, approvals, jobs, what `hearth token new` prints, and signals."""
+    example, hardware, signals, approvals, jobs, token = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    return example, hardware, approvals, jobs, token, signals
 
 
 def example():
@@ -58,6 +58,18 @@ def test_the_entry_about_hardware_says_what_it_seems_to(tmp_path):
     assert not scope.permits(Use("lines", ("FAN", "4", "gpiochip0:4")))
     assert [scope.permits(i2c_use(1, 0x48)), scope.permits(i2c_use(1, 0x48, ten_bit=True))] == [True, False]
     assert [scope.permits(i2c_use(2, 0x50)), scope.permits(Use("uart", ("uart0",)))] == [True, False]
+
+
+def test_the_entry_about_signals_says_what_it_seems_to(tmp_path):
+    from hearth.config.model import load_config
+
+    (tmp_path / "hearth.toml").write_text(blocks()[5], encoding="utf-8")
+    assert load_config(tmp_path / "hearth.toml").policy[0].signals == ("PUMP", "TANK*", "modbus:plant:FAN.*")
+    (entry,) = (PolicyEntry(**table) for table in tomllib.loads(blocks()[5])["policy"])
+    assert entry.scope.permits(Use("signals", ("tank", "i2c:1:tank")))
+    assert entry.scope.permits(Use("signals", ("FAN.speed", "modbus:plant:FAN.speed")))
+    assert not entry.scope.permits(Use("signals", ("FAN", "pwm:sim:FAN")))
+    assert not entry.scope.permits(Use("signals", ()))
 
 
 def test_the_entries_about_approvals_say_what_they_seem_to(tmp_path):

@@ -304,8 +304,9 @@ class Client:
 
     def step(self, mark):
         """A step of a task."""
-        step = orders.step(self.rng, mark, self.world.terms["policy"].get(self.principal.key), hot=self.world.hot)
-        return orders.expecting(step, random.Random(f"{self.scenario.seed}/expect/{mark}"))
+        entry = self.world.terms["policy"].get(self.principal.key)
+        step = orders.step(self.rng, mark, entry, hot=self.world.hot)
+        return orders.named(orders.expecting(step, random.Random(f"{self.scenario.seed}/expect/{mark}")), entry)
 
     async def submit(self) -> None:
         params = self.submission()

@@ -24,7 +24,7 @@ class Request:
         self.at: float = entry.at
         self.id = id_
         self.method: str = method
-        self.params: dict[str, Any] = params if type(params) is dict else {}
+        self.params: dict[str, Any] = _meant(params) if type(params) is dict else {}
         self.batch = batch
         """The number of the line it shared with others, or None."""
         self.reused = reused
@@ -56,6 +56,26 @@ class Answer:
         self.error: dict[str, Any] | None = value.get("error")
         self.batch = batch
         self.request: Request | None = None
+
+
+def _meant(params):
+    """Params whose steps on signals are the steps of their kind, by the judge's own reading of names."""
+    task = params.get("task")
+    if type(task) is not dict or type(task.get("steps")) is not list:
+        return params
+    return {**params, "task": {**task, "steps": [_meant_step(step) for step in task["steps"]]}}
+
+
+def _meant_step(step):
+    if type(step) is not dict or step.get("tool") not in ("signal.read", "signal.set"):
+        return step
+    args = {**step["args"]}
+    name = args.pop("name")
+    if name.startswith("GPIO"):
+        args |= {"chip": "sim", "line": int(name[4:])}
+        tool = "gpio.pulse" if "duration_ms" in args else "gpio.set"
+        return {**step, "tool": "gpio.get" if step["tool"] == "signal.read" else tool, "args": args}
+    return {**step, "tool": "hw.sensor.read", "args": {**args, "sensor": name}}
 
 
 class Event:

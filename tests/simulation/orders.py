@@ -6,6 +6,7 @@ Owns which tools are used how often and with which args. Who submits it, when an
 from __future__ import annotations
 
 import base64
+import zlib
 
 from .terms import TOOLS
 
@@ -135,6 +136,27 @@ def expecting(step, rng):
     read = {"mark": f"{args['mark']}.seen", "line": args["line"]}
     expect = {"tool": "gpio.get", "args": read, "equals": {"value": args["value"]}}
     return {**step, "expect": {**expect, "within_ms": rng.choice([1, 20, 100])}}
+
+
+def named(step, entry):
+    """The step, sometimes by the name of its signal, and what is refused by a name that is refused too.
+
+    Its mark decides that, and no draw: the other steps of a seed stay what they are.
+    """
+    tool, args = step["tool"], step["args"]
+    if zlib.crc32(args["mark"].encode()) % 3:
+        return step
+    if entry is not None and not {tool, "hw.sensor.read"} & {*entry["tools"]}:
+        return {"tool": "signal.read", "args": {"mark": args["mark"], "name": "temperature"}}
+    if args.get("line", 0) not in range(6):
+        return step
+    args = {**args}
+    if tool == "hw.sensor.read":
+        return {**step, "tool": "signal.read", "args": {"name": args.pop("sensor"), **args}}
+    if tool not in ("gpio.get", "gpio.set", "gpio.pulse"):
+        return step
+    name = f"GPIO{args.pop('line')}"
+    return {**step, "tool": f"signal.{'read' if tool == 'gpio.get' else 'set'}", "args": {"name": name, **args}}
 
 
 CONSTRAINTS = (

@@ -673,5 +673,17 @@ BUGS = (
         "nothing acts from a halt on, and nothing of before it ever",
         seed=113,
     ),
+    Bug(
+        "second-door",
+        "a step on a signal needs the right to signal.set, and not that to the tool of its kind",
+        "hearth.actors.admission",
+        "    for call in calls:\n        if call.tool not in grant.allowed:\n",
+        "    for call in calls:\n"
+        "        if call.resolved is not None and call.resolved.asked in grant.allowed:\n"
+        "            rates._rates = {call.tool: rates._rates[call.resolved.asked], **rates._rates}\n"
+        "        elif call.tool not in grant.allowed:\n",
+        "no task is accepted with more steps, risk or tools than it may have",
+        seed=1,
+    ),
 )
 BY_NAME = {bug.name: bug for bug in BUGS}

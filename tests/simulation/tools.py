@@ -157,7 +157,12 @@ def marking(tool, bugs) -> Tool:
 
         return Transaction(one.op if mark is None else marked(one.op, mark, None), result, one.drives)
 
-    return evolve(tool, params_schema=schema, run=OneTransaction(make) if isinstance(tool.run, OneTransaction) else run)
+    def resolve(args):
+        meant = tool.resolve(args)
+        return evolve(meant, args={**meant.args, "mark": args["mark"]}) if "mark" in args else meant
+
+    runs = OneTransaction(make) if isinstance(tool.run, OneTransaction) else run
+    return evolve(tool, params_schema=schema, run=runs, resolve=tool.resolve and resolve)
 
 
 SHORT_MS = 1500

@@ -154,7 +154,7 @@ def capability(name="look", function=None, *, tools=("read", "set", "wait", "fai
             **schemas,
             "safety": Safety(**safety),
             "envelope": SafetyEnvelope(),
-            "tools": frozenset(f"bench.{tool}" for tool in tools),
+            "tools": tools if isinstance(tools, frozenset) else frozenset(f"bench.{tool}" for tool in tools),
             "function": function,
             "place": f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}",
             "inputs": Validator(schemas["input_schema"]),

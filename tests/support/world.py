@@ -336,6 +336,7 @@ class BenchWorld(World):
                 board=SimpleNamespace(
                     name="bench",
                     outputs={},
+                    signals=(),
                     profile=SimpleNamespace(interlocks=(), discover={}, description="a bench"),
                     line_name=lambda line, chip: line,
                     port_name=lambda port: port,

@@ -413,7 +413,9 @@ class Execution:
         cleaning = BRANCH.get().cleaning
         declared = self.capability.clean_up if cleaning else self.capability.tools
         for tool in tools:
-            if tool not in declared:
+            found = self.services.registry.get(tool)
+            # One whose calls mean steps of other tools: the task admits those that are declared.
+            if tool not in declared and (found is None or found.resolves_to.isdisjoint(declared)):
                 where = "clean_up" if cleaning else "tools"
                 reason = f"{self.capability.name} uses {tool}, which is not among the {where} that it declares"
                 raise CapabilityFailed(f"{reason}; add it there", "internal_error")
