@@ -166,7 +166,7 @@ def unknown_tool(
     text = f"Unknown tool: {shown}; did you mean {' or '.join(near)}?" if near else f"Unknown tool: {shown}."
     if near:
         meta["near"] = list(near)
-    lines = [f"{text} {WORLD['none']} tools/list has those there are."]
+    lines = [f"{text} {WORLD['none']} tools/list and hacp_search have those there are."]
     if corrected is not None:
         lines.append(_suggested(corrected, meta))
     return _failed("\n".join(lines), {META_ERROR: meta})

@@ -549,7 +549,7 @@ def _step(view: ToolView, at: str, step: Mapping[str, Any]) -> _ReadStep:
     if entry is None:
         near = near_tools(step["tool"], view.definitions())
         entry = view.find(near[0]) if near else None
-        cure = f"; did you mean {' or '.join(near)}?" if near else "; tools/list has those there are"
+        cure = f"; did you mean {' or '.join(near)}?" if near else "; tools/list and hacp_search have those there are"
         faults = [Fault(f"{at}/tool", f"there is no tool {json.dumps(step['tool'][:LONGEST_SHOWN])}{cure}")]
         if entry is None:
             return _ReadStep({}, {}, faults)
