@@ -181,16 +181,16 @@ def _suggested(call: Call, meta: dict[str, Any]) -> str:
     return f"Try{also}: {call.tool} {orjson.dumps(call.arguments).decode()}"
 
 
-def tried_by(outcome: Mapping[str, Any], by: Callable[[str], str | None]) -> dict[str, Any]:
-    """Return a CallToolResult whose suggested call is made by another tool, for a client that knows not all tools.
+def suggested_tool(outcome: Mapping[str, Any]) -> str | None:
+    """Return the tool whose call a CallToolResult suggests, or None."""
+    call = (outcome.get("_meta") or {}).get(META_ERROR, {}).get("try")
+    return None if call is None else str(call["name"])
 
-    `by` returns that tool, which takes `name` and `arguments`; None for a tool that the client can call itself.
-    """
-    error = (outcome.get("_meta") or {}).get(META_ERROR, {})
-    suggested = error.get("try")
-    tool = None if suggested is None else by(suggested["name"])
-    if tool is None:
-        return dict(outcome)
+
+def tried_by(outcome: Mapping[str, Any], tool: str) -> dict[str, Any]:
+    """Return a CallToolResult whose suggested call is made by `tool`, which takes `name` and `arguments`."""
+    error = outcome["_meta"][META_ERROR]
+    suggested = error["try"]
     meta = dict(error)
     first, *more = outcome["content"]
     text = first["text"].rpartition("\n")[0]

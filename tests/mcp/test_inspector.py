@@ -30,6 +30,11 @@ INSPECTOR = PACKAGES / "@modelcontextprotocol" / "inspector"
 ZYGOTE = ROOT / "tests" / "support" / "zygote.py"
 LONG = 400
 """Seconds that all the calls of one era may take."""
+EVERYTHING = (
+    "from hearth.actors.bridges.mcp import guidance; guidance.MOST_TOOLS = 1000\n"
+    "from hearth.cli.main import main; main()"
+)
+"""`hearth` that lists all tools over MCP, however many there are: the schema of each is looked at."""
 PATIENT = ("--connect-timeout", "120000")
 """The inspector gives a bridge 15 seconds to answer, which is too little on a busy machine."""
 TOOL_FAILED = 5
@@ -56,6 +61,10 @@ def calls(files: Path) -> dict[str, Call]:
     kept, written, gone = (str(files / name) for name in ("kept.txt", "written.txt", "gone.txt"))
     line = b64(b"hi\n")
     return {
+        "signal_list": Call({"name": "LED"}, {"truncated": False}),
+        "signal_read": Call({"name": "temperature"}, {"name": "temperature", "quality": "good"}),
+        "signal_watch": Call({"name": "BUTTON", "timeout_ms": 20}, {"name": "BUTTON", "timed_out": True}),
+        "signal_set": Call({"name": "LED", "value": 1}, {"name": "LED", "value": 1}),
         "hw_board": Call({}, {"name": "sim"}),
         "hw_gpio_list": Call({}, {}),
         "hw_i2c_list": Call({}, {}),
@@ -154,7 +163,7 @@ def listed(daemons: dict[str, Hearthd], home: Path) -> dict[str, Any]:
     """What `--method tools/list --strict` says in each era: its exit code, its stderr, and the document."""
     running = {}
     for era, daemon in daemons.items():
-        hearth = [sys.executable, "-m", "hearth.cli.main", "mcp", "--to", f"unix:{daemon.socket}"]
+        hearth = [sys.executable, "-c", EVERYTHING, "mcp", "--to", f"unix:{daemon.socket}"]
         running[era] = subprocess.Popen(
             [PROGRAMS / "mcp-inspector", "--cli", *hearth, "--protocol-era", era, "--method", "tools/list", "--strict",
              "--format", "json", *PATIENT],

@@ -21,7 +21,7 @@ from hearth.actors.bridges.mcp.calls import checked, with_note
 from hearth.actors.bridges.mcp.provider import Provider, Refused
 from hearth.mcp.arguments import Arguments, Fault
 from hearth.mcp.names import HALT, LONGEST_SHOWN, PLAN
-from hearth.mcp.results import tried_by, wrong_arguments
+from hearth.mcp.results import suggested_tool, tried_by, wrong_arguments
 from hearth.mcp.tools import near_tools, search
 
 if TYPE_CHECKING:
@@ -124,11 +124,12 @@ class ShortList(Provider):
             outcome = await call_next(request, _target(params))
         except Refused as refused:
             return with_note(request.client, refused.outcome)
-        if not isinstance(outcome, dict) or not outcome.get("isError"):
-            return outcome
+        suggested = suggested_tool(outcome) if isinstance(outcome, dict) else None
         # A client that calls a tool which is not listed can call it again.
-        known = {params.name, *(tool.name for tool in self.listed(request.client, await self._all(request)))}
-        return tried_by(outcome, lambda name: None if name in known else CALL)
+        if not isinstance(outcome, dict) or suggested is None or suggested == params.name:
+            return outcome
+        listed = self.listed(request.client, await self._all(request))
+        return outcome if suggested in [tool.name for tool in listed] else tried_by(outcome, CALL)
 
     async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""
