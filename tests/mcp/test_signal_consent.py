@@ -8,14 +8,14 @@ import pytest
 from attrs import evolve
 from mcp_types import ElicitResult
 from support.mcp import ERAS, mcp_client, text_of
-from support.world import BenchWorld, running
+from support.world import ALICE, BOB, BenchWorld, running
 
 from hearth.actors.bridges.mcp.guidance import CALL
 from hearth.actors.bridges.mcp.server import all_offers
 from hearth.drivers.named import NamedSignal, Signals, Step
 from hearth.drivers.tools.signals import signal_tools
-from hearth.mcp.names import PLAN
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.mcp.names import META_ERROR, PLAN
+from hearth.policy.rules import ApprovalRule, Match, PolicyEntry
 from hearth.tools import ToolRegistry
 
 both_eras = pytest.mark.parametrize("mode", ERAS)
@@ -112,3 +112,52 @@ async def test_a_step_is_never_passed_by_a_lower_risk_of_the_tool_that_was_asked
         assert w.observer.labels("begin") == []
     assert refused.is_error
     assert "signal.set has risk 2 at most, and means this step of risk 3 here" in text_of(refused)
+
+
+def approving(*rights):
+    """The bench of a policy that asks for an approval from risk 2 on; `rights` are those of the user of the client."""
+    made = world()
+    own = PolicyEntry(name="own", match=Match(uid=ALICE.uid), approval=[ApprovalRule(from_risk=2)], rights=rights)
+    persons = PolicyEntry(name="persons", match=Match(any=True), rights=["approve"])
+    made.parts = evolve(made.parts, policy=(own, persons))
+    return made
+
+
+@both_eras
+async def test_a_signal_that_needs_an_approval_is_set_once_the_person_at_the_client_gives_it(
+    autojump_clock, tmp_path, mode
+):
+    person = Person("accept")
+    offers = all_offers(tmp_path, principal=lambda _ask: "me")
+    async with (
+        running(approving("approve")) as w,
+        mcp_client(w.sessions(), mode, offers=offers, elicitation_callback=person) as client,
+    ):
+        result = await client.call_tool(*wrapped("directly", "PUMP"))
+    assert result.structured_content == {"name": "PUMP", "bus": "bench:0", "value": 1}
+    (asked,) = person.asked
+    assert "bench.set" in asked
+    (submitted,) = [
+        step for r in w.journal.records if r["event"] == "task.submit" for step in r["steps"] if "asked" in step
+    ]
+    assert (submitted["tool"], submitted["asked"]) == ("bench.set", "signal.set")
+
+
+@both_eras
+@pytest.mark.parametrize("way", ["directly", "plan"])
+async def test_the_same_setting_of_a_signal_finds_the_plan_that_another_person_has_approved(
+    autojump_clock, tmp_path, mode, way
+):
+    offers = all_offers(tmp_path, principal=lambda _ask: "me")
+    async with running(approving()) as w, mcp_client(w.sessions(), mode, offers=offers) as client:
+        waits = await client.call_tool(*wrapped(way, "PUMP"))
+        plan_id = waits.meta[META_ERROR]["data"]["plan_id"]
+        async with w.sessions(BOB).open_session() as session:
+            plan = await session.plan(plan_id)
+            assert plan.steps[0].tool == "bench.set"
+            assert plan.steps[0].asked == {"tool": "signal.set", "args": {"name": "PUMP", "value": 1}}
+            await session.approve(plan)
+        result = await client.call_tool(*wrapped(way, "PUMP"))
+        assert not result.is_error, text_of(result)
+        again = await client.call_tool(*wrapped(way, "PUMP"))
+    assert again.meta[META_ERROR]["data"]["plan_id"] != plan_id, "one approval, one run"
