@@ -403,7 +403,7 @@ def _resolve(call: RequestedCall, tool: Tool, checks: Checks, *, strict: bool) -
     if call.resolved is not None:
         declared = checks.registry[call.resolved.asked].risk_level
         if run.risk > declared:
-            # Whoever asks a person first goes by the risk of the tool that was asked for.
+            # The MCP bridge asks a person by the risk of the tool that was asked for.
             asked = f"{call.resolved.asked} has risk {declared} at most, and means this step of risk {run.risk} here"
             raise _denied(call, f"{asked}; call {call.tool} itself")
         run.tool, run.asked = call.resolved.adapt(tool), call.resolved.asked

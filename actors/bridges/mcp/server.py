@@ -75,10 +75,9 @@ INSTRUCTIONS: Final = """\
 These tools act on a real board: lines switch, devices are written to, and nothing is simulated unless hw_board says so.
 
 - Names: the tool gpio.set of hearth is called gpio_set here; its title has the dotted name, and error texts use it.
-- Look first: signal_list has all that this board gives a name, whatever bus it is on; signal_read, signal_set and \
-signal_watch take these names. hw_board tells what the board is and how it is, hw_gpio_list, hw_i2c_list, \
-hw_uart_list, hw_pwm_list, hw_modbus_list and hw_sensor_list what it has. Lines, channels and sensors go by the names \
-given there.
+- Look first: signal_list has all names of this board, on any bus, for signal_read, signal_set and signal_watch. \
+hw_board tells what the board is and how it is, hw_gpio_list, hw_i2c_list, hw_uart_list, hw_pwm_list, hw_modbus_list \
+and hw_sensor_list what it has. Lines, channels and sensors go by the names given there.
 - Plan: for more than one step call hacp_plan once rather than tool after tool. The steps run in order, one that fails \
 ends the plan, rollback_on_failure undoes what was done, exclusive keeps others off the devices until it ends, and \
 dry_run checks everything and touches nothing. Try a plan that moves something with dry_run first.
@@ -110,6 +109,8 @@ def make_server(
     another. Raises ConfigError for providers that do not fit together.
     """
     offers = Offers(providers)
+    # Then tools/list may show only some of the tools, and others later.
+    selects = any(_has(provider, "listed") for provider in providers)
 
     def lifespan(_server: Server[Any]) -> AbstractAsyncContextManager[Clients]:
         return clients
@@ -119,13 +120,13 @@ def make_server(
         version=__version__,
         title=NAME,
         description=DESCRIPTION,
-        instructions=INSTRUCTIONS + (SEARCH_INSTRUCTIONS if offers.selects else ""),
+        instructions=INSTRUCTIONS + (SEARCH_INSTRUCTIONS if selects else ""),
         icons=[types.Icon.model_validate(icon(NAME))],
         cache_hints={method: CacheHint(FRESH_MS, "private") for method in _LISTS},
         lifespan=lifespan,
         get_tool_input_schema=offers.input_schema,
     )
-    server.changes_tools = offers.selects
+    server.changes_tools = selects
     for method in offers.methods():
         server.add_request_handler(method.name, method.params, partial(offers.serve, method))
     for name, settings in offers.extensions().items():
@@ -160,11 +161,6 @@ class Offers:
         self._providers = providers
         self._interceptors = [provider for provider in providers if _has(provider, "intercept")]
         self._listeners = [provider for provider in providers if _has(provider, "listen")]
-
-    @property
-    def selects(self) -> bool:
-        """True if tools/list may show only some of the tools, and others later."""
-        return any(_has(provider, "listed") for provider in self._providers)
 
     def methods(self) -> list[Method]:
         """Return all served methods. Raises ConfigError for a method that two providers have."""
