@@ -421,6 +421,11 @@ def _resolve(call: RequestedCall, tool: Tool, checks: Checks, *, strict: bool) -
         raise _named(error, call) from None
     run = StepRun(tool, to_keep(call.args), checks.buses[bus_id], tool.risk_of(call.args))
     if call.resolved is not None:
+        declared = checks.registry[call.resolved.asked].risk_level
+        if run.risk > declared:
+            # The MCP bridge asks a person by the risk of the tool that was asked for.
+            asked = f"{call.resolved.asked} has risk {declared} at most, and means this step of risk {run.risk} here"
+            raise _denied(call, f"{asked}; call {call.tool} itself")
         run.tool, run.asked = call.resolved.adapt(tool), call.resolved.asked
     return run
 

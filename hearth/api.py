@@ -228,7 +228,8 @@ class PlanStep:
     """One step of a plan, with what it changes: as it was when the plan was prepared, and as it is after the step.
 
     `before` and `after` are None for a step that does not say what it changes. `during` is there for a step that brings
-    back what it changes: `members` as they are for `for_ms`.
+    back what it changes: `members` as they are for `for_ms`. `asked` has the `tool` and `args` of the call that means
+    this step, where that was a call of another tool.
     """
 
     tool: str
@@ -236,6 +237,7 @@ class PlanStep:
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     during: Mapping[str, Any] | None = None
+    asked: Mapping[str, Any] | None = None
     expect: Mapping[str, Any] | None = None
     """The effect that the step must have, as submitted."""
 

@@ -35,9 +35,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 import trio
-from attrs import asdict, define, field
+from attrs import asdict, astuple, define, evolve, field
 
 from hearth._util.ids import new_id
+from hearth.actors.admission import ResolvedStep
 from hearth.actors.approval import Decision, Question
 from hearth.audit.record import canonical, timestamp
 from hearth.errors import (
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     from hearth.policy.principal import Principal
     from hearth.policy.rules import ApprovalRule, Grant
     from hearth.protocol.methods import Params, PlanParams
-    from hearth.tools import Preview, Tool
+    from hearth.tools import Preview, Resolved, Tool
 
 MOST_PLAN_BYTES: Final = 62 << 10
 """Bytes of a plan's document with the lines that show it: a person has to read them, and an answer has 64 KiB."""
@@ -115,6 +116,8 @@ class PreparedPlan:
     """The task that it became."""
     tainted_by: str | None = None
     """The tool through which foreign text had entered the conversation that prepared it."""
+    resolved: Mapping[int, Resolved] = field(factory=dict)
+    """By index, what the steps were asked for as, where that was another tool."""
 
     @property
     def state(self) -> str:
@@ -147,7 +150,10 @@ class PreparedPlan:
         task["steps"] = [{key: step[key] for key in step if key not in _SHOWN} for step in task["steps"]]
         submit = METHODS["task.submit"]({"task": task, "subscribe": subscribe})
         assert isinstance(submit, TaskSubmit)
-        return submit
+        steps = list(submit.steps)
+        for index, resolved in self.resolved.items():
+            steps[index] = ResolvedStep(*astuple(steps[index], recurse=False), resolved=resolved)
+        return evolve(submit, steps=tuple(steps))
 
     def may_approve(self, by: str, grant: Grant) -> bool:
         """Return True if this principal's approval of it would count now."""
@@ -205,7 +211,7 @@ class PreparedPlan:
         return wire
 
 
-_SHOWN: Final = ("before", "after", "during")
+_SHOWN: Final = ("before", "after", "during", "asked")
 
 
 @define(eq=False)
@@ -478,6 +484,7 @@ class PlanRequests:
             rule = self._grant.approval_for(risk)
             plan = self._plans.make(self._principal, contents, notes, risk, rule, self._account, request.halts)
             plan.tainted_by = self._grant.tainted_by
+            plan.resolved = {at: one.resolved for at, one in enumerate(submit.steps) if isinstance(one, ResolvedStep)}
             taint = {} if plan.tainted_by is None else {"tainted_by": plan.tainted_by}
             names = [step.tool.name for step in steps]
             record = self._record("plan.prepare", plan.plan_id, plan.hash, steps=names, **taint)
@@ -723,6 +730,8 @@ def _document(
         shown = {"tool": spec.tool, "args": spec.args, "before": before, "after": after}
         if preview is not None and preview.during is not None:
             shown["during"] = {"for_ms": preview.during_ms, "members": preview.during}
+        if isinstance(spec, ResolvedStep):
+            shown["asked"] = {"tool": spec.resolved.asked, "args": spec.resolved.asked_args}
         steps.append(shown if spec.expect is None else {**shown, "expect": spec.expect.to_wire()})
     constraints = {name: value for name, value in asdict(submit.constraints).items() if value is not None}
     return {"intent": submit.intent, "constraints": constraints, "steps": steps}

@@ -122,7 +122,7 @@ def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
             capability="CAP_SIGNAL_RW",
             targets=writes,
             supports_rollback=all(offered[one].supports_rollback for one in writes if one in offered),
-            idempotent=True,
+            idempotent=all(offered[one].idempotent for one in writes if one in offered),
             logged=("name", "value", "duration_ms"),
         ),
     ]

@@ -289,7 +289,7 @@ LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
     "--print-config", "client", type=click.Choice(list(CLIENTS)), help="Print the lines to paste into this client."
 )
 @click.option("--board", metavar="BOARD", help="Serve this board without a daemon: sim, rpi4, rpi5, or a profile.")
-@click.option("--compact", is_flag=True, help="Offer few tools, and a search for the rest: for small contexts.")
+@click.option("--compact", is_flag=True, help="List the tools in few words: for small contexts.")
 @click.option("--url", metavar="URL", help="With --print-config: a daemon that serves MCP over HTTP.")
 @click.option("--token-env", metavar="NAME", help=f"With --url: the variable with the token (else {TOKEN_ENV}).")
 @standard

@@ -122,7 +122,7 @@ def board_directory(state: Path, board: str) -> Path:
 def serve(options: Options, board: str | None = None, *, compact: bool = False) -> int:
     """Serve MCP on stdin and stdout until its end; return the exit code. Raises ConfigError or CarrierError.
 
-    `board`: serve this board, without a daemon. `compact`: list only some of the tools.
+    `board`: serve this board, without a daemon. `compact`: list few tools in few words.
     """
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise ConfigError("stdin or stdout is closed; `hearth mcp` speaks MCP over them, to the program that starts it")

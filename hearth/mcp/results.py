@@ -166,7 +166,7 @@ def unknown_tool(
     text = f"Unknown tool: {shown}; did you mean {' or '.join(near)}?" if near else f"Unknown tool: {shown}."
     if near:
         meta["near"] = list(near)
-    lines = [f"{text} {WORLD['none']} tools/list has those there are."]
+    lines = [f"{text} {WORLD['none']} tools/list and hacp_search have those there are."]
     if corrected is not None:
         lines.append(_suggested(corrected, meta))
     return _failed("\n".join(lines), {META_ERROR: meta})
@@ -181,16 +181,16 @@ def _suggested(call: Call, meta: dict[str, Any]) -> str:
     return f"Try{also}: {call.tool} {orjson.dumps(call.arguments).decode()}"
 
 
-def tried_by(outcome: Mapping[str, Any], by: Callable[[str], str | None]) -> dict[str, Any]:
-    """Return a CallToolResult whose suggested call is made by another tool, for a client that knows not all tools.
+def suggested_tool(outcome: Mapping[str, Any]) -> str | None:
+    """Return the tool whose call a CallToolResult suggests, or None."""
+    call = (outcome.get("_meta") or {}).get(META_ERROR, {}).get("try")
+    return None if call is None else str(call["name"])
 
-    `by` returns that tool, which takes `name` and `arguments`; None for a tool that the client can call itself.
-    """
-    error = (outcome.get("_meta") or {}).get(META_ERROR, {})
-    suggested = error.get("try")
-    tool = None if suggested is None else by(suggested["name"])
-    if tool is None:
-        return dict(outcome)
+
+def tried_by(outcome: Mapping[str, Any], tool: str) -> dict[str, Any]:
+    """Return a CallToolResult whose suggested call is made by `tool`, which takes `name` and `arguments`."""
+    error = outcome["_meta"][META_ERROR]
+    suggested = error["try"]
     meta = dict(error)
     first, *more = outcome["content"]
     text = first["text"].rpartition("\n")[0]

@@ -206,6 +206,13 @@ export type PlanStep = {
         for_ms: number;
         members: Record<string, unknown>;
     };
+    /**
+     * The call that means this step, where that was one of another tool.
+     */
+    asked?: {
+        tool: string;
+        args: Record<string, unknown>;
+    };
 };
 export type PlanSummary = {
     plan_id: string;
@@ -401,6 +408,7 @@ export type ClientOptions = {
  * @property {Record<string, unknown> | null} before As it was when the plan was prepared, or as an earlier step leaves it.
  * @property {Record<string, unknown> | null} after As it is after the step.
  * @property {{for_ms: number, members: Record<string, unknown>}} [during] As it is for a time, of a step that brings it back.
+ * @property {{tool: string, args: Record<string, unknown>}} [asked] The call that means this step, where that was one of another tool.
  *
  * @typedef {object} PlanSummary A plan without its contents (docs/reference/methods.md#planlist).
  * @property {string} plan_id

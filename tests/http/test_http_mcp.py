@@ -83,7 +83,9 @@ async def new(server, method, who=ALICE, client="tests", name=None, **params):
 async def test_the_official_client_lists_and_calls_in_both_eras(server, mode) -> None:
     async with official(server, mode, "alice") as client:
         assert client.protocol_version == (OLD if mode == "legacy" else "2026-07-28")
-        assert "gpio_set" in {tool.name for tool in (await client.list_tools()).tools}
+        assert "gpio_set" not in {tool.name for tool in (await client.list_tools()).tools}
+        await client.call_tool("hacp_search", {"query": "gpio_set"})
+        assert "gpio_set" in {tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools}
         result = await client.call_tool("gpio_set", {"line": 17, "value": 1})
         assert result.structured_content == {"line": 17, "value": 1}
         assert server.world.level(17) == 1

@@ -78,7 +78,7 @@ async def test_an_unknown_tool_is_refused_with_the_nearest_that_there_is(autojum
     assert result.is_error
     first = text_of(result).splitlines()[0]
     assert first.startswith(f"Unknown tool: {name}; did you mean {near}" if near else f"Unknown tool: {name}.")
-    assert first.endswith("Nothing has happened to the hardware. tools/list has those there are.")
+    assert first.endswith("Nothing has happened to the hardware. tools/list and hacp_search have those there are.")
     assert result.meta[META_ERROR]["code"] == -32002
 
 

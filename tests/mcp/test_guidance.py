@@ -1,24 +1,33 @@
-"""Prompts for common jobs, and the compact list of tools: its size, its search, and calls by name."""
+"""Prompts for common jobs, and the list of tools: what it has, its size, its search, and calls by name."""
 
 from __future__ import annotations
 
 import json
+from contextlib import asynccontextmanager
 
+import mcp_types as types
 import pytest
+import trio
 from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import ToolsListChanged
 from support.mcp import ERAS, mcp_client, text_of
-from support.world import BenchWorld, running
+from support.world import BenchWorld, running, simulated
 
 import hearth
-from hearth.actors.bridges.mcp.guidance import CALL, JOBS, LONGEST_VALUE, MOST_CHARACTERS, MOST_TOOLS, SEARCH
+from hearth.actors.bridges.mcp.guidance import CALL, JOBS, LONGEST_VALUE, MOST_TOOLS, SEARCH, ShortList
+from hearth.actors.bridges.mcp.provider import Provider
 from hearth.actors.bridges.mcp.server import all_offers
-from hearth.mcp.names import META_ERROR
+from hearth.mcp.names import HALT, META_ERROR, PLAN, RESERVED, mcp_name
 from hearth.policy.rules import Match, PolicyEntry
 
 both_eras = pytest.mark.parametrize("mode", ERAS)
 
 
-def offers(tmp_path, *, compact=True):
+SIGNALS = ["signal_list", "signal_read", "signal_watch", "signal_set"]
+SHORT = [HALT, *SIGNALS, PLAN, SEARCH, CALL]
+
+
+def offers(tmp_path, *, compact=False):
     return all_offers(tmp_path, principal=lambda _ask: "me", compact=compact)
 
 
@@ -28,38 +37,170 @@ async def sim():
         yield runtime
 
 
-# --- the compact list ------------------------------------------------------------------------------------------------
+async def listed(client):
+    """The names in tools/list, as the server has them now."""
+    return [tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools]
+
+
+# --- the list of tools -----------------------------------------------------------------------------------------------
 
 
 @both_eras
-async def test_the_compact_list_has_at_most_12_tools_in_2500_tokens(sim, tmp_path, mode):
-    async with mcp_client(sim, mode, offers=offers(tmp_path)) as client:
+@pytest.mark.parametrize(("compact", "tokens"), [(False, 6_000), (True, 2_500)], ids=["default", "compact"])
+async def test_a_board_of_many_tools_lists_signals_plans_the_halt_and_the_search(sim, tmp_path, mode, compact, tokens):
+    async with mcp_client(sim, mode, offers=offers(tmp_path, compact=compact)) as client:
         shown = (await client.list_tools()).tools
         told = client.instructions
+    assert [tool.name for tool in shown] == SHORT
     text = json.dumps({"tools": [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in shown]})
-    assert len(text) <= MOST_CHARACTERS == 10_000
-    assert len(shown) <= MOST_TOOLS == 12
-    names = {tool.name for tool in shown}
-    assert {SEARCH, CALL, "hw_board", "gpio_set", "hw_sensor_read", "hacp_plan"} <= names
+    assert len(text) / 4 <= tokens
     assert CALL in told
     assert all(tool.annotations is not None and tool.input_schema["additionalProperties"] is False for tool in shown)
 
 
-async def test_the_compact_list_of_a_board_with_few_tools_has_them_all(autojump_clock, tmp_path):
-    async with running(BenchWorld()) as w, mcp_client(w.sessions(), "legacy", offers=offers(tmp_path)) as client:
-        names = [tool.name for tool in (await client.list_tools()).tools]
-        assert len(names) == MOST_TOOLS
-        assert names[:2] == [SEARCH, CALL]
+@both_eras
+async def test_the_list_is_in_the_order_of_mcp_tools(tmp_path, mode):
+    world = simulated(tmp_path)
+    async with running(world), mcp_client(world.sessions(), mode, offers=offers(tmp_path)) as client:
+        daemon = world.connect()
+        session = (await daemon.call("session.open"))["session_id"]
+        every = [tool["name"] for tool in (await daemon.call("mcp.tools", session_id=session))["tools"]]
+        await client.call_tool(SEARCH, {"query": "write i2c"})
+        names = await listed(client)
+    assert len(names) > len(SHORT)
+    assert [*(name for name in every if name in names), SEARCH, CALL] == names
+
+
+class Many(Provider):
+    """Offers so many tools."""
+
+    def __init__(self, count):
+        self.count = count
+
+    async def tools(self, _request):
+        schema = {"type": "object"}
+        names = [f"t{number}" for number in range(self.count)]
+        return [types.Tool(name=name, input_schema=schema, output_schema=schema) for name in names]
+
+
+@both_eras
+@pytest.mark.parametrize("compact", [False, True], ids=["default", "compact"])
+async def test_all_tools_are_listed_if_there_are_no_more_than_25(autojump_clock, mode, compact):
+    assert MOST_TOOLS == 25
+    many = Many(MOST_TOOLS)
+    async with (
+        running(BenchWorld()) as w,
+        mcp_client(w.sessions(), mode, offers=[ShortList([many], compact=compact), many]) as client,
+    ):
+        shown = (await client.list_tools()).tools
+        assert [tool.name for tool in shown] == [f"t{number}" for number in range(MOST_TOOLS)]
+        assert all((tool.output_schema is None) is compact for tool in shown)
+        many.count += 1
+        assert await listed(client) == [SEARCH, CALL]
+
+
+@asynccontextmanager
+async def told_of_changes(sim, mode, offered):
+    """A client that hears of changes of the list of tools, and what it has heard."""
+    told, channel = trio.open_memory_channel(10)
+
+    async def handler(message):
+        if isinstance(message, types.ToolListChangedNotification):
+            await told.send("changed")
+
+    async def follow(stream):
+        async for event in stream:
+            assert event == ToolsListChanged()
+            await told.send("changed")
+
+    async with mcp_client(sim, mode, offers=offered, message_handler=handler if mode == "legacy" else None) as client:
+        assert client.server_capabilities.tools.list_changed is True
+        if mode == "legacy":
+            yield client, channel
+            return
+        async with client.listen(tools_list_changed=True) as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(follow, stream)
+            yield client, channel
+            nursery.cancel_scope.cancel()
+
+
+@both_eras
+async def test_a_tool_that_a_search_has_found_is_listed_from_then_on(sim, tmp_path, mode):
+    offered = offers(tmp_path)
+    with trio.fail_after(30):
+        async with told_of_changes(sim, mode, offered) as (client, changes):
+            await client.call_tool(SEARCH, {"query": "*"})
+            assert await listed(client) == SHORT, "names alone are no find"
+            await client.call_tool(SEARCH, {"query": "i2c_write"})
+            assert await changes.receive() == "changed"
+            tools = (await client.list_tools(cache_mode="bypass")).tools
+            assert [tool.name for tool in tools] == [HALT, *SIGNALS, "i2c_write", PLAN, SEARCH, CALL]
+            assert all(tool.output_schema for tool in tools[:-2]), "as any other, and whole"
+            await client.call_tool(SEARCH, {"query": "i2c_write"})
+            await client.call_tool(SEARCH, {"query": "signal_set"})
+            with pytest.raises(trio.WouldBlock):
+                changes.receive_nowait()
+        async with mcp_client(sim, mode, offers=offered) as client:
+            assert await listed(client) == SHORT, "another client has searched for nothing"
+
+
+@both_eras
+async def test_the_compact_list_stays_as_it_is(sim, tmp_path, mode):
+    async with mcp_client(sim, mode, offers=offers(tmp_path, compact=True)) as client:
+        await client.call_tool(SEARCH, {"query": "i2c_write"})
+        assert await listed(client) == SHORT
+
+
+@both_eras
+async def test_a_tool_that_is_not_listed_is_called_by_its_own_name(sim, tmp_path, mode):
+    async with mcp_client(sim, mode, offers=offers(tmp_path)) as client:
+        assert (await client.call_tool("gpio_set", {"line": "LED", "value": 1})).structured_content["value"] == 1
+        wrong = await client.call_tool("gpio_set", {"line": "LED", "valeu": 1})
+        assert 'Try: gpio_set {"line":"LED","value":1}' in text_of(wrong)
+        assert await listed(client) == SHORT
+
+
+class Weak:
+    """A client that reads the list of tools and what it is told, and knows only one word of its job."""
+
+    def __init__(self, client):
+        self._client = client
+        self.calls = 0
+
+    async def call(self, name, /, **arguments):
+        self.calls += 1
+        result = await self._client.call_tool(name, arguments)
+        assert not result.is_error, text_of(result)
+        return result.structured_content
+
+    async def tool(self, *words):
+        """The first tool whose description has these words."""
+        tools = (await self._client.list_tools()).tools
+        return next(tool.name for tool in tools if all(word in (tool.description or "").lower() for word in words))
+
+    async def switch_on(self, wanted):
+        (found,) = (await self.call(await self.tool("list", "signals"), name=wanted))["signals"]
+        assert "w" in found["access"]
+        return await self.call(await self.tool("bring an output"), name=found["name"], value=1)
+
+
+@both_eras
+@pytest.mark.parametrize("compact", [False, True], ids=["default", "compact"])
+async def test_a_weak_client_finds_and_sets_the_pump_in_two_calls(sim, tmp_path, mode, compact):
+    async with mcp_client(sim, mode, offers=offers(tmp_path, compact=compact)) as client:
+        weak = Weak(client)
+        assert (await weak.switch_on("PUMP"))["value"] == 1
+        assert weak.calls == 2
+        assert (await client.call_tool("gpio_get", {"line": "PUMP"})).structured_content["value"] == 1
 
 
 @pytest.mark.slow
 @both_eras
 async def test_every_tool_that_is_not_listed_is_found_and_called_by_name(sim, tmp_path, mode):
-    async with mcp_client(sim, mode, offers=offers(tmp_path, compact=False)) as client:
-        every = {tool.name for tool in (await client.list_tools()).tools}
+    async with sim.open_session() as session:
+        every = {*RESERVED, *(mcp_name(tool["name"]) for tool in await session.tools())}
     async with mcp_client(sim, mode, offers=offers(tmp_path)) as client:
-        listed = {tool.name for tool in (await client.list_tools()).tools}
-        for name in sorted(every - listed):
+        for name in sorted(every - set(SHORT)):
             found = (await client.call_tool(SEARCH, {"query": name})).structured_content["tools"]
             assert found[0]["name"] == name
             assert set(found[0]["inputSchema"]) == {"type", "properties", "required", "additionalProperties"}
@@ -146,7 +287,7 @@ async def test_a_wrong_call_by_name_is_answered_with_a_call_that_the_client_can_
 @pytest.mark.slow
 @both_eras
 async def test_the_prompts_of_a_board_are_listed_and_filled_in(sim, tmp_path, mode):
-    async with mcp_client(sim, mode, offers=offers(tmp_path, compact=False)) as client:
+    async with mcp_client(sim, mode, offers=offers(tmp_path)) as client:
         prompts = (await client.list_prompts()).prompts
         assert {prompt.name for prompt in prompts} == set(JOBS)
         for prompt in prompts:
@@ -158,8 +299,8 @@ async def test_the_prompts_of_a_board_are_listed_and_filled_in(sim, tmp_path, mo
 
 
 async def test_every_tool_that_a_prompt_names_is_one(sim, tmp_path):
-    async with mcp_client(sim, "legacy", offers=offers(tmp_path, compact=False)) as client:
-        every = {tool.name for tool in (await client.list_tools()).tools}
+    async with mcp_client(sim, "legacy", offers=offers(tmp_path)) as client:
+        every = set((await client.call_tool(SEARCH, {"query": "*"})).structured_content["names"])
         for job in JOBS.values():
             named = {
                 word.strip(".,;()") for word in job.text.split() if word.startswith(("hw_", "gpio_", "i2c_", "hacp_"))
@@ -183,7 +324,7 @@ async def test_a_prompt_without_its_tools_is_not_offered(autojump_clock, tmp_pat
     ],
 )
 async def test_a_wrong_prompt_is_refused_with_the_cure(sim, tmp_path, name, arguments, said):
-    async with mcp_client(sim, "legacy", offers=offers(tmp_path, compact=False)) as client:
+    async with mcp_client(sim, "legacy", offers=offers(tmp_path)) as client:
         with pytest.raises(MCPError) as caught:
             await client.get_prompt(name, arguments)
     assert caught.value.code == -32602

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,12 @@ INSPECTOR = PACKAGES / "@modelcontextprotocol" / "inspector"
 ZYGOTE = ROOT / "tests" / "support" / "zygote.py"
 LONG = 400
 """Seconds that all the calls of one era may take."""
+EVERYTHING = """\
+from hearth.actors.bridges.mcp import guidance
+from hearth.cli.mcp_bridge import main
+guidance.MOST_TOOLS = 1000
+"""
+"""`hearth mcp` that lists all tools, however many there are: the inspector looks at, and calls, none that is not."""
 PATIENT = ("--connect-timeout", "120000")
 """The inspector gives a bridge 15 seconds to answer, which is too little on a busy machine."""
 TOOL_FAILED = 5
@@ -56,6 +63,10 @@ def calls(files: Path) -> dict[str, Call]:
     kept, written, gone = (str(files / name) for name in ("kept.txt", "written.txt", "gone.txt"))
     line = b64(b"hi\n")
     return {
+        "signal_list": Call({"name": "LED"}, {"truncated": False}),
+        "signal_read": Call({"name": "temperature"}, {"name": "temperature", "quality": "good"}),
+        "signal_watch": Call({"name": "BUTTON", "timeout_ms": 20}, {"name": "BUTTON", "timed_out": True}),
+        "signal_set": Call({"name": "LED", "value": 1}, {"name": "LED", "value": 1}),
         "hw_board": Call({}, {"name": "sim"}),
         "hw_gpio_list": Call({}, {}),
         "hw_i2c_list": Call({}, {}),
@@ -154,7 +165,7 @@ def listed(daemons: dict[str, Hearthd], home: Path) -> dict[str, Any]:
     """What `--method tools/list --strict` says in each era: its exit code, its stderr, and the document."""
     running = {}
     for era, daemon in daemons.items():
-        hearth = [sys.executable, "-m", "hearth.cli.main", "mcp", "--to", f"unix:{daemon.socket}"]
+        hearth = [sys.executable, "-c", f"{EVERYTHING}main()", "--to", f"unix:{daemon.socket}"]
         running[era] = subprocess.Popen(
             [PROGRAMS / "mcp-inspector", "--cli", *hearth, "--protocol-era", era, "--method", "tools/list", "--strict",
              "--format", "json", *PATIENT],
@@ -176,9 +187,12 @@ def listed(daemons: dict[str, Hearthd], home: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def started(home: Path) -> Iterator[list[str]]:
     """A command that is what `hearth mcp` becomes, without the time that it takes to import it."""
-    socket, bridge = home / "zygote.sock", "hearth.cli.mcp_bridge:main"
-    command = [sys.executable, "-P", ZYGOTE, "serve", socket, bridge]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(home)) as process:
+    socket = home / "zygote.sock"
+    (home / "everything.py").write_text(EVERYTHING)
+    command = [sys.executable, "-P", ZYGOTE, "serve", socket, "everything:main"]
+    found = os.environ.get("PYTHONPATH", "")
+    importing = {**environment(home), "PYTHONPATH": f"{home}{os.pathsep}{found}" if found else str(home)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=importing) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"

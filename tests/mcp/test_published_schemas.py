@@ -86,6 +86,7 @@ def published(tmp_path_factory):
         env = {**os.environ, "XDG_STATE_HOME": str(directory)}
         with RawMcp(f"unix:{daemon.socket}", env=env) as bridge:
             bridge.initialize()
+            bridge.tool("hacp_search", query="i2c_write")
             said["tools/list"] = bridge.call("tools/list")["result"]
             schema = bridge.call("resources/read", {"uri": "agentcard://schema"})["result"]
             said["agentcard://schema"] = json.loads(schema["contents"][0]["text"])

@@ -108,11 +108,13 @@ async def test_the_official_client_uses_the_board_over_a_real_bridge(daemon, bri
 
 
 async def tools_are_listed_called_and_planned(daemon, client):
-    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    await client.call_tool("hacp_search", {"query": "gpio"})
+    tools = {tool.name: tool for tool in (await client.list_tools(cache_mode="bypass")).tools}
+    assert tools["signal_read"].annotations.read_only_hint is True
     assert tools["gpio_get"].annotations.read_only_hint is True
     assert tools["gpio_set"].annotations.destructive_hint is False
     assert tools["gpio_set"].title == "gpio.set"
-    assert all(tool.output_schema for tool in tools.values() if tool.name.startswith(("gpio", "i2c", "hacp")))
+    assert all(tool.output_schema for tool in tools.values() if tool.name.startswith(("gpio", "signal", "hacp_plan")))
     done = await client.call_tool("gpio_set", {"line": "GPIO17", "value": 1})
     assert done.structured_content["value"] == 1
     assert level(daemon, "GPIO27") == 1, "it is wired to GPIO17"

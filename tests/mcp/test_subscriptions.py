@@ -342,7 +342,8 @@ async def test_a_stream_says_which_of_the_resources_it_will_tell_of(autojump_clo
     async with serving([provider], NEW) as (client, _):
         wanted = ["v:a", "v:b", "w:x", "v:c", "v:d", "v:a"]
         async with client.listen(resource_subscriptions=wanted, tools_list_changed=True) as stream:
-            assert stream.honored == types.SubscriptionFilter(resource_subscriptions=["v:a", "v:d"])
+            wanted = types.SubscriptionFilter(resource_subscriptions=["v:a", "v:d"], tools_list_changed=True)
+            assert stream.honored == wanted
             provider.values["d"] = 5
             assert await anext(stream) == ResourceUpdated("v:d")
         async with client.listen(resources_list_changed=True) as stream:

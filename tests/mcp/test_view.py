@@ -316,6 +316,6 @@ def test_icons_are_small_pictures_that_need_not_be_fetched() -> None:
         assert ET.fromstring(base64.b64decode(data)).tag == "{http://www.w3.org/2000/svg}svg"
         assert len(icon["src"]) < 500
         sources[name.partition(".")[0]] = icon["src"]
-    assert len(set(sources.values())) == len(sources) == 13
+    assert len(set(sources.values())) == len(sources) == 14
     (other,) = shown(name="com.acme.move")["icons"]
     assert other["src"] not in sources.values()

@@ -228,7 +228,7 @@ async def test_an_unknown_tool_is_a_failure_that_names_it(session) -> None:
     outcome = of_error(await refusal(session, ("gpio.fly", {})))
     assert outcome["isError"] is True
     assert words(outcome) == (
-        "Unknown tool: gpio_fly. Nothing has happened to the hardware. tools/list has those there are."
+        "Unknown tool: gpio_fly. Nothing has happened to the hardware. tools/list and hacp_search have those there are."
     )
     assert outcome["_meta"][META_ERROR]["code"] == -32002
 

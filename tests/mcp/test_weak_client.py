@@ -109,7 +109,7 @@ async def outcome(runtime, client, task):
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("compact", [False, True], ids=["all tools", "compact"])
+@pytest.mark.parametrize("compact", [False, True], ids=["default", "compact"])
 async def test_a_weak_client_recovers_from_every_recorded_mistake_within_two_turns(tmp_path, compact):
     assert len(TASKS) == 30
     offers = all_offers(tmp_path, principal=lambda _ask: "weak", compact=compact)

@@ -27,7 +27,6 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from hearth.actors.bridges.mcp.provider import ANSWER_TIMEOUT, Provider, Refused
-from hearth.api import Step
 from hearth.audit.record import canonical
 from hearth.errors import (
     ApprovalRequired,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from hearth.actors.bridges.mcp.provider import Client, McpRequest, Outcome
-    from hearth.api import Plan, Session, Task, TaskEvent, TaskResult
+    from hearth.api import Plan, Session, Step, Task, TaskEvent, TaskResult
     from hearth.mcp.arguments import Arguments
 
 # --- consent requests -------------------------------------------------------------------------------------------------
@@ -451,7 +450,8 @@ async def _plan_of(session: Session, job: ConsentRequest) -> Plan | None:
             plan = await session.plan(listed.plan_id)
         except PlanStale:
             continue  # it has expired since
-        steps = [Step(step.tool, step.args).to_wire() | _expected(step.expect) for step in plan.steps]
+        called = [step.asked or {"tool": step.tool, "args": step.args} for step in plan.steps]
+        steps = [{**call, **_expected(step.expect)} for call, step in zip(called, plan.steps, strict=True)]
         if canonical([plan.intent, steps, _how(plan.constraints)]) == wanted:
             return plan
     return None

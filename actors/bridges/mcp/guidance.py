@@ -1,8 +1,8 @@
-"""Guidance for models: prompts for common jobs, and the compact list of tools with its search.
+"""Guidance for models: prompts for common jobs, and the list of tools with its search.
 
-A client with a small context can have few tools listed (`Compact`): those that most jobs need, a search for the rest,
-and one tool that calls any tool by its name. A call by name is the call of that tool: it has the same risk, policy,
-consent and audit. Nothing here adds or removes a right.
+Where there are many tools, `ShortList` lists those for signals, plans and the halt, a search for the rest, and one tool
+that calls any tool by its name. A call by name is the call of that tool: it has the same risk, policy, consent and
+audit. Nothing here adds or removes a right.
 """
 
 from __future__ import annotations
@@ -21,50 +21,32 @@ from hearth.actors.bridges.mcp.calls import checked, with_note
 from hearth.actors.bridges.mcp.provider import Provider, Refused
 from hearth.mcp.arguments import Arguments, Fault
 from hearth.mcp.names import HALT, LONGEST_SHOWN, PLAN
-from hearth.mcp.results import tried_by, wrong_arguments
+from hearth.mcp.results import suggested_tool, tried_by, wrong_arguments
 from hearth.mcp.tools import near_tools, search
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.provider import CallNext, McpRequest, Outcome
+    from hearth.actors.bridges.mcp.provider import CallNext, Client, McpRequest, Outcome
 
-# --- the compact list -------------------------------------------------------------------------------------------------
+# --- the list of tools ------------------------------------------------------------------------------------------------
 
 SEARCH: Final = "hacp_search"
 CALL: Final = "hacp_call"
-MOST_TOOLS: Final = 12
+MOST_TOOLS: Final = 25
+"""All tools are listed if there are no more."""
 MOST_CHARACTERS: Final = 10_000
-"""Limit of the list as JSON: 2,500 tokens at four characters each."""
+"""Limit of the compact list as JSON: 2,500 tokens at four characters each."""
 MOST_FOUND: Final = 6
 """Tools of one search that are returned with their schemas."""
 
-COMPACT_INSTRUCTIONS: Final = f"""
-
-Only the tools that most jobs need are listed. {SEARCH} finds the others by words, and {CALL} calls any tool by its \
-name. Where a text names a tool that is not listed, call it with {CALL}.\
+SEARCH_INSTRUCTIONS: Final = f"""
+- If {SEARCH} is listed, more tools can be called than are listed: {SEARCH} finds them by words of the job, and {CALL} \
+calls any tool by its name. Where a text names a tool that is not listed, call it with {CALL}.\
 """
 
-_FIRST: Final = (
-    "hw_board",
-    "hw_gpio_list",
-    "gpio_get",
-    "gpio_set",
-    "gpio_pulse",
-    "hw_sensor_read",
-    PLAN,
-    HALT,
-    "i2c_scan",
-    "i2c_read",
-    "uart_exchange",
-    "hw_sensor_list",
-    "gpio_watch",
-    "i2c_write",
-    "uart_read",
-    "sys_thermal",
-    "file_read",
-)
-"""The tools that are listed, the most useful first; then the others in their own order, as far as there is room."""
+_FIRST: Final = frozenset((HALT, "signal_list", "signal_read", "signal_watch", "signal_set", PLAN))
+"""The tools that are listed where there are many, in their own order."""
 
 _SEARCH_TOOL: Final = types.Tool.model_validate(
     {
@@ -110,51 +92,70 @@ _CALL_TOOL: Final = types.Tool.model_validate(
 _ARGUMENTS: Final = {tool.name: Arguments(tool.input_schema) for tool in (_SEARCH_TOOL, _CALL_TOOL)}
 
 
-class Compact(Provider):
+class ShortList(Provider):
     """The provider of the search and of calls by name, over `others`, the providers of all other tools.
 
-    It must come first, so that a call by name is the call of that tool for every other provider.
+    It must come first, so that a call by name is the call of that tool for every other provider. `compact`: list few
+    tools in few words, and the same ones always.
     """
 
-    def __init__(self, others: Sequence[Provider]) -> None:
+    def __init__(self, others: Sequence[Provider], *, compact: bool = False) -> None:
         self._others = others
+        self._compact = compact
 
     async def tools(self, request: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
         del request
         return (_SEARCH_TOOL, _CALL_TOOL)
 
-    def listed(self, tools: Sequence[types.Tool]) -> Sequence[types.Tool]:
+    def listed(self, client: Client, tools: Sequence[types.Tool]) -> Sequence[types.Tool]:
         """See Provider."""
-        others = {tool.name: tool for tool in tools if tool.name not in _ARGUMENTS}
-        names = dict.fromkeys([*(name for name in _FIRST if name in others), *others])
-        chosen = [_SEARCH_TOOL, _CALL_TOOL]
-        for tool in (_small(others[name]) for name in names):
-            if len(chosen) < MOST_TOOLS and _characters([*chosen, tool]) <= MOST_CHARACTERS:
-                chosen.append(tool)
-        return chosen
+        others = [tool for tool in tools if tool.name not in _ARGUMENTS]
+        if self._compact:
+            others = list(map(_small, others))
+        if len(others) <= MOST_TOOLS and not (self._compact and _characters(others) > MOST_CHARACTERS):
+            return others
+        found = () if self._compact else client.found_tools
+        return [*(tool for tool in others if tool.name in _FIRST or tool.name in found), _SEARCH_TOOL, _CALL_TOOL]
 
     async def intercept(self, request: McpRequest, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
         """See Provider."""
         try:
-            params = _target(params)
+            outcome = await call_next(request, _target(params))
         except Refused as refused:
             return with_note(request.client, refused.outcome)
-        outcome = await call_next(request, params)
-        if not isinstance(outcome, dict):
+        suggested = suggested_tool(outcome) if isinstance(outcome, dict) else None
+        # A client that calls a tool which is not listed can call it again.
+        if not isinstance(outcome, dict) or suggested is None or suggested == params.name:
             return outcome
-        listed = {tool.name for tool in self.listed(await self._all(request))}
-        return tried_by(outcome, lambda name: None if name in listed else CALL)
+        listed = self.listed(request.client, await self._all(request))
+        return outcome if suggested in [tool.name for tool in listed] else tried_by(outcome, CALL)
 
     async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""
         if params.name != SEARCH:
             return None
         query = checked(params, _ARGUMENTS[SEARCH], SEARCH)["query"]
-        found = _found(query, await self._all(request))
+        tools = await self._all(request)
+        found = _found(query, tools)
+        await self._list(request, tools, {tool["name"] for tool in found.get("tools", ())})
         return types.CallToolResult(
             content=[types.TextContent(text=orjson.dumps(found).decode())], structured_content=found
         )
+
+    async def _list(self, request: McpRequest, tools: Sequence[types.Tool], names: set[str]) -> None:
+        """List tools that were found from now on, and announce it if that changes the list."""
+        client = request.client
+        before = len(self.listed(client, tools))
+        client.found_tools |= names
+        if len(self.listed(client, tools)) == before:
+            return
+        for notify in tuple(client.list_readers):
+            await notify()
+        if not request.modern:
+            # On the stream of this very request, which every client reads.
+            changed = types.ToolListChangedNotification()
+            await request.ctx.session.send_notification(changed, related_request_id=request.ctx.request_id)
 
     async def _all(self, request: McpRequest) -> list[types.Tool]:
         return [tool for provider in self._others for tool in await provider.tools(request)]

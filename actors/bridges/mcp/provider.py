@@ -157,6 +157,10 @@ class Client:
         self._held: _HeldSession | None = None
         self._lost: str | None = None
         self._note: str | None = None
+        self.found_tools: set[str] = set()
+        """The tools that its searches have found, by their MCP names: tools/list has them from then on."""
+        self.list_readers: set[Callable[[], Awaitable[None]]] = set()
+        """To call when tools/list changes, for a client that listens to that (from 2026-07-28 on)."""
         self.gone = trio.Event()
         """Set when the client has gone: its work beside its session must end."""
 
@@ -405,8 +409,9 @@ class Provider:
         del request
         return ()
 
-    def listed(self, tools: Sequence[types.Tool]) -> Sequence[types.Tool]:
-        """Return those of the tools of all providers that tools/list shows; all can be called."""
+    def listed(self, client: Client, tools: Sequence[types.Tool]) -> Sequence[types.Tool]:
+        """Return those of the tools of all providers that tools/list shows to a client; all can be called."""
+        del client
         return tools
 
     async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:

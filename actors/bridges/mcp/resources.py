@@ -16,7 +16,13 @@ import orjson
 import trio
 from attrs import define, field
 from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
+from mcp.shared.subscriptions import (
+    SUBSCRIPTION_ID_META_KEY,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+    event_to_notification,
+)
 
 from hearth.actors.bridges.mcp.calls import ConsentRequest, submit
 from hearth.actors.bridges.mcp.provider import McpRequest, Provider, no_resource
@@ -173,8 +179,8 @@ class Changes:
         """Serve one stream, which ends when the client ends it or goes.
 
         The acknowledgement names the watched URIs. It leaves out those that cannot be watched, that this client may not
-        read, or that exceed the limit; also changes of lists, which are not reported here. Raises MCPError for one
-        stream too many, QueueFull, CarrierError.
+        read, or that exceed the limit; also changes of lists other than that of the tools, which do not change. Raises
+        MCPError for one stream too many, QueueFull, CarrierError.
         """
         request_id = request.ctx.request_id
         assert request_id is not None, "what is answered has an id"
@@ -186,20 +192,29 @@ class Changes:
             )
         stream = _Stream(request, request_id)
         entered: list[tuple[str, object]] = []
+        tools_changed = stream.notifier(ToolsListChanged())
         subscribed.streams += 1
         try:
+            if params.notifications.tools_list_changed:
+                request.client.list_readers.add(tools_changed)
             watches: list[tuple[str, _Watch]] = []
             for uri in dict.fromkeys(params.notifications.resource_subscriptions or ()):
                 key = self._canonical(uri)
                 token = object()
-                watch = None if key is None else self._enter(request.client, key, uri, token, stream.notifier(uri))
+                watch = (
+                    None
+                    if key is None
+                    else self._enter(request.client, key, uri, token, stream.notifier(ResourceUpdated(uri)))
+                )
                 if key is not None and watch is not None:
                     entered.append((key, token))
                     watches.append((uri, watch))
-            await stream.acknowledge([uri for uri, watch in watches if await _can_be_watched(watch)])
+            honoured = [uri for uri, watch in watches if await _can_be_watched(watch)]
+            await stream.acknowledge(honoured, tools=params.notifications.tools_list_changed or None)
             await stream.run(request.client.gone)
         finally:
             subscribed.streams -= 1
+            request.client.list_readers.discard(tools_changed)
             for key, token in entered:
                 _drop(subscribed, key, token)
         return types.SubscriptionsListenResult(_meta=stream.meta)
@@ -271,26 +286,26 @@ class Changes:
 
 
 class _Stream:
-    """The changes that one subscriptions/listen has yet to send: each URI at most once, since a change has no data."""
+    """The changes that one subscriptions/listen has yet to send: each at most once, since a change has no data."""
 
     def __init__(self, request: McpRequest, request_id: types.RequestId) -> None:
         self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: request_id}
         self._session = request.ctx.session
         self._request_id = request_id
-        self._changed: dict[str, None] = {}
+        self._changed: dict[ServerEvent, None] = {}
         self._wake = trio.Event()
 
-    def notifier(self, uri: str) -> Notify:
-        """Return the function that notes a change of this resource; it never waits for the stream's reader."""
+    def notifier(self, event: ServerEvent) -> Notify:
+        """Return the function that notes a change; it never waits for the stream's reader."""
 
         async def notify() -> None:
-            self._changed[uri] = None
+            self._changed[event] = None
             self._wake.set()
 
         return notify
 
-    async def acknowledge(self, uris: list[str]) -> None:
-        honoured = types.SubscriptionFilter(resource_subscriptions=uris or None)
+    async def acknowledge(self, uris: list[str], *, tools: bool | None) -> None:
+        honoured = types.SubscriptionFilter(resource_subscriptions=uris or None, tools_list_changed=tools)
         await self._send(
             types.SubscriptionsAcknowledgedNotification(
                 params=types.SubscriptionsAcknowledgedNotificationParams(notifications=honoured, _meta=self.meta)
@@ -309,9 +324,8 @@ class _Stream:
             await self._wake.wait()
             self._wake = trio.Event()
             changed, self._changed = self._changed, {}
-            for uri in changed:
-                params = types.ResourceUpdatedNotificationParams(uri=uri, _meta=self.meta)
-                await self._send(types.ResourceUpdatedNotification(params=params))
+            for event in changed:
+                await self._send(event_to_notification(event, self.meta))
 
     async def _send(self, notification: types.ServerNotification) -> None:
         await self._session.send_notification(notification, related_request_id=self._request_id)

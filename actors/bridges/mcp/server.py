@@ -28,7 +28,7 @@ from hearth._util.text import suggest
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.calls import BEAT, ConsentRequest, TaskProvider, arguments_of, checked, with_note
 from hearth.actors.bridges.mcp.cards import AgentCards
-from hearth.actors.bridges.mcp.guidance import COMPACT_INSTRUCTIONS, Compact, Prompts
+from hearth.actors.bridges.mcp.guidance import SEARCH_INSTRUCTIONS, Prompts, ShortList
 from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.provider import (
     ANSWER_TIMEOUT,
@@ -69,14 +69,15 @@ if TYPE_CHECKING:
 
 NAME: Final = "hearth"
 FRESH_MS: Final = 60_000
-"""Milliseconds for which a client may cache a list: a daemon's offer is fixed until it restarts."""
+"""Milliseconds for which a client may cache a list: what can be called is fixed until the daemon restarts."""
 DESCRIPTION: Final = "A board's real hardware: GPIO, I2C, UART, PWM, sensors, files and telemetry, run by hearthd."
 INSTRUCTIONS: Final = """\
 These tools act on a real board: lines switch, devices are written to, and nothing is simulated unless hw_board says so.
 
 - Names: the tool gpio.set of hearth is called gpio_set here; its title has the dotted name, and error texts use it.
-- Look first: hw_board tells what the board is and how it is, hw_gpio_list, hw_i2c_list, hw_uart_list, \
-hw_pwm_list, hw_modbus_list and hw_sensor_list what it has. Lines, channels and sensors go by the names given there.
+- Look first: signal_list has all names of this board, on any bus, for signal_read, signal_set and signal_watch. \
+hw_board tells what the board is and how it is, hw_gpio_list, hw_i2c_list, hw_uart_list, hw_pwm_list, hw_modbus_list \
+and hw_sensor_list what it has. Lines, channels and sensors go by the names given there.
 - Plan: for more than one step call hacp_plan once rather than tool after tool. The steps run in order, one that fails \
 ends the plan, rollback_on_failure undoes what was done, exclusive keeps others off the devices until it ends, and \
 dry_run checks everything and touches nothing. Try a plan that moves something with dry_run first.
@@ -108,6 +109,8 @@ def make_server(
     another. Raises ConfigError for providers that do not fit together.
     """
     offers = Offers(providers)
+    # Then tools/list may show only some of the tools, and others later.
+    selects = any(_has(provider, "listed") for provider in providers)
 
     def lifespan(_server: Server[Any]) -> AbstractAsyncContextManager[Clients]:
         return clients
@@ -117,12 +120,13 @@ def make_server(
         version=__version__,
         title=NAME,
         description=DESCRIPTION,
-        instructions=INSTRUCTIONS + (COMPACT_INSTRUCTIONS if offers.compact else ""),
+        instructions=INSTRUCTIONS + (SEARCH_INSTRUCTIONS if selects else ""),
         icons=[types.Icon.model_validate(icon(NAME))],
         cache_hints={method: CacheHint(FRESH_MS, "private") for method in _LISTS},
         lifespan=lifespan,
         get_tool_input_schema=offers.input_schema,
     )
+    server.changes_tools = selects
     for method in offers.methods():
         server.add_request_handler(method.name, method.params, partial(offers.serve, method))
     for name, settings in offers.extensions().items():
@@ -134,17 +138,19 @@ def make_server(
 
 
 class FixedServer(Server["Clients"]):
-    """The SDK's server with correct capabilities: its lists are fixed at start-up, so no change of a list is announced.
+    """The SDK's server with correct capabilities: of its lists only that of the tools can change.
 
-    The SDK advertises such changes as soon as subscriptions/listen is served, which here reports only resources.
+    The SDK advertises changes of all lists as soon as subscriptions/listen is served.
     """
+
+    changes_tools = False
 
     def get_capabilities(self, *args: Any, **others: Any) -> types.ServerCapabilities:
         """See Server."""
         has = super().get_capabilities(*args, **others)
         for part in (has.tools, has.prompts, has.resources):
             if part is not None:
-                part.list_changed = False
+                part.list_changed = part is has.tools and self.changes_tools
         return has
 
 
@@ -155,11 +161,6 @@ class Offers:
         self._providers = providers
         self._interceptors = [provider for provider in providers if _has(provider, "intercept")]
         self._listeners = [provider for provider in providers if _has(provider, "listen")]
-
-    @property
-    def compact(self) -> bool:
-        """True if tools/list shows only some of the tools."""
-        return any(_has(provider, "listed") for provider in self._providers)
 
     def methods(self) -> list[Method]:
         """Return all served methods. Raises ConfigError for a method that two providers have."""
@@ -224,7 +225,7 @@ class Offers:
         """tools/list. Raises ConfigError for two tools of one name."""
         tools: Sequence[types.Tool] = await self._tools(request)
         for provider in self._providers:
-            tools = provider.listed(tools)
+            tools = provider.listed(request.client, tools)
         page, cursor = paged(list(tools), params, "tools")
         return types.ListToolsResult(tools=page, next_cursor=cursor)
 
@@ -400,7 +401,7 @@ def all_offers(
 ) -> list[Provider]:
     """Return all providers; their files are kept in the directory `state`.
 
-    `compact`: list only some of the tools, with a search for the others.
+    `compact`: list few tools in few words, with a search for the others.
 
     `principal` returns the key of a request's principal, `account` the account that this principal's AgentCards are
     charged to. Times in seconds: `beat` between two reports of progress, `lease` that a long call is kept after the
@@ -416,7 +417,7 @@ def all_offers(
         AgentCards(state / CARDS, principal=principal, own_card=own_card, account=account),
         Prompts(),
     ]
-    return [halt, Compact([*offers, halt]), *offers] if compact else [halt, *offers]
+    return [halt, ShortList([halt, *offers], compact=compact), *offers]
 
 
 # --- Every tool of the session as an MCP tool: tools/list is tool.list, tools/call a task of one step (draft §10.2) ---
@@ -544,7 +545,7 @@ def _step(view: ToolView, at: str, step: Mapping[str, Any]) -> _ReadStep:
     if entry is None:
         near = near_tools(step["tool"], view.definitions())
         entry = view.find(near[0]) if near else None
-        cure = f"; did you mean {' or '.join(near)}?" if near else "; tools/list has those there are"
+        cure = f"; did you mean {' or '.join(near)}?" if near else "; tools/list and hacp_search have those there are"
         faults = [Fault(f"{at}/tool", f"there is no tool {json.dumps(step['tool'][:LONGEST_SHOWN])}{cure}")]
         if entry is None:
             return _ReadStep({}, {}, faults)
