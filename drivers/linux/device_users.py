@@ -66,7 +66,8 @@ def lets_group_in(node: os.stat_result) -> bool:
 # One device behind several buses: a USB adapter that has both GPIO lines and an I2C bus. This part identifies the
 # device; the bus actors make its buses take turns (see `Driver.shares`). This is needed because not every kernel driver
 # locks its own halves: hid-mcp2221 (seen in Linux 7.2) fills its one send buffer without a lock, so that a line set
-# while bytes go over I2C may be reported as driven and is not.
+# while bytes go over I2C may be reported as driven and is not. (With both busy it was so of 86 lines in 300.) A
+# transaction may wait for one on the other bus, which counts in its own limit. Other processes are not kept apart.
 
 
 def shared_device(entry: Path) -> str | None:

@@ -178,11 +178,13 @@ def test_a_policy_that_still_has_a_name_which_the_profile_has_changed_is_named_w
         i2c=["1:0x20"],
         uart=["nothing"],
         dac=[],
+        signals=["PUMP", "gpio:sim:*", "PUMPE"],
     )
     assert unused_hardware([entry, OPEN], board) == [
         "policy 'few': lines: 'pumps' fits nothing that the board's profile names; did you mean PUMP, sim:PUMP?",
         "policy 'few': modbus: 'fun' fits nothing that the board's profile names; did you mean FAN?",
         "policy 'few': uart: 'nothing' fits nothing that the board's profile names",
+        "policy 'few': signals: 'pumpe' fits nothing that the board's profile names; did you mean PUMP?",
     ]
 
 
