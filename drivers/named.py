@@ -44,7 +44,7 @@ class NamedSignal:
     """
 
     sets: ClassVar[tuple[str, ...]] = ()
-    """The tools of which `write` and `pulse` return steps."""
+    """The tools of which `write` and `pulse` return steps; none means KIND.set."""
     missing: ClassVar[str] = "the device gives no value now"
     """Why the result of `read` has no value, where it has none."""
 

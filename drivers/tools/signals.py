@@ -55,7 +55,7 @@ def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
         return []
     given = _Resolver(signals, offered)
     reads = frozenset(one.read().tool for one in signals if "r" in one.access)
-    writes = frozenset(name for one in signals if "w" in one.access for name in one.sets)
+    writes = frozenset(name for one in signals if "w" in one.access for name in one.sets or (f"{one.kind}.set",))
     name = schemas.text("the signal's name in signal.list", most=256)
     unit = schemas.text("the unit of the value")
     found = {"name": name, "bus": schemas.text("the id of its bus")}

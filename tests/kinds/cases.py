@@ -188,21 +188,8 @@ CASES = [
         _words(3, "holding", 100, 100),
         new=True,
     ),
-    Case(
-        output("lamp:sim", "UV"),
-        ("lamp.set", {"channel": "UV", "value": 10}),
-        _set("lamp:sim", 0, 10),
-        10,
-        _driver("lamp:sim", 0, 10),
-        before=(Raw("lamp:sim", "value", (0,)),),
-    ),
-    Case(
-        output("lamp:sim", "WHITE"),
-        ("lamp.set", {"channel": "WHITE", "value": 70}),
-        _set("lamp:sim", 1, 70),
-        70,
-        _driver("lamp:sim", 1, 70),
-    ),
+    _setting("lamp:sim", "UV", 0, 10, ("lamp.set", {"channel": "UV", "value": 10}), is_read=True),
+    _setting("lamp:sim", "WHITE", 1, 70, ("lamp.set", {"channel": "WHITE", "value": 70})),
 ]
 
 WAYS = ("tool", "raw")

@@ -286,7 +286,7 @@ FAULTS = {
     "modem lines": ({"signal": "uart:uart0:lines", "value": 1}, "value", 'go to their levels at the opening, "safe"'),
     "a level": ({"signal": "gpio:sim:RELAY", "value": 2}, "value", 'expected 0, 1 or "input", got 2'),
     "a duty": ({"signal": "pwm:sim:FAN", "value": 2}, "value", "2 is beyond the channel's limits: its limits are 0 to"),
-    "an unknown channel": ({"signal": None, "channel": "VALVES"}, "channel", "no pwm or dac channel is named"),
+    "an unknown channel": ({"signal": None, "channel": "VALVES"}, "channel", "no channel is named"),
     "off, which it has not": (
         {"signal": None, "channel": "VALVE", "value": "off"},
         "value",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
 from attrs import frozen
 
-from hearth.drivers.channels import SignalChipSpec, parse_channels
+from hearth.drivers.channels import LevelField, SignalChipSpec, parse_channels
 from hearth.drivers.kind import Resource
 from hearth.drivers.signals import (
     OFF,
@@ -15,6 +15,7 @@ from hearth.drivers.signals import (
     Off,
     OnLimit,
     Positive,
+    Quantity,
     SignalChannel,
     SignalLevel,
     SignalLimit,
@@ -42,9 +43,9 @@ class Lamp(SignalChannel):
     max: Percent = 100.0
     slew_per_s: Positive | None = None
     on_limit: OnLimit = "refuse"
-    safe: Percent = 0.0
+    safe: SignalLevel = 0.0
     hold: Hold = "release"
-    start: Percent | None = None
+    start: Quantity | None = None
     off: Off = "zero"
     reserved: str | None = None
 
@@ -89,11 +90,12 @@ def parse_lamp(table: Table) -> Lamps:
     label, driver = table.take("label", Text()), table.take("driver", Choice("sim", "leds"))
 
     def lamp(number: int, name: str, entry: Table) -> Lamp:
-        found = Lamp(number, name, **entry.given(Lamp))
+        found = Lamp(number, name, safe=entry.take("safe", LevelField(), 0.0), **entry.given(Lamp))
         entry.done()
         if driver == "leds" and not found.led:
             entry.fault("led", "missing; it takes the directory of an LED, such as /sys/class/leds/uv")
-        for key, level in (("safe", found.safe), ("start", found.start)):
+        levels: dict[str, SignalLevel | None] = {"safe": found.safe, "start": found.start}
+        for key, level in levels.items():
             if entry.ok and level is not None and (fault := found.fault_of(level)) is not None:
                 entry.fault(key, fault)
         return found
