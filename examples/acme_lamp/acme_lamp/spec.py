@@ -61,8 +61,9 @@ class Lamp(SignalChannel):
 
     def to_json(self) -> dict[str, Any]:
         """Return the lamp for hw.lamp.list."""
-        entry = {"channel": self.name, "led": self.led, "safe": self.safe, "hold": self.hold, **self.signal.to_json()}
-        return entry if self.reserved is None else {**entry, "reserved": self.reserved}
+        more = {key: value for key, value in (("led", self.led), ("reserved", self.reserved)) if value}
+        entry = {"channel": self.name, "number": self.number, "safe": self.safe, "hold": self.hold}
+        return {**entry, **self.signal.to_json(), **more}
 
 
 @frozen

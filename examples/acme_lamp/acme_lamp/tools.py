@@ -38,7 +38,9 @@ def lamp_tools(board: Board) -> list[Tool]:
         async def run(ctx: StepContext) -> Done:
             former = await ctx.transact(lambda chip: chip.set(lamp.number, percent), drives=lamp.number)
             driven = ctx.clamped[-1]["written"] if ctx.clamped else percent
-            undo = Undo(lambda chip: chip.set(lamp.number, former), f"{lamp.name} back to {former:g} %", lamp.number)
+            undo = Undo(
+                lambda chip: chip.set(lamp.number, former), f"lamp {lamp.name} back to {former:g} percent", lamp.number
+            )
             return Done(with_clamped(shown(lamp, driven), ctx.clamped), undo)
 
         return lamps.plan(bus, lamp, run, percent, lambda: {"value": percent})
