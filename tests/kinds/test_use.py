@@ -63,7 +63,7 @@ BEYOND = {
     "lamp": (
         ("lamp.set", {"channel": "UV", "value": 81}),
         {"bus": "lamp:sim", "channel": "UV", "limit": "max", "allowed": 80, "unit": "percent"},
-        "lamp UV: 81 percent is beyond max = 80",
+        "lamp UV: 81 percent is beyond max = 80 percent",
     ),
     "i2c": (
         ("i2c.write", {"bus": 1, "addr": 0x50, "reg": 0x10, "hex": "c9"}),
