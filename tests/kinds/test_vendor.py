@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.world import BOB, BoardWorld, embedded
+from support.world import BOB, OPEN, BoardWorld, embedded
 
 from hearth.drivers.boards.diagnose import look, told
 from hearth.drivers.boards.profile import parse_profile
@@ -23,6 +23,13 @@ async def test_its_outputs_are_signals_that_are_listed_read_and_set_by_name(open
         rows = {row["name"]: row for row in (await session.run("signal.list", kind="lamp"))["signals"]}
         assert rows["WHITE"].items() >= {"unit": "percent", "value": 40, "safe": 30, "access": "rw"}.items()
         assert rows["UV"]["limit"] == {"min": 0, "max": 80, "slew_per_s": 20}
+
+
+async def test_the_dashboard_has_a_row_of_each_output(open_world):
+    policy = (PolicyEntry(name="watchers", match=Match(uid=1002), rights=["observe"]), OPEN)
+    async with open_world(policy=policy) as world, world.client(BOB) as other, other.open_session() as watcher:
+        rows = [row["name"] for row in (await watcher.observe_state())["named"] if row["bus"] == "lamp:sim"]
+        assert rows == ["UV", "WHITE"]
 
 
 async def test_the_record_of_a_set_by_name_is_about_its_own_step(open_world):
