@@ -62,6 +62,11 @@ class NamedSignal:
         return self.bus.partition(":")[0]
 
     @property
+    def set_by(self) -> tuple[str, ...]:
+        """Return the tools that set it."""
+        return self.sets or (f"{self.kind}.set",)
+
+    @property
     def full(self) -> str:
         """Return its full name."""
         return f"{self.bus}:{self.name}"

@@ -39,8 +39,9 @@ async def test_the_record_of_a_set_by_name_is_about_its_own_step(open_world):
         assert [(one["tool"], one["asked"]) for one in record["steps"]] == [("lamp.set", "signal.set")]
 
 
-async def test_a_policy_entry_permits_some_of_its_outputs(open_world):
-    entry = PolicyEntry(name="white", match=Match(any=True), max_risk=2, lamp=["WHITE"])
+@pytest.mark.parametrize("word", ["lamp", "signals"])
+async def test_a_policy_entry_permits_some_of_its_outputs(open_world, word):
+    entry = PolicyEntry(name="white", match=Match(any=True), max_risk=2, **{word: ["WHITE"]})
     async with open_world(policy=[entry]) as world, embedded(world, BOB) as session:
         await session.run("lamp.set", channel="WHITE", value=40)
         await session.run("signal.set", name="WHITE", value=50)
@@ -49,16 +50,17 @@ async def test_a_policy_entry_permits_some_of_its_outputs(open_world):
                 await session.run(tool, **args, value=1)
         assert [one["name"] for one in (await session.run("signal.list", kind="lamp"))["signals"]] == ["WHITE"]
         (cabinet,) = (await session.run("hw.lamp.list"))["cabinets"]
-        assert [lamp["channel"] for lamp in cabinet["channels"]] == ["WHITE"]
+        assert [lamp["channel"] for lamp in cabinet["channels"]] == (["WHITE"] if word == "lamp" else ["UV", "WHITE"])
         assert world.drivers["lamp:sim"].percent == {0: 0, 1: 50}
 
 
 async def test_a_policy_entry_that_permits_its_tools_permits_it_by_name(open_world):
-    entry = PolicyEntry(name="lamps", match=Match(any=True), max_risk=2, tools=["lamp.*"])
+    entry = PolicyEntry(name="lamps", match=Match(any=True), max_risk=2, tools=["lamp.set", "signal.list"])
     async with open_world(policy=[entry]) as world, embedded(world) as session:
         await session.run("signal.set", name="WHITE", value=40)
         with pytest.raises(PermissionDenied):
             await session.run("signal.set", name="RELAY", value=1)
+        assert [one["name"] for one in (await session.run("signal.list"))["signals"]] == ["UV", "WHITE"]
 
 
 async def test_a_tool_by_name_is_as_risky_as_its_own_where_a_board_has_nothing_else():
