@@ -5,7 +5,7 @@ It knows a channel by its signal (`hearth.drivers.signals.SignalChannel`); what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hearth.drivers import schemas
 from hearth.drivers.declare import Listing, Planned
@@ -95,8 +95,6 @@ class ChannelTools:
 
 class ChannelSignal(NamedSignal):
     """A channel as a signal: a number in its unit, or "off"."""
-
-    sets: ClassVar[tuple[str, ...]] = ("dac.set",)
 
     def read(self) -> Step:
         """See NamedSignal."""

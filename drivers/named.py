@@ -44,7 +44,7 @@ class NamedSignal:
     """
 
     sets: ClassVar[tuple[str, ...]] = ()
-    """The tools of which `write` and `pulse` return steps."""
+    """The tools of which `write` and `pulse` return steps; none means KIND.set."""
     missing: ClassVar[str] = "the device gives no value now"
     """Why the result of `read` has no value, where it has none."""
 
@@ -60,6 +60,11 @@ class NamedSignal:
     def kind(self) -> str:
         """Return the name of its kind."""
         return self.bus.partition(":")[0]
+
+    @property
+    def set_by(self) -> tuple[str, ...]:
+        """Return the tools that set it."""
+        return self.sets or (f"{self.kind}.set",)
 
     @property
     def full(self) -> str:

@@ -128,7 +128,7 @@ def _find_channel(table: Table, key: str, profile: Profile | None) -> tuple[Sign
     names = [channel.name for _, channel in channels]
     has = near(name, names) or f"; [[pwm]] and [[dac]] have {', '.join(names) or 'none'}"
     what = "; `above` and `below` are for channels" if key == "drives" else ""
-    table.fault(key, f"no pwm or dac channel is named {show(name)}{has}{what}")
+    table.fault(key, f"no channel is named {show(name)}{has}{what}")
     return None
 
 

@@ -55,7 +55,7 @@ def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
         return []
     given = _Resolver(signals, offered)
     reads = frozenset(one.read().tool for one in signals if "r" in one.access)
-    writes = frozenset(name for one in signals if "w" in one.access for name in one.sets)
+    writes = frozenset(name for one in signals if "w" in one.access for name in one.set_by)
     name = schemas.text("the signal's name in signal.list", most=256)
     unit = schemas.text("the unit of the value")
     found = {"name": name, "bus": schemas.text("the id of its bus")}
@@ -352,7 +352,7 @@ def _list_tool(signals: Signals, targets: frozenset[str]) -> Tool:
             one
             for one in signals
             if kind in (None, one.kind)
-            and any(map(ctx.allows, (one.read().tool, *one.sets)))
+            and any(map(ctx.allows, (one.read().tool, *one.set_by)))
             and any(fnmatchcase(name, pattern) for name in (one.full, one.name, *one.aliases))
         ]
         rows = await signal_rows(ctx, signals, wanted)

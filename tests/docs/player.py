@@ -66,8 +66,11 @@ from pathlib import Path
 source, site = map(Path, sys.argv[1:])
 project = tomllib.loads((source / "pyproject.toml").read_text())
 name, version = project["project"]["name"], project["project"]["version"]
-for module in project["tool"]["setuptools"]["py-modules"]:
+parts = project["tool"]["setuptools"]
+for module in parts.get("py-modules", ()):
     shutil.copy(source / f"{module}.py", site)
+for package in parts.get("packages", ()):
+    shutil.copytree(source / package, site / package)
 info = site / f"{name.replace('-', '_')}-{version}.dist-info"
 info.mkdir()
 (info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
@@ -142,7 +145,8 @@ def _sh(text: str) -> str:
     if len(lines) == 1 and lines[0].startswith("hearthd ") and "--check" not in lines[0]:
         return lines[0].replace("hearthd", "start_hearthd", 1)
     text = re.sub(r"^sudo systemctl reload hearth$", "reload_hearthd", text, flags=re.MULTILINE)
-    install = 'mkdir -p "$HOME/site"; python "$HOME/install.py" \\1 "$HOME/site"; export PYTHONPATH="$HOME/site"'
+    found = 'export PYTHONPATH="$HOME/site:${PYTHONPATH-}"'
+    install = f'mkdir -p "$HOME/site"; python "$HOME/install.py" \\1 "$HOME/site"; {found}'
     return "set -eu\n" + re.sub(r"^pip install (\./\w+)$", install, text, flags=re.MULTILINE) + "set +eu"
 
 

@@ -117,6 +117,16 @@ def test_the_test_of_a_page_exists_and_names_it(name: str) -> None:
     assert Path(name).name in test.read_text("utf-8")
 
 
+def test_the_guide_to_a_driver_has_the_files_of_the_example_whole() -> None:
+    shown = {}
+    for block in blocks(PAGES["docs/howto/write-a-driver.md"]):
+        first, _, text = block.text.partition("\n")
+        if first.startswith("# acme_lamp/"):
+            shown[first.removeprefix("# ")] = text
+    files = [file for file in (ROOT / "examples" / "acme_lamp").rglob("*") if file.suffix in (".py", ".toml")]
+    assert shown == {file.relative_to(ROOT / "examples").as_posix(): file.read_text("utf-8") for file in files}
+
+
 def test_there_is_no_block_in_a_language_that_nobody_looks_at() -> None:
     known = {"sh", "console", "python", "toml", "json", "ini", "js", "html", ""}
     found = {(name, block.language) for name, text in PAGES.items() for block in blocks(text)}
@@ -177,7 +187,7 @@ def test_every_script_that_a_page_saves_is_used(name: str) -> None:
         saved = re.match(r"# ([\w./-]+\.py)\n", block.text)
         if block.language == "python" and saved:
             others = "".join(other.text for other in page if other is not block and other.language in ("sh", "console"))
-            assert saved[1] in others or f"pip install ./{Path(saved[1]).parent}" in others
+            assert saved[1] in others or f"pip install ./{Path(saved[1]).parts[0]}" in others
 
 
 # --- what is only looked at -----------------------------------------------------------------------------------------

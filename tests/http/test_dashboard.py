@@ -642,3 +642,23 @@ def test_the_model_adds_up_the_stream_as_the_python_client_does() -> None:
             one.pop("latency_ms", None)
     assert theirs == {name: mine[name] for name in ("sessions", "tasks", "named")}
     assert [one["value"] for one in theirs["named"]] == [None, 10]
+
+
+def test_the_model_plots_a_sensor_and_not_what_the_board_shows_as_an_output_of_any_kind() -> None:
+    """Run the page's reducer in Node on readings, one of them of a vendor's channel."""
+    node = subprocess.run(["node", "--version"], capture_output=True, check=False)
+    if node.returncode:
+        pytest.skip("there is no Node here: apt-get install nodejs")
+    asked = [("gpio.get", {"line": 1}), ("servo.get", {"servo": "ARM"}), ("lamp.get", {"channel": "UV"})]
+    asked.append(("hw.sensor.read", {"sensor": "tank"}))
+    ts = "2026-11-24T15:52:48.469Z"
+    readings = [{"ts": ts, "tool": tool, "args": args, "values": {"value": 1}} for tool, args in asked]
+    state = {"buses": {}, "lines": [], "readings": readings}
+    event = {"stream": "s", "seq": 3, "ts": ts, "kind": "snapshot", "missed": None, "state": state}
+    program = (
+        f"import {{ Model }} from {json.dumps(str(ROOT / 'actors/bridges/http/ui/model.js'))};"
+        f"const model = new Model(); model.apply({json.dumps(event)});"
+        "console.log(JSON.stringify([...model.series.keys()]));"
+    )
+    done = subprocess.run(["node", "--input-type=module", "-e", program], capture_output=True, check=True, text=True)
+    assert json.loads(done.stdout) == ["hw.sensor.read tank value"]

@@ -1,5 +1,7 @@
 """One simulated board that has every kind of hardware, the world around it, and a recorder at its drivers.
 
+One of the kinds is a vendor's: lamps, of `examples/acme_lamp`.
+
 `TEXT` is the profile that every release reads. `NEW` has the keys that came with the one guard (`safe` of registers and
 of CAN signals, `off`, `start`): a world with `new=True` has them too. `LEVELS` reads each output past every actor, at
 the simulated device, so the judges of this suite share no code with the guard.
@@ -18,6 +20,7 @@ from functools import wraps
 
 import trio
 from attrs import define, evolve, field, frozen
+from support import vendor
 from support.world import NOON, BoardWorld
 
 from hearth.actors.bus.outputs_file import OutputsFile
@@ -26,6 +29,8 @@ from hearth.drivers.can.driver import EXTENDED, Frame
 from hearth.drivers.registers import Read, Write
 from hearth.errors import RpcError
 from hearth.tools import Tool, ToolRegistry
+
+vendor.install()
 
 TEXT = """
 name = "kinds"
@@ -199,6 +204,18 @@ label = "sim"
 driver = "sim"
 rate_hz = 100
 channels = [{ sensor = "vibration", unit = "metre_per_second_squared", amplitude = 2.5, hz = 12, offset = 9.81 }]
+
+[[lamp]]
+label = "sim"
+driver = "sim"
+channels = ["UV", "WHITE"]
+
+[lamp.channel.UV]
+max = 80
+slew_per_s = 20
+
+[lamp.channel.WHITE]
+safe = 30
 """
 
 DBC = """VERSION ""
@@ -339,6 +356,10 @@ def _volts(number):
     return level
 
 
+def _percent(number):
+    return lambda world: world.drivers["lamp:sim"].percent[number]
+
+
 def _bytes(place, size, *, signed=False):
     def level(world):
         cells, at = place(world)
@@ -430,6 +451,8 @@ OUTPUTS = [
     Output("modbus:plant", (3, "holding", 112), "count", _modbus(3, "holding", 112, "I"), 0, 70_000),
     Output("modbus:plant", (5, "holding", 100), "power", _modbus(5, "holding", 100), 0, 40, safe=0),
     Output("modbus:plant", (5, "holding", 110), "setpoint", _modbus(5, "holding", 110, "f"), 0, 60, step=5),
+    Output("lamp:sim", 0, "UV", _percent(0), 0, 80, slew=20, safe=0, has_off=False),
+    Output("lamp:sim", 1, "WHITE", _percent(1), 0, 100, safe=30, has_off=False),
 ]
 
 
@@ -538,6 +561,7 @@ OPERATIONS = {
     "can": ("send", "isotp"),
     "modbus": ("read", "write"),
     "iio": ("read", "capture"),
+    "lamp": ("set",),
     "com.acme.leds": ("set",),
 }
 """By kind: the operations that a recorder keeps."""

@@ -188,6 +188,8 @@ CASES = [
         _words(3, "holding", 100, 100),
         new=True,
     ),
+    _setting("lamp:sim", "UV", 0, 10, ("lamp.set", {"channel": "UV", "value": 10}), is_read=True),
+    _setting("lamp:sim", "WHITE", 1, 70, ("lamp.set", {"channel": "WHITE", "value": 70})),
 ]
 
 WAYS = ("tool", "raw")

@@ -354,6 +354,23 @@ _iio = Strategies(
     reads=(Raw("iio:sim", "read", ("vibration",)),),
 )
 
+_PERCENT_OF = {0: _floats(0, 80), 1: _floats(0, 100)}
+
+_lamp = Strategies(
+    raw=st.integers(0, 1).flatmap(
+        lambda channel: st.builds(
+            lambda value: Raw("lamp:sim", "set", (channel, value)),
+            st.one_of(_PERCENT_OF[channel], st.sampled_from(["off", NAN, INF, -INF])),
+        )
+    ),
+    steps=st.builds(
+        lambda name, value: ("lamp.set", {"channel": name, "value": value}),
+        st.sampled_from(["UV", "WHITE"]),
+        st.one_of(st.floats(0, 100), st.floats(0, 20)),
+    ),
+    reads=(Raw("lamp:sim", "value", (0,)),),
+)
+
 _vendor = Strategies(
     raw=st.builds(
         lambda name, percent: Raw(VENDOR_BUS, "set", (name, percent)),
@@ -378,6 +395,7 @@ STRATEGIES = {
     "can": _can,
     "modbus": _modbus,
     "iio": _iio,
+    "lamp": _lamp,
     "vendor": _vendor,
 }
 """By kind; "vendor" is a driver that a vendor's package has added, of no kind."""

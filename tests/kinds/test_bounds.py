@@ -99,6 +99,7 @@ async def test_a_register_that_reads_no_number_keeps_its_step(cell, promise, num
         ("pwm", lambda number: Raw("pwm:sim", "set", (2, number))),
         ("dac", lambda number: Raw("dac:sim", "set", (0, number))),
         ("dac", lambda number: Raw("dac:sim", "set", (1, number))),
+        ("lamp", lambda number: Raw("lamp:sim", "set", (1, number))),
         ("modbus", lambda number: write(3, 110, *words(number))),
         ("modbus", lambda number: write(5, 110, *words(number))),
         ("can", lambda number: frame(WINCH_COMMAND, struct.pack("<f", number))),
@@ -333,8 +334,9 @@ async def test_a_frame_is_held_to_every_message_of_its_identifier(open_world, tm
         ("modbus", "modbus:plant", lambda line: line.port.write(bytes.fromhex("0306006400ff88a7"), timeout_s=1.0)),
         ("spi", "spi:MOTOR", lambda spi: spi.chip.cells.__setitem__(0x10, 0xFF)),
         ("i2c", "i2c:1", lambda i2c: i2c.devices[0x50].memory.__setitem__(0x10, 0xFF)),
+        ("lamp", "lamp:sim", lambda lamps: lamps.percent.__setitem__(0, 100.0)),
     ],
-    ids=["pwm", "dac", "modbus", "spi", "i2c"],
+    ids=["pwm", "dac", "modbus", "spi", "i2c", "lamp"],
 )
 async def test_nothing_behind_the_operations_of_a_driver_is_reached_through_its_guard(cell, promise, kind, bus, op):
     promise(kind, "nothing behind the operations is reached")

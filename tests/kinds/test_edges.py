@@ -115,7 +115,12 @@ async def test_two_operations_of_one_transaction_are_checked_one_after_the_other
 
 
 @pytest.mark.parametrize(
-    "raw", [_RELAY, Raw("pwm:sim", "set", (0, 0.5)), Raw("dac:sim", "set", (1, 2.0))], ids=["gpio", "pwm", "dac"]
+    "raw",
+    [
+        _RELAY,
+        *(Raw(f"{kind}:sim", "set", one) for kind, one in (("pwm", (0, 0.5)), ("dac", (1, 2.0)), ("lamp", (1, 5)))),
+    ],
+    ids=["gpio", "pwm", "dac", "lamp"],
 )
 async def test_a_guarded_driver_is_of_no_use_after_its_transaction(open_world, promise, raw):
     promise(raw.bus.partition(":")[0], "a guarded driver is dead after its transaction")

@@ -339,6 +339,7 @@ EFFECTS = {
     "modbus": Raw("modbus:plant", "write", (3, "holding", 100, (5,))),
     "modbus raw": Raw("modbus:plant", "write", (5, "holding", 102, (5,))),
     "modbus broadcast": Raw("modbus:plant", "write", (0, "holding", 100, (5,))),
+    "lamp": Raw("lamp:sim", "set", (1, 50)),
     "vendor": Raw(VENDOR_BUS, "set", ("red", 5)),
 }
 
@@ -379,6 +380,7 @@ async def test_a_step_of_risk_0_gets_a_driver_that_refuses_effects(open_world, p
         ("gpio:sim", [2]),
         ("pwm:sim", [0]),
         ("dac:sim", [1]),
+        ("lamp:sim", [1]),
         ("modbus:plant", [(3, "coil", 0)]),
     ],
 )

@@ -6,7 +6,6 @@ import os
 import struct
 from collections import deque
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 import trio
@@ -16,70 +15,15 @@ from kinds.cases import CASES, drive
 from support.waiting import passes
 from support.world import embedded
 
-from hearth.actors.bus.face import VendorOutputs
-from hearth.drivers import kinds
-from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.boards.profile import load_profile, parse_profile
 from hearth.drivers.can import dbc as can_dbc
-from hearth.drivers.dac import KIND as DAC
-from hearth.drivers.kind import Call, Signal
 from hearth.drivers.modbus.sim import SimModbusDevice
 from hearth.errors import ConfigError
-from hearth.fields import Text
 from hearth.policy.rules import Match, PolicyEntry
 
 LONG = 100
 """Seconds after which each sequence of this file has ended."""
 UART = [{"port": "uart0", "driver": "sim", "peer": "none", "safe_text": "STOP\n"}]
-
-
-# --- a package's kind -------------------------------------------------------------------------------------------------
-
-
-class Laser(BaseDriver):
-    """The driver of a package's kind: beams in percent."""
-
-    style = Style.INLINE
-    simulated = True
-
-    def __init__(self):
-        self.percent = {"BEAM": 0}
-
-    def set(self, name, percent):
-        self.percent[name] = percent
-
-    def describe(self):
-        return {"kind": "laser"}
-
-
-class LaserOutputs(VendorOutputs):
-    """The outputs of a package's kind."""
-
-    @property
-    def signals(self):
-        return {"BEAM": Signal("BEAM", "BEAM", "the beam", report={"beam": "BEAM"}, least=0, most=100, safe=0)}
-
-    def driven(self, call):
-        return (call.args,)
-
-    def drive(self, wanted, known):
-        return [Call("set", one) for one in wanted]
-
-
-@pytest.fixture(autouse=True)
-def _package(monkeypatch):
-    """A package with a kind of its own, for the table [[laser]]."""
-
-    def read(table):
-        return SimpleNamespace(label=table.take("label", Text()), driver="sim")
-
-    own = {"name": "laser", "read": read, "tools": lambda _board: (), "outputs": lambda _spec, _driver: LaserOutputs()}
-    kind = evolve(DAC, **own, open=lambda _spec, _opening: Laser(), check=None)
-    point = SimpleNamespace(name="laser", value="acme:KIND", load=lambda: kind, dist=SimpleNamespace(name="acme"))
-    monkeypatch.setattr(kinds, "vendor_entry_points", lambda _group: {"laser": point})
-    kinds._load.cache_clear()
-    yield
-    kinds._load.cache_clear()
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -137,10 +81,6 @@ def _received(world):
     return world.received
 
 
-def _beam(world):
-    return world.drivers["laser:cutter"].percent["BEAM"]
-
-
 _WRITE = Raw("uart:uart0", "write", (b"RUN\n",), {"timeout_s": 1.0})
 STOPS = [
     _stop("gpio-RELAY", "gpio:sim:RELAY", "input", "input"),
@@ -158,9 +98,9 @@ STOPS = [
     _stop("modbus-power", "modbus:plant:HEATER.power", 10, 10),
     _stop("modbus-speed", "modbus:plant:FAN.speed", "safe", 0),
     Stop("uart:uart0:data", "53 4c 4f 57 0a", b"RUN\n", b"SLOW\n", b"STOP\n", _received, _raw(_WRITE)),
-    Stop("laser:cutter:BEAM", 5, 80, 5, 0, _beam, _raw(Raw("laser:cutter", "set", ("BEAM", 80)))),
+    _stop("lamp-WHITE", "lamp:sim:WHITE", 5, 5),
 ]
-assert {one.kind for one in STOPS} == {"gpio", "pwm", "dac", "i2c", "spi", "can", "modbus", "uart", "laser"}
+assert {one.kind for one in STOPS} == {"gpio", "pwm", "dac", "i2c", "spi", "can", "modbus", "uart", "lamp"}
 
 
 def entry(signal, value, after_s=1):
@@ -169,7 +109,7 @@ def entry(signal, value, after_s=1):
 
 def board(open_world, sequence, **more):
     """A world whose profile has this sequence, and all that the table drives."""
-    tables = {"halt": {"sequence": sequence}, "uart": UART, "laser": [{"label": "cutter"}]}
+    tables = {"halt": {"sequence": sequence}, "uart": UART}
     return open_world(new=NEW, tables=tables, **more)
 
 
@@ -346,7 +286,7 @@ FAULTS = {
     "modem lines": ({"signal": "uart:uart0:lines", "value": 1}, "value", 'go to their levels at the opening, "safe"'),
     "a level": ({"signal": "gpio:sim:RELAY", "value": 2}, "value", 'expected 0, 1 or "input", got 2'),
     "a duty": ({"signal": "pwm:sim:FAN", "value": 2}, "value", "2 is beyond the channel's limits: its limits are 0 to"),
-    "an unknown channel": ({"signal": None, "channel": "VALVES"}, "channel", "no pwm or dac channel is named"),
+    "an unknown channel": ({"signal": None, "channel": "VALVES"}, "channel", "no channel is named"),
     "off, which it has not": (
         {"signal": None, "channel": "VALVE", "value": "off"},
         "value",
@@ -363,18 +303,14 @@ FAULTS = {
         "11 is beyond the channel's limits",
     ),
     "a reserved channel": ({"signal": None, "channel": "BIAS"}, "channel", '"BIAS" is reserved: the amplifier'),
-    "a package's": (
-        {"signal": "laser:cutter:BEAM", "value": 101},
-        "value",
-        "101 is beyond what it may be driven to, 0",
-    ),
+    "a package's": ({"signal": "lamp:sim:UV", "value": 81}, "value", "81 is beyond the channel's limits: its limits"),
 }
 
 
 def profile_of(dbc, given):
     """The content of a profile with one entry in its sequence, and two I2C devices with a register of one name."""
     one = {"signal": "modbus:plant:FAN.speed", "value": 1, **given}
-    made = content(dbc, new=NEW, uart=UART, laser=[{"label": "cutter"}])
+    made = content(dbc, new=NEW, uart=UART)
     register = {"reg": 1, "name": "gain", "safe": 0}
     devices = [{"addr": addr, "reg_width": 8, "registers": [register]} for addr in (0x52, 0x53)]
     if one.get("channel") == "BIAS":

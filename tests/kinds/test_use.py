@@ -60,6 +60,11 @@ BEYOND = {
         {"bus": "dac:sim", "channel": "BIAS", "limit": "min", "allowed": 0.5, "unit": "volt"},
         "dac channel BIAS: 0.4 volt is beyond min = 0.5 volt",
     ),
+    "lamp": (
+        ("lamp.set", {"channel": "UV", "value": 81}),
+        {"bus": "lamp:sim", "channel": "UV", "limit": "max", "allowed": 80, "unit": "percent"},
+        "lamp UV: 81 percent is beyond max = 80 percent",
+    ),
     "i2c": (
         ("i2c.write", {"bus": 1, "addr": 0x50, "reg": 0x10, "hex": "c9"}),
         {"bus": "i2c:1", "addr": 0x50, "reg": 0x10, "name": "speed", "limit": "max", "allowed": 200},
@@ -214,6 +219,12 @@ CLAMPED = {
         {"channel": "BIAS", "unit": "volt"},
         [(5, 2.5), (-1, 0.5)],
     ),
+    "lamp": (
+        changed("lamp", "WHITE", max=50, on_limit="clamp"),
+        ("lamp.set", {"channel": "WHITE"}, "value"),
+        {"channel": "WHITE", "unit": "percent"},
+        [(90, 50)],
+    ),
     "i2c": (
         {},
         ("i2c.write", {**_I2C, "reg": 0x20}, "hex"),
@@ -249,6 +260,7 @@ _ASKED = {"00c8": 200, "2000c8": 200, "8000": -32_768, "12 18": 2.4}
 _CLAMPED_AT = {
     "pwm": ("pwm:sim", "FAN"), "servo": ("pwm:sim", "ARM"), "dac": ("dac:sim", "BIAS"),
     "i2c": ("i2c:1", "torque"), "spi": ("spi:MOTOR", "CURRENT"), "modbus": ("modbus:plant", "speed"),
+    "lamp": ("lamp:sim", "WHITE"),
 }  # fmt: skip
 
 
@@ -301,6 +313,10 @@ def can(message, **signals):
     return "can.send", {"bus": "can0", "message": message, "signals": signals}
 
 
+def lamp(name, value):
+    return "lamp.set", {"channel": name, "value": value}
+
+
 STEPPED = {
     "pwm": ([pwm("FAN", 0.5), pwm("FAN", 1)], pwm("FAN", 0.25), pwm("FAN", 0.5), "from 1 to 0.25 duty exceeds max_st"),
     "i2c": ([i2c_read(0x11), i2c_write(0x11, "0a")], i2c_write(0x11, "1e"), i2c_write(0x11, "14"), "from 10 to 30 exc"),
@@ -342,6 +358,7 @@ async def test_raw_bytes_are_no_way_around_a_step(open_world, promise):
 
 SLEWED = {
     "pwm": ([], pwm("BLOWER", 0.25), ("pwm:sim", "BLOWER"), 500),
+    "lamp": ([], lamp("UV", 10), ("lamp:sim", "UV"), 500),
     "i2c": ([i2c_read(0x30, 2)], i2c_write(0x30, "0064"), ("i2c:1", "position"), 1_000),
     "spi": ([spi("TILT")], spi("TILT", 20), ("spi:MOTOR", "TILT"), 1_000),
     "modbus": ([modbus("ramp", 0)], modbus("ramp", 20), ("modbus:plant", "ramp"), 1_000),
@@ -409,6 +426,7 @@ FAULTS = {
     "pwm": ([pwm("FAN", 0.5)], pwm("FAN", 1), ("pwm:sim", lambda chip: chip.fail())),
     "dac": ([("dac.set", {"channel": "DRIVE", "value": 1})], ("dac.set", {"channel": "DRIVE", "value": 2}),
             ("dac:sim", lambda chip: chip.fail())),
+    "lamp": ([lamp("WHITE", 40)], lamp("WHITE", 50), ("lamp:sim", lambda lamps: lamps.fail())),
     "spi": ([spi("RAMP"), spi("RAMP", 10)], spi("RAMP", 20), ("spi:MOTOR", lambda device: device.faults.fail())),
 }  # fmt: skip
 
@@ -452,6 +470,10 @@ LISTS = {
         "channel": "VALVE", "number": 0, "quantity": "voltage", "unit": "volt", "safe": 0, "hold": "release",
         "limit": {"min": 0, "max": 10, "max_step": 0.5, "slew_per_s": 5}, "slew": 5,
     }),
+    "lamp": ("hw.lamp.list", "cabinets", "channels", {
+        "channel": "UV", "number": 0, "unit": "percent", "safe": 0, "hold": "release",
+        "limit": {"min": 0, "max": 80, "slew_per_s": 20},
+    }),
     "i2c": ("hw.i2c.list", "buses", "devices", {
         "addr": 0x50, "hex": "0x50", "kind": "24c02", "reg_width": 8, "note": "a motor controller", "increment": "byte",
         "registers": [
@@ -485,6 +507,7 @@ UNKNOWN = {
     "gpio": (("gpio.set", {"line": "RELAI", "value": 1}), "RELAY"),
     "pwm": (("pwm.set", {"channel": "FUN", "duty": 0}), "FAN"),
     "dac": (("dac.set", {"channel": "VALV", "value": 0}), "VALVE"),
+    "lamp": (lamp("WITE", 0), "WHITE"),
     "spi": (("spi.read", {"device": "MOTR", "register": "SPEED"}), "MOTOR"),
     "can": (can("FAN_COMAND", Speed=0), "FAN_COMMAND"),
     "modbus": (("modbus.read", {"device": "FANN", "name": "speed"}), "FAN"),
@@ -519,6 +542,8 @@ PLANS = {
     "pwm-ARM": ({"angle": None}, {"angle": 5}),
     "dac-VALVE": ({"value": 0}, {"value": 0.5}),
     "dac-DRIVE": ({"value": 0}, {"value": 0.5}),
+    "lamp-UV": ({"value": 0}, {"value": 10}),
+    "lamp-WHITE": ({"value": 0}, {"value": 70}),
     "i2c-speed": ({"data": "AA=="}, {"data": "lg=="}),
     "i2c-torque": ({"data": "AAA="}, {"data": "/84="}),
     "i2c-brake": ({"data": "AA=="}, {"data": "AA=="}),
@@ -541,7 +566,7 @@ async def test_a_plan_shows_what_a_step_changes_and_changes_nothing(open_world, 
         assert world.levels() == levels
 
 
-@every_case([case for case in CASES if case.kind in ("pwm", "dac")])
+@every_case([case for case in CASES if case.kind in ("pwm", "dac", "lamp")])
 async def test_an_observer_sees_value_owner_limit_and_safe_state(open_world, promise, case):
     promise(case.kind, "an observer sees value, owner, limit and safe state")
     policy = (PolicyEntry(name="watchers", match=Match(uid=1002), rights=["observe"]), OPEN)
@@ -554,7 +579,7 @@ async def test_an_observer_sees_value_owner_limit_and_safe_state(open_world, pro
                 if shown["bus"] == one.bus and shown["name"] == one.name:
                     break
             assert shown.pop("limit").items() >= {"min": one.least, "max": one.most}.items()
-            unit = {"pwm": "duty", "dac": "volt"}[case.kind] if one.name != "ARM" else "degree"
+            unit = {"pwm": "duty", "dac": "volt", "lamp": "percent"}[case.kind] if one.name != "ARM" else "degree"
             assert shown == {
                 "bus": one.bus, "channel": number, "name": one.name, "unit": unit,
                 "value": pytest.approx(case.level),
@@ -631,6 +656,7 @@ UNDO = {
     "pwm-ARM": "servo ARM back to off",
     "dac-VALVE": "dac channel VALVE back to 0 volt",
     "dac-DRIVE": "dac channel DRIVE back to 0 volt",
+    "lamp-WHITE": "lamp WHITE back to 0 percent",
     "modbus-run": "modbus.write FAN run back to False",
     "modbus-power": "modbus.write HEATER power back to 0",
     "modbus-speed": "modbus.write FAN speed back to 0",
@@ -653,6 +679,7 @@ KEPT = {
     "gpio-RELAY": {"gpio": [{**content("none")["gpio"][0], "lines": {"RELAY": {"safe": 0, "hold": "keep"}}}]},
     "pwm-FAN": changed("pwm", "FAN", hold="keep"),
     "dac-VALVE": changed("dac", "VALVE", hold="keep"),
+    "lamp-WHITE": changed("lamp", "WHITE", hold="keep"),
 }
 
 
@@ -676,6 +703,7 @@ READS = {
     "gpio": ("gpio.get", {"line": "RELAY"}),
     "pwm": ("pwm.get", {"channel": "FAN"}),
     "dac": ("dac.get", {"channel": "VALVE"}),
+    "lamp": ("lamp.get", {"channel": "WHITE"}),
     "i2c": i2c_read(0x10),
     "spi": spi("SPEED"),
     "can": ("hw.can.list", {}),
@@ -714,6 +742,8 @@ LOCKS = {
               ("pwm:sim", "ARM"), "pwm channel ARM of pwm:sim"),
     "dac": ("DRIVE", 4, ("dac.set", {"channel": "DRIVE", "value": 4}), ("dac.set", {"channel": "DRIVE", "value": 5}),
             ("dac:sim", "DRIVE"), "dac channel DRIVE of dac:sim"),
+    "lamp": ("WHITE", 50, lamp("WHITE", 50), lamp("WHITE", 60), ("lamp:sim", "WHITE"),
+             "lamp channel WHITE of lamp:sim"),
 }  # fmt: skip
 
 

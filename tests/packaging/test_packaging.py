@@ -364,6 +364,25 @@ def test_pip_installs_it_alone_and_each_extra_that_is_missing_is_named(do: Calla
 
 
 @pytest.mark.proof
+def test_a_vendors_kind_passes_the_suite_of_all_kinds_from_its_own_wheel(
+    do: Callable[..., str], wheel: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "examples" / "acme_lamp", tmp_path / "source")
+    for part in ("conftest.py", "kinds", "support"):
+        copy = shutil.copy if part.endswith(".py") else shutil.copytree
+        (tmp_path / "suite" / "tests").mkdir(parents=True, exist_ok=True)
+        copy(ROOT / "tests" / part, tmp_path / "suite" / "tests" / part)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "suite")
+    do(sys.executable, "-m", "venv", "own")
+    do("own/bin/pip", "install", "--quiet", f"hearthd[can,test] @ {wheel.as_uri()}")
+    do("own/bin/pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "wheels", "./source")
+    do("own/bin/pip", "install", "--quiet", *(tmp_path / "wheels").iterdir())
+    told = do("own/bin/python", "-m", "pytest", "-q", "-k", "lamp or vendor", "suite/tests/kinds")
+    assert int(re.findall(r"^(\d+) passed", told, re.MULTILINE)[0]) > 100, told
+    assert str(tmp_path / "own") in do("own/bin/python", "-c", "import acme_lamp; print(acme_lamp.__file__)")
+
+
+@pytest.mark.proof
 def test_pipx_installs_it_and_runs_it_without_installing_it(do: Callable[..., str], wheel: Path) -> None:
     assert PLAYED.search(do("pipx", "run", "--spec", wheel, "hearth", "demo", "--fast"))
     do("pipx", "install", wheel)

@@ -128,7 +128,7 @@ export class Model {
   }
 
   #addPoints({ tool, args, values }, at) {
-    if (/^(gpio|pwm|servo|dac)\./.test(tool)) return; // these are shown as lines and signals
+    if ("line" in args || "channel" in args || "servo" in args) return; // these are shown as lines and signals
     const of = Object.values(args).join(" ") || tool;
     for (const [name, value] of Object.entries(values)) {
       const key = `${tool} ${of} ${name}`;
