@@ -384,7 +384,7 @@ async def test_each_signal_is_all_that_its_own_steps_reach(tmp_path):
                 steps.append(one.write(next(iter(bounds), 0)))
                 steps += filter(None, [one.pulse(1, 5)])
             for made in steps:
-                assert signals.uses(tools[made.tool], made.args) == [one.use], made
+                assert signals.uses(tools[made.tool], made.args) == [one.named_use], made
 
 
 def test_the_key_is_read_from_a_file(tmp_path):
