@@ -108,6 +108,8 @@ class StepRun:
     """The tool that was asked for, where it means this step (`hearth.tools.Resolved`)."""
     scope: Scope = EVERYTHING
     """The hardware that its session may use."""
+    every_s: float = 0.0
+    """Seconds between two uses of its tool at the rate that the policy gives it, for a tool that was asked for."""
     allowed: Collection[str] = ()
     """The tools that its session may use, for a tool with `resolves_to`."""
     held: dict[Hashable, str] = field(factory=dict)
@@ -192,6 +194,11 @@ class StepScope:
         """The session, the task and the principal, as records name them."""
         whose = self._requester
         return {"session_id": whose.session_id, "task_id": whose.task_id, "principal": whose.principal}
+
+    @property
+    def every_s(self) -> float:
+        """See StepContext."""
+        return self._step.every_s
 
     @property
     def paths(self) -> PathGuard:

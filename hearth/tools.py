@@ -199,6 +199,11 @@ class StepContext(Protocol):
         ...
 
     @property
+    def every_s(self) -> float:
+        """Seconds between two uses of the step's tool at the rate that the policy gives it: no step reads faster."""
+        ...
+
+    @property
     def paths(self) -> PathGuard:
         """The principal's path guard."""
         ...

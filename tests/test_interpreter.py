@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 SHIPPED = ("hearth", "actors", "drivers", "examples", "packaging")
-MAY_NAME_THE_INTERPRETER = {"hearth/_util/python.py", "drivers/sandbox/enforce.py"}
-"""The helper; and what lets the interpreter be executed at all."""
+MAY_NAME_THE_INTERPRETER = {"hearth/_util/python.py"}
+"""The helper."""
 HOSTILE = ("json", "asyncio", "trio", "mcp", "click", "hearth", "encodings", "sitecustomize", "usercustomize")
 BRIDGE = "hearth.cli.mcp_bridge"
 

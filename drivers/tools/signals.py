@@ -246,7 +246,7 @@ class _Resolver:
                 last = value = (await _measured(found, tool, ctx, step_args))["value"]
                 with trio.move_on_after(timeout_ms / 1000):
                     while len(changes) < count:
-                        await trio.sleep(_EVERY_S)
+                        await trio.sleep(max(_EVERY_S, ctx.every_s))
                         measured = await _measured(found, tool, ctx, step_args)
                         value = measured["value"]
                         if _differs(last, value, float(args.get("min_change", 0))):
@@ -273,8 +273,8 @@ class _Resolver:
 
         def shaped(result: Mapping[str, Any], args: Args) -> dict[str, Any]:
             clamped = result.get("clamped")
-            value = clamped[-1]["written"] if clamped else found.value(result, args)
-            told = {**self._names(found), "value": OFF if value is None else value, **_unit(found)}
+            driven = clamped[-1]["written"] if clamped else found.value(result, args)
+            told = {**self._names(found), "value": value if driven is None else driven, **_unit(found)}
             return {**told, "clamped": clamped} if clamped else told
 
         return self._resolved("signal.set", args, step, partial(_with_result, shaped, self._results["signal.set"]))

@@ -175,7 +175,7 @@ def _rows(value: Any) -> list[Mapping[str, Any]] | None:
 
 def scalar(value: Any) -> str:
     """Return a value as one line: strings bare, None as "-", lists and flat objects joined by commas, else JSON."""
-    if value is None:
+    if value is None or value == {}:
         return "-"
     if isinstance(value, str):
         return value

@@ -210,6 +210,21 @@ async def test_an_entry_for_lines_permits_the_signals_of_lines_and_no_others(tmp
             await session.run("signal.set", name="PUMP", value=1)
 
 
+async def test_a_watch_reads_no_more_often_than_the_kinds_tool_may_be_used(tmp_path, autojump_clock):
+    async with world(tmp_path, 'rate = { "modbus.read" = "1/2s" }') as session:
+        driver = session.board.drivers["modbus:plant"]
+        reads, read = [], driver.read
+
+        async def counted(*args):
+            reads.append(trio.current_time())
+            return await read(*args)
+
+        driver.read = counted
+        watched = await session.run("signal.watch", name="FAN.speed", timeout_ms=9_000)
+        assert watched["timed_out"]
+        assert len(reads) == 5, "at 0, 2, 4, 6 and 8 seconds"
+
+
 async def test_a_rate_of_the_kinds_tool_counts_both_ways_together(tmp_path):
     async with world(tmp_path, 'rate = { "gpio.set" = "2/h", "signal.set" = "1/h" }') as session:
         await session.run("signal.set", name="PUMP", value=1)

@@ -512,9 +512,12 @@ def test_a_daemon_that_is_ending_says_so(hearthd) -> None:
 @pytest.mark.parametrize(
     ("policy", "flags"),
     [
-        ('tools = ["gpio.get"]', {"CAP_GPIO_READ"}),
-        ('tools = ["gpio.*"]\nmax_risk = 0', {"CAP_GPIO_READ"}),
-        ('tools = ["gpio.*"]', {"CAP_GPIO_READ", "CAP_GPIO_RW", "CAP_ROLLBACK"}),
+        ('tools = ["gpio.get"]', {"CAP_GPIO_READ", "CAP_SIGNAL_READ"}),
+        ('tools = ["gpio.*"]\nmax_risk = 0', {"CAP_GPIO_READ", "CAP_SIGNAL_READ"}),
+        (
+            'tools = ["gpio.*"]',
+            {"CAP_GPIO_READ", "CAP_GPIO_RW", "CAP_SIGNAL_READ", "CAP_SIGNAL_RW", "CAP_ROLLBACK"},
+        ),
         ('tools = ["i2c.read", "sys.*", "file.read"]', {"CAP_I2C_READ", "CAP_SYS_READ", "CAP_FILE_READ"}),
         ("tools = []", set()),
     ],

@@ -52,7 +52,15 @@ def test_4_tool_names_are_dot_separated_and_ours_keep_to_the_reserved_namespaces
     names = [tool["name"] for tool in peer.result("tool.list", {"session_id": peer.open()})["tools"]]
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+", name) for name in names)
     reserved = {"hw", "gpio", "i2c", "uart", "file", "sys", "proc"}
-    assert {name.partition(".")[0] for name in names} == reserved | {"pwm", "servo", "dac", "can", "spi", "modbus"}
+    assert {name.partition(".")[0] for name in names} == reserved | {
+        "signal",
+        "pwm",
+        "servo",
+        "dac",
+        "can",
+        "spi",
+        "modbus",
+    }
 
 
 @pytest.mark.spec(

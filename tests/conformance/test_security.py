@@ -53,7 +53,8 @@ def refuses_to_start(directory: Path, config: str) -> str:
 def test_12_the_tools_are_those_of_the_configuration_and_no_others_can_be_called(hearthd) -> None:
     peer = hearthd('[tools]\ndisable = ["uart.*", "gpio.set"]\n' + ANY + 'tools = ["gpio.*", "uart.*"]').peer()
     session = peer.open()
-    assert set(tools_of(peer, session)) == {"gpio.get", "gpio.watch", "gpio.pulse"}
+    signals = {"signal.list", "signal.read", "signal.watch", "signal.set"}
+    assert set(tools_of(peer, session)) == {"gpio.get", "gpio.watch", "gpio.pulse", *signals}
     assert peer.refused(session, ("gpio.set", {"line": 1, "value": 1}))["code"] == -32002
     assert peer.refused(session, ("uart.read", {"port": "uart0"}))["code"] == -32002
     assert peer.refused(session, READ)["code"] == -32003, "registered, but not on this session's allowlist"
@@ -179,6 +180,7 @@ def test_12_no_tool_above_the_sessions_maximum_is_executed(hearthd, cap: int) ->
     peer = running.peer()
     session = peer.open()
     args = {
+        "signal.set": {"name": "LED", "value": 1},
         "gpio.set": {"line": 1, "value": 1},
         "gpio.pulse": {"line": 1, "value": 1, "duration_ms": 1},
         "i2c.read": {"bus": 1, "addr": "0x50", "reg": 0xBEEF, "reg_width": 16, "len": 1},
