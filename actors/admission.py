@@ -328,8 +328,7 @@ def _check_risks(
             raise _too_risky(call, run, cap, grant)
         if run.tool.resolves_to:
             run.allowed = grant.allowed
-        if run.asked is not None:
-            rate = grant.rates[run.tool.name]
+        if run.asked is not None and (rate := grant.rates.get(run.tool.name)) is not None:
             run.every_s = rate.period_s / rate.count
     if grant.scope.bounded:
         _check_scope(calls, runs, grant, signals)

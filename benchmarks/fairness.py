@@ -133,6 +133,8 @@ def _delay(address: str, act: Callable[[str], int], flood: str | None) -> float:
                 due = act(address)
             fell_at = _edge(watcher)
         if act is halt:
+            while client.call("halt.status", session_id=session)["stopping"]:
+                time.sleep(0.01)  # the stop sequence goes on after the line
             client.call("halt.reset", session_id=session)
         return (fell_at - due) / 1e6
     finally:

@@ -599,7 +599,7 @@ BUGS = (
         "return from_seq if known and from_seq is not None else 0",
         "return from_seq + 1 if known and from_seq is not None else 0",
         "an observer misses no event without being told",
-        seed=38,
+        seed=46,
     ),
     Bug(
         "record-not-seen",
