@@ -85,7 +85,7 @@ class Checks:
     """The tools whose calls mean steps of other tools."""
 
     def meaning(self, call: StepSpec | Expect) -> Resolved | None:
-        """Return the step that a call means; None for one that is a step itself, or whose args do not fit its schema.
+        """Return the step that a call means; None for a call that is a step itself, or whose args do not fit.
 
         Raises InvalidParams.
         """
@@ -308,7 +308,7 @@ def beyond_signals(use: Use, tool: str, policy: str) -> str:
     """Return why an entry with `signals` refuses a step that would reach this, with the cure."""
     if use.names:
         return f"{use.names[0]} is not in `{SIGNALS}` of policy {policy!r}"
-    cure = "signal.list has those that it permits, for signal.read and signal.set"
+    cure = "signal.list has the signals that it permits, for signal.read and signal.set"
     return f"policy {policy!r} permits only some signals, and {tool} with these args may reach others; {cure}"
 
 
@@ -514,7 +514,11 @@ class Admission:
 
         From here on everything is about those. Raises InvalidParams, after recording it.
         """
-        if self._checks.resolved.isdisjoint([spec.tool for spec in submit.steps]):
+        # HOT: once per submit, of which most have one step.
+        for spec in submit.steps:
+            if spec.tool in self._checks.resolved:
+                break
+        else:
             return submit
         steps: list[StepSpec] = []
         for index, spec in enumerate(submit.steps):

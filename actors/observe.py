@@ -249,7 +249,8 @@ class Observer:
             self._named.append((one, row))
             self._seen.append((None, None, None))
             if one.signal is None and "r" in one.access:
-                self._inputs[_key(*one.read())] = one.full
+                step = one.read()
+                self._inputs[_key(step.tool, step.args)] = one.full
 
     # --- sources --------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hearth.api import Step
 from hearth.drivers import schemas
 from hearth.drivers.declare import Listing, Planned
 from hearth.drivers.moves import Moves
-from hearth.drivers.named import NamedSignal, Step
+from hearth.drivers.named import NamedSignal
 from hearth.drivers.signals import OFF
 from hearth.tools import Drive, Preview, Use
 

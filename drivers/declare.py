@@ -137,12 +137,12 @@ async def signal_rows(
     return [signals.row(one, known[one.bus], locks or (), now) for one in permitted]
 
 
-def with_signals(listing: Tool, board: Board, signals: Callable[[Board], Iterable[NamedSignal]]) -> Tool:
+def with_signals(listing: Tool, board: Board, signals: Sequence[NamedSignal]) -> Tool:
     """Return a tool that lists the hardware of a kind with the rows of the kind's signals in the member `signals`."""
 
     async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
         answer: Any = await listing.run(ctx, args)
-        rows = await signal_rows(ctx, board.signals, signals(board), answer.get("interlocks"))
+        rows = await signal_rows(ctx, board.signals, signals, answer.get("interlocks"))
         return {**answer, "signals": rows}
 
     shown = listing.result_schema

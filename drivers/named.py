@@ -6,12 +6,12 @@ alone works where no other signal of the board has it.
 
 A signal has no operations of its own. To read or set one means a step of a tool of its kind, and it is that step which
 a policy permits, a person approves and the log records (`hearth.tools.Resolved`). A kind says which step that is
-(`BusKind.named`); this module knows no kind.
+(`BusKind.signals`); this module knows no kind.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from attrs import Factory, field, frozen
 
@@ -23,15 +23,9 @@ from hearth.tools import SIGNALS, OutputState, Use
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from hearth.api import Step
     from hearth.drivers.kind import Outputs, Signal
     from hearth.tools import Args, Drive, KnownOutputs, Reached, Tool
-
-
-class Step(NamedTuple):
-    """A call of a tool."""
-
-    tool: str
-    args: Args
 
 
 @frozen(eq=False, kw_only=True)
@@ -212,14 +206,7 @@ def present(one: NamedSignal, known: KnownOutputs, now: str) -> dict[str, Any]:
     elif value is None:
         quality, why = "none", "not known without asking the hardware"
     at = now if quality == "good" else None
-    return {
-        "value": value,
-        "quality": quality,
-        "why": why,
-        "at": at,
-        "owner": state.owner,
-        "left": state.left,
-    }
+    return {"value": value, "quality": quality, "why": why, "at": at, "owner": state.owner, "left": state.left}
 
 
 _UNKNOWN: Final = OutputState()

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 import trio
-from attrs import asdict, astuple, define, evolve, field
+from attrs import asdict, define, evolve, field
 
 from hearth._util.ids import new_id
 from hearth.actors.admission import ResolvedStep
@@ -152,7 +152,7 @@ class PreparedPlan:
         assert isinstance(submit, TaskSubmit)
         steps = list(submit.steps)
         for index, resolved in self.resolved.items():
-            steps[index] = ResolvedStep(*astuple(steps[index], recurse=False), resolved=resolved)
+            steps[index] = ResolvedStep(resolved.tool, resolved.args, steps[index].expect, resolved=resolved)
         return evolve(submit, steps=tuple(steps))
 
     def may_approve(self, by: str, grant: Grant) -> bool:

@@ -379,7 +379,7 @@ class Bus:
         return health
 
     def known(self, owner: Callable[[str], Any] = str) -> KnownOutputs:
-        """Return what is known of the outputs, for observers and lists; disturbs nothing.
+        """Return the known states of the outputs, for observers and lists; disturbs nothing.
 
         Lines that the driver holds are read where that takes a plain call, unless a task has the bus for itself; of
         others the level is the one that was last driven or read. `owner` gets the session that has set an output.

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 import trio
 from attrs import frozen
 
+from hearth.api import Step
 from hearth.drivers import schemas
 from hearth.drivers.can.driver import FD_LENGTHS, MAX_EXTENDED, MAX_ISOTP, Frame, key_name, key_of
 from hearth.drivers.declare import DEFAULT_MS, GRACE_MS, LIMIT_MS, Listing, Planned, changing, receive, tool
-from hearth.drivers.named import NamedSignal, Step
+from hearth.drivers.named import NamedSignal
 from hearth.drivers.schemas import read_bytes, shown_bytes, wrong
 from hearth.tools import Args, Reached, StepContext, Tool, Use
 

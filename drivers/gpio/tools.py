@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 import trio
 from attrs import define, evolve
 
+from hearth.api import Step
 from hearth.drivers import schemas
 from hearth.drivers.declare import GRACE_MS, LIMIT_MS, Listing, changing, reading
 from hearth.drivers.gpio.spec import HEADER_PIN
-from hearth.drivers.named import NamedSignal, Step
+from hearth.drivers.named import NamedSignal
 from hearth.errors import LimitViolated
 from hearth.tools import Args, Done, Drive, OneTransaction, Preview, Reached, StepContext, Tool, Transaction, Undo, Use
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from attrs import evolve, frozen
 
+from hearth.api import Step
 from hearth.drivers import schemas
 from hearth.drivers.declare import Listing, Planned, changing, tool, with_clamped
 from hearth.drivers.i2c.driver import (
@@ -29,7 +30,7 @@ from hearth.drivers.i2c.driver import (
     Scan,
 )
 from hearth.drivers.kind import finite
-from hearth.drivers.named import NamedSignal, Step
+from hearth.drivers.named import NamedSignal
 from hearth.drivers.registers import Message, Read, Write
 from hearth.drivers.schemas import Schema, encode, number, only_one, read_bytes, shown_bytes, wrong
 from hearth.tools import Args, Drive, Preview, Reached, StepContext, Tool, Use, i2c_use
@@ -389,7 +390,7 @@ def i2c_tools(board: Board) -> list[Tool]:
 
 
 @frozen(eq=False, kw_only=True)
-class RegisterSignal(NamedSignal):
+class I2cSignal(NamedSignal):
     """A declared register as a signal, in its unit: its number is bytes to the tools."""
 
     sets: ClassVar[tuple[str, ...]] = ("i2c.write",)
@@ -431,7 +432,7 @@ def i2c_signals(board: Board) -> Iterator[NamedSignal]:
         signals = board.outputs[f"i2c:{spec.bus}"].signals
         for device, register in ((each, one) for each in spec.devices for one in each.registers):
             signal = signals[device.addr, register.reg]
-            yield RegisterSignal(
+            yield I2cSignal(
                 bus=f"i2c:{spec.bus}",
                 name=signal.name,
                 aliases=(signal.alias or signal.name,),

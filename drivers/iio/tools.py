@@ -11,11 +11,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from hearth._util.text import suggestions
+from hearth.api import Step
 from hearth.drivers import schemas
 from hearth.drivers.board import BOARD_BUS, Board
 from hearth.drivers.declare import reading, tool
 from hearth.drivers.iio.driver import MAX_SENSORS as MAX_CAPTURED, MAX_VALUES, CaptureRequest, check_size
-from hearth.drivers.named import NamedSignal, Step
+from hearth.drivers.named import NamedSignal
 from hearth.drivers.schemas import wrong
 from hearth.drivers.sensor import SENSORS_BUS
 from hearth.errors import InvalidParams

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from attrs import frozen
 
 from hearth._util.text import suggestions
+from hearth.api import Step
 from hearth.drivers import schemas
 from hearth.drivers.declare import GRACE_MS, Listing, Planned, changing, reading, with_clamped
 from hearth.drivers.modbus.codec import BITS, WRITABLE
 from hearth.drivers.modbus.driver import BROADCAST, LAST_REG
-from hearth.drivers.named import NamedSignal, Step
+from hearth.drivers.named import NamedSignal
 from hearth.drivers.schemas import only_one, wrong
 from hearth.errors import InvalidParams
 from hearth.tools import Args, Done, Drive, Preview, Reached, StepContext, Tool, Undo, Use
@@ -292,7 +293,7 @@ def modbus_tools(board: Board) -> list[Tool]:
     ]
 
 
-class RegisterSignal(NamedSignal):
+class ModbusSignal(NamedSignal):
     """A declared register as a signal, in its unit."""
 
     sets: ClassVar[tuple[str, ...]] = ("modbus.write",)
@@ -319,4 +320,4 @@ def modbus_signals(board: Board) -> Iterator[NamedSignal]:
         for signal in board.outputs[spec.bus].signals.values():
             use = uses[signal.place["device"]]
             names = {"name": signal.name, "unit": signal.unit, "access": signal.access}
-            yield RegisterSignal(bus=spec.bus, signal=signal, use=use, **names)
+            yield ModbusSignal(bus=spec.bus, signal=signal, use=use, **names)

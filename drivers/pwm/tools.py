@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from hearth.api import Step
 from hearth.drivers import schemas
 from hearth.drivers.channel_tools import CLAMPED, ChannelSignal, ChannelTools, channel_listing, channel_signals
 from hearth.drivers.declare import Planned, changing, reading, with_clamped
 from hearth.drivers.moves import longest_move_ms
-from hearth.drivers.named import Step
 from hearth.drivers.signals import OFF
 from hearth.tools import Args, Done, StepContext, Tool, Undo
 

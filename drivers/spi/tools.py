@@ -10,9 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from hearth._util.text import suggestions
+from hearth.api import Step
 from hearth.drivers import schemas
 from hearth.drivers.declare import Listing, Planned, changing, with_clamped
-from hearth.drivers.named import NamedSignal, Step
+from hearth.drivers.named import NamedSignal
 from hearth.drivers.schemas import number, read_bytes, shown_bytes, wrong
 from hearth.drivers.spi.driver import Registers, SpiDriver, SpiRegister, check_transfer
 from hearth.errors import DeviceError
@@ -217,7 +218,7 @@ def spi_tools(board: Board) -> list[Tool]:
     ]
 
 
-class RegisterSignal(NamedSignal):
+class SpiSignal(NamedSignal):
     """A declared register as a signal, in its unit."""
 
     sets: ClassVar[tuple[str, ...]] = ("spi.write",)
@@ -245,4 +246,4 @@ def spi_signals(board: Board) -> Iterator[NamedSignal]:
             signal = signals[0, register.reg]
             access = signal.access.replace("r", "") if register.read_effect else signal.access
             names = {"name": signal.name, "unit": signal.unit, "access": access}
-            yield RegisterSignal(bus=spec.bus, signal=signal, use=use, **names)
+            yield SpiSignal(bus=spec.bus, signal=signal, use=use, **names)

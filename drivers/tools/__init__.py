@@ -6,6 +6,7 @@ It decides which tools exist and in which order; it does not know what they do.
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hearth._util.foreign import usable
@@ -15,7 +16,8 @@ from hearth.drivers import schemas
 from hearth.drivers.board import BoardDriver
 from hearth.drivers.declare import COMMON, list_tool, with_signals
 from hearth.drivers.kinds import kinds_of
-from hearth.drivers.tools.signals import NAMES, signal_tools, signals_of
+from hearth.drivers.named import Signals
+from hearth.drivers.tools.signals import NAMES, signal_tools
 from hearth.errors import ConfigError
 from hearth.tools import Tool
 
@@ -61,7 +63,6 @@ def build_tools(
         if not (tool.name in known and tool.name.partition(".")[0] in lacking) and allowed(tool)
     ]
     # What is named comes first: the tools of its kinds are for what a name does not say.
-    object.__setattr__(board, "signals", signals_of(board))
     return [*filter(allowed, signal_tools(board.signals, {tool.name: tool for tool in tools})), *tools]
 
 
@@ -81,8 +82,10 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
     from hearth.drivers.tools.process import process_tools
     from hearth.drivers.tools.system import system_tools
 
+    named = {kind.name: tuple(kind.signals(board)) for kind in kinds_of(board.profile.specs)}
+    object.__setattr__(board, "signals", Signals(board.name, tuple(chain(*named.values())), board.outputs))
     of_kinds = [
-        with_signals(tool, board, kind.signals) if fnmatchcase(tool.name, "hw.*.list") else tool
+        with_signals(tool, board, named[kind.name]) if fnmatchcase(tool.name, "hw.*.list") else tool
         for kind in kinds_of(board.profile.specs)
         for tool in kind.tools(board)
     ]

@@ -17,8 +17,6 @@ from attrs import evolve
 
 from hearth.drivers import schemas
 from hearth.drivers.declare import GRACE_MS, list_tool, signal_rows, tool
-from hearth.drivers.kinds import kinds_of
-from hearth.drivers.named import Signals
 from hearth.drivers.schemas import wrong
 from hearth.drivers.signals import OFF
 from hearth.drivers.units import read_value
@@ -28,9 +26,9 @@ from hearth.tools import Done, OneTransaction, Resolved, Transaction
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hearth.drivers.board import Board
-    from hearth.drivers.named import NamedSignal, Step
-    from hearth.tools import Args, StepContext, Tool, Use
+    from hearth.api import Step
+    from hearth.drivers.named import NamedSignal, Signals
+    from hearth.tools import Args, StepContext, Tool
 
 NAMES: Final = ("signal.list", "signal.read", "signal.watch", "signal.set")
 MAX_WATCH_MS: Final = 600_000
@@ -38,12 +36,6 @@ MAX_CHANGES: Final = 10_000
 MAX_PULSE_MS: Final = 60_000
 _EVERY_S: Final = 0.1
 """Seconds between two readings of a signal whose kind does not tell its changes."""
-
-
-def signals_of(board: Board) -> Signals:
-    """Return the signals of a board, in the order of its kinds."""
-    kinds = kinds_of(board.profile.specs)
-    return Signals(board.name, tuple(signal for kind in kinds for signal in kind.signals(board)), board.outputs)
 
 
 def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
@@ -185,7 +177,6 @@ class _Resolver:
             least_risk=min(levels),
             plain_result=all(one.plain_result for one in steps),
             bus=lambda args: self._offered[(step := resolve(args)).tool].bus(step.args),
-            uses=lambda args: (self._offered[(step := resolve(args)).tool].uses or _no_uses)(step.args),
             run=_never,
             resolve=resolve,
             resolves_to=targets,
@@ -203,7 +194,7 @@ class _Resolver:
     def _resolved(self, asked: str, args: Args, step: Step, adapt: Callable[[Tool], Tool]) -> Resolved:
         if step.tool not in self._offered:
             raise wrong("/name", f"{args['name']} is a matter of the tool {step.tool}, which is not offered here")
-        return Resolved(asked, args, *step, adapt)
+        return Resolved(asked, args, step.tool, step.args, adapt)
 
     def read(self, args: Args) -> Resolved:
         """signal.read."""
@@ -336,10 +327,6 @@ async def _measured(found: NamedSignal, tool: Tool, ctx: StepContext, args: Args
 
 async def _never(_ctx: StepContext, _args: Args) -> Mapping[str, Any]:
     raise AssertionError("admission takes the step that it means")
-
-
-def _no_uses(_args: Args) -> Sequence[Use]:
-    return ()
 
 
 # --- signal.list ------------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hearth.actors.runtime import RuntimeParts
-    from hearth.drivers.named import NamedSignal, Step
+    from hearth.api import Step
+    from hearth.drivers.named import NamedSignal
     from hearth.policy.rules import Grant, PolicyEntry
     from hearth.tools import Tool
 

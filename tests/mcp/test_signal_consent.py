@@ -12,7 +12,8 @@ from support.world import ALICE, BOB, BenchWorld, running
 
 from hearth.actors.bridges.mcp.guidance import CALL
 from hearth.actors.bridges.mcp.server import all_offers
-from hearth.drivers.named import NamedSignal, Signals, Step
+from hearth.api import Step
+from hearth.drivers.named import NamedSignal, Signals
 from hearth.drivers.tools.signals import signal_tools
 from hearth.mcp.names import META_ERROR, PLAN
 from hearth.policy.rules import ApprovalRule, Match, PolicyEntry

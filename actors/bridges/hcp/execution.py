@@ -377,7 +377,7 @@ class Execution:
         registry = self.services.registry
         reading = [(tool := registry.get(step.tool)) is not None and not tool.risk_of(step.args) for step in steps]
         reads_only = all(reading)
-        # What was read in one task with what moves is not read again: that would move it again.
+        # A reading made in one task with a step that moves is not made again: that would move again.
         replayed = replay if reads_only else any(reading)
 
         async def live(operation: Operation) -> Outcome:
@@ -414,7 +414,7 @@ class Execution:
         declared = self.capability.clean_up if cleaning else self.capability.tools
         for tool in tools:
             found = self.services.registry.get(tool)
-            # One whose calls mean steps of other tools: the task admits those that are declared.
+            # A tool whose calls mean steps of other tools: the task admits the steps that are declared.
             if tool not in declared and (found is None or found.resolves_to.isdisjoint(declared)):
                 where = "clean_up" if cleaning else "tools"
                 reason = f"{self.capability.name} uses {tool}, which is not among the {where} that it declares"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SEARCH: Final = "hacp_search"
 CALL: Final = "hacp_call"
 MOST_TOOLS: Final = 25
-"""All tools are listed if there are no more."""
+"""Up to this number of tools, all are listed."""
 MOST_CHARACTERS: Final = 10_000
 """Limit of the compact list as JSON: 2,500 tokens at four characters each."""
 MOST_FOUND: Final = 6
