@@ -125,17 +125,20 @@ class PublishedCard:
                 self._memory = found
             elif not self._write(sync=True):
                 notes.append(f"{self.failure}; the agent_id lasts until this process ends")
-        self._make_key()
+        self._open_key()
         return notes
 
-    def _make_key(self) -> None:
+    def _open_key(self) -> None:
+        """Read the audit log's public key while the disk may be waited for: a later card has it from the first on."""
         key = self._sources.audit_key
-        if key is None or self._sources.http.listen is None:
+        if key is None:
             return
+        public = keys.public_path(key)
         try:
-            if not keys.public_path(key).exists():
+            if self._sources.http.listen is not None and not public.exists():
                 keys.load_or_create(key)
-        except (ConfigError, OSError) as error:
+            self._key = public.read_bytes().decode("ascii") if public.exists() else None
+        except (ConfigError, OSError, UnicodeDecodeError) as error:
             log.warning("agent card: without the audit log's public key: %s", error)
 
     def card(self, listeners: Sequence[str] = (), serves_mcp: bool = False) -> Mapping[str, Any] | None:

@@ -3,10 +3,12 @@
 import json
 import os
 import stat
+import threading
 
 import pytest
 from attrs import evolve
 
+from hearth._util import threads
 from hearth.actors.agentcard import card_file
 from hearth.agentcard.build import Measured
 from hearth.agentcard.validate import validate
@@ -204,6 +206,20 @@ def test_the_audit_logs_public_key_is_in_the_metadata_from_the_first_card_over_h
     told = opened(keeper, audit_key=key, http=HTTP).card([URL])["metadata"]["hearth:audit_public_key"]
     assert told == keys.public_path(key).read_text()
     assert told.startswith("-----BEGIN PUBLIC KEY-----")
+
+
+async def test_a_disk_that_hangs_after_the_start_takes_nothing_from_the_card(keeper, tmp_path, monkeypatch):
+    monkeypatch.setattr(threads, "PATIENCE_S", 0.01)
+    key = tmp_path / "audit.log.key"
+    made = opened(keeper, audit_key=key, http=HTTP)
+    answers = threading.Event()
+    made._helper.call(answers.wait, 0)
+    try:
+        first = made.card([URL])
+        assert first["metadata"]["hearth:audit_public_key"] == keys.public_path(key).read_text()
+    finally:
+        answers.set()
+    assert made.card([URL]) == first
 
 
 def test_a_key_that_cannot_be_made_is_left_out_and_said(keeper, tmp_path, caplog):
