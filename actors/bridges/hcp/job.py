@@ -34,7 +34,7 @@ from hearth.actors.bridges.hcp.steps import Steps, StepsEnded
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.supervisor import contain
 from hearth.errors import RpcError
-from hearth.hcp.annotations import NotJson
+from hearth.annotations import NotJson
 from hearth.hcp.durable import (
     CapabilityFailed,
     OutcomeUnknown,
