@@ -74,6 +74,19 @@ def tool(
     )
 
 
+def asking(bus: str, ask: Callable[[StepContext, Any], Any]) -> Planned[Any]:
+    """Return the plan of a step that is one transaction and uses no hardware that a policy names.
+
+    `ask` gets the context and the driver of the bus of this id, and its value is the result.
+    """
+
+    async def run(ctx: StepContext) -> Mapping[str, Any] | Done:
+        result: Mapping[str, Any] | Done = await ctx.transact(lambda driver: ask(ctx, driver))
+        return result
+
+    return Planned(bus, tuple, run)
+
+
 def facets(plan: Callable[[Args], Planned[Any]]) -> dict[str, Any]:
     """Return the fields of a tool that its plan has: `bus`, `uses`, `drives`, `preview`, `reaches` and `run`."""
 
