@@ -14,7 +14,7 @@ from __future__ import annotations
 from inspect import getdoc, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from hearth.annotations import base, expansion, members_of, wire_name
+from hearth.annotations import MISSING, base, expansion, members_of, wire_name
 from hearth.drivers import schemas
 from hearth.drivers.declare import facets
 from hearth.errors import ConfigError
@@ -64,48 +64,48 @@ def tools_of(owner: object, texts: Mapping[str, object] | None = None, **more: M
 
 def _tool_of(method: Any, texts: Mapping[str, object], more: Mapping[str, Any]) -> Tool:
     function = method.__func__
-    hints = get_type_hints(function, include_extras=True)
-    result = hints.pop("return")
+    told: Mapping[str, Any] = getattr(function, _MARK)
+    at = f"tool {told['name']}: {function.__qualname__}"
+    described, hints = getdoc(method), get_type_hints(function, include_extras=True)
+    if described is None:
+        raise ConfigError(f"{at} has no docstring, which is the tool's description (or Python runs with -OO)")
+    if (result := hints.pop("return", None)) is None:
+        raise ConfigError(f"{at} does not say its result; write `-> Planned[Shown]`, with a TypedDict")
     waits = iscoroutinefunction(function)
-    if waits:
-        del hints["ctx"]
-    defaults = {name: one.default for name, one in signature(method).parameters.items() if one.default is not one.empty}
-    known = {**function.__globals__, **texts}
-    takes = members_of(hints, defaults)
-    gives = members_of(get_type_hints(result if waits else get_args(result)[0], include_extras=True), {})
-    arguments = _arguments(hints, defaults)
+    parameters = {name: one for name, one in signature(method).parameters.items() if not (waits and name == "ctx")}
+    defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+    takes = {name: hints.get(name, MISSING) for name in parameters}
+    gives = result if waits else get_args(result)[0]
+    arguments = _arguments(takes, defaults)
 
     def call(args: Args) -> Any:
         return method(**arguments(args))
 
-    fields: dict[str, Any] = {**getattr(function, _MARK)}
     if waits:
-        fields["run"] = lambda ctx, args: method(ctx, **arguments(args))
-    elif get_origin(result) is Transaction:
-        fields["run"] = OneTransaction(call)
+        runs: dict[str, Any] = {"run": lambda ctx, args: method(ctx, **arguments(args))}
     else:
-        fields |= facets(call)
-    described = getdoc(method)
-    if described is None:
-        name = getattr(function, _MARK)["name"]
+        runs = {"run": OneTransaction(call)} if get_origin(result) is Transaction else facets(call)
+    known = {**function.__globals__, **texts}
+    try:
+        schemas_of = {
+            "params_schema": _filled(schemas.root(members_of(takes, defaults)), known),
+            "result_schema": _filled(schemas.root(members_of(get_type_hints(gives, include_extras=True), {})), known),
+            "description": " ".join(described.split()).format_map(known),
+        }
+    except KeyError as error:
         raise ConfigError(
-            f"tool {name}: {function.__qualname__} has no docstring, the tool's description (python -OO?)"
-        )
-    return Tool(
-        description=" ".join(described.split()).format_map(known),
-        params_schema=_told(schemas.root(takes), known),
-        result_schema=_told(schemas.root(gives), known),
-        **{**fields, **more},
-    )
+            f"{at} has a text with {{{error.args[0]}}}, which is not known; a literal brace is doubled"
+        ) from None
+    return Tool(**{**runs, **schemas_of, **told, **more})
 
 
-def _told(schema: Any, texts: Mapping[str, object]) -> Any:
+def _filled(schema: Any, texts: Mapping[str, object]) -> Any:
     """Return a schema with its descriptions filled in."""
     if isinstance(schema, list):
-        return [_told(one, texts) for one in schema]
+        return [_filled(one, texts) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    filled = {name: _told(one, texts) for name, one in schema.items()}
+    filled = {name: _filled(one, texts) for name, one in schema.items()}
     if isinstance(described := schema.get("description"), str):
         filled["description"] = described.format_map(texts)
     return filled

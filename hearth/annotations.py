@@ -98,6 +98,10 @@ def schema_of(annotation: Any, where: str = "") -> dict[str, Any]:
     return _schema(annotation, where, ())
 
 
+def _unannotated(where: str) -> Fault:
+    return Fault(where, "has no annotation; write its type, such as int or Annotated[float, Ge(0)]")
+
+
 def open_object(members: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of an object with these members, and perhaps others; "name?" is a member that may be absent."""
     named = {name.removesuffix("?"): schema for name, schema in members.items()}
@@ -114,7 +118,7 @@ def object_schema(members: Iterable[Member], where: str = "", _within: tuple[typ
         at = f"{where}.{name}" if where else name
         try:
             if annotation is MISSING:
-                raise NotJson(Fault(at, "has no annotation; write its type, such as int or Annotated[float, Ge(0)]"))
+                raise NotJson(_unannotated(at))
             if wire in properties:
                 raise NotJson(Fault(at, f"there is a {wire!r} already, as JSON has it; give one of them another name"))
             properties[wire] = schema = _schema(annotation, at, _within)
@@ -139,10 +143,17 @@ def members_of(hints: Mapping[str, Any], defaults: Mapping[str, Any], where: str
     members: dict[str, dict[str, Any]] = {}
     for name, hint in hints.items():
         absent = name in defaults or get_origin(hint) is NotRequired
+        if hint is MISSING:
+            raise NotJson(_unannotated(name))
         one = get_args(hint)[0] if get_origin(hint) is NotRequired else hint
         wire = wire_name(name)
         if (several := expansion(one)) is not None:
-            members |= several.members(wire)
+            more = several.members(wire)
+            if taken := members.keys() & more.keys():
+                raise NotJson(
+                    Fault(name, f"there is a {min(taken)!r} already, as JSON has it; one tool takes bytes once")
+                )
+            members |= more
             continue
         # An arg whose default is None may be absent, and is not null.
         schema = _schema(_some(one) if defaults.get(name, MISSING) is None else one, f"{where}.{name}".strip("."), ())
