@@ -150,9 +150,8 @@ def members_of(hints: Mapping[str, Any], defaults: Mapping[str, Any], where: str
         if (several := expansion(one)) is not None:
             more = several.members(wire)
             if taken := members.keys() & more.keys():
-                raise NotJson(
-                    Fault(name, f"there is a {min(taken)!r} already, as JSON has it; one tool takes bytes once")
-                )
+                said = min(taken).removesuffix("?")
+                raise NotJson(Fault(name, f"there is a {said!r} already, as JSON has it; one tool takes bytes once"))
             members |= more
             continue
         # An arg whose default is None may be absent, and is not null.
