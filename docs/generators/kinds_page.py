@@ -202,12 +202,12 @@ def _outputs(kind: BusKind) -> list[str]:
 
 def _found(kind: BusKind, machine: OnMachine) -> str:
     looked = _first(_own_doc(machine, "find") or _own_doc(machine, "buses"))
-    drives = _flat(_own_doc(machine, "reason").partition("\n\n")[2]).removesuffix(".").removeprefix("It ")
+    drives = re.search(r"It (drives .*)\.$", _flat(_own_doc(machine, "reason")))
     if kind.discover:
         how = f"`[discover] {kind.discover}`: {looked}"
     else:
         how = f"listed in a profile{f'; `hearth doctor` shows {looked}' if looked else ''}"
-    return f"{how}. [generic-linux](boards.md#generic-linux) {drives}" if drives else how
+    return f"{how}. [generic-linux](boards.md#generic-linux) {drives[1]}" if drives else how
 
 
 def facts(kind: BusKind) -> dict[str, str]:

@@ -54,10 +54,7 @@ class DacMachine(OnMachine):
             yield FoundDac(device.at.name, path, origin, device.label, device.outputs)
 
     def reason(self, one: FoundDac, holders: Sequence[Holder]) -> str:
-        """Return why generic-linux drives no converter.
-
-        It drives none: only a person knows which values what is connected bears.
-        """
+        """Return the reason. It drives none: only a person knows which values what is connected bears."""
         return "only a person knows which values what is connected to its outputs bears"
 
     def shown(self, one: FoundDac, look: Inspection) -> dict[str, Any]:

@@ -111,10 +111,7 @@ class I2cMachine(OnMachine):
             yield FoundAdapter(entry.name, path, origin_of(entry / "device", machine), text_of(entry / "name"))
 
     def reason(self, one: FoundAdapter, holders: Sequence[Holder]) -> str | None:
-        """Return why generic-linux does not drive this I2C adapter, or None.
-
-        It drives adapters that are plugged in, and those of a board with a device tree, except those of displays.
-        """
+        """Return the reason, or None. It drives adapters that are plugged in or in a device tree, but no display's."""
         name, origin = one.label or "", one.origin
         if origin.plugged:
             return None

@@ -91,10 +91,7 @@ class PwmMachine(OnMachine):
             yield FoundPwm(chip.name, path, origin, chip.device, chip.channels, has_node)
 
     def reason(self, one: FoundPwm, holders: Sequence[Holder]) -> str | None:
-        """See `OnMachine.reason`.
-
-        It drives chips that are plugged in, and those behind another bus.
-        """
+        """See `OnMachine.reason`. It drives chips that are plugged in, and those behind another bus."""
         if one.origin.apart:
             return None
         return (

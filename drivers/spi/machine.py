@@ -39,10 +39,7 @@ class SpiMachine(OnMachine):
             yield FoundDevice(entry.name, path, origin_of(entry / "device", machine), name)
 
     def reason(self, one: FoundDevice, holders: Sequence[Holder]) -> str | None:
-        """See `OnMachine.reason`.
-
-        It drives devices that no program has open, except the memory from which a Raspberry Pi 5 starts.
-        """
+        """See `OnMachine.reason`. It drives devices that no program has open, except the start memory of a Pi 5."""
         if _BOOT_MEMORY.fullmatch(one.node):
             return "on a Raspberry Pi 5 it is the memory that the machine starts from, and a wrong write can end that"
         return super().reason(one, holders)

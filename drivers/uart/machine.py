@@ -31,10 +31,7 @@ class UartMachine(OnMachine):
         return find_ports(machine)
 
     def reason(self, one: FoundPort, holders: Sequence[Holder]) -> str | None:
-        """See `OnMachine.reason`.
-
-        It drives ports that no console, terminal or program uses.
-        """
+        """See `OnMachine.reason`. It drives ports that no console, terminal or program uses."""
         if one.console:
             return "the kernel writes its console to it"
         if one.terminal_of:
