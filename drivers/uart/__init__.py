@@ -12,5 +12,5 @@ KIND: Final = BusKind(
     discover="uart",
     outputs=late("uart.outputs:UartOutputs", 1),
     limits="no key: bytes are sent as they are",
-    safe="a port: bytes in `safe_text` or `safe_hex`; without them nothing is sent, and a halt lists the port as left",
+    safe="bytes: `safe_text` or `safe_hex`; without them a halt lists the port as left. RTS and DTR: as at the opening",
 )
