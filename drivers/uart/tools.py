@@ -96,7 +96,7 @@ class _Uart:
         self._bauds = {spec.port: spec.settings.baud for spec in board.of("uart")}
 
     def _write_s(self, port: str, size: int = MAX_TAKE) -> float:
-        """Return the seconds that `size` bytes may take to leave; the default is a driver's buffer of earlier output."""
+        """Return the seconds that `size` bytes may take to leave; by default a driver's buffer of earlier output."""
         return write_timeout_s(size, self._bauds.get(port, _SLOWEST_BAUD))
 
     def _plan(self, port: str, run: Callable[[StepContext], Awaitable[Mapping[str, Any] | Done]]) -> Planned[Any]:
