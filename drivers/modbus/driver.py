@@ -158,6 +158,10 @@ class ModbusDevice:
     registers: tuple[ModbusRegister, ...] = ()
     raw: Raw = "none"
     note: str | None = None
+    write: Literal["single", "multiple"] = "single"
+    """With "multiple" one register or coil is written by function 16 or 15 too."""
+    unit_reply: Literal["same", "any"] = "same"
+    """With "any" its answers may have another unit."""
     leaned_on: tuple[str, ...] = ()
     """What goes by its readings, of a broadcast those of all devices: undeclared addresses are only read."""
 

@@ -33,7 +33,7 @@ class ModbusOutputs(Outputs):
         self._bus = spec.bus
         self._line = spec.line
         self._devices = {device.unit: device for device in spec.devices}
-        self._serial = spec.driver != "tcp"
+        self._serial = spec.broadcasts
         self._registers: dict[Hashable, ModbusRegister] = {
             (device.unit, one.table, one.reg): one for device in spec.devices for one in device.registers
         }
