@@ -53,7 +53,7 @@ class _Target:
     @property
     def broadcast(self) -> bool:
         """True if it is every device of a serial line, of which none answers."""
-        return self.spec.driver != "tcp" and self.device.unit == BROADCAST
+        return self.spec.broadcasts and self.device.unit == BROADCAST
 
     @property
     def readable(self) -> bool:
