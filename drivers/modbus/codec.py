@@ -10,9 +10,9 @@ an answer repeats of its request: the unit, the function, the number of bytes of
 write. A frame that differs in one of them is not the answer:
 
     RTU   A frame has no mark at its beginning, so the answer is looked for at each byte where it could end, with its
-          checksum; stray bytes, echoes and frames of other units before it are passed over. A request of another master
-          to the same unit and function sets `crossed`: the answer to it would look like this one's. `fault` says why
-          the bytes so far are not the answer.
+          checksum; stray bytes, echoes and frames of other units before it are passed over. Requests of another master
+          are remembered until their answers have come, in `others`: an answer to one of them may look like this one's,
+          so `feed` returns as many more frames as `crossed` says. `fault` says why the bytes so far are not the answer.
     TCP   skips a frame of another transaction, a late answer, and goes on behind it. A header that is none, or too many
           such frames, raise BadStream: the connection cannot be used any more. With `tid` "zero" or "any" an answer has
           no number of its own, and is told by unit, function and size as on a serial line.
@@ -23,7 +23,7 @@ Neither keeps more bytes than one `feed` and two frames have.
 from __future__ import annotations
 
 import struct
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from attrs import frozen
 
@@ -117,21 +117,32 @@ class ModbusFraming(Protocol):
 
     frame: bytes
     """The unit and the PDU of the frame that `feed` has returned last."""
+    found: int
+    """Frames that `feed` has returned since the request began."""
     any_unit: bool
-    crossed: bool
-    """True if another master has asked for what would look like this answer; then `feed` returns one of the two."""
 
     @property
-    def behind(self) -> bytes:
-        """Return the bytes behind the answer that are no part of it, of a serial line."""
+    def crossed(self) -> int:
+        """Return how many requests of another master have answers that look like the frame returned last."""
         ...
 
-    def begin(self, request: ModbusRequest, heard: bytes = b"") -> bytes:
-        """Return the request's frame, and expect its answer from now on. `heard` are the bytes before it."""
+    def begin(self, request: ModbusRequest) -> bytes:
+        """Return the request's frame, and expect its answer from now on."""
         ...
 
-    def feed(self, data: bytes) -> bytes | None:
-        """Take received bytes; return the answer's PDU once it is whole. Raises BadAnswer."""
+    def feed(self, data: bytes, at: float = 0.0) -> bytes | None:
+        """Take bytes that were received at a time; return the answer's PDU once it is whole. Raises BadAnswer."""
+        ...
+
+    def end(self) -> None:
+        """Expect no answer any more, neither to the last request nor to those of another master that look like it."""
+        ...
+
+    def asked(self, request: ModbusRequest, since: float) -> float | None:
+        """Return when another master last asked for what would look like the answer to a read; None if it is answered.
+
+        Requests before `since` are forgotten.
+        """
         ...
 
     def restart(self) -> None:
@@ -167,6 +178,18 @@ _EXCEPTIONS_SIZE: Final = range(5, 9)
 """Bytes of an exception's frame: 5, and up to three more from devices that fill it up."""
 
 
+class _Other(NamedTuple):
+    """A request of another master that was heard: its unit and function, the bytes of its answer, and when."""
+
+    unit: int
+    function: int
+    size: int
+    at: float
+
+
+_MOST_OTHERS: Final = 16
+
+
 class RtuFraming:
     """Modbus RTU: unit, PDU and CRC. With `loopback` the port receives what it sends, and that must come first.
 
@@ -175,38 +198,48 @@ class RtuFraming:
     """
 
     def __init__(self, *, loopback: bool = False, any_unit: bool = False) -> None:
-        self.frame, self.crossed = b"", False
+        self.frame, self.found = b"", 0
         self.loopback, self.any_unit = loopback, any_unit
         self.echoed = False
         """True if the last request came back."""
-        self._request = ModbusRequest(0, b"", b"", 0)
+        self.others: list[_Other] = []
+        self._request = ModbusRequest(0, b"", b"\0", 0)
+        self._awaits = False
         self._own = b""
         self._data = bytearray()
-        self._seen = self._from = 0
-        """The bytes in which no more frames end, and those before the answer can begin."""
+        self._seen = self._from = self._end = 0
+        """The bytes in which no more frames end; those before the answer; those before any further frame."""
         self._skip_own = loopback
-        self._others = False
-        """True if another master has asked the unit for something else of the same function."""
         self._first = b""
         self._damaged = False
 
-    def begin(self, request: ModbusRequest, heard: bytes = b"") -> bytes:
+    def begin(self, request: ModbusRequest) -> bytes:
         """See ModbusFraming."""
         self._request, self._own = request, checked(bytes((request.unit,)) + request.pdu)
         self._skip_own = self.loopback or self.echoed or request.pdu[0] in READS.values()
-        self.crossed = self.echoed = self._others = self._damaged = False
-        self._first, self._data = b"", bytearray(heard[-7:])
+        self.echoed, self._damaged, self._awaits = False, False, True
+        self.found, self._first = 0, b""
         self._seen = self._from = len(self._data)
         return self._own
 
-    def feed(self, data: bytes) -> bytes | None:
+    def end(self) -> None:
+        """See ModbusFraming."""
+        self._awaits = False
+        self.others = [one for one in self.others if not self._alike(one)]
+
+    def restart(self) -> None:
+        """See ModbusFraming."""
+        self._data.clear()
+        self._seen = self._from = self._end = 0
+
+    def feed(self, data: bytes, at: float = 0.0) -> bytes | None:
         """See ModbusFraming; bytes behind the answer are looked at by the next call."""
         self._data += data
         if len(self._first) < _FIRST:
             self._first = bytes(self._data[self._from : self._from + _FIRST])
         while self._seen < len(self._data):
             self._seen += 1
-            pdu = self._ending()
+            pdu = self._ending(at)
             if pdu is not None:
                 if self.loopback and not self.echoed:
                     raise BadAnswer(_NO_ECHO)
@@ -214,39 +247,58 @@ class RtuFraming:
         cut = max(0, len(self._data) - _KEPT)
         del self._data[:cut]
         self._seen -= cut
-        self._from = max(0, self._from - cut)
+        self._from, self._end = max(0, self._from - cut), max(0, self._end - cut)
         return None
 
-    def _ending(self) -> bytes | None:
+    def _ending(self, at: float) -> bytes | None:
         """Return the PDU of the answer that ends behind the bytes seen; note the other frames that end there."""
-        request, size = self._request, request_size(self._request)
-        if self._skip_own and not (self.echoed and len(request.answer) > 2) and self._tail(len(self._own)) == self._own:
-            self.echoed, self._from = True, self._seen
+        write = len(self._request.answer) > 2
+        own = self._skip_own and not (self.echoed and write) and self._tail(len(self._own)) == self._own
+        if own and self._own:
+            self.echoed, self._from, self._end = True, self._seen, self._seen
             return None
-        frame = self._tail(size)
-        if frame[1 : 1 + len(request.answer)] == request.answer and self._is_of(frame):
+        pdu = self._answer() if self._awaits else None
+        if pdu is None:
+            self._foreign(at)
+        return pdu
+
+    def _answer(self) -> bytes | None:
+        request = self._request
+        frame = self._tail(request_size(request))
+        if frame[1 : 1 + len(request.answer)] == request.answer and self._is_of(frame[:1]):
             if checked(frame[:-2]) == frame:
-                return self._found(frame)
+                return self._take(frame)
             self._damaged = True
-        for length in _EXCEPTIONS_SIZE:
-            frame = self._tail(length)
-            failed = frame[1:2] == bytes((request.answer[0] | FAILED,)) and self._is_of(frame)
-            if failed and not self._within(length) and checked(frame[:-2]) == frame:
-                self.crossed = self.crossed or self._others
-                return self._found(frame)[:2]
-        frame = bytes(self._data[max(0, self._seen - 8) : self._seen])
-        if frame[1:2] == request.pdu[:1] and self._is_of(frame) and len(frame) == 8 and checked(frame[:-2]) == frame:
-            same = _answer_size(frame[1:-2]) == request.size
-            self.crossed, self._others = self.crossed or same, True
-            self._from = self._seen
+        for size in _EXCEPTIONS_SIZE:
+            frame = self._tail(size)
+            failed = frame[1:2] == bytes((request.answer[0] | FAILED,)) and self._is_of(frame[:1])
+            if failed and not self._within(size) and checked(frame[:-2]) == frame:
+                return self._take(frame)[:2]
         return None
 
-    def _tail(self, size: int) -> bytes:
-        """Return the last bytes that are seen, nothing if so many have not come since the request."""
-        return bytes(self._data[self._seen - size : self._seen]) if self._seen - size >= self._from else b""
+    def _foreign(self, at: float) -> None:
+        """Note a request of another master that ends behind the bytes seen, or that its answer has come."""
+        for one in self.others:
+            for size, function in ((one.size, one.function), (5, one.function | FAILED)):
+                frame = self._tail(size, self._end)
+                if frame[:2] == bytes((one.unit, function)) and checked(frame[:-2]) == frame:
+                    self.others.remove(one)
+                    self._end = self._seen
+                    return
+        frame = self._tail(8, self._end)
+        asks = frame and 1 <= frame[1] <= 6 and frame[0] and frame[:-2] != self.frame
+        if asks and checked(frame[:-2]) == frame:
+            self.others = self.others[1 - _MOST_OTHERS :]
+            self.others.append(_Other(frame[0], frame[1], 3 + _answer_size(frame[1:-2]), at))
+            self._end = self._seen
 
-    def _is_of(self, frame: bytes) -> bool:
-        return self.any_unit or frame[:1] == bytes((self._request.unit,))
+    def _tail(self, size: int, since: int | None = None) -> bytes:
+        """Return the last bytes that are seen, nothing if so many have not come since the request, or since a place."""
+        first = self._from if since is None else since
+        return bytes(self._data[self._seen - size : self._seen]) if self._seen - size >= first else b""
+
+    def _is_of(self, unit: bytes) -> bool:
+        return self.any_unit or unit == bytes((self._request.unit,))
 
     def _within(self, size: int) -> bool:
         """Return True if the last bytes lie in what may become the answer: they are then its data."""
@@ -254,19 +306,29 @@ class RtuFraming:
         at = self._data.find(begin, max(self._from, self._seen + 1 - request_size(self._request)), self._seen - size)
         return at >= 0
 
-    def _found(self, frame: bytes) -> bytes:
-        self.frame, self._from = frame[:-2], self._seen
+    def _take(self, frame: bytes) -> bytes:
+        self.frame, self._from, self._end = frame[:-2], self._seen, self._seen
+        self.found += 1
         return frame[1:-2]
 
-    def restart(self) -> None:
-        """See ModbusFraming."""
-        self._data.clear()
-        self._seen = self._from = 0
+    def _alike(self, other: _Other) -> bool:
+        """Return True if the answer to another master's request may look like the frame that was returned last."""
+        failed = len(self.frame) > 1 and self.frame[1] & FAILED
+        same = bytes((other.function,)) == self._request.pdu[:1]
+        return self._is_of(bytes((other.unit,))) and same and bool(failed or other.size == request_size(self._request))
 
     @property
-    def behind(self) -> bytes:
-        """Return the bytes that came behind the answer."""
-        return bytes(self._data[self._seen :])
+    def crossed(self) -> int:
+        """See ModbusFraming."""
+        return sum(map(self._alike, self.others))
+
+    def asked(self, request: ModbusRequest, since: float) -> float | None:
+        """See ModbusFraming."""
+        self.others = [one for one in self.others if one.at >= since]
+        if request.pdu[0] not in READS.values():
+            return None
+        of = (one for one in self.others if one.function == request.pdu[0])
+        return max((one.at for one in of if self.any_unit or one.unit == request.unit), default=None)
 
     def fault(self) -> str | None:
         """See ModbusFraming."""
@@ -283,7 +345,7 @@ class RtuFraming:
         begin = bytes((self._request.unit,)) + self._request.answer
         if begin.startswith(self._first[: len(begin)]):
             return None  # its end is missing
-        if self._first[:1] != bytes((self._request.unit,)):
+        if self._first[:1] != begin[:1]:
             return f"a frame of unit {self._first[0]}, or noise"
         return "it begins like the answer to another request"
 
@@ -295,25 +357,6 @@ def _answer_size(pdu: bytes) -> int:
     """Return the bytes of the PDU that answers a request of eight bytes."""
     count = int.from_bytes(pdu[3:5], "big")
     return {1: 2 + (count + 7) // 8, 2: 2 + (count + 7) // 8, 3: 2 + 2 * count, 4: 2 + 2 * count}.get(pdu[0], 5)
-
-
-def asked_by_another(heard: bytes, request: ModbusRequest) -> bool:
-    """Return True if another master has asked for what would look like the answer to a read, and it has not come."""
-    owed, unit = False, request.unit
-    if request.pdu[0] not in READS.values():
-        return False
-    for at in range(len(heard)):
-        if heard[at] != unit or at + 5 > len(heard):
-            continue
-        function = heard[at + 1] & ~FAILED
-        if function == request.pdu[0]:
-            size = 5 if heard[at + 1] & FAILED else 5 + heard[at + 2]
-            for length, asks in ((8, True), (size, False)):
-                frame = heard[at : at + length]
-                if len(frame) == length and checked(frame[:-2]) == frame:
-                    owed = asks
-                    break
-    return owed
 
 
 def request_size(request: ModbusRequest) -> int:
@@ -336,15 +379,14 @@ class TcpFraming:
     ("zero"), or any number. With `any_unit` the answer's unit is not compared.
     """
 
-    crossed = False
-    behind = b""
+    crossed = 0
 
     def __init__(self, transaction: int = 0, *, tid: Tid = "same", any_unit: bool = False) -> None:
-        self.frame = b""
+        self.frame, self.found = b"", 0
         self.any_unit = any_unit
         self._tid = tid
         self._transaction = transaction
-        self._request = ModbusRequest(0, b"", b"", 0)
+        self._request = ModbusRequest(0, b"", b"\0", 0)
         self._data = bytearray()
         self._strays = 0
         self._other: int | None = None
@@ -355,15 +397,15 @@ class TcpFraming:
         """True if an answer's number tells whose it is."""
         return self._tid in ("same", "next")
 
-    def begin(self, request: ModbusRequest, heard: bytes = b"") -> bytes:
+    def begin(self, request: ModbusRequest) -> bytes:
         """See ModbusFraming. Each request has the number after the last one's."""
-        del heard
         self._transaction = self._transaction + 1 & 0xFFFF
-        self._request, self._strays, self._other = request, 0, None
+        self._request, self._strays, self._other, self.found = request, 0, None, 0
         return _HEADER.pack(self._transaction, 0, 1 + len(request.pdu), request.unit) + request.pdu
 
-    def feed(self, data: bytes) -> bytes | None:
+    def feed(self, data: bytes, at: float = 0.0) -> bytes | None:
         """See ModbusFraming; bytes behind the answer are kept, because they begin the next frame."""
+        del at
         self._data += data
         while len(self._data) >= _HEADER.size:
             transaction, protocol, length, unit = _HEADER.unpack_from(self._data)
@@ -393,6 +435,12 @@ class TcpFraming:
                 raise BadStream(f"more than {MOST_STRAYS} answers to other requests")
         return None
 
+    def end(self) -> None:
+        """See ModbusFraming."""
+
+    def asked(self, request: ModbusRequest, since: float) -> None:
+        """See ModbusFraming."""
+
     def restart(self) -> None:
         """See ModbusFraming."""
         self._data.clear()
@@ -404,6 +452,7 @@ class TcpFraming:
     def _found(self, unit: int, pdu: bytes, size: int) -> bytes:
         del self._data[: max(size, _EXCEPTION_SIZE)]
         self.frame = bytes((unit,)) + pdu
+        self.found += 1
         return pdu
 
     def _fault_of(self, unit: int, pdu: bytes) -> str | None:

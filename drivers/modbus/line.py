@@ -45,7 +45,6 @@ from hearth.drivers.modbus.codec import (
     RtuFraming,
     TcpFraming,
     Tid,
-    asked_by_another,
     read_request,
     read_values,
     write_request,
@@ -67,8 +66,6 @@ _LARGEST: Final = 256
 _BITS_PER_CHARACTER: Final = 11
 _FASTEST_S: Final = 0.00175
 """The silence between two frames above 19200 baud."""
-_HEARD: Final = 512
-"""Bytes before a request that are looked at for those of another master."""
 _COPY_S: Final = 0.02
 """The least silence after which no second copy of an answer is on its way."""
 _ENDING_S: Final = 0.005
@@ -210,8 +207,8 @@ class ModbusLine(BaseDriver):
         self._framing.any_unit = device.unit_reply == "any"
         broadcast = self._rtu and request.unit == BROADCAST
         while True:
-            heard = await self._ready(device, request, lost)
-            frame = self._framing.begin(request, heard)
+            await self._ready(device, request, lost)
+            frame = self._framing.begin(request)
             sending_s = write_timeout_s(len(frame), self.port.settings.baud)
             try:
                 await self.port.write(frame, timeout_s=sending_s, drain=broadcast and self._tcp is None, reader=_READER)
@@ -224,8 +221,8 @@ class ModbusLine(BaseDriver):
             return b""
         return await self._answer(device, request, lost, len(frame), again=again)
 
-    async def _ready(self, device: ModbusDevice, request: ModbusRequest, lost: Effect) -> bytes:
-        """Make the line ready for a request; return the bytes that were heard before it. Raises DeviceError."""
+    async def _ready(self, device: ModbusDevice, request: ModbusRequest, lost: Effect) -> None:
+        """Make the line ready for a request. Raises DeviceError."""
         if self._tcp is not None and await self._tcp.renewed(write=lost != "none"):
             self._framing.restart()
             self._fresh = True
@@ -234,7 +231,8 @@ class ModbusLine(BaseDriver):
         self._fresh = False
         if self._pause_s:
             await trio.sleep_until(self._used_at + self._pause_s)
-        return b"" if self._numbered else await self._settle(device, request)
+        if not self._numbered:
+            await self._settle(device, request)
 
     async def _answer(
         self, device: ModbusDevice, request: ModbusRequest, lost: Effect, sent: int, *, again: bool
@@ -247,10 +245,9 @@ class ModbusLine(BaseDriver):
         try:
             pdu = await self._first(deadline)
             if pdu is not None and self._framing.crossed and lost == "none":
-                # The unit answers twice, and which answer is whose is not known.
-                if not await self._first(deadline) or not again:
+                # The unit answers more than once, and which answer is whose is not known.
+                if not await self._all(deadline) or not again:
                     raise BadAnswer("another master asks the same unit, so it is not known whose answer came")
-                self._paid()
                 return None
         except DeviceError as error:  # the port is gone, after it has sent the request
             error.data = {**(error.data or {}), "effect": lost}
@@ -285,8 +282,19 @@ class ModbusLine(BaseDriver):
             data = await self._receive(deadline)
             if not data:
                 return None
-            pdu = self._framing.feed(data)
+            pdu = self._framing.feed(data, self.port.inbox.fed_at)
         return pdu
+
+    async def _all(self, deadline: float) -> bool:
+        """Drop the answers to the last request and to others that look alike; return False if not all came."""
+        while self._framing.found < 1 + self._framing.crossed:
+            try:
+                if await self._first(deadline) is None:
+                    return False
+            except BadAnswer:
+                return False
+        self._paid()
+        return True
 
     def _is_copy(self, request: ModbusRequest) -> bool:
         """Return True if the answer that came may be a second one to the former request."""
@@ -297,6 +305,7 @@ class ModbusLine(BaseDriver):
     def _paid(self) -> None:
         self._answered = self._framing.frame, self._request, trio.current_time()
         self._owed_until = 0.0
+        self._framing.end()
 
     async def _silent(self, seconds: float) -> None:
         """Drop what comes until nothing has come for so long, not longer than an answer may take."""
@@ -312,32 +321,27 @@ class ModbusLine(BaseDriver):
         taken = await self.port.take(None, None, gap_s=0.0, partial=True, reader=_READER)
         return taken.data
 
-    async def _settle(self, device: ModbusDevice, request: ModbusRequest) -> bytes:
-        """Wait until no answer is owed and the line is silent; return the last bytes heard. Raises DeviceError."""
-        if trio.current_time() < (until := self._owed_until):
-            with suppress(BadAnswer):
-                # A unit that another master has asked too answers twice.
-                while await self._first(until) is not None:
-                    self._paid()
-                    if not self._framing.crossed:
-                        break
+    async def _settle(self, device: ModbusDevice, request: ModbusRequest) -> None:
+        """Wait until no answer is owed and the line is silent; drop what is received. Raises DeviceError."""
+        if trio.current_time() < self._owed_until:
+            await self._all(self._owed_until)
         self._owed_until = 0.0
-        heard = self._framing.behind
+        self._framing.end()
+        self._note(b"")
         latest = trio.current_time() + NOISE_S
-        foreign = False
-        silence = frame_gap_s(self.port.settings.baud)
+        silence, patience = frame_gap_s(self.port.settings.baud), self._timeout_s + self._late_s
         while True:
             # What came while nothing was awaited counts from when it came.
-            fed_at = self.port.inbox.fed_at
-            quiet_at = max(self._used_at, fed_at) + silence
-            if not foreign and asked_by_another(heard, request):
-                # Until the other master has its answer, or would give it up.
-                foreign, latest = True, max(latest, fed_at + self._timeout_s + self._late_s + NOISE_S)
-            waits = foreign and asked_by_another(heard, request)
-            data = await self._receive(fed_at + self._timeout_s + self._late_s if waits else quiet_at)
+            quiet_at = max(self._used_at, self.port.inbox.fed_at) + silence
+            # Until another master has its answer, or would give it up.
+            asked_at = self._framing.asked(request, trio.current_time() - patience)
+            if asked_at is not None:
+                quiet_at = max(quiet_at, asked_at + patience)
+                latest = max(latest, quiet_at + silence)
+            data = await self._receive(quiet_at)
             if not data and trio.current_time() >= quiet_at:
-                return heard
-            heard = (heard + data)[-_HEARD:]
+                return
+            self._note(data)
             if trio.current_time() > latest:
                 raise DeviceError(
                     f"{self._where(device)}: the line is never silent: a device sends without being asked, or the "
@@ -345,6 +349,13 @@ class ModbusLine(BaseDriver):
                     effect="none",
                     data=self._place(device),
                 )
+
+    def _note(self, data: bytes) -> None:
+        """Let the framing see bytes that are no answer to a request of this line."""
+        with suppress(BadAnswer):
+            pdu = self._framing.feed(data, self.port.inbox.fed_at)
+            while pdu is not None:
+                pdu = self._framing.feed(b"")
 
     # --- errors ---------------------------------------------------------------------------------------------------
 

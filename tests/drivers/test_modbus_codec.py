@@ -19,7 +19,6 @@ from hearth.drivers.modbus.codec import (
     BadStream,
     RtuFraming,
     TcpFraming,
-    asked_by_another,
     checked,
     pack_bits,
     read_request,
@@ -201,34 +200,41 @@ def test_the_answer_is_found_behind_an_echo_stray_bytes_and_the_frames_of_others
     noise = [data.draw(STRAY) for _ in range(3)]
     stream = noise[0] + echo + noise[1] + foreign + noise[2] + rtu(request, pdu)
     assert fed(framing, pieces(data, stream)) == pdu
-    assert not framing.crossed
+    assert framing.crossed == 0
     assert framing.echoed == bool(echo)
 
 
-@given(st.data(), reads(), WORD)
-def test_a_request_of_another_master_for_what_would_look_like_this_answer_is_noted(data, read, reg):
+@given(st.data(), reads(), WORD, st.booleans())
+def test_a_request_of_another_master_for_what_would_look_like_this_answer_is_counted(data, read, reg, earlier):
     table, request, count = read
-    other = read_request(request.unit, table, reg, count)
-    for first in (False, True):
-        framing = RtuFraming()
-        own = framing.begin(request, checked(bytes((other.unit,)) + other.pdu)[:5] if first else b"")
-        asked = checked(bytes((other.unit,)) + other.pdu)
-        if asked == own or asked[1:3] == request.answer:
-            return  # its own request, or bits that cannot be told from one
-        stream = (asked[5:] if first else asked) + rtu(request, answer_to(request))
-        assert fed(framing, pieces(data, stream)) is not None
-        assert framing.crossed
+    asked = rtu(request, read_request(request.unit, table, reg, count).pdu)
+    framing = RtuFraming()
+    before = asked[: data.draw(st.integers(1, 7))] if earlier else b""
+    assert framing.feed(before) is None
+    own = framing.begin(request)
+    if asked == own or asked[1:3] == request.answer:
+        return  # its own request, or bits that cannot be told from an answer
+    answer = rtu(request, answer_to(request))
+    assert fed(framing, pieces(data, asked[len(before) :] + answer)) is not None
+    assert (framing.found, framing.crossed) == (1, 1)
+    assert framing.feed(answer) is not None
+    assert (framing.found, framing.crossed) == (2, 1)
+    framing.end()
+    assert framing.crossed == 0
 
 
-@given(reads(), WORD)
-def test_an_answer_that_another_master_waits_for_is_known_before_a_request(read, reg):
+@given(reads(), WORD, st.integers(0, 3))
+def test_an_answer_that_another_master_waits_for_is_known_before_a_request(read, reg, more):
     table, request, count = read
     other = read_request(request.unit, table, reg, count)
-    asked = checked(bytes((other.unit,)) + other.pdu)
-    assert asked_by_another(b"\0" + asked + b"\0", request)
-    for answer in (answer_to(other), answer_to(other, exception=2)):
-        assert not asked_by_another(asked + rtu(other, answer), request)
-    assert not asked_by_another(asked, read_request(request.unit % 247 + 1, table, reg, count))
+    asked, framing = rtu(other, other.pdu), RtuFraming()
+    assert framing.feed(b"\0" + asked + b"\0", 5.0) is None
+    assert framing.asked(request, 0.0) == 5.0
+    assert framing.asked(read_request(request.unit % 247 + 1, table, reg, count), 0.0) is None
+    assert framing.feed(rtu(other, answer_to(other, exception=more or None))) is None
+    assert framing.asked(request, 0.0) is None
+    assert framing.feed(asked, 6.0) is None
+    assert framing.asked(request, 6.1) is None
 
 
 def test_an_exception_of_the_wrong_length_is_one_in_both_framings():
