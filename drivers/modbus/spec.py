@@ -15,7 +15,7 @@ from attrs import Factory, evolve, field, frozen
 from hearth._util.toml import show
 from hearth.drivers.kind import Caution, Resource
 from hearth.drivers.modbus.codec import BITS, Tid
-from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, ModbusDevice, ModbusRegister
+from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, SUNSPEC, ModbusDevice, ModbusRegister
 from hearth.drivers.sensor import Sensor
 from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
 from hearth.errors import DeviceError
@@ -206,7 +206,7 @@ class ModbusSensor(Sensor):
         """Return the number of what was read. Raises DeviceError for one that is none."""
         value = self.register.shown(raw)
         if value is None:
-            why = f"sensor {self.name!r}: the device says that it is no number"
+            why = f"sensor {self.name!r}: the device says that it has no value"
             raise DeviceError(why, effect="none", data={"sensor": self.name})
         return float(value)
 
@@ -305,6 +305,10 @@ def _device(entry: Table, *, broadcast: bool) -> ModbusDevice:
     tables = list(entry.tables("registers"))
     registers = tuple([_register(table) for table in tables])
     entry.done()
+    if values.get("codes") == "sunspec":
+        registers = tuple(
+            one if one.none or one.type not in SUNSPEC else evolve(one, none=(SUNSPEC[one.type],)) for one in registers
+        )
     device = ModbusDevice(unit, name, registers, **values)
     if entry.ok:
         _check_registers(device, tables)
@@ -332,6 +336,16 @@ def _register(table: Table) -> ModbusRegister:
     register = ModbusRegister(reg, name=name, **values)
     if bits and register.type != "bool":
         table.fault("type", f'a {register.table} is one bit; give type = "bool", or leave it out')
+    text = register.type == "text"
+    if text != (register.length is not None):
+        told = "missing; it takes the registers that the text has" if text else 'only type = "text" has one'
+        table.fault("length", told)
+    if text and register.access != "r":
+        table.fault("access", 'a text is only read; give access = "r"')
+    for key in sorted({"scale", "offset", "valid", "sensor", "unit"} & values.keys()) if text else ():
+        table.fault(key, "a text is not a number: it has none")
+    if register.valid is not None and register.valid[0] > register.valid[1]:
+        table.fault("valid", f"{register.valid[0]:g} is greater than {register.valid[1]:g}; exchange them")
     if register.reg + register.size - 1 > LAST_REG:
         table.fault("reg", f"its {register.size} registers end beyond {LAST_REG}")
     if table.ok:
@@ -354,7 +368,7 @@ def _check_safe(table: Table, register: ModbusRegister, safe: bool | float) -> N
     except (OverflowError, struct.error):
         fits = False
     if not fits:
-        has = f"{low * register.scale:g} to {high * register.scale:g}"
+        has = f"{register.valued(low):g} to {register.valued(high):g}"
         table.fault("safe", f"{show(safe)} is beyond what may be written, {has}")
 
 
@@ -364,18 +378,18 @@ def _check_limits(table: Table, register: ModbusRegister, values: dict[str, Any]
     if register.sensor is not None and register.access == "w":
         table.fault("sensor", 'a register with access = "w" is never read')
     if register.type == "bool":
-        for key in {"min", "max", "max_step", "slew_per_s", "scale"} & values.keys():
+        for key in {"min", "max", "max_step", "slew_per_s", "scale", "offset", "none", "valid"} & values.keys():
             table.fault(key, "a bool is 0 or 1: it has none")
     low, high = register.unlimited().raw_bounds
     for key, bound in (("min", register.min), ("max", register.max)):
-        if bound is not None and not low <= bound / register.scale <= high:
-            holds = f"{low * register.scale:g} to {high * register.scale:g}"
+        if bound is not None and not low <= register.counted(bound) <= high:
+            holds = f"{register.valued(low):g} to {register.valued(high):g}"
             table.fault(key, f"{bound:g} is impossible: type {register.type!r} holds {holds} (see type and scale)")
             return
     least, most = register.raw_bounds
     if least > most:
         table.fault("min", "no value lies between min and max")
-    elif register.type != "f32" and register.max_step is not None and register.max_step < register.scale:
+    elif register.counts and register.max_step is not None and register.max_step < register.scale:
         table.fault("max_step", f"{register.max_step:g} is less than one step of the register, {register.scale:g}")
 
 
