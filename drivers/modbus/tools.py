@@ -94,7 +94,7 @@ class _Target:
         try:
             return register.encode(value)
         except (OverflowError, struct.error):
-            low, high = (bound * register.scale for bound in register.unlimited().raw_bounds)
+            low, high = map(register.valued, register.unlimited().raw_bounds)
             holds = f"type {kind!r} with scale {register.scale:g} holds {low:g} to {high:g}"
             raise wrong("/value", f"{holds}, got {value!r}") from None
 
@@ -245,8 +245,8 @@ def modbus_tools(board: Board) -> list[Tool]:
         "register": schemas.integer("the address", 0, LAST_REG),
         "name?": named["name?"],
         "value": {
-            "type": ["number", "boolean", "null"],
-            "description": "in `unit`; null: the device says it is no number",
+            "type": ["number", "boolean", "string", "null"],
+            "description": "in `unit`; a text of type text; null: the device says that it has no value",
         },
         "unit?": schemas.text("the unit of the value, if the profile has one"),
     }
