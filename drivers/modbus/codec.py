@@ -279,9 +279,10 @@ class RtuFraming:
     def _foreign(self, at: float) -> None:
         """Note a request of another master that ends behind the bytes seen, or that its answer has come."""
         for one in self.others:
-            for size, function in ((one.size, one.function), (5, one.function | FAILED)):
+            length = bytes((one.size - 5,)) if one.function in READS.values() else b""
+            for size, begin in ((one.size, bytes((one.function,)) + length), (5, bytes((one.function | FAILED,)))):
                 frame = self._tail(size, self._end)
-                if frame[:2] == bytes((one.unit, function)) and checked(frame[:-2]) == frame:
+                if frame.startswith(bytes((one.unit,)) + begin) and checked(frame[:-2]) == frame:
                     self.others.remove(one)
                     self._end = self._seen
                     return
@@ -356,7 +357,8 @@ _NO_ECHO: Final = "the port does not receive what it sends, as its loopback says
 def _answer_size(pdu: bytes) -> int:
     """Return the bytes of the PDU that answers a request of eight bytes."""
     count = int.from_bytes(pdu[3:5], "big")
-    return {1: 2 + (count + 7) // 8, 2: 2 + (count + 7) // 8, 3: 2 + 2 * count, 4: 2 + 2 * count}.get(pdu[0], 5)
+    size = (count + 7) // 8 if pdu[0] < 3 else 2 * count
+    return 2 + size % 256 if pdu[0] in READS.values() else 5
 
 
 def request_size(request: ModbusRequest) -> int:

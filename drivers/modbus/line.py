@@ -38,7 +38,6 @@ from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.modbus.codec import (
     EXCEPTIONS,
     WITHOUT_EFFECT,
-    WRITES_ONE,
     BadAnswer,
     BadStream,
     ModbusFraming,
@@ -116,6 +115,8 @@ class ModbusLine(BaseDriver):
         self._loopback = loopback or (rs485 is not None and rs485.loopback)
         self._tid, self._reconnect = tid, reconnect
         self._numbered = not self._rtu and tid in ("same", "next")
+        self._multiple: set[int] = set()
+        """Units that have refused a write of one register, and taken the function for several."""
         self._framing: ModbusFraming
         self._begin()
 
@@ -182,8 +183,17 @@ class ModbusLine(BaseDriver):
         """
         device = device_of(self.devices, self.line, unit)
         device.covered(table, reg, len(values), write=True)
-        request = write_request(unit, table, reg, tuple(values), multiple=device.write == "multiple")
-        await self._exchange(device, request, "unknown")
+        written = tuple(values)
+        multiple = len(written) > 1 or device.write == "multiple" or unit in self._multiple
+        try:
+            await self._exchange(device, write_request(unit, table, reg, written, multiple=multiple), "unknown")
+        except DeviceError as error:
+            refused = error.data or {}
+            if multiple or refused.get("exception") != 1 or refused.get("effect") != "none":
+                raise
+            # It has refused, so nothing is written yet: some devices know only the functions for several registers.
+            await self._exchange(device, write_request(unit, table, reg, written, multiple=True), "unknown")
+            self._multiple.add(unit)
 
     async def _exchange(self, device: ModbusDevice, request: ModbusRequest, lost: Effect) -> bytes:
         """Send a request and return the answer's PDU; `lost` is the effect where the answer is missing."""
@@ -263,16 +273,14 @@ class ModbusLine(BaseDriver):
         if pdu is None:
             raise self._no_answer(device, lost)
         took_s = trio.current_time() - began
-        copied = self._is_copy(request)
+        copied, crossed = self._is_copy(request, began), self._framing.crossed
         self._paid()
         if copied and again:
             await self._silent(max(_COPY_S, 2 * self._slowest_s))
             return None
         self._slowest_s = max(took_s, 0.9 * self._slowest_s)
         if len(pdu) == 2:
-            raise self._exception(
-                device, request, pdu[1], "unknown" if self._framing.crossed and lost != "none" else lost
-            )
+            raise self._exception(device, pdu[1], lost, sure=not crossed)
         return pdu
 
     async def _first(self, deadline: float) -> bytes | None:
@@ -296,10 +304,10 @@ class ModbusLine(BaseDriver):
         self._paid()
         return True
 
-    def _is_copy(self, request: ModbusRequest) -> bool:
-        """Return True if the answer that came may be a second one to the former request."""
+    def _is_copy(self, request: ModbusRequest, began: float) -> bool:
+        """Return True if the answer to a request that was sent then may be a second one to the former request."""
         frame, former, at = self._answered
-        fresh = trio.current_time() < at + self._late_s
+        fresh = began < at + self._late_s
         return not self._numbered and fresh and frame == self._framing.frame and former != request
 
     def _paid(self) -> None:
@@ -379,12 +387,10 @@ class ModbusLine(BaseDriver):
         text = f"{self._where(device)}: no answer within {self._timeout_s:g} s; {asked}{_doubt(lost)}"
         return TimedOut(text, effect=lost, data=self._place(device))
 
-    def _exception(self, device: ModbusDevice, request: ModbusRequest, code: int, lost: Effect) -> DeviceError:
-        effect: Effect = "none" if code in WITHOUT_EFFECT else lost
+    def _exception(self, device: ModbusDevice, code: int, lost: Effect, *, sure: bool) -> DeviceError:
+        effect: Effect = "none" if code in WITHOUT_EFFECT and sure else lost
         what = EXCEPTIONS.get(code, "an exception that the standard does not have")
         data = {**self._place(device), "exception": code, "reason": what}
-        if code == 1 and request.pdu[0] in WRITES_ONE.values():
-            what += '; if it takes functions 15 and 16 alone, give the device write = "multiple"'
         return DeviceError(
             f"{self._where(device)}: it answers with exception {code}, {what}{_doubt(effect)}", effect=effect, data=data
         )

@@ -8,6 +8,7 @@ github.com/pyhys/minimalmodbus issue 61, github.com/yaacov/node-modbus-serial is
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import struct
@@ -26,6 +27,7 @@ from hearth.errors import DeviceError
 
 TIMEOUT_S, LATE_S = 0.04, 0.08
 UNITS = (1, 2)
+NEVER_LATE = math.inf
 STRAY = (b"\0", b"\xff", b"\0\0", b"\0\xff\0")
 PLACES = [*range(24), *range(0x300, 0x306), *range(0x200, 0x206)]
 FAULTS = (
@@ -76,9 +78,11 @@ class Far:
             self.written[unit, "coil" if function == 15 else "holding", reg + at] = value
         return checked(request[:6])
 
-    def say(self, data):
-        with suppress(BlockingIOError):
-            os.write(self.port._far, data)
+    def say(self, data, asked_at=NEVER_LATE):
+        """Send bytes, unless they are an answer that is later than the line was told to expect: it may be anyone's."""
+        if trio.current_time() < asked_at + TIMEOUT_S + LATE_S / 2:
+            with suppress(BlockingIOError):
+                os.write(self.port._far, data)
 
     async def listen(self):
         """Pass each request on to the devices, until the port is closed."""
@@ -115,7 +119,7 @@ class Far:
         stray, rng = self.rng.choice(STRAY), self.rng
         if fault in ("lost", "exception", "twice an exception"):
             good = b"" if fault == "lost" else checked(bytes((request[0], request[1] | 0x80, 4)))
-            self.say(good * (2 if fault == "twice an exception" else 1))
+            self.say(good * (2 if fault == "twice an exception" else 1), asked_at)
             return
         good = self.answer(request)
         other = self.foreign(request)
@@ -124,48 +128,46 @@ class Far:
             case "stray":
                 self.say(stray)
                 await trio.sleep(rng.choice((0, 0.003)))
-                self.say(good)
+                self.say(good, asked_at)
             case "stray behind":
-                self.say(good + stray)
+                self.say(good + stray, asked_at)
             case "stray soon behind":
-                self.say(good)
+                self.say(good, asked_at)
                 await trio.sleep(rng.uniform(0, 0.008))
                 self.say(stray)
             case "stray inside":
                 at = rng.randrange(1, len(good))
-                self.say(good[:at] + stray + good[at:])
+                self.say(good[:at] + stray + good[at:], asked_at)
             case "echo":
-                self.say((request if request[1] < 5 else b"") + good)
+                self.say((request if request[1] < 5 else b"") + good, asked_at)
             case "foreign":
-                for part in (other, good, theirs):
-                    self.say(part)
+                for part, at in ((other, NEVER_LATE), (good, asked_at), (theirs, trio.current_time())):
+                    self.say(part, at)
                     await trio.sleep(rng.choice((0, 0.003)))
             case "foreign first":
-                for part in (other, theirs, good):
-                    self.say(part)
+                for part, at in ((other, NEVER_LATE), (theirs, trio.current_time()), (good, asked_at)):
+                    self.say(part, at)
                     await trio.sleep(rng.choice((0, 0.003)))
             case "foreign alone":
                 self.say(other)
-                self.say(good)
+                self.say(good, asked_at)
             case "other unit":
                 self.say(checked(b"\x09" + good[1:-2]))
                 await trio.sleep(rng.choice((0, 0.003)))
-                self.say(good)
+                self.say(good, asked_at)
             case "late" | "late and doubled":
                 await trio.sleep_until(asked_at + TIMEOUT_S + rng.uniform(0, LATE_S / 3))
-                # Later than this is later than the line was told to expect.
-                if trio.current_time() < asked_at + TIMEOUT_S + LATE_S / 2:
-                    self.say(good * (2 if "doubled" in fault else 1))
+                self.say(good * (2 if "doubled" in fault else 1), asked_at)
             case "doubled":
-                self.say(good + good)
+                self.say(good + good, asked_at)
             case "doubled soon":
-                self.say(good)
+                self.say(good, asked_at)
                 await trio.sleep(rng.uniform(0, 0.01))
-                self.say(good)
+                self.say(good, asked_at)
             case "damaged":
-                self.say(good[:-1] + bytes((good[-1] ^ 0x40,)))
+                self.say(good[:-1] + bytes((good[-1] ^ 0x40,)), asked_at)
             case _:
-                self.say(good)
+                self.say(good, asked_at)
 
     async def master(self, pause_s):
         """Ask the same devices as another master does, which hears the answers."""

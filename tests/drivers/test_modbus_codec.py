@@ -234,7 +234,10 @@ def test_an_answer_that_another_master_waits_for_is_known_before_a_request(read,
     assert framing.feed(rtu(other, answer_to(other, exception=more or None))) is None
     assert framing.asked(request, 0.0) is None
     assert framing.feed(asked, 6.0) is None
-    assert framing.asked(request, 6.1) is None
+    assert framing.feed(asked, 7.0) is None
+    assert framing.feed(rtu(other, answer_to(other))) is None
+    assert framing.asked(request, 0.0) == 7.0, "one of two answers has come"
+    assert framing.asked(request, 7.1) is None
 
 
 def test_an_exception_of_the_wrong_length_is_one_in_both_framings():
