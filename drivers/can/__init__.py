@@ -6,4 +6,10 @@ from typing import Final
 
 from hearth.drivers.kind import BusKind, late
 
-KIND: Final = BusKind(name="can", key="bus", discover="can", outputs=late("can.outputs:can_outputs"))
+KIND: Final = BusKind(
+    name="can",
+    key="bus",
+    discover="can",
+    outputs=late("can.outputs:can_outputs"),
+    cautions=late("can.spec:cautions"),
+)

@@ -307,4 +307,6 @@ async def test_the_list_has_messages_with_signals_units_and_bounds(bench, can):
     engine = next(one for one in bus["messages"] if one["message"] == "ENGINE_DATA")
     assert (engine["hex"], engine["cycle_ms"], engine["senders"]) == ("0x100", 100, ["PLANT"])
     assert engine["signals"][0] == {"signal": "Speed", "unit": "rpm", "min": 0, "max": 8000}
-    assert engine["signals"][2]["choices"] == {"off": 0, "running": 1, "fault": 2}
+    assert engine["signals"][2]["choices"] == [
+        {"value": 0, "name": "off"}, {"value": 1, "name": "running"}, {"value": 2, "name": "fault"},
+    ]  # fmt: skip
