@@ -84,6 +84,8 @@ class _Can:
             ]
             if database.problem is not None:
                 bus["problem"] = database.problem
+            if database.flaws:
+                bus["flaws"] = [one.to_json() for one in database.flaws]
         return answer
 
     def _frame(self, args: Args) -> Frame:
@@ -236,10 +238,7 @@ class _Can:
             shown |= {"fd": True, "bitrate_switch": frame.bitrate_switch}
         if frame.remote:
             shown["remote"] = True
-        decoded = self._database(bus).decode(frame)
-        if decoded is not None:
-            shown["message"], shown["signals"] = decoded
-        return shown
+        return {**shown, **self._database(bus).decode(frame)}
 
     def isotp(self, args: Args) -> Planned:
         """can.isotp. Raises InvalidParams, and PermissionDenied for an identifier of a message."""
