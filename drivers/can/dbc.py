@@ -201,6 +201,10 @@ class CanDatabase:
         found = [key for key, ones in self._by_key.items() if any(fnmatchcase(one.name, pattern) for one in ones)]
         return found or [self.key(pattern)]
 
+    def fits(self, key: int, patterns: Iterable[str]) -> bool:
+        """Return True if a key means a message whose name fits one of the patterns: of J1939 from any address."""
+        return any(fnmatchcase(one.name, pattern) for one in self.means(key) for pattern in patterns)
+
     # --- values -----------------------------------------------------------------------------------------------------
 
     def frame(self, name: str, signals: Mapping[str, Any]) -> Frame:

@@ -88,8 +88,7 @@ DIRTY = {
         "GOOD: left out",
     ),
     "a float of 24 bits": (
-        'BO_ 5 F: 8 ECU\n SG_ A : 0|24@1+ (1,0) [0|0] "" ECU\n'
-        ' SG_ B : 32|8@1+ (1,0) [0|0] "" ECU\nSIG_VALTYPE_ 5 A : 1;\n',
+        'BO_ 5 F: 4 ECU\n SG_ A : 0|24@1+ (1,0) [0|0] "" E\n SG_ B : 24|8@1+ (1,0) [0|0] "" E\nSIG_VALTYPE_ 5 A : 1;\n',
         ["GOOD", "F"],
         "F.A: left out",
     ),
