@@ -151,12 +151,13 @@ class _Can:
 
     def _wanted(self, ctx: StepContext, args: Args) -> Callable[[int], bool]:
         keys, bus, database = self._filter(args), args["bus"], self._database(args["bus"])
+        names = [one for one in args.get("filter", ()) if isinstance(one, str) and not _HEX.fullmatch(one)]
         verdicts: dict[int, bool] = {}
 
         def wanted(key: int) -> bool:
             verdict = verdicts.get(key)
             if verdict is None:
-                fits = keys is None or key in keys
+                fits = keys is None or key in keys or database.fits(key, names)
                 verdict = fits and ctx.permits(_uses(bus, key, database.name_of(key)))
                 if len(verdicts) >= _MOST_VERDICTS:
                     verdicts.clear()
@@ -237,7 +238,7 @@ class _Can:
         if frame.fd:
             shown |= {"fd": True, "bitrate_switch": frame.bitrate_switch}
         if frame.remote:
-            shown["remote"] = True
+            shown |= {"remote": True, "length": frame.asked}
         return {**shown, **self._database(bus).decode(frame)}
 
     def isotp(self, args: Args) -> Planned:
@@ -462,8 +463,17 @@ class MessageSignal(NamedSignal):
     def value(self, result: Mapping[str, Any], args: Args) -> Any:
         """See NamedSignal."""
         del args
+        return self._shown(result).get("value")
+
+    def why(self, result: Mapping[str, Any]) -> str:
+        """See NamedSignal."""
+        said = self._shown(result).get("none")
+        return self.missing if said is None else f"its frame says: {said}"
+
+    def _shown(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
         shown = result["latest"][-1:] if "latest" in result else [result]
-        return shown[0].get("signals", {}).get(self._parts[1], {}).get("value") if shown else None
+        found: Mapping[str, Any] = shown[0].get("signals", {}).get(self._parts[1], {}) if shown else {}
+        return found
 
     def measured_at(self, result: Mapping[str, Any]) -> float | None:
         """See NamedSignal."""
