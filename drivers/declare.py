@@ -10,7 +10,7 @@ outside of its bus. This module knows no kind: the module of a kind has the work
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import trio
 from attrs import define, evolve, frozen
@@ -35,13 +35,16 @@ DEFAULT_MS: Final = 1_000
 """Time that a step waits where its args do not say it."""
 
 
+_R_co = TypeVar("_R_co", covariant=True)
+
+
 @define(eq=False)
-class Planned:
+class Planned(Generic[_R_co]):
     """A step as its args say it: its bus, the hardware that it uses and drives, and its run.
 
     A plan is a function from args to this. It is called when a task is submitted, so it raises what hearth refuses
     before anything runs, and again when the step runs, so it has no effect and does not wait. What only some requests
-    ask for is a function.
+    ask for is a function. `Planned[Shown]` says the result: a TypedDict.
     """
 
     bus: str
@@ -57,7 +60,7 @@ def tool(
     description: str,
     takes: Mapping[str, Schema],
     gives: Mapping[str, Schema],
-    plan: Callable[[Args], Planned] | None = None,
+    plan: Callable[[Args], Planned[Any]] | None = None,
     **more: Any,
 ) -> Tool:
     """Return a tool that takes and gives these members; "name?" is a member that may be absent.
@@ -65,13 +68,28 @@ def tool(
     `plan` stands for `bus`, `uses`, `drives`, `preview` and `run` of the tool; `more` are its other fields.
     """
     if plan is not None:
-        more = {**_facets(plan), **more}
+        more = {**facets(plan), **more}
     return Tool(
         name=name, description=description, params_schema=schemas.root(takes), result_schema=schemas.root(gives), **more
     )
 
 
-def _facets(plan: Callable[[Args], Planned]) -> dict[str, Any]:
+def asking(bus: str, ask: Callable[[StepContext, Any], Any]) -> Planned[Any]:
+    """Return the plan of a step that is one transaction and uses no hardware that a policy names.
+
+    `ask` gets the context and the driver of the bus of this id, and its value is the result.
+    """
+
+    async def run(ctx: StepContext) -> Mapping[str, Any] | Done:
+        result: Mapping[str, Any] | Done = await ctx.transact(lambda driver: ask(ctx, driver))
+        return result
+
+    return Planned(bus, tuple, run)
+
+
+def facets(plan: Callable[[Args], Planned[Any]]) -> dict[str, Any]:
+    """Return the fields of a tool that its plan has: `bus`, `uses`, `drives`, `preview`, `reaches` and `run`."""
+
     async def run(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
         return await plan(args).run(ctx)
 

@@ -13,6 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from attrs import frozen
+
+from hearth.annotations import open_object
 from hearth.errors import InvalidParams
 
 Schema = Mapping[str, Any]
@@ -26,10 +29,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
-def object_of(properties: Mapping[str, Schema]) -> Schema:
-    """An object with these members; "name?" is a member that may be absent."""
-    named = {name.removesuffix("?"): schema for name, schema in properties.items()}
-    return {"type": "object", "properties": named, "required": [name for name in properties if not name.endswith("?")]}
+object_of: Final = open_object
 
 
 def root(properties: Mapping[str, Schema]) -> Schema:
@@ -116,6 +116,40 @@ def bytes_args(name: str, description: str, *, least: int = 1, most: int = MAX_L
     }
 
 
+@frozen
+class Bytes:
+    """An argument of type bytes: members of which exactly one gives the bytes; see `bytes_args` and `read_bytes`."""
+
+    description: str
+    least: int = 1
+    most: int = MAX_LENGTH
+
+    def members(self, name: str) -> dict[str, Schema]:
+        """Return the members of the args."""
+        return bytes_args(name, self.description, least=self.least, most=self.most)
+
+    def read(self, args: Mapping[str, Any], name: str) -> bytes:
+        """Return the bytes. Raises InvalidParams."""
+        return read_bytes(args, name, least=self.least, most=self.most)
+
+    def found(self, args: Mapping[str, Any], name: str) -> bool:
+        """Return True if the args have any of the members."""
+        return any(one in args for one in (name, "text", "hex"))
+
+
+@frozen
+class ShownBytes:
+    """Bytes in a result: the members that `shown_bytes` makes; see `bytes_result`."""
+
+    description: str
+    least: int = 0
+    most: int = MAX_LENGTH
+
+    def members(self, _name: str) -> dict[str, Schema]:
+        """Return the members of the result."""
+        return bytes_result(self.description, least=self.least, most=self.most)
+
+
 def _string(description: str, least: int, most: int) -> Schema:
     return {"type": "string", "minLength": least, "maxLength": most, "description": description}
 
@@ -162,6 +196,11 @@ def only_one(args: Mapping[str, Any], names: Sequence[str], at: str = "") -> str
         pointer = f"{at}/{there[1]}" if there else at
         raise wrong(pointer, f"give exactly one of {', '.join(names[:-1])} and {names[-1]}; there is {found}")
     return there[0]
+
+
+def given(**args: Any) -> dict[str, Any]:
+    """Return the args that are there: those that are not None."""
+    return {name: value for name, value in args.items() if value is not None}
 
 
 def encode(data: bytes) -> str:

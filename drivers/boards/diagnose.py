@@ -198,15 +198,15 @@ def _planned(config: Config) -> dict[str, Any]:
     """Return the plan, as far as it can be known without opening the board; the reason for none in `off` or `error`."""
     if not config.sandbox.enable:
         return {"off": "[sandbox] enable = false"}
-    audit = config.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
-    places = Places(
-        audit=audit,
-        key=config.audit.key or Path(f"{audit}.key"),
-        socket=config.server.socket or default_socket(os.environ, os.geteuid()),
-    )
     # Shipped tools need no more than this, unless they are enabled by name.
     tools = ({"sys.network"} | set(config.tools.enable)) - set(config.tools.disable)
     try:
+        audit = config.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
+        places = Places(
+            audit=audit,
+            key=config.audit.key or Path(f"{audit}.key"),
+            socket=config.server.socket or default_socket(os.environ, os.geteuid()),
+        )
         profile = load_profile(config.board.profile, any_owner=True)
         plan = make_plan(config, profile, places, tools=tools, environ=os.environ, uid=os.geteuid())
     except ConfigError as error:

@@ -437,7 +437,7 @@ _FRAME_MS: Final = 1_000
 
 @frozen(eq=False, kw_only=True)
 class MessageSignal(NamedSignal):
-    """A signal of a message as a signal of the board; `others` has what a frame says of the message's other signals."""
+    """A signal of a message as a signal. `others` has what a frame says of the other signals of the message."""
 
     sets: ClassVar[tuple[str, ...]] = ("can.send",)
     missing: ClassVar[str] = f"no frame with it came within {_FRAME_MS} ms"

@@ -408,7 +408,7 @@ class I2cSignal(NamedSignal):
         return Step("i2c.read", {**self._place, "len": self.register.size})
 
     def write(self, value: Any) -> Step:
-        """See NamedSignal. A value that the register cannot hold is refused here, one beyond its limits by the bus."""
+        """See NamedSignal. A value that does not fit the register is refused at submit."""
         register = self.register
         try:
             number = int(register.number_of(finite(value)))

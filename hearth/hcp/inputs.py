@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Annotated, Any, Final, TypeAlias
 
 from hearth._util.text import nearest
+from hearth.annotations import wire_name
 from hearth.errors import HearthError
 from hearth.fields import join
 from hearth.schema import Validator, escaped
@@ -44,11 +45,6 @@ class InputRefused(HearthError):
     def place(self) -> str:
         """A JSON pointer into the message."""
         return pointer(self.at) if self.at else AT
-
-
-def wire_name(name: str) -> str:
-    """The name in JSON of a parameter or a field: without the "_" that keeps it off Python's own words."""
-    return name.removesuffix("_")
 
 
 def pointer(name: str) -> str:

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from attrs import field, frozen
 
+from hearth.annotations import write_datetime
 from hearth.errors import HearthError
 
 if TYPE_CHECKING:
@@ -236,8 +237,7 @@ def write_instant(instant: float | datetime) -> str:
     """Return epoch seconds, or a UTC datetime, as ISO 8601 with milliseconds; finer digits of a datetime are kept."""
     if not isinstance(instant, datetime):
         return write_instant(whole_milliseconds(instant))
-    precision = "microseconds" if instant.microsecond % 1000 else "milliseconds"
-    return instant.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+    return write_datetime(instant)
 
 
 def whole_milliseconds(epoch_s: float) -> datetime:

@@ -530,6 +530,7 @@ class CardTool:
     name: str
     risk_level: Literal[0, 1]
     resolves_to: frozenset[str] = frozenset()
+    default_rate: None = None
 
     @property
     def rate(self) -> str:

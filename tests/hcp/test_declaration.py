@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from hearth import Escalation, InputRefused, Limit, Line, capability
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.tools import build_tools
-from hearth.hcp.annotations import NotJson
+from hearth.annotations import NotJson
 from hearth.hcp.capability import MARK, CapabilitySource
 from hearth.hcp.capability_files import source_warnings
 from hearth.hcp.declaration import declare

@@ -14,7 +14,7 @@ from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
 from hearth.errors import JobRejected
-from hearth.hcp.annotations import schema_of
+from hearth.annotations import schema_of
 from hearth.hcp.inputs import I2cAddress, Line, Port, misplaced, respelled
 from hearth.hcp.schemas import schema_faults
 from hearth.schema import Validator

@@ -134,7 +134,7 @@ def test_the_udev_rules_are_those_that_doctor_proposes() -> None:
         proposed = re.search(r"echo '(.+)' \|", "\n".join(ACCESS[kind].commands(path)))
         assert proposed is not None
         assert proposed[1] in written
-    for name in ("ttyAMA", "ttyS", "ttyUSB", "ttyACM"):
+    for name in ("ttyAMA", "ttyS", "ttyUSB", "ttyACM", "ttymxc", "ttyTHS", "ttySC", "ttyO", "ttyGS"):
         proposed = re.search(r"echo '(.+)' \|", "\n".join(ACCESS["uart"].commands(f"/dev/{name}0")))
         assert proposed is not None
         assert proposed[1].replace(f"{name}0", f"{name}[0-9]*") in written
