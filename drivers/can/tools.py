@@ -85,7 +85,11 @@ class _Can:
             if database.problem is not None:
                 bus["problem"] = database.problem
             if database.flaws:
-                bus["flaws"] = [one.to_json() for one in database.flaws]
+                bus["flaws"] = [
+                    one.to_json()
+                    for one in database.flaws
+                    if one.message is None or ctx.permits(Use("can", (f"{name}:{one.message}",)))
+                ]
         return answer
 
     def _frame(self, args: Args) -> Frame:
