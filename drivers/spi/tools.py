@@ -148,7 +148,8 @@ def _raw(register: SpiRegister, given: float) -> int:
 def _shown(args: Args, register: SpiRegister, raw: int) -> dict[str, Any]:
     unit = {} if register.unit is None else {"unit": register.unit}
     named = register.name or f"{register.reg:#04x}"
-    return {"device": args["device"], "register": named, "value": raw * register.scale, "raw": raw, **unit}
+    value = None if register.is_none(raw) else raw * register.scale
+    return {"device": args["device"], "register": named, "value": value, "raw": raw, **unit}
 
 
 def _row(spec: SpiSpec, described: Mapping[str, Any], _path: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def spi_tools(board: Board) -> list[Tool]:
     shown = {
         "device": device,
         "register": schemas.text("the register's name or number"),
-        "value": {"type": "number", "description": "the register's number times its scale"},
+        "value": {"type": ["number", "null"], "description": "the register's number times its scale; null: no value"},
         "raw": {"type": "integer", "description": "the register's number"},
         "unit?": schemas.text("the unit of the value, where the board's profile has one"),
     }
