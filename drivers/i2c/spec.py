@@ -46,8 +46,9 @@ class SensorSpec:
 
     def sensors(self) -> Iterator[I2cSensor]:
         """Yield it as a sensor of the board."""
-        unit, codes = SENSOR_KINDS[self.kind].unit, {"none": self.none, "valid": self.valid}
-        yield I2cSensor(self.name, self.kind, f"i2c:{self.bus}", self.addr, unit, self.description, **codes)
+        unit = SENSOR_KINDS[self.kind].unit
+        what = (self.name, self.kind, f"i2c:{self.bus}", self.addr, unit, self.description)
+        yield I2cSensor(*what, none=self.none, valid=self.valid)
 
     def resources(self) -> Iterator[Resource]:
         """Yield what it needs alone on its board."""
