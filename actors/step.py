@@ -316,7 +316,7 @@ async def run_tool(step: StepRun, scope: StepScope, args: Any) -> Mapping[str, A
     return _result(step, value)
 
 
-def run_transaction(step: StepRun, one: Transaction, requester: Requester) -> Mapping[str, Any]:
+def run_transaction(step: StepRun, one: Transaction[Any], requester: Requester) -> Mapping[str, Any]:
     """Run a step whose tool is this one transaction on a bus that runs it in place; return its result, as `run_tool`.
 
     Raises RpcError, and NotListedYet, with nothing done, if the step has to wait for the outputs file.

@@ -118,11 +118,15 @@ def bytes_args(name: str, description: str, *, least: int = 1, most: int = MAX_L
 
 @frozen
 class Bytes:
-    """An argument of type bytes: members of which exactly one gives the bytes; see `bytes_args` and `read_bytes`."""
+    """An argument of type bytes: members of which exactly one gives the bytes; see `bytes_args` and `read_bytes`.
+
+    `other` is an arg that may stand for the bytes, whose default is None then.
+    """
 
     description: str
     least: int = 1
     most: int = MAX_LENGTH
+    other: str = ""
 
     def members(self, name: str) -> dict[str, Schema]:
         """Return the members of the args."""
@@ -133,7 +137,9 @@ class Bytes:
         return read_bytes(args, name, least=self.least, most=self.most)
 
     def found(self, args: Mapping[str, Any], name: str) -> bool:
-        """Return True if the args have any of the members."""
+        """Return True if the args have any of the members. Raises InvalidParams unless they or `other` are there."""
+        if self.other:
+            return only_one(args, (name, "text", "hex", self.other)) != self.other
         return any(one in args for one in (name, "text", "hex"))
 
 

@@ -123,7 +123,10 @@ def _arguments(hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Callabl
             plain.append((wire_name(name), name, _NUMBERS.get(base(hint))))
 
     def arguments(args: Args) -> dict[str, Any]:
-        found = {name: args[wire] if make is None else make(args[wire]) for wire, name, make in plain if wire in args}
+        found: dict[str, Any] = {}
+        for wire, name, make in plain:  # a comprehension would be one more call per step in Python 3.11
+            if wire in args:
+                found[name] = args[wire] if make is None else make(args[wire])
         for wire, name, data in of_bytes:
             if name not in defaults or data.found(args, wire):
                 found[name] = data.read(args, wire)

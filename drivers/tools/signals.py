@@ -281,7 +281,7 @@ def _with_result(
 
     run: Any = tool.run
 
-    def make(args: Args) -> Transaction:
+    def make(args: Args) -> Transaction[Any]:
         one = run.make(args)
         return Transaction(one.op, lambda value: again(one.result(value), args), drives=one.drives)
 

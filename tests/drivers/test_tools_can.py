@@ -291,7 +291,7 @@ async def test_a_read_without_a_filter_leaves_out_what_is_not_permitted_and_reme
         asked.append(use.names[0])
         return use.names[0] == "can0:0x300"
 
-    wanted = _Can(bench.board)._wanted(type("Scoped", (), {"permits": staticmethod(permits)}), {"bus": "can0"})
+    wanted = _Can(bench.board)._wanted(type("Scoped", (), {"permits": staticmethod(permits)}), "can0", None)
     assert [wanted(key) for key in (0x300, 0x301, 0x300, 0x301)] == [True, False, True, False]
     assert asked == ["can0:0x300", "can0:0x301"]
     for key in range(5000):
