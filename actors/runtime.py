@@ -151,6 +151,11 @@ async def _settle(bus: Bus) -> None:
 log = logging.getLogger("hearth.runtime")
 
 
+def since_boot() -> float:
+    """Return the seconds since the machine was booted, for ages: they go on while it sleeps, and are never set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @frozen(kw_only=True, eq=False)
 class RuntimeParts:
     """The parts of a runtime; `hearth.actors.build` makes them."""
@@ -164,6 +169,7 @@ class RuntimeParts:
     limits: Any
     """`hearth.config.model.LimitsConfig`."""
     clock: Callable[[], float] = time.time
+    boot: Callable[[], float] = since_boot
     outputs_file: OutputsFile = field(factory=OutputsFile)
     """The driven outputs; already opened if it has a file."""
     keys_file: KeysFile = field(factory=KeysFile)
@@ -265,8 +271,9 @@ class Runtime:
             memory=self.memory,
         )
         self.approvals = Approvals(self._may, self.audit, halt_flag)
-        self.standing = StandingApprovals(self.approvals, halt_flag, parts.clock, self._rule_of)
-        self.plans = Plans(self.approvals, self.standing, limits, parts.clock, self._timers.set, self._timers.forget)
+        self.standing = StandingApprovals(self.approvals, halt_flag, parts.clock, parts.boot, self._rule_of)
+        clocks = (parts.clock, parts.boot)
+        self.plans = Plans(self.approvals, self.standing, limits, *clocks, self._timers.set, self._timers.forget)
         self.buses = {
             bus_id: Bus(
                 bus_id,

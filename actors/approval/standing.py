@@ -59,7 +59,7 @@ MOST_BYTES: Final = 4096
 
 @define(eq=False)
 class StandingApproval:
-    """One standing approval. Times are epoch seconds, but for `until`, which is Trio's."""
+    """One standing approval. Times are epoch seconds, but for `until`: CLOCK_BOOTTIME, and Trio's clock."""
 
     who: Principal
     principal: str
@@ -71,7 +71,7 @@ class StandingApproval:
     """The number of halts when it was asked for: none is used after a halt."""
     created_at: float
     expires_at: float
-    until: float
+    until: tuple[float, float]
     account: Account
     reason: str | None = None
     approval_id: str = field(factory=new_id)
@@ -152,16 +152,17 @@ class StandingApprovals:
     approvals: Approvals
     halt_flag: HaltFlag
     clock: Callable[[], float]
+    boot: Callable[[], float]
     rule_of: Callable[[str, int], ApprovalRule | None]
     """Returns the rule for a risk of a principal that has a session."""
     _given: dict[str, StandingApproval] = field(factory=dict, init=False)
 
     def __iter__(self) -> Iterator[StandingApproval]:
         """Yield those that may still be used, the oldest first; forget the others."""
-        now, trio_now = self.clock(), trio.current_time()
+        boot, now = self.boot(), trio.current_time()
         for one in [*self._given.values()]:
-            # Both clocks: Trio's stands still while the machine sleeps, and the one on the wall may be set.
-            if one.halts != self.halt_flag.count or now >= one.expires_at or trio_now >= one.until:
+            # Not by the clock on the wall, which may be set; Trio's stands still while the machine sleeps.
+            if one.halts != self.halt_flag.count or boot >= one.until[0] or now >= one.until[1]:
                 self.end(one)
             else:
                 yield one
@@ -332,7 +333,7 @@ class StandingRequests:
             request.halts,
             now,
             now + params.within_s,
-            trio.current_time() + params.within_s,
+            (standing.boot() + params.within_s, trio.current_time() + params.within_s),
             self._account,
             params.reason,
         )

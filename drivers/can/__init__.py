@@ -11,6 +11,7 @@ KIND: Final = BusKind(
     key="bus",
     discover="can",
     outputs=late("can.outputs:can_outputs"),
+    cautions=late("can.spec:cautions"),
     limits="a signal: `limit` with `min`, `max`, `max_step`, `slew_per_s`; a bus: `scope`",
     safe="a signal: `safe`, and `idle` for the others of its message; without it a halt lists the signal as left",
 )

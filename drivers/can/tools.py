@@ -86,7 +86,10 @@ _WANTED: Final = {
     "description": _ONLY,
     "items": {"type": ["integer", "string"], "minimum": 0, "maximum": MAX_EXTENDED, "minLength": 1, "maxLength": 128},
 }
-_FRAME: Final = "id, data, hex, timestamp_us, message, signals {{name: {{value, unit, name}}}}, fd, error"
+_FRAME: Final = (
+    "id, data, hex, timestamp_us, message, signals {{name: {{value (null: `none` says why), unit, name}}}}, "
+    "note (why signals are missing), fd, error"
+)
 Bus: TypeAlias = Annotated[str, Len(1, 32), "the bus's name, one of: {buses}"]
 Message: TypeAlias = Annotated[str, Len(1, 128), "the name of a message in the bus's DBC file (hw.can.list)"]
 ShownId: TypeAlias = Annotated[str, Len(1, 64), "the identifier in hex: three digits for 11 bits, eight for 29 bits"]
@@ -104,6 +107,7 @@ class _Sent(TypedDict):
     data: Annotated[bytes, schemas.ShownBytes("what was sent", most=FD_LENGTHS[-1])]
     message: NotRequired[Message]
     signals: NotRequired[Annotated[Any, schemas.json_object("the signals as they were sent")]]
+    note: NotRequired[Annotated[str, "why signals of the message are missing"]]
     fd: NotRequired[Annotated[bool, "true for a CAN FD frame"]]
     bitrate_switch: NotRequired[Annotated[bool, "true if its data was sent faster"]]
 
@@ -171,6 +175,12 @@ class _Can:
             ]
             if database.problem is not None:
                 bus["problem"] = database.problem
+            if database.flaws:
+                bus["flaws"] = [
+                    one.to_json()
+                    for one in database.flaws
+                    if one.message is None or ctx.permits(Use("can", (f"{name}:{one.message}",)))
+                ]
         return answer
 
     @_sends("can.send", timeout_ms=2 * MAX_SEND_MS + GRACE_MS, logged=("bus", "id", "message", "timeout_ms"))
@@ -243,12 +253,13 @@ class _Can:
 
     def _wanted(self, ctx: StepContext, bus: str, named: Sequence[int | str] | None) -> Callable[[int], bool]:
         keys, database = self._filter(bus, named), self._database(bus)
+        names = [one for one in named or () if isinstance(one, str) and not _HEX.fullmatch(one)]
         verdicts: dict[int, bool] = {}
 
         def wanted(key: int) -> bool:
             verdict = verdicts.get(key)
             if verdict is None:
-                fits = keys is None or key in keys
+                fits = keys is None or key in keys or database.fits(key, names)
                 verdict = fits and ctx.permits(_uses(bus, key, database.name_of(key)))
                 if len(verdicts) >= _MOST_VERDICTS:
                     verdicts.clear()
@@ -355,11 +366,8 @@ class _Can:
         if frame.fd:
             shown |= {"fd": True, "bitrate_switch": frame.bitrate_switch}
         if frame.remote:
-            shown["remote"] = True
-        decoded = self._database(bus).decode(frame)
-        if decoded is not None:
-            shown["message"], shown["signals"] = decoded
-        return shown
+            shown |= {"remote": True, "length": frame.asked}
+        return {**shown, **self._database(bus).decode(frame)}
 
     @_sends("can.isotp", timeout_ms=MAX_ISOTP_MS + GRACE_MS, logged=("bus", "tx", "rx", "timeout_ms"))
     def isotp(
@@ -462,8 +470,17 @@ class MessageSignal(NamedSignal):
     def value(self, result: Mapping[str, Any], args: Args) -> Any:
         """See NamedSignal."""
         del args
+        return self._shown(result).get("value")
+
+    def why(self, result: Mapping[str, Any]) -> str:
+        """See NamedSignal."""
+        said = self._shown(result).get("none")
+        return self.missing if said is None else f"its frame says: {said}"
+
+    def _shown(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
         shown = result["latest"][-1:] if "latest" in result else [result]
-        return shown[0].get("signals", {}).get(self._parts[1], {}).get("value") if shown else None
+        found: Mapping[str, Any] = shown[0].get("signals", {}).get(self._parts[1], {}) if shown else {}
+        return found
 
     def measured_at(self, result: Mapping[str, Any]) -> float | None:
         """See NamedSignal."""

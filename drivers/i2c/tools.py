@@ -418,7 +418,7 @@ class I2cSignal(NamedSignal):
         """See NamedSignal."""
         data = base64.b64decode(result.get("data", args.get("data", "")))
         number = int.from_bytes(data, self.register.order, signed=self.register.signed)
-        return number * self.register.scale
+        return None if self.register.is_none(number) else number * self.register.scale
 
 
 def i2c_signals(board: Board) -> Iterator[NamedSignal]:

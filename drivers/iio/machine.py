@@ -48,9 +48,12 @@ class IioMachine(OnMachine):
         return {"sensors": len(KernelSensors(sys=look.machine.sys).scan())}
 
     def hints(self, look: Inspection) -> Iterator[dict[str, Any]]:
-        """Yield the setting of a Raspberry Pi that makes a 1-Wire bus."""
+        """Yield the setting of a Raspberry Pi that makes a 1-Wire bus, and thermometers whose power-on value counts."""
         if look.has_header and not any((look.machine.sys / "bus/w1/devices").glob("w1_bus_master*")):
             yield {"kind": "1-wire", "hint": f"no 1-Wire bus is switched on; {_W1_OVERLAY}"}
+        for sensor in KernelSensors(sys=look.machine.sys).scan():
+            if "-w1-" in sensor.name and sensor.problem is not None:
+                yield {"kind": "1-wire", "hint": f"{sensor.name}: {sensor.problem}"}
 
     def faults(self, at: str, spec: IioSpec, look: Inspection) -> Iterator[ProfileProblem]:
         """Yield a device that is missing, not permitted or without a buffer, and a trigger that is missing."""

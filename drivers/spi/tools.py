@@ -48,7 +48,7 @@ class _Transferred(TypedDict):
 class _Shown(TypedDict):
     device: Device
     register: Annotated[str, Len(1, 64), "the register's name or number"]
-    value: Annotated[float, "the register's number times its scale"]
+    value: Annotated[float | None, "the register's number times its scale; null: no value"]
     raw: Annotated[int, "the register's number"]
     unit: NotRequired[Annotated[str, Len(1, 64), "the unit of the value, where the board's profile has one"]]
 
@@ -186,7 +186,8 @@ def _raw(register: SpiRegister, given: float) -> int:
 def _shown(device: str, register: SpiRegister, raw: int) -> dict[str, Any]:
     unit = {} if register.unit is None else {"unit": register.unit}
     named = register.name or f"{register.reg:#04x}"
-    return {"device": device, "register": named, "value": raw * register.scale, "raw": raw, **unit}
+    value = None if register.is_none(raw) else raw * register.scale
+    return {"device": device, "register": named, "value": value, "raw": raw, **unit}
 
 
 def _row(spec: SpiSpec, described: Mapping[str, Any], _path: dict[str, Any]) -> dict[str, Any]:

@@ -565,21 +565,33 @@ async def test_plans_of_others_that_have_ended_make_room_for_all(make_world, mon
                 await alice.prepare("read", [step("bench.read")])
 
 
-async def test_a_plan_is_stale_from_the_time_that_it_shows_also_where_the_machine_has_slept():
-    # Trio's clock stands still while a machine sleeps, and the clock on the wall goes on.
-    wall = [1_776_638_881.0]
+async def test_a_plan_is_stale_after_its_time_also_where_the_machine_has_slept():
+    # Trio's clock stands still while a machine sleeps, and CLOCK_BOOTTIME goes on.
+    boot = [50.0]
     made = BenchWorld(policy=policy(), plan_ttl_s=100)
-    made.parts = evolve(made.parts, clock=lambda: wall[0])
+    made.parts = evolve(made.parts, boot=lambda: boot[0])
     async with running(made) as world:
         async with world.sessions(ALICE).open_session() as alice, world.sessions(BOB).open_session() as bob:
             ready, waiting = await alice.prepare("set", [SET]), await alice.prepare("arm", [ARM])
-            wall[0] += 100
+            boot[0] += 100
             with pytest.raises(PlanStale, match="has expired"):
                 await alice.execute(ready)
             with pytest.raises(PlanStale, match="has expired"):
                 await bob.approve(waiting)
             assert await alice.plans() == await bob.plans() == []
         assert driven(world) == []
+
+
+@pytest.mark.parametrize("step_s", [1_776_638_881.0, -86_400.0])
+async def test_a_clock_that_is_set_makes_no_plan_stale(step_s):
+    # A board without a clock of its own begins in 1970 and is set by NTP: OctoPrint issue 3266, pigpio issue 133.
+    wall = [1000.0]
+    made = BenchWorld(policy=policy(), plan_ttl_s=100)
+    made.parts = evolve(made.parts, clock=lambda: wall[0])
+    async with running(made) as world, world.sessions(ALICE).open_session() as alice:
+        plan = await alice.prepare("set", [SET])
+        wall[0] += step_s
+        await alice.execute(plan)
 
 
 @pytest.mark.spec("design 8: plan.list, plan.get, plan.approve, plan.reject")
