@@ -356,6 +356,33 @@ async def test_the_deadline_also_ends_a_wait_for_leases(make_world, autojump_clo
         assert (done["status"], done["error_code"]) == ("FAILED", -32010)
 
 
+@pytest.mark.parametrize(
+    ("held_by", "steps", "options", "effect"),
+    [
+        pytest.param("a transaction", [("set", {"line": 1, "value": 1})], {}, "none", id="queue"),
+        pytest.param("a lease", [("set", {"line": 1, "value": 1})], {}, "none", id="lease"),
+        pytest.param("a lease", [("set", {"line": 1, "value": 1})], {"exclusive": True}, "none", id="exclusive"),
+        pytest.param("nothing", [("read", {"ms": 400})], {}, "none", id="only reads"),
+        pytest.param("nothing", [("fail", {}), ("nap", {"ms": 400})], {}, "none", id="a step that had no effect"),
+        pytest.param("nothing", [("set", {"line": 1, "value": 1, "ms": 400})], {}, "unknown", id="it had begun"),
+        pytest.param(
+            "nothing", [("set", {"line": 1, "value": 1}), ("nap", {"ms": 400})], {}, "unknown", id="an earlier step"
+        ),
+    ],
+)
+async def test_a_deadline_says_none_if_nothing_with_an_effect_had_begun(
+    make_world, autojump_clock, held_by, steps, options, effect
+):
+    """Draft §3.5: `effect` decides whether a client may repeat the task; "unknown" only where something may have moved."""
+    async with make_world() as world:
+        session = await world.connect().open()
+        if held_by != "nothing":
+            await session.start(("read", {"ms": 800}), exclusive=held_by == "a lease")
+        done = await session.run(*steps, max_duration_ms=300, abort_on_step_failure=False, **options)
+        assert (done["status"], done["error_code"], done["error_data"]["effect"]) == ("FAILED", -32010, effect)
+        assert world.driver.levels.get(1) == (None if effect == "none" else 1)
+
+
 # --- rollback -----------------------------------------------------------------------------------------------------
 
 
