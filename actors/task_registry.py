@@ -218,17 +218,18 @@ class TaskRegistry:
         return home.live(task_id).describe() if finished is None else finished.snapshot
 
     def cancel(self, task_id: str) -> dict[str, Any]:
-        """Cancel a task; return the result of task.cancel, with the status of a task that has ended.
+        """Cancel a task; return the result of task.cancel: CANCELLING, or the status of a task that has ended.
 
-        Raises TaskNotFound.
+        A failure that is decided is not the end yet: its rollback may still run. A success can change no more. Raises
+        TaskNotFound.
         """
         home = self._home(task_id)
         finished = home._history.get(task_id)
         if finished is not None:
             return {"task_id": task_id, "status": finished.status}
         task = home.live(task_id)
-        if task.verdict is not None:
-            return {"task_id": task_id, "status": task.verdict}
+        if task.verdict == "SUCCESS":
+            return {"task_id": task_id, "status": "SUCCESS"}
         task.cancel("cancelled")
         return {"task_id": task_id, "status": "CANCELLING"}
 

@@ -279,7 +279,8 @@ async def test_a_task_cancelled_while_it_rolls_back_goes_on_rolling_back(world):
         world.gate("x").open()
         await trio.testing.wait_all_tasks_blocked()
         # The failure is decided, and the record of the undo waits for the log.
-        assert await session.cancel(task_id) == "FAILED"
+        assert await session.cancel(task_id) == "CANCELLING"
+        assert (await session.get(task_id))["status"] == "RUNNING"
         assert world.driver.levels == {1: 1}
         world.journal.release()
         assert (await client.finished(task_id))[-1]["status"] == "FAILED"
@@ -288,17 +289,21 @@ async def test_a_task_cancelled_while_it_rolls_back_goes_on_rolling_back(world):
         assert world.driver.levels == {1: None}
 
 
-async def test_the_verdict_of_a_task_that_is_ending_is_what_a_cancel_is_told(world):
+@pytest.mark.parametrize(("tool", "answer"), [("fail", "CANCELLING"), ("read", "SUCCESS")])
+async def test_a_cancel_of_a_task_that_is_ending_promises_nothing_that_does_not_come(world, tool, answer):
+    """Draft §3.6: CANCELLING until `task_finish`; a task whose success is decided cannot be cancelled (0007)."""
     with trio.fail_after(60):
-        session = await world.connect().open()
-        task_id = await session.start(("fail", {"gate": "x"}))
+        client = world.connect()
+        session = await client.open()
+        task_id = await session.start((tool, {"gate": "x"}), subscribe=True)
         await world.gate("x").reached()
         world.journal.hold()
         world.gate("x").open()
         await trio.testing.wait_all_tasks_blocked()
-        assert await session.cancel(task_id) == "FAILED"
+        assert await session.cancel(task_id) == answer
         world.journal.release()
-        assert (await session.wait(task_id))["status"] == "FAILED"
+        ended = (await client.finished(task_id))[-1]["status"]
+        assert ended == await session.cancel(task_id) == {"fail": "FAILED", "read": "SUCCESS"}[tool]
 
 
 async def test_a_cancel_that_comes_during_the_last_step_still_cancels(world):
