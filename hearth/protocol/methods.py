@@ -280,7 +280,8 @@ class EventsSubscribe:
     """task.events.subscribe (draft §8). Without a task_id: every task of the session."""
 
     task_id: str | None = None
-    from_seq: int = field(default=1)
+    from_seq: int | None = None
+    """None: from the beginning, but no event that the connection follows already."""
 
 
 @frozen(eq=False)
@@ -688,7 +689,7 @@ def _read_subscribe(params: Mapping[str, Any]) -> EventsSubscribe:
     from_seq = read_integer(params, "from_seq", "", 0)
     if from_seq is not None and task_id is None:
         raise wrong("/from_seq", "a task_id beside it: each task counts its own events", None)
-    return EventsSubscribe(task_id, 1 if from_seq is None else from_seq)
+    return EventsSubscribe(task_id, from_seq)
 
 
 def _read_audit(params: Mapping[str, Any]) -> ObserveAudit:

@@ -402,7 +402,8 @@ async def test_a_key_outlives_the_memory_of_its_task(make_world):
             for _ in range(2):
                 await session.run(("read", {}))
             again = await session.submit(("read", {"tag": "once"}), key="k", subscribe=True)
-            assert again == {"task_id": first, "status": "SUCCESS", "repeated": True}
+            assert again == {"task_id": first, "status": "SUCCESS", "repeated": True, "subscribed": True}
+            assert [event["phase"] for event in await session.client.finished(first)][-1] == "task_finish"
     assert world.observer.labels("begin").count("once") == 1
 
 
@@ -422,6 +423,22 @@ async def test_a_repeat_that_subscribes_gets_the_first_tasks_events(world):
         assert [event["seq"] for event in await second.finished(task_id)] == [1, 2, 3]
 
 
+async def test_subscriptions_that_overlap_deliver_each_event_once(world):
+    """Draft §8: all tasks, the submission's own, a repeat's and the task's by its id; then all tasks again."""
+    with trio.fail_after(60):
+        client = world.connect()
+        session = await client.open()
+        await session.subscribe()
+        call = [("read", {"tag": "x"}), ("read", {"tag": "y", "gate": "y"})]
+        task_id = await session.start(*call, key="k", subscribe=True)
+        await client.until(lambda: len(client.events) >= 3)
+        assert (await session.submit(*call, key="k", subscribe=True))["subscribed"] is True
+        await session.subscribe(task_id)
+        await session.subscribe()
+        world.gate("y").open()
+        assert [event["seq"] for event in await client.finished(task_id)] == [1, 2, 3, 4, 5]
+
+
 async def test_a_repeat_is_answered_only_when_the_first_submission_is_on_record(world):
     with trio.fail_after(60):
         client = world.connect()
@@ -436,7 +453,12 @@ async def test_a_repeat_is_answered_only_when_the_first_submission_is_on_record(
         await client.until(lambda: all(client.answers(request["id"]) for request in requests))
         first, *repeats = [client.answers(request["id"])[0]["result"] for request in requests]
         for repeat in repeats:
-            assert repeat == {"task_id": first["task_id"], "status": repeat["status"], "repeated": True}
+            assert repeat == {
+                "task_id": first["task_id"],
+                "status": repeat["status"],
+                "repeated": True,
+                "subscribed": True,
+            }
         await client.finished(first["task_id"])
     assert world.observer.labels("begin") == ["once"]
 

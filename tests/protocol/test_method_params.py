@@ -120,8 +120,8 @@ GOOD = [
     ("tool.list", {}, ToolList()),
     ("task.get", {"task_id": "t"}, TaskGet("t")),
     ("task.cancel", {"task_id": "t"}, TaskCancel("t")),
-    ("task.events.subscribe", {}, EventsSubscribe(None, 1)),
-    ("task.events.subscribe", {"task_id": "t"}, EventsSubscribe("t", 1)),
+    ("task.events.subscribe", {}, EventsSubscribe(None)),
+    ("task.events.subscribe", {"task_id": "t"}, EventsSubscribe("t")),
     ("task.events.subscribe", {"task_id": "t", "from_seq": 0}, EventsSubscribe("t", 0)),
     ("task.events.subscribe", {"task_id": "t", "from_seq": MAX_SAFE}, EventsSubscribe("t", MAX_SAFE)),
     ("task.events.unsubscribe", {}, EventsUnsubscribe(None)),
@@ -179,7 +179,7 @@ def test_unknown_members_of_params_are_ignored(method, params, value):
 @pytest.mark.spec("8", "MAY", "If present, clients MAY call:")
 def test_the_drafts_subscription_is_read():
     got = read("task.events.subscribe", {"session_id": "...", "task_id": "..."})
-    assert fields(got) == {"task_id": "...", "from_seq": 1}
+    assert fields(got) == {"task_id": "...", "from_seq": None}
 
 
 # The member of each method that may be left out, and a value it may have.
