@@ -49,7 +49,7 @@ from hearth._util.files import replace_file
 from hearth._util.formats import check_format
 from hearth.actors.events import EventLog
 from hearth.actors.mailbox import Mailbox, Slot
-from hearth.audit.record import timestamp
+from hearth.audit.record import canonical, timestamp
 from hearth.audit.writer import sync_directory
 from hearth.errors import AuditUnavailable, ConfigError, InvalidParams, QueueFull, TaskNotFound
 from hearth.policy.memory import ENDED_BYTES, EVENT_BYTES, KEY_BYTES, KEY_SHARE
@@ -270,14 +270,13 @@ class TaskRegistry:
 def digest(submit: TaskSubmit) -> str:
     """Return a digest that two submissions share if intent, constraints and steps, with their args, are the same.
 
-    The order of members and white space do not count, but 1 and 1.0 differ (docs/decisions/0096).
+    Their RFC 8785 forms are compared, as those of an approved plan are: 1 and 1.0 are the same.
     """
     steps = [
-        (step.tool, step.args) if step.expect is None else (step.tool, step.args, step.expect.to_wire())
+        [step.tool, step.args] if step.expect is None else [step.tool, step.args, step.expect.to_wire()]
         for step in submit.steps
     ]
-    parts = (submit.intent, repr(submit.constraints), steps)
-    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return hashlib.sha256(canonical([submit.intent, repr(submit.constraints), steps])).hexdigest()
 
 
 def _ended_bytes(finished: Finished) -> int:

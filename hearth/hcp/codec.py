@@ -68,7 +68,7 @@ from hearth.hcp.messages import (
     write_duration,
     write_instant,
 )
-from hearth.protocol.jsonrpc import kind_of
+from hearth.protocol.jsonrpc import kind_of, whole
 from hearth.schema import escaped
 
 if TYPE_CHECKING:
@@ -210,6 +210,13 @@ def _shown(value: object) -> str:
     return f"{named} ({json.dumps(value)})" if type(value) in (int, float, str) else named
 
 
+class _Whole(Integer):
+    """An integer, which may be written `2.0`."""
+
+    def read(self, raw: object) -> int:
+        return super().read(whole(raw))
+
+
 def _list(item: FieldType) -> ListOf:
     return ListOf(item, expected=f"an array, each item {item.expected}")
 
@@ -240,7 +247,7 @@ _NAME = _Text('"bench-climate-survey"', limit=200)
 _SENTENCE = _Text()
 _SENTENCES = _list(_SENTENCE)
 _WORDS = _Text('""', least=0)
-_COUNT = Integer(0, MAX_SAFE)
+_COUNT = _Whole(0, MAX_SAFE)
 _OBJECT = AnyMap("an object")
 _LONGER_THAN_NOTHING = _duration(timedelta(microseconds=1))
 _MEASURED = _duration(timedelta(0))
@@ -392,7 +399,7 @@ DECLARATION = Table(
             },
             required=("risk_ceiling", "requires_human_approval", "involves_physical_resources"),
         ),
-        "constraints": Table({"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": Integer(1, MAX_SAFE)}),
+        "constraints": Table({"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": _Whole(1, MAX_SAFE)}),
     },
     required=("name", "version", "description", "input_schema", "output_schema", "safety"),
 )  # fmt: skip

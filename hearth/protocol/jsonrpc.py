@@ -121,6 +121,11 @@ def reply_id_in(document: bytes) -> Id | None:
         return None
 
 
+def whole(value: Any) -> Any:
+    """Return a number such as `2.0`, which JSON Schema and JavaScript take for an integer, as that integer."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
 def kind_of(value: Any) -> str:
     """Return JSON's name of a value's type, for error messages."""
     if value is None:

@@ -21,7 +21,7 @@ from attrs import field, fields, frozen
 
 from hearth.api import WITHIN_MS, Expect
 from hearth.errors import InvalidParams, UnsupportedVersion
-from hearth.protocol.jsonrpc import kind_of
+from hearth.protocol.jsonrpc import kind_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ def read_flag(params: Mapping[str, Any], name: str, at: str, default: bool) -> b
 
 def read_integer(params: Mapping[str, Any], name: str, at: str, low: int, high: int = MAX_SAFE) -> int | None:
     """Return an integer within bounds, or None where it is absent or null."""
-    value = params.get(name)
+    value = whole(params.get(name))
     if value is None:
         return None
     if type(value) is not int:
@@ -498,9 +498,9 @@ def _read_halt(params: Mapping[str, Any]) -> HaltNow:
 
 def _read_reset(params: Mapping[str, Any]) -> HaltReset:
     holds = params.get("holds")
-    if holds is not None and (type(holds) is not list or any(type(one) is not int for one in holds)):
+    if holds is not None and (type(holds) is not list or any(type(whole(one)) is not int for one in holds)):
         raise wrong("/holds", "a list of generations, which are integers", None)
-    return HaltReset(None if holds is None else frozenset(holds))
+    return HaltReset(None if holds is None else frozenset(map(whole, holds)))
 
 
 def _read_open(params: Mapping[str, Any]) -> SessionOpen:
@@ -585,7 +585,7 @@ def _read_constraints(value: Any) -> Constraints:
         return NO_CONSTRAINTS
     if type(value) is not dict:
         raise wrong(at, "an object", value)
-    duration = value.get("max_duration_ms")
+    duration = whole(value.get("max_duration_ms"))
     if duration is not None and (type(duration) not in (int, float) or not 0 < duration <= MAX_SAFE):
         raise wrong(f"{at}/max_duration_ms", "a number of milliseconds above 0", None)
     return Constraints(

@@ -321,10 +321,26 @@ async def test_a_repeat_is_told_by_what_was_written_without_hashing_each_steps_a
         monkeypatch.setattr(step_module, "args_hash", None)
         again = await session.submit(("set", {"value": 1, "line": 1}), ("read", {"tag": "é"}), key="k")
         assert again["task_id"] == first
-        for line in (1.0, True, "1", 2):
+        for line in (1.5, True, "1", 2):
             with pytest.raises(InvalidParams) as refused:
                 await session.submit(("set", {"value": 1, "line": line}), ("read", {"tag": "é"}), key="k")
             assert refused.value.data["task_id"] == first
+
+
+async def test_a_number_that_is_written_otherwise_does_not_make_another_task(world):
+    """RFC 8785 §3.2.2.3: `1.0` and `1`, `5e3` and `5000` are one value, as `args_hash` says of an approved plan."""
+    with trio.fail_after(60):
+        session = await world.connect().open()
+        first = await session.submit(("set", {"line": 1, "value": 1}), key="k", max_duration_ms=5000, max_risk_level=2)
+        for number, args in enumerate(('{"line": 1.0, "value": 1}', '{"value": 1e0, "line": 10e-1}')):
+            task = f'{{"intent": "test", "idempotency_key": "k", "steps": [{{"tool": "bench.set", "args": {args}}}], '
+            task += '"constraints": {"max_duration_ms": 5e3, "max_risk_level": 2.0}}'
+            params = f'{{"session_id": "{session.session_id}", "task": {task}}}'
+            text = f'{{"jsonrpc": "2.0", "id": {9000 + number}, "method": "task.submit", "params": {params}}}\n'
+            await session.client.stream.send_all(text.encode())
+            await session.client.until(lambda number=number: session.client.answers(9000 + number))
+            (answer,) = session.client.answers(9000 + number)
+            assert (answer["result"]["task_id"], answer["result"]["repeated"]) == (first["task_id"], True)
 
 
 async def test_a_key_belongs_to_its_principal_and_not_to_its_session(world):

@@ -378,7 +378,7 @@ async def test_the_deadline_also_ends_a_wait_for_leases(make_world, autojump_clo
 async def test_a_deadline_says_none_if_nothing_with_an_effect_had_begun(
     make_world, autojump_clock, held_by, steps, options, effect
 ):
-    """Draft §3.5: `effect` decides whether a client may repeat the task; "unknown" only where something may have moved."""
+    """Draft §3.5: by `effect` a client decides whether to repeat; "unknown" only where something may have moved."""
     async with make_world() as world:
         session = await world.connect().open()
         if held_by != "nothing":

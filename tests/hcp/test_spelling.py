@@ -118,6 +118,23 @@ def test_an_i2c_address_has_one_spelling(given, number):
     assert respelled(ADDRESS, given) == number
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "read"),
+    [
+        ("integer", 2.0, int),
+        (["integer", "null"], 2.0, int),
+        (["integer", "string"], 72.0, int),
+        ("number", 2.0, float),
+        (["integer", "number"], 2.0, float),
+        (None, 2.0, float),
+    ],
+)
+def test_an_integer_that_is_written_2_0_is_one_in_the_function(kind, given, read):
+    """JSON Schema 2020-12 §6.1.1 (validation): "integer" matches any number with a zero fractional part."""
+    whole = {"type": "object", "properties": {"it": {} if kind is None else {"type": kind}}}
+    assert type(respelled(whole, {"it": given})["it"]) is read
+
+
 @pytest.mark.parametrize("annotation", [Line, I2cAddress, Port])
 @pytest.mark.parametrize("around", [lambda one: one, lambda one: one | None, lambda one: list[one]])
 def test_an_annotation_marks_its_value_alone_optional_and_in_a_list(annotation, around):

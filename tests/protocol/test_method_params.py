@@ -43,7 +43,7 @@ from hearth.protocol.methods import (
 ABSENT = object()
 NOT_TEXT = [1, 1.5, True, False, [], ["x"], {}, {"x": 1}]
 NOT_BOOLEAN = [0, 1, 1.0, "true", "", [], {}]
-NOT_INTEGER = [1.0, 1.5, True, False, "1", [], [1], {}]
+NOT_INTEGER = [1.5, 2.0**1000, True, False, "1", [], [1], {}]
 
 
 def read(method, params):
@@ -123,6 +123,7 @@ GOOD = [
     ("task.events.subscribe", {}, EventsSubscribe(None)),
     ("task.events.subscribe", {"task_id": "t"}, EventsSubscribe("t")),
     ("task.events.subscribe", {"task_id": "t", "from_seq": 0}, EventsSubscribe("t", 0)),
+    ("task.events.subscribe", {"task_id": "t", "from_seq": 2.0}, EventsSubscribe("t", 2)),
     ("task.events.subscribe", {"task_id": "t", "from_seq": MAX_SAFE}, EventsSubscribe("t", MAX_SAFE)),
     ("task.events.unsubscribe", {}, EventsUnsubscribe(None)),
     ("task.events.unsubscribe", {"task_id": "t"}, EventsUnsubscribe("t")),
