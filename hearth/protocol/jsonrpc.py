@@ -2,8 +2,9 @@
 
 Every way in which bytes can fail to be a request ends in a `ParseError` or `InvalidRequest` here, and nothing else:
 orjson refuses invalid UTF-8, NaN, numbers beyond a double and lone surrogates, and `load` refuses deep nesting, so that
-all of those are parse errors. In the other direction a result must be JSON, but an error can always be written. This
-module does not know HACP's methods.
+all of those are parse errors. A name that stands twice in one object is an invalid request: orjson takes the last one,
+and a filter in front of it may have looked at the first. In the other direction a result must be JSON, but an error can
+always be written. This module does not know HACP's methods.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class JsonRpcRequest:
 
 
 def load(document: bytes) -> Any:
-    """Return the JSON value of a document. Raises ParseError."""
+    """Return the JSON value of a document. Raises ParseError, and InvalidRequest for a name that is repeated."""
     try:
         value = orjson.loads(document)
     except orjson.JSONDecodeError as error:
@@ -51,7 +52,19 @@ def load(document: bytes) -> Any:
     # A level takes two bytes at least, so in a short document nothing needs counting.
     if len(document) > 2 * MAX_DEPTH and document.count(b"[") + document.count(b"{") > MAX_DEPTH:
         require_depth(value)
+    if _colons(document) > orjson.dumps(value).count(b":"):
+        raise InvalidRequest(data={"reason": "an object has two members of one name; send each name once"})
     return value
+
+
+def _colons(document: bytes) -> int:
+    """Return the number of colons that the JSON of a document's value has, if no object in it repeats a name.
+
+    One follows each name, and the others are in strings, where one may be escaped.
+    """
+    if b"\\u003" in document:
+        document = document.replace(rb"\\", b"").replace(rb"\u003a", b":").replace(rb"\u003A", b":")
+    return document.count(b":")
 
 
 def require_depth(value: Any) -> None:
@@ -110,7 +123,7 @@ _ID_AT_END = re.compile(rb",\s*" + _ID + rb"\}\s*\Z")
 
 
 def reply_id_in(document: bytes) -> Id | None:
-    """Return the id of a request that is too large to be parsed, if it is its last member or stands before `params`.
+    """Return the id of a request whose value is not used, if it is its last member or stands before `params`.
 
     None for an id elsewhere, and for one with escapes. Of two ids the last counts, as for a parser.
     """

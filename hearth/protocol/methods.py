@@ -17,7 +17,7 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from attrs import field, fields, frozen
+from attrs import fields, frozen
 
 from hearth.api import WITHIN_MS, Expect
 from hearth.errors import InvalidParams, UnsupportedVersion
