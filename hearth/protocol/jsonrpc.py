@@ -48,12 +48,13 @@ def load(document: bytes) -> Any:
     try:
         value = orjson.loads(document)
     except orjson.JSONDecodeError as error:
-        raise ParseError(data={"reason": str(error)}) from None
+        raise ParseError(f"Parse error: {error}", data={"reason": str(error)}) from None
     # A level takes two bytes at least, so in a short document nothing needs counting.
     if len(document) > 2 * MAX_DEPTH and document.count(b"[") + document.count(b"{") > MAX_DEPTH:
         require_depth(value)
     if _colons(document) > orjson.dumps(value).count(b":"):
-        raise InvalidRequest(data={"reason": "an object has two members of one name; send each name once"})
+        reason = "an object has two members of one name; send each name once"
+        raise InvalidRequest(f"Invalid Request: {reason}", data={"reason": reason})
     return value
 
 
@@ -70,7 +71,8 @@ def _colons(document: bytes) -> int:
 def require_depth(value: Any) -> None:
     """Refuse a value that is nested too deeply to be written again. Raises ParseError."""
     if is_deeper(value, MAX_DEPTH):
-        raise ParseError(data={"reason": f"arrays and objects are nested more than {MAX_DEPTH} deep"})
+        reason = f"arrays and objects are nested more than {MAX_DEPTH} deep"
+        raise ParseError(f"Parse error: {reason}", data={"reason": reason})
 
 
 def is_deeper(value: Any, most: int) -> bool:
@@ -102,10 +104,19 @@ def read_request(value: Any) -> JsonRpcRequest:
     if type(method) is not str:
         raise InvalidRequest(data={"reason": f'member "method" must be a string, not {kind_of(method)}'})
     id_ = value.get("id")
-    if id_ is not None and type(id_) is not str and type(id_) is not int:
-        raise InvalidRequest(data={"reason": f'member "id" must be a string or an integer, not {kind_of(id_)}'})
+    if id_ is not None:
+        require_id(id_)
     # A fresh {} for each: a shared one that an executor writes into would reach other callers.
     return JsonRpcRequest(id_, method, value.get("params", {}))
+
+
+def require_id(id_: Any) -> None:
+    """Refuse an id of a request that is not a string or an integer. Raises InvalidRequest."""
+    if type(id_) is not str and type(id_) is not int:
+        great = type(id_) is float and abs(id_) >= 1 << 63
+        kind = "one of more than 64 bits" if great else kind_of(id_)
+        reason = f'member "id" must be a string or an integer, not {kind}'
+        raise InvalidRequest(f"Invalid Request: {reason}", data={"reason": reason})
 
 
 def reply_id_of(value: Any) -> Id | None:
