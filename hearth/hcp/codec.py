@@ -298,7 +298,7 @@ PAYLOADS: Mapping[MessageType, Table] = {
             "caller_id": _Text('"harness-alpha-001"', limit=256),
             "intent": _Text('"Survey the climate of the bench"'),
             "inputs": _OBJECT,
-            "capability_version": _Text('"1.x"', limit=200),
+            "capability_version": _Text('"1.x"', least=0, limit=200),
             "constraints": Table(
                 {
                     "max_duration": _LONGER_THAN_NOTHING, "confidence_threshold": Number(ge=0, le=1),

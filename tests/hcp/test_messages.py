@@ -179,7 +179,7 @@ ROWS = [
         "/payload",
         """
         capability | string | Yes
-        capability_version | string | No
+        capability_version | string, even empty | No
         caller_id | string | Yes
         intent | string | Yes
         inputs | object | Yes
