@@ -217,6 +217,13 @@ class _Whole(Integer):
         return super().read(whole(raw))
 
 
+class _Schema(AnyMap):
+    """A JSON Schema: an object, or a truth value, which stands for one (JSON Schema 2020-12, 4.3.2)."""
+
+    def read(self, raw: object) -> Mapping[str, Any]:
+        return super().read(({} if raw else {"not": {}}) if isinstance(raw, bool) else raw)
+
+
 def _list(item: FieldType) -> ListOf:
     return ListOf(item, expected=f"an array, each item {item.expected}")
 
@@ -307,7 +314,7 @@ PAYLOADS: Mapping[MessageType, Table] = {
                 Constraints,
             ),
             "expected_output": Table(
-                {"format": _NAME, "required_fields": _list(_Text('"confidence"')), "schema": _OBJECT}, ExpectedOutput
+                {"format": _NAME, "required_fields": _list(_Text('"confidence"')), "schema": _Schema("a JSON Schema")}, ExpectedOutput
             ),
             "context": _OBJECT,
         },
