@@ -314,7 +314,11 @@ PAYLOADS: Mapping[MessageType, Table] = {
                 Constraints,
             ),
             "expected_output": Table(
-                {"format": _NAME, "required_fields": _list(_Text('"confidence"')), "schema": _Schema("a JSON Schema")}, ExpectedOutput
+                {
+                    "format": _NAME, "required_fields": _list(_Text('"confidence"')),
+                    "schema": _Schema("a JSON Schema"),
+                },
+                ExpectedOutput,
             ),
             "context": _OBJECT,
         },
