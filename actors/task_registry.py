@@ -317,6 +317,8 @@ class IdempotencyEntry:
     """The task registry of the session that submitted the first task; it is asked while it has the task."""
     account: Account | None = None
     """The account of the principal, to which KEY_BYTES are charged."""
+    until: float | None = None
+    """The uptime of the machine at which its time is over; None: of an earlier run, whose age `at` tells."""
 
     def line(self) -> dict[str, Any]:
         """Return the entry as the file has it: without a status that has a reason, which the next run finds again."""
@@ -476,6 +478,7 @@ class IdempotencyKeys:
     _days: float = field(kw_only=True, alias="days")
     _most: int = field(kw_only=True, alias="most")
     _clock: Callable[[], float] = field(kw_only=True, alias="clock")
+    _uptime: Callable[[], float] = field(kw_only=True, alias="uptime")
     _head: Callable[[], int] = field(kw_only=True, alias="head")
     _memory: MemoryBudget = field(kw_only=True, alias="memory")
     _entries: dict[bytes, IdempotencyEntry] = field(init=False)
@@ -534,7 +537,8 @@ class IdempotencyKeys:
         """Enter the first submission with a key; return it, and the receipt that is filled when the key is kept."""
         name = _name(principal, key)
         now, head = float(self._clock()), self._head()
-        entry = IdempotencyEntry(name, principal, task_id, digest, now, head, home=home, account=account)
+        until = self._uptime() + self._days * DAY_S
+        entry = IdempotencyEntry(name, principal, task_id, digest, now, head, home=home, account=account, until=until)
         account.add(KEY_BYTES)
         self._entries[name] = entry
         self._counts[principal] += 1
@@ -561,10 +565,11 @@ class IdempotencyKeys:
 
     def _expire(self) -> None:
         """Drop the keys whose time is over, the oldest first; one whose task still runs is kept."""
-        due = self._clock() - self._days * DAY_S
+        due, now = self._clock() - self._days * DAY_S, self._uptime()
         while self._entries:
             oldest = next(iter(self._entries.values()))
-            if oldest.at > due or oldest.status == "QUEUED":
+            over = oldest.at <= due if oldest.until is None else oldest.until <= now
+            if not over or oldest.status == "QUEUED":
                 return
             self._drop(oldest)
 

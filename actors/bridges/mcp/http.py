@@ -224,20 +224,22 @@ class McpRoute:
         if _SESSION_ID.encode() not in dict(scope["headers"]):
             send = _opening(send)
         try:
-            value: Any = None
+            value = call = None
             if scope["method"] == "POST":
                 receive = read = await self._read(request, receive)
+                call = _halt_call(read.body) if _headers_agree(scope["headers"]) else None
+            if call is None and scope["state"]["full"] is not None:
+                raise scope["state"]["full"]
+            if scope["method"] == "POST":
                 value = read_message(read.body, self._max_values)
-                if not (takes_stream or (takes_json and not _listens(value))):
-                    raise HttpProblem(406, f"{PATH} answers with {_JSON} or {_STREAM}; accept one of them")
-                if (call := _halt_call(read.body)) is not None and _headers_agree(scope["headers"]):
+                if call is not None:
                     halted = await self._session_factories(principal).halt(halt_reason(call["params"].get("arguments")))
                     result = {**of_halt(asdict(halted)), "resultType": "complete"}
                     answer = orjson.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result})
                     await Response(answer, media_type="application/json")(scope, receive, send)
                     return
-            if scope["state"]["full"] is not None:
-                raise scope["state"]["full"]
+                if not (takes_stream or (takes_json and not _listens(value))):
+                    raise HttpProblem(406, f"{PATH} answers with {_JSON} or {_STREAM}; accept one of them")
             if type(value) is list:
                 await self._batch(value, scope, send, stream=not takes_json)
             elif value is None:
