@@ -109,7 +109,7 @@ def _comparators(text: str) -> list[Comparator]:
 
 def _bounds(op: str, *parts: str | None) -> Iterator[Comparator]:
     """Yield the comparators of an operator with a version, of which "x", "*" or nothing leaves parts open."""
-    known = [int(part) for part in takewhile(lambda part: part is not None and part.isdigit(), parts[:3])]
+    known = [int(part) for part in takewhile(str.isdigit, (part or "x" for part in parts[:3]))]
     pre = parts[3].split(".") if parts[3] and len(known) == 3 else ()
     major, minor, patch = [*known, 0, 0, 0][:3]
     low = Version(major=major, minor=minor, patch=patch, prerelease=pre)
