@@ -22,11 +22,12 @@ from hearth._util.text import nearest
 from hearth.schema import Validator, escaped, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 # --- schemas ----------------------------------------------------------------------------------------------------------
 # Many clients pass schemas to models whose dialect allows one `type` per schema. `portable` rewrites a schema so that
-# it accepts and refuses the same values. `flat` rewrites the root of an input schema, so that it refuses no more.
+# it accepts and refuses the same values. `flat` rewrites the root of an input schema, and `plain` what is published, so
+# that it refuses no more.
 
 _MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -82,6 +83,61 @@ def _with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict
         if name in made:
             made[name] = change(made[name])
     return made
+
+
+_NOT_FOR_ALL: Final = {
+    "enum", "const", "exclusiveMinimum", "exclusiveMaximum", "oneOf", "patternProperties", "propertyNames", "contains",
+    "unevaluatedProperties", "unevaluatedItems", "dependentRequired", "dependentSchemas", "not", "if", "then", "else",
+}  # fmt: skip
+_ANY: Final = [{"type": kind} for kind in ("string", "number", "boolean", "object", "null")]
+
+
+def plain(schema: Any) -> dict[str, Any]:
+    """Return a schema in the subset of JSON Schema that Gemini's API takes; it may accept more.
+
+    There `enum` has only strings, every schema has a `type` or alternatives, and bounds are inclusive
+    (https://ai.google.dev/api/caching#Schema): one schema beyond it fails a request with all its tools.
+    """
+    if not isinstance(schema, dict):
+        return {"anyOf": [*_ANY, {"type": "array", "items": {"anyOf": _ANY}}]}
+    kept = {name: part for name, part in schema.items() if name not in _NOT_FOR_ALL}
+    if "patternProperties" in schema:
+        kept.pop("additionalProperties", None)
+    if "oneOf" in schema:
+        either = {"anyOf": schema["oneOf"]}
+        kept |= either if "anyOf" not in kept else {"allOf": [*kept.get("allOf", ()), either]}
+    further = kept.pop("additionalProperties", None)
+    made = _with_parts(kept, plain)
+    if further is not None:
+        made["additionalProperties"] = plain(further) if isinstance(further, dict) else further
+    whole = made.get("type") == "integer"
+    for name, exclusive, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
+        if exclusive in schema and name not in schema:
+            made[name] = schema[exclusive] + step if whole else schema[exclusive]
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    if choices is not None:
+        made = _of_choices(made, choices)
+    if made.get("type") == "array" and "items" not in made:
+        made["items"] = {"anyOf": _ANY}
+    if not made.keys() & {"type", "anyOf", "allOf", "$ref"}:
+        made |= {"type": "object"} if "properties" in made else plain(True)
+    return made
+
+
+def _of_choices(schema: dict[str, Any], choices: Sequence[Any]) -> dict[str, Any]:
+    """Return a schema for some values: strings as a choice, numbers as a range, and for others their types."""
+    texts = [one for one in choices if isinstance(one, str)]
+    numbers = [one for one in choices if isinstance(one, (int, float)) and not isinstance(one, bool)]
+    found: list[dict[str, Any]] = [{"type": "string", "enum": texts}] if texts else []
+    if numbers:
+        kind = "integer" if all(isinstance(one, int) for one in numbers) else "number"
+        found.append({"type": kind, "minimum": min(numbers), "maximum": max(numbers)})
+    found += [{"type": "boolean"}] if any(isinstance(one, bool) for one in choices) else []
+    found += [{"type": "null"}] if None in choices else []
+    kept = {name: part for name, part in schema.items() if name not in ("type", "anyOf")}
+    if numbers and max(numbers) - min(numbers) >= len(numbers):
+        kept["description"] = f"{kept.get('description', '')} ({' or '.join(map(str, choices))})".strip()
+    return {**kept, **found[0]} if len(found) == 1 else {**kept, "anyOf": found or plain(True)["anyOf"]}
 
 
 _LOCAL: Final = "#/"
