@@ -248,13 +248,15 @@ class Plans:
             raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task", "reason": reason})
         now = self._clock()
         plan_hash = "sha256:" + hashlib.sha256(document).hexdigest()
-        ends = now + self._limits.plan_ttl_s, self._uptime() + self._limits.plan_ttl_s
+        expires, until = (at + self._limits.plan_ttl_s for at in (now, self._uptime()))
         intent = contents["intent"]
         if len(intent) > MOST_LISTED_INTENT:
             intent = intent[: MOST_LISTED_INTENT - 1] + "…"
         count = len(contents["steps"])
         kept = (account, halts, self.standing.halt_flag)
-        return PreparedPlan(principal, document, shown, risk, rule, now, *ends, *kept, plan_hash, intent, count)
+        return PreparedPlan(
+            principal, document, shown, risk, rule, now, expires, until, *kept, plan_hash, intent, count
+        )
 
     def require_room(self, principal: str) -> None:
         """Raise QueueFull if this principal has prepared too many plans, after forgetting those that have ended."""

@@ -69,8 +69,9 @@ def verify(options: Options, paths: Sequence[str], key: str | None, known: str |
 
     With --key, signatures prove who wrote it; with --known, that it still contains what it contained then.
     """
-    named = list(paths) or [default_log()]
-    report = reading.verify(named, key, known=parse_head(known), checkpoint_every=checkpoint_every)
+    report = reading.verify(
+        list(paths) or [default_log()], key, known=parse_head(known), checkpoint_every=checkpoint_every
+    )
     if options.json:
         click.echo(common.compact(report_json(report)))
     else:

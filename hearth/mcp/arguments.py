@@ -12,6 +12,7 @@ gives the corrected arguments. This module knows no tool, and runs nothing.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -427,6 +428,8 @@ def _readings(value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
             return
         yield read
         yield _taken(read, schema)
+    elif "array" in kinds and "string" not in kinds and "," in text:
+        yield _taken([part.strip() for part in text.split(",")], schema)
 
 
 def _faults(value: Any, schema: Any, at: str) -> Iterator[Fault]:
@@ -455,8 +458,10 @@ def _member_faults(value: Mapping[str, Any], schema: Mapping[str, Any], at: str)
             yield Fault(f"{at}/{escaped(name)}", f"is missing{_wanted(properties.get(name))}")
     for name, member in value.items():
         known = renamed.get(name) or name
-        other = _as_other_bytes(known, member, properties)
-        if other is not None:
+        other, either = _as_other_bytes(known, member, properties), _bytes_or_digits(known, member, properties)
+        if either is not None:
+            yield Fault(f"{at}/{known}", f"this is not base64; did you mean {either}?")
+        elif other is not None:
             yield Fault(f"{at}/{known}", f"this is not base64; did you mean {_json(other[0])}, or base64?")
         elif known in properties:
             yield from _faults(_taken(member, properties[known]), properties[known], f"{at}/{escaped(known)}")
@@ -469,6 +474,9 @@ def _as_other_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tup
     """
     if name != "data" or not {"data", "text", "hex"} <= properties.keys() or _fits(value, properties[name]):
         return None
+    if isinstance(value, str) and value.strip()[:1] == "[" and len(value) <= _MOST_TRY:
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
     if isinstance(value, list) and all(type(item) is int and 0 <= item <= _BYTE for item in value):
         return "hex", bytes(value).hex()
     if not isinstance(value, str) or len(value) > _MOST_TRY:
@@ -478,6 +486,18 @@ def _as_other_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tup
     return ("hex", digits) if written_as_hex else ("text", value)
 
 
+def _bytes_or_digits(name: str, value: Any, properties: Mapping[str, Any]) -> str | None:
+    """Return what a list of decimal digits may mean, both as decimal numbers and as hexadecimal ones, in words."""
+    other = _as_other_bytes(name, value, properties)
+    if other is None or other[0] != "hex" or not isinstance(value, str) or value.strip()[:1] == "[":
+        return None
+    numbers = re.split(r"[\s,:]+", value.strip())
+    if not all(number.isdecimal() and int(number) <= _BYTE for number in numbers):
+        return None
+    decimal = bytes(map(int, numbers)).hex()
+    return f'"hex": "{decimal}" (decimal numbers) or "hex": "{other[1]}" (hexadecimal ones)'
+
+
 _BYTE: Final = 255
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+\Z")
 
@@ -485,9 +505,23 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+\Z")
 def _leaf(value: Any, schema: Mapping[str, Any], at: str) -> Fault:
     # The name does not matter: only the place within the value is used.
     where, reason = Validator({"properties": {"it": schema}}).explain({"it": value})
-    near = _meant(value, schema)
-    cure = "" if near is None else f"; did you mean {_json(near)}?"
+    near = _both(value, schema) or _json(_meant(value, schema))
+    cure = "" if near == "null" else f"; did you mean {near}?"
     return Fault(f"{at}{where.removeprefix('/it')}", f"{reason}{cure or _wanted(schema)}")
+
+
+def _both(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """Return both readings of decimal digits, in words, where a schema takes a number and hexadecimal digits too.
+
+    A CAN identifier or an I2C address is mostly written in hexadecimal digits, also without their "0x".
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if not (text.isascii() and text.isdecimal() and "integer" in _types(schema) and _fits(f"0x{text}", schema)):
+        return None
+    number = int(text)
+    fits = _fits(number, schema)
+    decimal = f"{number} (decimal: 0x{number:x})" if fits else f"{number} (decimal: 0x{number:x}, which is refused)"
+    return f'{decimal} or "0x{text}" (hexadecimal: {int(text, 16)})'
 
 
 def _wanted(schema: Any) -> str:
@@ -525,7 +559,11 @@ def _meant(value: Any, schema: Mapping[str, Any]) -> Any:
         return level
     if len(value) <= 100 and (near := closest(value, [choice for choice in choices if isinstance(choice, str)])):
         return near
-    others = (value.strip(), f"0x{value.strip()}")
+    text = value.strip()
+    others: list[Any] = [text, f"0x{text}"]
+    if text.isascii() and text.isdecimal():
+        # A cure keeps the number; which of two numbers was meant only the caller knows.
+        others = [] if _both(text, schema) else [text, int(text[:18])]
     return next((other for other in others if other != value and _fits(other, schema)), None)
 
 
@@ -596,7 +634,12 @@ def _corrected(value: Any, schema: Any) -> Any:
         renamed, unknown = _renamed(value, schema), _unknown(value, schema)
         left_out = {name for name in unknown if name not in renamed}
         kept = [(renamed.get(name) or name, member) for name, member in value.items() if name not in left_out]
-        kept = [_as_other_bytes(name, member, properties) or (name, member) for name, member in kept]
+        kept = [
+            (name, member)
+            if _bytes_or_digits(name, member, properties)
+            else _as_other_bytes(name, member, properties) or (name, member)
+            for name, member in kept
+        ]
         whole = {name: _corrected(member, properties.get(name)) for name, member in kept}
         return _taken(whole, schema)
     if isinstance(value, list) and len(value) <= _MOST_MEMBERS:
