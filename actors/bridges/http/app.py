@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,6 +22,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.http import dashboard, metrics
+from hearth.actors.bridges.http.negotiation import ranges_of, weight_of
+from hearth.actors.bridges.http.problems import HttpProblem
 from hearth.actors.listeners.accept import Refused, caller, is_cross_site, values
 from hearth.errors import QueueFull, SessionInvalid
 from hearth.mcp.names import PATH as MCP
@@ -109,65 +110,10 @@ def choose(accept: Iterable[str]) -> str | None:
     return max(weighed, key=lambda pair: pair[0])[1] if weighed else None
 
 
-def ranges_of(accept: Iterable[str]) -> list[str]:
-    """Return the media ranges of an Accept header, given as its lines."""
-    return [part.strip() for line in accept for part in line.split(",") if part.strip()]
-
-
-def weight_of(offered: str, ranges: Iterable[str]) -> float:
-    """Return a media type's weight, by the most specific range that includes it."""
-    best = (-1, 0.0)
-    for each in ranges:
-        wanted, *parameters = (part.strip().lower() for part in each.split(";"))
-        precision = {offered: 2, f"{offered.partition('/')[0]}/*": 1, "*/*": 0}.get(wanted)
-        if precision is None or precision < best[0]:
-            continue
-        quality = 1.0
-        for parameter in parameters:
-            if parameter.startswith("q="):
-                quality = _quality(parameter[2:])
-        best = (precision, quality)
-    return best[1]
-
-
-def _quality(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if 0 <= value <= 1 else 0.0
-
-
 def _matches(lines: Iterable[str], tag: str) -> bool:
     """Return True if an If-None-Match header names the tag; the comparison is weak (RFC 9110 §13.1.2)."""
     tags = {part.strip().removeprefix("W/") for line in lines for part in line.split(",")}
     return tag in tags or "*" in tags
-
-
-# --- problems ---------------------------------------------------------------------------------------------------------
-# The answers to refused requests: RFC 9457, as `application/problem+json`: a status, and a sentence that names the
-# fault and the cure. They contain nothing about the daemon's internals.
-
-MEDIA_TYPE = "application/problem+json"
-
-
-class HttpProblem(Exception):
-    """A refused request: the answer's status and headers; `detail` names the place and the cure."""
-
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers = dict(headers or {})
-
-    def response(self) -> Response:
-        """Return the response for this problem."""
-        return Response(document(self.status, self.detail), self.status, self.headers, MEDIA_TYPE)
-
-
-def document(status: int, detail: str) -> bytes:
-    """Return a problem document; its title is the status in words."""
-    return orjson.dumps({"title": HTTPStatus(status).phrase, "status": status, "detail": detail})
 
 
 async def problem_response(_request: Request, error: Exception) -> Response:

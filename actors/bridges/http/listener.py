@@ -24,8 +24,9 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
-from hearth.actors.bridges.http.app import HACP, MEDIA_TYPE, HttpProblem, document
+from hearth.actors.bridges.http.app import HACP
 from hearth.actors.bridges.http.connection import GRACE, PeerConnection
+from hearth.actors.bridges.http.problems import MEDIA_TYPE, HttpProblem, document
 from hearth.actors.listeners.accept import FOLDED, MOST_HALTING, AuthenticationFailed, Places, has_body, values
 from hearth.actors.listeners.tcp import Listening, each_unknown_peer
 from hearth.actors.listeners.tls import certificate_of, handshake

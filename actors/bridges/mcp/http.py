@@ -28,7 +28,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hearth.actors.bridges.http.app import HttpProblem, ranges_of, weight_of
+from hearth.actors.bridges.http.negotiation import ranges_of, weight_of
+from hearth.actors.bridges.http.problems import HttpProblem
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, MOST_NAME, Client, RetainedRequest, who
 from hearth.actors.bridges.mcp.reading import BATCHES, batch_of, read_message
 from hearth.actors.bridges.mcp.server import halt_reason, make_server
