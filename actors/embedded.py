@@ -87,10 +87,10 @@ class LocalFollower:
         self._from_seq = 1
         self._reader: EventReader | None = None
 
-    def follow(self, log: History, from_seq: int) -> None:
+    def follow(self, log: History, from_seq: int | None) -> None:
         """See EventSink."""
         if not self.gone:
-            self.log, self._from_seq = log, from_seq
+            self.log, self._from_seq = log, from_seq or 1
 
     async def next(self) -> Mapping[str, Any] | None:
         """Return the next event, or None after the last."""

@@ -667,7 +667,7 @@ class TaskActor:
             limit = self._constraints.max_duration_ms
             self._error = TimedOut(
                 f"the task did not finish within max_duration_ms = {limit:.15g}",
-                effect="unknown",
+                effect="unknown" if any(step.may_have_acted for step in self.steps) else "none",
                 data={"limit_ms": limit},
             )
             return "FAILED"

@@ -136,6 +136,8 @@ class Signal:
     shown: Callable[[Level], Any] = field(default=_same)
     number: Callable[[Any], Level] = field(default=finite)
     """The inverse of `shown`, for a value that a person has written: raises ValueError, which says what is expected."""
+    is_none: Callable[[Level], bool] | None = None
+    """True for a level that means "no value"; None: each level is a value."""
     alias: str | None = None
     """A second name, where other signals of its bus may have `name` too."""
     called: str | None = None

@@ -210,6 +210,8 @@ def present(one: NamedSignal, known: KnownOutputs, now: str) -> dict[str, Any]:
         quality, value, why = "failed", None, failed
     elif value is None:
         quality, why = "none", "not known without asking the hardware"
+    elif signal is not None and signal.is_none is not None and signal.is_none(state.level):
+        quality, value, why = "none", None, one.missing
     at = now if quality == "good" else None
     return {"value": value, "quality": quality, "why": why, "at": at, "owner": state.owner, "left": state.left}
 

@@ -72,9 +72,13 @@ class Register:
         low = -(1 << self.width - 1) if self.signed else 0
         high = low + (1 << self.width) - 1
         # A decimal fraction such as 0.3 is no multiple of a scale of 0.1 in floating point.
-        least = low if self.min is None else max(low, ceil(self.min / self.scale - ROUNDING))
-        most = high if self.max is None else min(high, floor(self.max / self.scale + ROUNDING))
+        least = low if self.min is None else max(low, ceil(self.counted(self.min) - ROUNDING))
+        most = high if self.max is None else min(high, floor(self.counted(self.max) + ROUNDING))
         return least, most
+
+    def counted(self, value: float) -> float:
+        """Return a value in its unit as its number, not rounded."""
+        return value / self.scale
 
     @property
     def counts(self) -> bool:

@@ -105,20 +105,9 @@ MOST_HEX = 256
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-def bytes_args(name: str, description: str, *, least: int = 1, most: int = MAX_LENGTH) -> dict[str, Schema]:
-    """Return the args of which exactly one gives the bytes: `name` in base64, `text` or `hex`; see `read_bytes`."""
-    instead = f"instead of `{name}`: the bytes"
-    in_hex = f'{instead} in hex, two digits each, such as "48 65 6c" or "48656c"'
-    return {
-        f"{name}?": base64_data(description, least=least, most=most),
-        "text?": _string(f"{instead} as text, sent as UTF-8", least, most),
-        "hex?": _string(in_hex, 2 * least, 3 * most),
-    }
-
-
 @frozen
 class Bytes:
-    """An argument of type bytes: members of which exactly one gives the bytes; see `bytes_args` and `read_bytes`.
+    """An argument of type bytes: members of which exactly one gives them, its own in base64, `text` or `hex`.
 
     `other` is an arg that may stand for the bytes, whose default is None then.
     """
@@ -130,7 +119,13 @@ class Bytes:
 
     def members(self, name: str) -> dict[str, Schema]:
         """Return the members of the args."""
-        return bytes_args(name, self.description, least=self.least, most=self.most)
+        instead = f"instead of `{name}`: the bytes"
+        in_hex = f'{instead} in hex, two digits each, such as "48 65 6c" or "48656c"'
+        return {
+            f"{name}?": base64_data(self.description, least=self.least, most=self.most),
+            "text?": _string(f"{instead} as text, sent as UTF-8", self.least, self.most),
+            "hex?": _string(in_hex, 2 * self.least, 3 * self.most),
+        }
 
     def read(self, args: Mapping[str, Any], name: str) -> bytes:
         """Return the bytes. Raises InvalidParams."""
@@ -145,7 +140,7 @@ class Bytes:
 
 @frozen
 class ShownBytes:
-    """Bytes in a result: the members that `shown_bytes` makes; see `bytes_result`."""
+    """Bytes in a result: the members that `shown_bytes` makes."""
 
     description: str
     least: int = 0
@@ -153,7 +148,12 @@ class ShownBytes:
 
     def members(self, _name: str) -> dict[str, Schema]:
         """Return the members of the result."""
-        return bytes_result(self.description, least=self.least, most=self.most)
+        as_text = "the same as text, where it is UTF-8 without control characters but tabs and line ends"
+        return {
+            "data": base64_data(self.description, least=self.least, most=self.most),
+            "hex?": {"type": "string", "description": f"the same in hex, for at most {MOST_HEX} bytes"},
+            "text?": {"type": "string", "description": as_text},
+        }
 
 
 def _string(description: str, least: int, most: int) -> Schema:
@@ -163,7 +163,7 @@ def _string(description: str, least: int, most: int) -> Schema:
 def read_bytes(
     args: Mapping[str, Any], name: str = "data", *, least: int = 1, most: int = MAX_LENGTH, at: str = ""
 ) -> bytes:
-    """Return the bytes of args that fit `bytes_args`; `at` is the JSON pointer of `args`.
+    """Return the bytes of args that fit `Bytes`; `at` is the JSON pointer of `args`.
 
     Raises InvalidParams unless exactly one of `name`, `text` and `hex` is there, is well formed, and has `least` to
     `most` bytes.
@@ -215,7 +215,7 @@ def encode(data: bytes) -> str:
 
 
 def shown_bytes(data: bytes) -> dict[str, str]:
-    """Return bytes as members of a result: `data`, and `hex` and `text` as `bytes_result` describes them."""
+    """Return bytes as members of a result: `data`, and `hex` and `text` as `ShownBytes` describes them."""
     members = {"data": encode(data)}
     if len(data) <= MOST_HEX:
         members["hex"] = data.hex()
@@ -226,13 +226,3 @@ def shown_bytes(data: bytes) -> dict[str, str]:
     if not _CONTROL.search(text):
         members["text"] = text
     return members
-
-
-def bytes_result(description: str, *, least: int = 0, most: int = MAX_LENGTH) -> dict[str, Schema]:
-    """Return the members of a result that `shown_bytes` makes."""
-    as_text = "the same as text, where it is UTF-8 without control characters but tabs and line ends"
-    return {
-        "data": base64_data(description, least=least, most=most),
-        "hex?": {"type": "string", "description": f"the same in hex, for at most {MOST_HEX} bytes"},
-        "text?": {"type": "string", "description": as_text},
-    }

@@ -11,8 +11,11 @@ and three members on the wire. This module knows no kind.
 
 from __future__ import annotations
 
+from functools import cache
 from inspect import getdoc, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from attrs import frozen
 
 from hearth.annotations import MISSING, base, expansion, members_of, wire_name
 from hearth.drivers import schemas
@@ -23,6 +26,7 @@ from hearth.tools import OneTransaction, Tool, Transaction
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hearth.drivers.schemas import Schema
     from hearth.tools import Args
 
 _MARK: Final = "__hearth_tool__"
@@ -65,38 +69,75 @@ def tools_of(owner: object, texts: Mapping[str, object] | None = None, **more: M
 def _tool_of(method: Any, texts: Mapping[str, object], more: Mapping[str, Any]) -> Tool:
     function = method.__func__
     told: Mapping[str, Any] = getattr(function, _MARK)
-    at = f"tool {told['name']}: {function.__qualname__}"
-    described, hints = getdoc(method), get_type_hints(function, include_extras=True)
-    if described is None:
-        raise ConfigError(f"{at} has no docstring, which is the tool's description (or Python runs with -OO)")
-    if (result := hints.pop("return", None)) is None:
-        raise ConfigError(f"{at} does not say its result; write `-> Planned[Shown]`, with a TypedDict")
-    waits = iscoroutinefunction(function)
-    parameters = {name: one for name, one in signature(method).parameters.items() if not (waits and name == "ctx")}
-    defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
-    takes = {name: hints.get(name, MISSING) for name in parameters}
-    gives = result if waits else get_args(result)[0]
-    arguments = _arguments(takes, defaults)
+    form = _form(function)
 
     def call(args: Args) -> Any:
-        return method(**arguments(args))
+        return method(**form.arguments(args))
 
-    if waits:
-        runs: dict[str, Any] = {"run": lambda ctx, args: method(ctx, **arguments(args))}
+    if form.waits:
+        runs: dict[str, Any] = {"run": lambda ctx, args: method(ctx, **form.arguments(args))}
     else:
-        runs = {"run": OneTransaction(call)} if get_origin(result) is Transaction else facets(call)
+        runs = {"run": OneTransaction(call)} if form.inline else facets(call)
     known = {**function.__globals__, **texts}
     try:
-        schemas_of = {
-            "params_schema": _filled(schemas.root(members_of(takes, defaults)), known),
-            "result_schema": _filled(schemas.root(members_of(get_type_hints(gives, include_extras=True), {})), known),
-            "description": " ".join(described.split()).format_map(known),
+        filled = {
+            "params_schema": _filled(form.takes, known) if form.names else form.takes,
+            "result_schema": _filled(form.gives, known) if form.names else form.gives,
+            "description": form.description.format_map(known),
         }
     except KeyError as error:
-        raise ConfigError(
-            f"{at} has a text with {{{error.args[0]}}}, which is not known; a literal brace is doubled"
-        ) from None
-    return Tool(**{**runs, **schemas_of, **told, **more})
+        reason = f"has a text with {{{error.args[0]}}}, which is not known; a literal brace is doubled"
+        raise ConfigError(f"{_place(function)} {reason}") from None
+    return Tool(**{**runs, **filled, **told, **more})
+
+
+@frozen
+class _Form:
+    """What the signature of a method says, before the names of a board are filled in."""
+
+    description: str
+    takes: Schema
+    gives: Schema
+    arguments: Callable[[Args], dict[str, Any]]
+    waits: bool
+    inline: bool
+    names: bool
+    """True if its schemas have texts with names to be filled in."""
+
+
+@cache  # a process may have many runtimes, and evaluating annotations takes most of the time
+def _form(function: Any) -> _Form:
+    described, hints = getdoc(function), get_type_hints(function, include_extras=True)
+    if described is None:
+        reason = "has no docstring, which is the tool's description (or Python runs with -OO)"
+        raise ConfigError(f"{_place(function)} {reason}")
+    if (result := hints.pop("return", None)) is None:
+        raise ConfigError(f"{_place(function)} does not say its result; write `-> Planned[Shown]`, with a TypedDict")
+    waits = iscoroutinefunction(function)
+    named = [*signature(function).parameters.values()][2 if waits else 1 :]
+    defaults = {one.name: one.default for one in named if one.default is not one.empty}
+    takes = {one.name: hints.get(one.name, MISSING) for one in named}
+    gives = get_type_hints(result if waits else get_args(result)[0], include_extras=True)
+    shapes = schemas.root(members_of(takes, defaults)), schemas.root(members_of(gives, {}))
+    return _Form(
+        description=" ".join(described.split()),
+        takes=shapes[0],
+        gives=shapes[1],
+        names=_has_names(shapes),
+        arguments=_arguments(takes, defaults),
+        waits=waits,
+        inline=get_origin(result) is Transaction,
+    )
+
+
+def _place(function: Any) -> str:
+    return f"tool {getattr(function, _MARK)['name']}: {function.__qualname__}"
+
+
+def _has_names(schema: Any) -> bool:
+    if isinstance(schema, dict):
+        return "{" in str(schema.get("description", "")) or any(map(_has_names, schema.values()))
+    return isinstance(schema, (list, tuple)) and any(map(_has_names, schema))
 
 
 def _filled(schema: Any, texts: Mapping[str, object]) -> Any:

@@ -27,7 +27,6 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import trio
 from attrs import define, field, frozen
 
 from hearth._util.ids import new_id
@@ -59,7 +58,7 @@ MOST_BYTES: Final = 4096
 
 @define(eq=False)
 class StandingApproval:
-    """One standing approval. Times are epoch seconds, but for `until`: CLOCK_BOOTTIME, and Trio's clock."""
+    """One standing approval. Times are epoch seconds, but for `until`, which is the machine's uptime."""
 
     who: Principal
     principal: str
@@ -71,7 +70,7 @@ class StandingApproval:
     """The number of halts when it was asked for: none is used after a halt."""
     created_at: float
     expires_at: float
-    until: tuple[float, float]
+    until: float
     account: Account
     reason: str | None = None
     approval_id: str = field(factory=new_id)
@@ -152,17 +151,16 @@ class StandingApprovals:
     approvals: Approvals
     halt_flag: HaltFlag
     clock: Callable[[], float]
-    boot: Callable[[], float]
+    uptime: Callable[[], float]
     rule_of: Callable[[str, int], ApprovalRule | None]
     """Returns the rule for a risk of a principal that has a session."""
     _given: dict[str, StandingApproval] = field(factory=dict, init=False)
 
     def __iter__(self) -> Iterator[StandingApproval]:
         """Yield those that may still be used, the oldest first; forget the others."""
-        boot, now = self.boot(), trio.current_time()
+        now = self.uptime()
         for one in [*self._given.values()]:
-            # Not by the clock on the wall, which may be set; Trio's stands still while the machine sleeps.
-            if one.halts != self.halt_flag.count or boot >= one.until[0] or now >= one.until[1]:
+            if one.halts != self.halt_flag.count or now >= one.until:
                 self.end(one)
             else:
                 yield one
@@ -333,7 +331,7 @@ class StandingRequests:
             request.halts,
             now,
             now + params.within_s,
-            (standing.boot() + params.within_s, trio.current_time() + params.within_s),
+            standing.uptime() + params.within_s,
             self._account,
             params.reason,
         )

@@ -11,17 +11,27 @@ caller; tools check it at submit too. The limits of values are the bus's (`heart
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence  # noqa: TC003  attrs and callers read the annotations
+from decimal import Decimal
 from math import isfinite
-from typing import Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from attrs import Factory, field, frozen
 
 from hearth.drivers.modbus.codec import MOST_READ, MOST_WRITTEN, ModbusTable
 from hearth.drivers.registers import Register
+from hearth.drivers.signals import Quantity  # noqa: TC001  attrs reads the annotations
 from hearth.errors import InvalidParams, PermissionDenied
+from hearth.fields import ANY_NUMBER, Integer, ListOf
 
-ValueType: TypeAlias = Literal["bool", "u16", "s16", "u32", "s32", "f32"]
+ValueType: TypeAlias = Literal["bool", "u16", "s16", "u32", "s32", "u64", "s64", "f32", "f64", "text"]
+_SIZES: Final = {"u32": 2, "s32": 2, "f32": 2, "u64": 4, "s64": 4, "f64": 4}
+_FLOATS: Final = {"f32": ">f", "f64": ">d"}
+SUNSPEC: Final[dict[str, int]] = {
+    "s16": 0x8000, "u16": 0xFFFF, "s32": 1 << 31, "u32": (1 << 32) - 1, "s64": 1 << 63, "u64": (1 << 64) - 1, "text": 0,
+}  # fmt: skip
+"""The bits that mean "not implemented" in each type of the SunSpec information models; floats have NaN."""
 Raw: TypeAlias = Literal["none", "r", "rw"]
 """What may be done with addresses that no register declares: nothing, read them, or write them too."""
 
@@ -55,77 +65,114 @@ def _shortest(number: float) -> float:
 class ModbusRegister(Register):
     """A named value of a device: `reg` is its address on the wire, from 0, in its `table`.
 
-    `order` is that of its words. `sensor` is the name under which it is also a sensor of the board. `safe` is the value
-    that it gets when the session that has written it ends, and when the daemon is halted; None: it keeps its value.
+    `order` is that of its words, `byte_order` that of the bytes of each word. Its value is its number times `scale`,
+    plus `offset`. `length` is the registers of a text. The numbers of `none`, as they are in the registers, and values
+    outside of `valid` mean that there is no value. `sensor` is the name under which it is also a sensor of the board.
+    `safe` is the value that it gets when the session that has written it ends, and when the daemon is halted; None: it
+    keeps its value.
     """
 
     table: ModbusTable = "holding"
     type: ValueType = "u16"
+    byte_order: Literal["big", "little"] = "big"
+    offset: Quantity = 0
+    length: Annotated[int, Integer(1, 125)] | None = None
+    none: Annotated[tuple[int, ...], ListOf(Integer(-(1 << 63), (1 << 64) - 1))] = ()
+    valid: Annotated[tuple[float, ...], ListOf(ANY_NUMBER, least=2, most=2)] | None = None
     sensor: str | None = None
     note: str | None = None
     safe: bool | float | None = None
-    width: Literal[8, 16, 24, 32] = field(
-        init=False, default=Factory(lambda register: 16 * register.size, takes_self=True)
-    )
+    width: Any = field(init=False, default=Factory(lambda register: 16 * register.size, takes_self=True))
     signed: bool = field(init=False, default=Factory(lambda register: register.type[0] == "s", takes_self=True))
 
     @property
     def size(self) -> int:
         """Return the bits or 16-bit registers that it covers."""
-        return 2 if self.type in ("u32", "s32", "f32") else 1
+        return _SIZES.get(self.type, 1) if self.length is None else self.length
 
     @property
     def counts(self) -> bool:
         """True if its numbers are integers."""
-        return self.type != "f32"
+        return self.type not in _FLOATS
 
     @property
     def raw_bounds(self) -> tuple[Any, Any]:
         """Return the least and the greatest number of it that its type, `min` and `max` permit."""
-        if self.type != "f32":
+        if self.counts:
             low, high = super().raw_bounds
             return (low, min(high, 1)) if self.type == "bool" else (low, high)
-        least, most = (None if bound is None else _f32(bound / self.scale) for bound in (self.min, self.max))
-        return -_LARGEST_F32 if least is None else least, _LARGEST_F32 if most is None else most
+        most: float = _LARGEST_F32 if self.type == "f32" else sys.float_info.max
+        low, high = (None if bound is None else self._float(self.counted(bound)) for bound in (self.min, self.max))
+        return -most if low is None else low, most if high is None else high
+
+    def _float(self, value: float) -> float:
+        return _f32(value) if self.type == "f32" else value
+
+    def counted(self, value: float) -> float:
+        """Return a value in its unit as its number, not rounded."""
+        return float((Decimal(repr(value)) - Decimal(repr(self.offset))) / Decimal(repr(self.scale)))
+
+    def valued(self, number: float) -> float:
+        """Return its number as a value in its unit: 0.3 for 3 times 0.1, and all digits of a count of 64 bits."""
+        if isinstance(number, int) and self.scale == 1 and self.offset == 0:
+            return number
+        exact = Decimal(repr(number)) * Decimal(repr(self.scale)) + Decimal(repr(self.offset))
+        integral = isinstance(self.scale, int) and isinstance(self.offset, int) and isinstance(number, int)
+        return int(exact) if integral else float(exact)
 
     def number(self, values: Sequence[int]) -> float:
         """Return its number, not scaled, from the values of its addresses."""
         if self.type == "bool":
             return int(any(values))
-        words = values if self.order == "big" else values[::-1]
-        data = struct.pack(f">{len(words)}H", *words)
-        if self.type == "f32":
-            return cast("float", struct.unpack(">f", data)[0])
+        data = self._swapped(struct.pack(f">{len(values)}H", *values))
+        if self.type in _FLOATS:
+            return cast("float", struct.unpack(_FLOATS[self.type], data)[0])
         return int.from_bytes(data, "big", signed=self.signed)
+
+    def _swapped(self, data: bytes) -> bytes:
+        """Return bytes in the order of the other side."""
+        words = [data[at : at + 2] for at in range(0, len(data), 2)]
+        ordered = words if self.order == "big" else words[::-1]
+        return b"".join(word if self.byte_order == "big" else word[::-1] for word in ordered)
 
     def values(self, number: float) -> tuple[int, ...]:
         """Return the values of its addresses for a number that is not scaled. Raises OverflowError."""
         if self.type == "bool":
             return (int(number),)
-        if self.type == "f32":
-            data = struct.pack(">f", number)
+        if self.type in _FLOATS:
+            data = struct.pack(_FLOATS[self.type], number)
         else:
             data = int(number).to_bytes(2 * self.size, "big", signed=self.signed)
-        words = struct.unpack(f">{self.size}H", data)
-        return words if self.order == "big" else words[::-1]
+        return struct.unpack(f">{self.size}H", self._swapped(data))
 
     def encode(self, value: bool | float) -> tuple[int, ...]:
         """Return the values of its addresses for a value in its unit. Raises OverflowError and struct.error."""
-        number = value / self.scale if self.scale != 1 else value
-        return self.values(number if self.type == "f32" else round(number))
+        if self.scale == 1 and self.offset == 0:
+            return self.values(value if self.type in _FLOATS else round(value))
+        exact = (Decimal(repr(value)) - Decimal(repr(self.offset))) / Decimal(repr(self.scale))
+        return self.values(float(exact) if self.type in _FLOATS else round(exact))
 
-    def shown(self, values: Sequence[int]) -> bool | float | None:
-        """Return its value for a caller: true or false, or a number in its unit; None for NaN and the infinities."""
+    def shown(self, values: Sequence[int]) -> bool | float | str | None:
+        """Return its value for a caller: true or false, a number in its unit, or a text; None where it has none."""
         number = self.number(values)
+        return None if self.is_none(number) else self.shown_number(number)
+
+    def is_none(self, number: float) -> bool:
+        """Return True if a number means that there is no value."""
+        if not isfinite(number) or any(number in (code, code - (1 << self.width)) for code in self.none):
+            return True
+        return self.valid is not None and not self.valid[0] <= self.valued(number) <= self.valid[1]
+
+    def shown_number(self, number: float) -> bool | float | str | None:
+        """Return a number as a value for a caller, also one that means that there is none; None if it is not finite."""
         if self.type == "bool":
             return bool(number)
         if not isfinite(number):
             return None
-        if self.type == "f32":
-            number = _shortest(number)
-        value = number * self.scale
-        # 0.1 times 3 is 0.30000000000000004: no register has as many digits.
-        return value if isinstance(value, int) else float(f"{value:.12g}")
+        if self.type != "text":
+            return self.valued(_shortest(number) if self.type == "f32" else number)
+        text = int(number).to_bytes(2 * self.size, "big").partition(b"\0")[0].decode("utf-8", "replace")
+        return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
     def number_of(self, value: bool | float) -> float:
         """Return the number that a value in its unit is. Raises OverflowError for one that is too large."""
@@ -133,18 +180,23 @@ class ModbusRegister(Register):
 
     def unlimited(self) -> ModbusRegister:
         """Return the register with the limits of its type alone."""
-        return ModbusRegister(self.reg, type=self.type, scale=self.scale)
+        return ModbusRegister(self.reg, type=self.type, scale=self.scale, offset=self.offset, length=self.length)
 
     def to_json(self) -> dict[str, Any]:
         """Return the register for hw.modbus.list, without what is as usual."""
         entry: dict[str, Any] = {"name": self.name, "register": self.reg, "table": self.table, "type": self.type}
         optional = {
-            key: getattr(self, key) for key in ("unit", "min", "max", "max_step", "slew_per_s", "sensor", "note")
+            key: getattr(self, key)
+            for key in ("unit", "min", "max", "max_step", "slew_per_s", "length", "sensor", "note")
         }
         optional |= {
             "safe": self.safe,
             "scale": self.scale if self.scale != 1 else None,
             "order": self.order if self.size > 1 else None,
+            "byte_order": self.byte_order if self.byte_order != "big" else None,
+            "offset": self.offset or None,
+            "none": list(self.none) or None,
+            "valid": None if self.valid is None else list(self.valid),
         }
         return {**entry, "access": self.access, **{key: value for key, value in optional.items() if value is not None}}
 
@@ -158,6 +210,12 @@ class ModbusDevice:
     registers: tuple[ModbusRegister, ...] = ()
     raw: Raw = "none"
     note: str | None = None
+    write: Literal["single", "multiple"] = "single"
+    """With "multiple" one register or coil is written by function 16 or 15 too."""
+    unit_reply: Literal["same", "any"] = "same"
+    """With "any" its answers may have another unit."""
+    codes: Literal["sunspec"] | None = None
+    """Numbers that mean "no value" in its registers without `none`, by their types."""
     leaned_on: tuple[str, ...] = ()
     """What goes by its readings, of a broadcast those of all devices: undeclared addresses are only read."""
 

@@ -4,25 +4,33 @@ It owns the order of bytes on one line; `codec` has the frames. Both kinds of po
 that is polled, whose pump moves received bytes into a bounded buffer.
 
 Theory of operation. A transaction is one request and its answer, in the bus's task; nothing comes in between, whatever
-happens to the caller. An answer that comes after its request has timed out must never be taken for another one's:
+happens to the caller. An answer to another request must never be taken for this one's:
 
-    TCP   Each request has a transaction number, which the answer repeats. Others are skipped. A stream in which frames
-          cannot be told apart is hung up; the bus goes down and connects again.
+    TCP   Each request has a transaction number, which the answer repeats. Others are skipped.
     RTU   An answer has no number, and two reads of one size look alike. So the line remembers that an answer is owed.
           The next request waits until that answer has come or `late_s` have passed. This costs nothing after an answer
           in time. An answer that is later still is not told apart: `late_s` says how late the slowest device may be.
+          Only the whole answer pays that debt. A server whose answers have no number of their own is handled alike.
 
-Before each request a serial line has to be silent for 3.5 characters, which is what separates two frames; received
-bytes are dropped until then. A line that does not become silent is refused, with nothing sent. The end of an answer is
-known from its length, not from a silence: a USB adapter passes bytes on in portions with pauses between them.
+Two doubts remain without numbers. Another master may ask the same unit: the line listens before its request for one
+that has no answer yet, and a request that is heard later makes two answers come, of which neither is taken. And a frame
+may be a second copy of the last one: if it is byte by byte the answer to the former, different, request. In doubt a
+read is sent once more, after a silence longer than the answers of this line take; a write is never sent twice.
+
+Before each request a serial line has to be silent for 3.5 characters, which is what separates two frames. A line that
+does not become silent is refused, with nothing sent. The end of an answer is known from its length, not from a silence:
+a USB adapter passes bytes on in portions with pauses between them.
+
+A server may end a connection at any time. The next request makes another one, before it is sent; a read whose
+connection ends under it is sent once more. A connection on which nothing came in time is ended too.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -35,19 +43,21 @@ from hearth.drivers.modbus.codec import (
     ModbusFraming,
     RtuFraming,
     TcpFraming,
+    Tid,
     read_request,
     read_values,
     write_request,
 )
 from hearth.drivers.modbus.driver import BROADCAST, ModbusDevice, device_of
-from hearth.drivers.serial_port.fd import FdUart
-from hearth.drivers.serial_port.settings import UartSettings, write_timeout_s
+from hearth.drivers.modbus.tcp import TcpPort
+from hearth.drivers.serial_port.settings import write_timeout_s
 from hearth.errors import DeviceError, Effect, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hearth.drivers.modbus.codec import ModbusRequest, ModbusTable
+    from hearth.drivers.serial_port.fd import FdUart
 
 _READER: Final = "modbus"
 _LARGEST: Final = 256
@@ -55,6 +65,9 @@ _LARGEST: Final = 256
 _BITS_PER_CHARACTER: Final = 11
 _FASTEST_S: Final = 0.00175
 """The silence between two frames above 19200 baud."""
+_COPY_S: Final = 0.02
+"""The least silence after which no second copy of an answer is on its way."""
+_ENDING_S: Final = 0.005
 NOISE_S: Final = 1.0
 """Seconds that a line may take to become silent."""
 
@@ -67,8 +80,8 @@ def frame_gap_s(baud: int) -> float:
 class ModbusLine(BaseDriver):
     """One line of Modbus devices: its operations are coroutine functions (Style.ASYNC).
 
-    `devices` are the declared ones by their units. `late_s` and `turnaround_s` (after a broadcast) are of a serial line
-    alone.
+    `devices` are the declared ones by their units. `late_s` and `turnaround_s` (after a broadcast) are for answers
+    without a number. `delay_s` is the pause after a connection is made, `pause_s` the one before each request.
     """
 
     style = Style.ASYNC
@@ -82,6 +95,12 @@ class ModbusLine(BaseDriver):
         timeout_s: float = 1.0,
         late_s: float = 1.0,
         turnaround_s: float = 0.1,
+        delay_s: float = 0.0,
+        pause_s: float = 0.0,
+        rtu: bool = False,
+        loopback: bool = False,
+        tid: Tid = "same",
+        reconnect: bool = True,
     ) -> None:
         self.line = line
         self.port = port
@@ -89,23 +108,40 @@ class ModbusLine(BaseDriver):
         self.opens_in_thread = port.opens_in_thread
         self.simulated = port.simulated
         self._tcp = port if isinstance(port, TcpPort) else None
+        self._rtu = rtu or self._tcp is None
         self._timeout_s, self._late_s, self._turnaround_s = timeout_s, late_s, turnaround_s
-        self._framing: ModbusFraming = TcpFraming()
+        self._delay_s, self._pause_s = delay_s, pause_s
+        rs485 = port.settings.rs485
+        self._loopback = loopback or (rs485 is not None and rs485.loopback)
+        self._tid, self._reconnect = tid, reconnect
+        self._numbered = not self._rtu and tid in ("same", "next")
+        self._multiple: set[int] = set()
+        """Units that have refused a write of one register, and taken the function for several."""
+        self._framing: ModbusFraming
+        self._begin()
+
+    def _begin(self) -> None:
+        """Expect nothing, on a port that was just opened."""
+        if self._rtu:
+            self._framing = RtuFraming(loopback=self._loopback)
+        else:
+            # Not from 0: the server may still answer requests of an earlier connection, of which it knows the number.
+            self._framing = TcpFraming(int.from_bytes(os.urandom(2), "big"), tid=self._tid)
         self._owed_until = self._used_at = 0.0
         """The times until which the answer to the last request is waited for, and at which the line was last used."""
+        self._request: ModbusRequest | None = None
+        self._answered = b"", self._request, -inf
+        """The last answer, the request that it is of, and when it came."""
+        self._slowest_s = 0.0
+        """The time of the slowest of the last answers."""
+        self._fresh = True
 
     # --- the device -----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open the port. Raises DeviceError and ResourceBusy, both with effect "none"."""
         self.port.open()
-        rs485 = self.port.settings.rs485
-        if self._tcp is None:
-            self._framing = RtuFraming(loopback=rs485 is not None and rs485.loopback)
-        else:
-            # Not from 0: the server may still answer requests of an earlier connection, of which it knows the number.
-            self._framing = TcpFraming(int.from_bytes(os.urandom(2), "big"))
-        self._owed_until = self._used_at = 0.0
+        self._begin()
 
     def close(self) -> None:
         """Close the port."""
@@ -122,8 +158,10 @@ class ModbusLine(BaseDriver):
     def limit_ms(self, requests: int = 1) -> float:
         """Return the milliseconds after which a transaction of so many requests counts as wedged."""
         sending = write_timeout_s(_LARGEST, self.port.settings.baud)
-        each = self._timeout_s + self._late_s + self._turnaround_s + NOISE_S + 2 * sending
-        return 1000 * (requests * each + 1)
+        # A read may be sent twice, and another master's answer be waited for before each.
+        each = 2 * (3 * self._timeout_s + 2 * self._late_s + self._pause_s + NOISE_S + 2 * sending) + self._turnaround_s
+        connecting = 0.0 if self._tcp is None else self._tcp.connect_s
+        return 1000 * (requests * (each + 2 * (connecting + self._delay_s)) + 1)
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
@@ -145,22 +183,26 @@ class ModbusLine(BaseDriver):
         """
         device = device_of(self.devices, self.line, unit)
         device.covered(table, reg, len(values), write=True)
-        await self._exchange(device, write_request(unit, table, reg, tuple(values)), "unknown")
+        written = tuple(values)
+        multiple = len(written) > 1 or device.write == "multiple" or unit in self._multiple
+        try:
+            await self._exchange(device, write_request(unit, table, reg, written, multiple=multiple), "unknown")
+        except DeviceError as error:
+            refused = error.data or {}
+            if multiple or refused.get("exception") != 1 or refused.get("effect") != "none":
+                raise
+            # It has refused, so nothing is written yet: some devices know only the functions for several registers.
+            await self._exchange(device, write_request(unit, table, reg, written, multiple=True), "unknown")
+            self._multiple.add(unit)
 
     async def _exchange(self, device: ModbusDevice, request: ModbusRequest, lost: Effect) -> bytes:
         """Send a request and return the answer's PDU; `lost` is the effect where the answer is missing."""
         with self.port.transaction():
-            if self._tcp is None:
-                await self._settle(device)
-            frame = self._framing.begin(request)
-            sending_s = write_timeout_s(len(frame), self.port.settings.baud)
-            broadcast = self._tcp is None and request.unit == BROADCAST
             try:
-                await self.port.write(frame, timeout_s=sending_s, drain=broadcast, reader=_READER)
-                if broadcast:
-                    await trio.sleep(self._turnaround_s)
-                    return b""
-                return await self._answer(device, request, lost, len(frame))
+                pdu = await self._ask(device, request, lost, again=lost == "none")
+                if pdu is None:
+                    pdu = await self._ask(device, request, lost, again=False)
+                assert pdu is not None, "only the first try may be in doubt"
             except DeviceError as error:
                 # The port does not know what its bytes mean: a request for a value has no effect.
                 effect = {"effect": lost} if lost == "none" else {}
@@ -168,40 +210,116 @@ class ModbusLine(BaseDriver):
                 raise
             finally:
                 self._used_at = trio.current_time()
+        return pdu
 
-    async def _answer(self, device: ModbusDevice, request: ModbusRequest, lost: Effect, sent: int) -> bytes:
-        wire_s = (sent + request.size + 3) * _BITS_PER_CHARACTER / self.port.settings.baud if self._tcp is None else 0.0
-        deadline = trio.current_time() + self._timeout_s + wire_s
-        # Until the answer is there it is owed, whatever ends this wait.
-        self._owed_until = deadline + self._late_s
-        pdu, data = None, b""
-        try:
-            while (pdu := self._framing.feed(data)) is None:
-                try:
-                    data = await self._receive(deadline)
-                except DeviceError as error:  # the port is gone, after it has sent the request
-                    error.data = {**(error.data or {}), "effect": lost}
+    async def _ask(self, device: ModbusDevice, request: ModbusRequest, lost: Effect, *, again: bool) -> bytes | None:
+        """Send a request and return the answer's PDU; with `again` None where it must be sent once more."""
+        self._framing.any_unit = device.unit_reply == "any"
+        broadcast = self._rtu and request.unit == BROADCAST
+        while True:
+            await self._ready(device, request, lost)
+            frame = self._framing.begin(request)
+            sending_s = write_timeout_s(len(frame), self.port.settings.baud)
+            try:
+                await self.port.write(frame, timeout_s=sending_s, drain=broadcast and self._tcp is None, reader=_READER)
+                break
+            except DeviceError:
+                if self._tcp is None or not self._tcp.untouched():
                     raise
-                if not data:
-                    raise TimedOut(
-                        f"{self._where(device)}: no answer within {self._timeout_s:g} s; is it on, and are its number "
-                        f"and the line's settings right?{_doubt(lost)}",
-                        effect=lost,
-                        data=self._place(device),
-                    )
+        if broadcast:
+            await trio.sleep(self._turnaround_s)
+            return b""
+        return await self._answer(device, request, lost, len(frame), again=again)
+
+    async def _ready(self, device: ModbusDevice, request: ModbusRequest, lost: Effect) -> None:
+        """Make the line ready for a request. Raises DeviceError."""
+        if self._tcp is not None and await self._tcp.renewed(write=lost != "none"):
+            self._framing.restart()
+            self._fresh = True
+        if self._fresh and self._delay_s:
+            await trio.sleep(self._delay_s)
+        self._fresh = False
+        if self._pause_s:
+            await trio.sleep_until(self._used_at + self._pause_s)
+        if not self._numbered:
+            await self._settle(device, request)
+
+    async def _answer(
+        self, device: ModbusDevice, request: ModbusRequest, lost: Effect, sent: int, *, again: bool
+    ) -> bytes | None:
+        wire_s = (sent + request.size + 3) * _BITS_PER_CHARACTER / self.port.settings.baud if self._tcp is None else 0.0
+        began = trio.current_time()
+        deadline = began + self._timeout_s + wire_s
+        # Until the answer is there it is owed, whatever ends this wait.
+        self._request, self._owed_until = request, deadline + self._late_s
+        try:
+            pdu = await self._first(deadline)
+            if pdu is not None and self._framing.crossed and lost == "none":
+                # The unit answers more than once, and which answer is whose is not known.
+                if not await self._all(deadline) or not again:
+                    raise BadAnswer("another master asks the same unit, so it is not known whose answer came")
+                return None
+        except DeviceError as error:  # the port is gone, after it has sent the request
+            error.data = {**(error.data or {}), "effect": lost}
+            if again and self._tcp is not None:
+                return None
+            raise
         except BadStream as error:
             assert self._tcp is not None, "only TcpFraming raises it"
             self._tcp.hang_up()
             raise self._bad_answer(device, error, lost) from None
         except BadAnswer as error:
-            self._framing.restart()
-            if error.begun:
-                self._owed_until = 0.0
             raise self._bad_answer(device, error, lost) from None
-        self._owed_until = 0.0
+        if pdu is None:
+            raise self._no_answer(device, lost)
+        took_s = trio.current_time() - began
+        copied, crossed = self._is_copy(request, began), self._framing.crossed
+        self._paid()
+        if copied and again:
+            await self._silent(max(_COPY_S, 2 * self._slowest_s))
+            return None
+        self._slowest_s = max(took_s, 0.9 * self._slowest_s)
         if len(pdu) == 2:
-            raise self._exception(device, pdu[1], lost)
+            raise self._exception(device, pdu[1], lost, sure=not crossed)
         return pdu
+
+    async def _first(self, deadline: float) -> bytes | None:
+        """Return the PDU of the next frame that may be the answer; None if none comes. Raises BadAnswer."""
+        pdu = self._framing.feed(b"")
+        while pdu is None:
+            data = await self._receive(deadline)
+            if not data:
+                return None
+            pdu = self._framing.feed(data, self.port.inbox.fed_at)
+        return pdu
+
+    async def _all(self, deadline: float) -> bool:
+        """Drop the answers to the last request and to others that look alike; return False if not all came."""
+        while self._framing.found < 1 + self._framing.crossed:
+            try:
+                if await self._first(deadline) is None:
+                    return False
+            except BadAnswer:
+                return False
+        self._paid()
+        return True
+
+    def _is_copy(self, request: ModbusRequest, began: float) -> bool:
+        """Return True if the answer to a request that was sent then may be a second one to the former request."""
+        frame, former, at = self._answered
+        fresh = began < at + self._late_s
+        return not self._numbered and fresh and frame == self._framing.frame and former != request
+
+    def _paid(self) -> None:
+        self._answered = self._framing.frame, self._request, trio.current_time()
+        self._owed_until = 0.0
+        self._framing.end()
+
+    async def _silent(self, seconds: float) -> None:
+        """Drop what comes until nothing has come for so long, not longer than an answer may take."""
+        latest = trio.current_time() + self._timeout_s
+        while trio.current_time() < latest and await self._receive(trio.current_time() + seconds):
+            pass
 
     async def _receive(self, deadline: float) -> bytes:
         """Return what has come, at the latest at `deadline`; nothing if nothing has."""
@@ -211,23 +329,27 @@ class ModbusLine(BaseDriver):
         taken = await self.port.take(None, None, gap_s=0.0, partial=True, reader=_READER)
         return taken.data
 
-    async def _settle(self, device: ModbusDevice) -> None:
+    async def _settle(self, device: ModbusDevice, request: ModbusRequest) -> None:
         """Wait until no answer is owed and the line is silent; drop what is received. Raises DeviceError."""
-        while trio.current_time() < self._owed_until and (data := await self._receive(self._owed_until)):
-            try:
-                if self._framing.feed(data) is not None:
-                    break
-            except BadAnswer:
-                self._framing.restart()
+        if trio.current_time() < self._owed_until:
+            await self._all(self._owed_until)
         self._owed_until = 0.0
+        self._framing.end()
+        self._note(b"")
         latest = trio.current_time() + NOISE_S
-        silence = frame_gap_s(self.port.settings.baud)
+        silence, patience = frame_gap_s(self.port.settings.baud), self._timeout_s + self._late_s
         while True:
             # What came while nothing was awaited counts from when it came.
             quiet_at = max(self._used_at, self.port.inbox.fed_at) + silence
-            self.port.inbox.skip(_READER)
-            if not await self._receive(quiet_at) and trio.current_time() >= quiet_at:
+            # Until another master has its answer, or would give it up.
+            asked_at = self._framing.asked(request, trio.current_time() - patience)
+            if asked_at is not None:
+                quiet_at = max(quiet_at, asked_at + patience)
+                latest = max(latest, quiet_at + silence)
+            data = await self._receive(quiet_at)
+            if not data and trio.current_time() >= quiet_at:
                 return
+            self._note(data)
             if trio.current_time() > latest:
                 raise DeviceError(
                     f"{self._where(device)}: the line is never silent: a device sends without being asked, or the "
@@ -235,6 +357,13 @@ class ModbusLine(BaseDriver):
                     effect="none",
                     data=self._place(device),
                 )
+
+    def _note(self, data: bytes) -> None:
+        """Let the framing see bytes that are no answer to a request of this line."""
+        with suppress(BadAnswer):
+            pdu = self._framing.feed(data, self.port.inbox.fed_at)
+            while pdu is not None:
+                pdu = self._framing.feed(b"")
 
     # --- errors ---------------------------------------------------------------------------------------------------
 
@@ -248,8 +377,18 @@ class ModbusLine(BaseDriver):
         text = f"{self._where(device)}: what came is not the answer: {error}{_doubt(lost)}"
         return DeviceError(text, effect=lost, data={**self._place(device), "errno": "EBADMSG", "reason": str(error)})
 
-    def _exception(self, device: ModbusDevice, code: int, lost: Effect) -> DeviceError:
-        effect: Effect = "none" if code in WITHOUT_EFFECT else lost
+    def _no_answer(self, device: ModbusDevice, lost: Effect) -> DeviceError:
+        why = self._framing.fault()
+        if why is not None and self._rtu:
+            return self._bad_answer(device, BadAnswer(why), lost)
+        if why is None and self._tcp is not None and self._reconnect:
+            self._tcp.drop()
+        asked = "is it on, and are its number and the line's settings right?" if why is None else why
+        text = f"{self._where(device)}: no answer within {self._timeout_s:g} s; {asked}{_doubt(lost)}"
+        return TimedOut(text, effect=lost, data=self._place(device))
+
+    def _exception(self, device: ModbusDevice, code: int, lost: Effect, *, sure: bool) -> DeviceError:
+        effect: Effect = "none" if code in WITHOUT_EFFECT and sure else lost
         what = EXCEPTIONS.get(code, "an exception that the standard does not have")
         data = {**self._place(device), "exception": code, "reason": what}
         return DeviceError(
@@ -259,70 +398,3 @@ class ModbusLine(BaseDriver):
 
 def _doubt(effect: Effect) -> str:
     return "; whether it was written is not known: read it back" if effect == "unknown" else ""
-
-
-class TcpPort(FdUart):
-    """A TCP connection to a Modbus server, as a port. Not more than a page of input is read before it is asked for."""
-
-    opens_in_thread = True
-    _SETTINGS: ClassVar = UartSettings(inbox_bytes=4096)
-
-    def __init__(self, line: str, host: str, tcp_port: int, *, connect_s: float = 3.0) -> None:
-        super().__init__(line, self._SETTINGS)
-        self.address = (host, tcp_port)
-        self._connect_s = connect_s
-        self._socket: socket.socket | None = None
-
-    def open(self) -> None:
-        """Connect. Raises DeviceError."""
-        connection = socket.socket(socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET)
-        connection.settimeout(self._connect_s)
-        try:
-            connection.connect(self.address)
-        except OSError as error:
-            connection.close()
-            raise self._error(f"no connection to {self}: {error.strerror or error}", number=error.errno) from error
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A server that is switched off says nothing: after half a minute of silence the kernel asks.
-        for option, value in ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._socket = connection
-        self._attach(connection.fileno())
-
-    def _release(self, fd: int) -> None:
-        del fd  # the socket's
-        connection, self._socket = self._socket, None
-        if connection is not None:
-            connection.close()
-
-    def hang_up(self) -> None:
-        """End the connection: the pump sees that, and the bus connects again."""
-        if self._socket is not None:
-            try:
-                self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError as error:
-                if error.errno != errno.ENOTCONN:  # it has ended already
-                    raise
-
-    def _read_size(self, inbox: Any) -> int:
-        return int(inbox.room) if not inbox.closed else self._SETTINGS.inbox_bytes
-
-    def _error(self, what: str, *, taken: int | None = None, number: int | None = None, effect: Effect = "none") -> Any:
-        error = super()._error(what, taken=taken, number=number, effect=effect)
-        data = {"line": self.port, **{key: value for key, value in (error.data or {}).items() if key != "port"}}
-        return DeviceError(f"modbus line {self.port}: {what}", effect=effect, data=data)
-
-    def _failed(self, error: OSError, *, taken: int | None = None) -> DeviceError:
-        what = f"the connection to {self} has ended: {error.strerror}"
-        failure: DeviceError = self._error(what, taken=taken, number=error.errno, effect="unknown" if taken else "none")
-        return failure
-
-    def __str__(self) -> str:
-        host, port = self.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the address."""
-        return {"driver": "tcp", "host": self.address[0], "tcp_port": self.address[1]}

@@ -1,4 +1,8 @@
-"""Modbus lines on this machine: ports and addresses, tried for `hearth doctor`, and opened by the sandbox."""
+"""Modbus lines on this machine: ports and addresses, tried for `hearth doctor`, and opened by the sandbox.
+
+A server that takes a connection is asked for one register, which shows the keys that a device needs that does not keep
+to the standard. Nothing is written to it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,24 @@ import select
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from ipaddress import ip_address
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hearth.drivers.linux.survey import Node, OnMachine, ProfileProblem, Sockets, real
+from hearth.drivers.modbus.codec import BadAnswer, RtuFraming, TcpFraming, read_request
+from hearth.drivers.modbus.driver import BROADCAST
 from hearth.drivers.serial_port.machine import port_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hearth.drivers.linux.survey import Inspection
+    from hearth.drivers.modbus.codec import ModbusFraming, ModbusRequest
+    from hearth.drivers.modbus.driver import ModbusDevice
     from hearth.drivers.modbus.spec import ModbusSpec
 
 REACHED_WITHIN_S: Final = 2.0
@@ -80,6 +90,83 @@ def _refused(wanted: Mapping[str, tuple[str, int]], within_s: float) -> dict[str
     return refused
 
 
+def quirks(lines: Sequence[ModbusSpec], proc: Path = Path("/proc")) -> Iterator[ProfileProblem]:
+    """Yield the keys that servers need which do not keep to the standard, as their answers to one read each show.
+
+    The first declared register that can be read is asked for. An address that takes no connection is passed over, and
+    a device that this machine is connected to.
+    """
+    asked = [
+        (f"modbus[{index}]", spec, spec.host)
+        for index, spec in enumerate(lines)
+        if spec.driver == "tcp" and spec.host is not None and not _connected(spec.host, spec.tcp_port, proc)
+    ]
+    if asked:
+        with ThreadPoolExecutor(len(asked)) as pool:
+            yield from chain.from_iterable(pool.map(lambda one: list(_quirk(*one)), asked))
+
+
+def _quirk(at: str, spec: ModbusSpec, host: str) -> Iterator[ProfileProblem]:
+    found = ((unit, one) for unit in spec.devices for one in unit.registers if "r" in one.access)
+    device, register = next(found, (None, None))
+    if device is None or register is None or (device.unit == BROADCAST and spec.broadcasts):
+        return
+    request = read_request(device.unit, register.table, register.reg, register.size)
+    rtu = spec.framing == "rtu"
+    within_s = spec.timeout_ms / 1000
+    try:
+        with socket.create_connection((host, spec.tcp_port), REACHED_WITHIN_S) as connection:
+            time.sleep(spec.delay_ms / 1000)
+            fault = _asked(connection, _framing(spec, device, rtu), request, within_s)
+            if fault is None:
+                return
+            if fault:
+                why, _, cure = fault.partition("; ")
+                yield ProfileProblem(at, "warn", f"{device.name} is not understood: {why}", cure or None)
+                return
+            time.sleep(REACHED_WITHIN_S)
+            if _asked(connection, _framing(spec, device, rtu), request, within_s) is None:
+                told = (
+                    f"{device.name} does not answer at first behind a connection, and does {REACHED_WITHIN_S:g} s later"
+                )
+                yield ProfileProblem(f"{at}.delay_ms", "warn", told, "give the line delay_ms = 2000")
+                return
+        with socket.create_connection((host, spec.tcp_port), REACHED_WITHIN_S) as connection:
+            time.sleep(spec.delay_ms / 1000)
+            if _asked(connection, _framing(spec, device, not rtu), request, within_s) is None:
+                told = f"{device.name} answers frames of Modbus {'TCP' if rtu else 'RTU'} alone"
+                yield ProfileProblem(
+                    f"{at}.framing", "warn", told, f'give the line framing = "{"tcp" if rtu else "rtu"}"'
+                )
+                return
+    except OSError:
+        return  # `unreachable` says so
+    told = f"{device.name} (unit {device.unit}) does not answer a read within {spec.timeout_ms:g} ms"
+    yield ProfileProblem(at, "warn", told, "is it on, and is its unit right?")
+
+
+def _framing(spec: ModbusSpec, device: ModbusDevice, rtu: bool) -> ModbusFraming:
+    any_unit = device.unit_reply == "any"
+    return RtuFraming(any_unit=any_unit) if rtu else TcpFraming(99, tid=spec.tid, any_unit=any_unit)
+
+
+def _asked(connection: socket.socket, framing: ModbusFraming, request: ModbusRequest, within_s: float) -> str | None:
+    """Send a request; return None once its answer is there, else why not: "" if nothing has come."""
+    connection.sendall(framing.begin(request))
+    deadline = time.monotonic() + within_s
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            connection.settimeout(left)
+            data = connection.recv(4096)
+            if not data or framing.feed(data) is not None:
+                return None if data else framing.fault() or ""
+    except TimeoutError:
+        pass
+    except BadAnswer as error:
+        return str(error)
+    return framing.fault() or ""
+
+
 def _connected(host: str, port: int, proc: Path) -> bool:
     """Return True if a process of this machine has a connection to an address."""
     packed = ip_address(host).packed
@@ -101,6 +188,7 @@ class ModbusMachine(OnMachine):
         """Yield serial ports that cannot be used, and TCP addresses that take no connection, all tried at once."""
         yield from super().problems(specs, look)
         yield from unreachable(specs, look.machine.proc)
+        yield from quirks(specs, look.machine.proc)
 
     def faults(self, at: str, spec: ModbusSpec, look: Inspection) -> Iterable[ProfileProblem]:
         """See `OnMachine.faults`."""

@@ -33,7 +33,7 @@ class ModbusOutputs(Outputs):
         self._bus = spec.bus
         self._line = spec.line
         self._devices = {device.unit: device for device in spec.devices}
-        self._serial = spec.driver != "tcp"
+        self._serial = spec.broadcasts
         self._registers: dict[Hashable, ModbusRegister] = {
             (device.unit, one.table, one.reg): one for device in spec.devices for one in device.registers
         }
@@ -53,7 +53,8 @@ class ModbusOutputs(Outputs):
             place={"bus": f"modbus:{self._line}", "device": device.name, **named},
             report={"unit": device.unit, "device": device.name, **named},
             device=device.unit,
-            shown=partial(_shown, register),
+            shown=register.shown_number,
+            is_none=register.is_none,
             number=partial(_number, register),
         )
 
@@ -130,10 +131,6 @@ class ModbusOutputs(Outputs):
         """Return the request that a tool has declared: a place, and the values from there on."""
         assert isinstance(output, tuple), "unit, table and address"
         return Call("write", (*output, level))
-
-
-def _shown(register: ModbusRegister, number: float) -> Any:
-    return register.shown(register.values(number))
 
 
 def _number(register: ModbusRegister, value: object) -> float:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import struct
 from ipaddress import ip_address
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
-from attrs import evolve, field, frozen
+from attrs import Factory, evolve, field, frozen
 
 from hearth._util.toml import show
 from hearth.drivers.kind import Caution, Resource
-from hearth.drivers.modbus.codec import BITS
-from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, ModbusDevice, ModbusRegister
+from hearth.drivers.modbus.codec import BITS, Tid
+from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, SUNSPEC, ModbusDevice, ModbusRegister
 from hearth.drivers.sensor import Sensor
 from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
 from hearth.errors import DeviceError
@@ -63,7 +63,8 @@ class ModbusSpec:
 
     `path` and `settings` are of a serial line, `host` and `tcp_port` of TCP. `timeout_ms` is the longest wait for an
     answer; for `late_ms` more the answer to a request that has timed out is not taken for another one's;
-    `turnaround_ms` is the pause after a broadcast.
+    `turnaround_ms` is the pause after a broadcast. The other keys are for devices that do not keep to the standard: see
+    docs/reference/boards.md.
     """
 
     line: str
@@ -74,6 +75,14 @@ class ModbusSpec:
     timeout_ms: Annotated[float, Number(ge=1, le=60_000)] = 1000
     late_ms: Annotated[float, Number(ge=0, le=60_000)] = 1000
     turnaround_ms: Annotated[float, Number(ge=0, le=1000)] = 100
+    loopback: bool = False
+    framing: Literal["rtu", "tcp"] = field(
+        default=Factory(lambda self: "tcp" if self.driver == "tcp" else "rtu", takes_self=True)
+    )
+    tid: Tid = "same"
+    delay_ms: Annotated[float, Number(ge=0, le=60_000)] = 0
+    pause_ms: Annotated[float, Number(ge=0, le=60_000)] = 0
+    reconnect_after_timeout: bool = True
     settings: UartSettings = field(factory=UartSettings)
     devices: tuple[ModbusDevice, ...] = ()
 
@@ -82,6 +91,11 @@ class ModbusSpec:
         """Return the id of its bus."""
         return f"modbus:{self.line}"
 
+    @property
+    def broadcasts(self) -> bool:
+        """True if all devices obey a request to unit 0, and none answers."""
+        return self.framing == "rtu"
+
     def use(self, device: ModbusDevice, *, raw: bool = False) -> Use:
         """Return a device with its spellings in a policy; addresses that are not declared are a use of their own."""
         names = (device.name, f"{self.line}:{device.name}", f"{self.line}:{device.unit}")
@@ -89,10 +103,12 @@ class ModbusSpec:
 
     def make_driver(self, _opening: Opening) -> Driver:
         """Return the line's driver, not opened."""
-        from hearth.drivers.modbus.line import ModbusLine, TcpPort
+        from hearth.drivers.modbus.line import ModbusLine
 
         port: FdUart
         if self.driver == "tcp":
+            from hearth.drivers.modbus.tcp import TcpPort
+
             assert self.host is not None, "parse_modbus asks for it"
             port = TcpPort(self.line, self.host, self.tcp_port)
         elif self.driver == "rtu":
@@ -104,8 +120,20 @@ class ModbusSpec:
             from hearth.drivers.modbus.sim import SimModbusPort
 
             port = SimModbusPort(self.line, self.settings, self.devices)
-        times = {"timeout_s": self.timeout_ms, "late_s": self.late_ms, "turnaround_s": self.turnaround_ms}
-        return ModbusLine(self.line, port, self.devices, **{name: ms / 1000 for name, ms in times.items()})
+        return ModbusLine(
+            self.line,
+            port,
+            self.devices,
+            timeout_s=self.timeout_ms / 1000,
+            late_s=self.late_ms / 1000,
+            turnaround_s=self.turnaround_ms / 1000,
+            delay_s=self.delay_ms / 1000,
+            pause_s=self.pause_ms / 1000,
+            rtu=self.framing == "rtu",
+            loopback=self.loopback,
+            tid=self.tid,
+            reconnect=self.reconnect_after_timeout,
+        )
 
     def sensors(self) -> Iterator[Sensor]:
         """Yield the registers that are sensors of the board."""
@@ -178,7 +206,7 @@ class ModbusSensor(Sensor):
         """Return the number of what was read. Raises DeviceError for one that is none."""
         value = self.register.shown(raw)
         if value is None:
-            why = f"sensor {self.name!r}: the device says that it is no number"
+            why = f"sensor {self.name!r}: the device says that it has no value"
             raise DeviceError(why, effect="none", data={"sensor": self.name})
         return float(value)
 
@@ -224,12 +252,13 @@ def parse_modbus(table: Table) -> ModbusSpec:
     given["rs485"] = parse_rs485(table)
     values = table.given(kinds)
     _check_port(table, driver, values, {*settings, "rs485"})
+    serial = driver != "tcp" or values.get("framing") == "rtu"
     devices: list[ModbusDevice] = []
     for entry in table.tables("device"):
-        device = _device(entry, broadcast=driver != "tcp")
+        device = _device(entry, broadcast=serial)
         if entry.ok and any(device.unit == other.unit for other in devices):
             entry.fault("unit", f"{device.unit} is taken on this line")
-        if entry.ok and driver != "tcp" and device.unit > LAST_SERIAL_UNIT:
+        if entry.ok and serial and device.unit > LAST_SERIAL_UNIT:
             entry.fault("unit", f"a serial line has the units 1 to {LAST_SERIAL_UNIT}, and 0 for all of them")
         devices.append(device)
     table.done()
@@ -254,9 +283,14 @@ def _check_port(table: Table, driver: str | None, values: dict[str, Any], serial
             table.fault(key, f"missing; it takes {'the device of the port' if kind == 'rtu' else 'an IP address'}")
         elif driver not in (kind, None) and key in table.content:
             table.fault(key, f'only a line with driver = "{kind}" has one')
-    foreign = {"turnaround_ms", "late_ms", *serial} if driver == "tcp" else {"tcp_port"}
+    rtu, numbered = values.get("framing") == "rtu", values.get("tid", "same") in ("same", "next")
+    foreign = {"tcp_port", "tid", "framing", "reconnect_after_timeout"}
+    if driver == "tcp":
+        foreign = serial if rtu else {"turnaround_ms", "loopback", *serial}
+        foreign |= {"tid"} if rtu else {"late_ms"} if numbered else set()
     for key in sorted(foreign & table.content.keys()):
-        table.fault(key, f'a line with driver = "{driver}" has none')
+        has = f'a line with driver = "{driver}"' + (' and framing = "rtu"' if rtu and driver == "tcp" else "")
+        table.fault(key, f"{has} has none")
     if values.get("host") is not None:
         try:
             ip_address(values["host"])
@@ -271,6 +305,10 @@ def _device(entry: Table, *, broadcast: bool) -> ModbusDevice:
     tables = list(entry.tables("registers"))
     registers = tuple([_register(table) for table in tables])
     entry.done()
+    if values.get("codes") == "sunspec":
+        registers = tuple(
+            one if one.none or one.type not in SUNSPEC else evolve(one, none=(SUNSPEC[one.type],)) for one in registers
+        )
     device = ModbusDevice(unit, name, registers, **values)
     if entry.ok:
         _check_registers(device, tables)
@@ -298,6 +336,16 @@ def _register(table: Table) -> ModbusRegister:
     register = ModbusRegister(reg, name=name, **values)
     if bits and register.type != "bool":
         table.fault("type", f'a {register.table} is one bit; give type = "bool", or leave it out')
+    text = register.type == "text"
+    if text != (register.length is not None):
+        told = "missing; it takes the registers that the text has" if text else 'only type = "text" has one'
+        table.fault("length", told)
+    if text and register.access != "r":
+        table.fault("access", 'a text is only read; give access = "r"')
+    for key in sorted({"scale", "offset", "valid", "sensor", "unit"} & values.keys()) if text else ():
+        table.fault(key, "a text is not a number: it has none")
+    if register.valid is not None and register.valid[0] > register.valid[1]:
+        table.fault("valid", f"{register.valid[0]:g} is greater than {register.valid[1]:g}; exchange them")
     if register.reg + register.size - 1 > LAST_REG:
         table.fault("reg", f"its {register.size} registers end beyond {LAST_REG}")
     if table.ok:
@@ -320,7 +368,7 @@ def _check_safe(table: Table, register: ModbusRegister, safe: bool | float) -> N
     except (OverflowError, struct.error):
         fits = False
     if not fits:
-        has = f"{low * register.scale:g} to {high * register.scale:g}"
+        has = f"{register.valued(low):g} to {register.valued(high):g}"
         table.fault("safe", f"{show(safe)} is beyond what may be written, {has}")
 
 
@@ -330,18 +378,18 @@ def _check_limits(table: Table, register: ModbusRegister, values: dict[str, Any]
     if register.sensor is not None and register.access == "w":
         table.fault("sensor", 'a register with access = "w" is never read')
     if register.type == "bool":
-        for key in {"min", "max", "max_step", "slew_per_s", "scale"} & values.keys():
+        for key in {"min", "max", "max_step", "slew_per_s", "scale", "offset", "none", "valid"} & values.keys():
             table.fault(key, "a bool is 0 or 1: it has none")
     low, high = register.unlimited().raw_bounds
     for key, bound in (("min", register.min), ("max", register.max)):
-        if bound is not None and not low <= bound / register.scale <= high:
-            holds = f"{low * register.scale:g} to {high * register.scale:g}"
+        if bound is not None and not low <= register.counted(bound) <= high:
+            holds = f"{register.valued(low):g} to {register.valued(high):g}"
             table.fault(key, f"{bound:g} is impossible: type {register.type!r} holds {holds} (see type and scale)")
             return
     least, most = register.raw_bounds
     if least > most:
         table.fault("min", "no value lies between min and max")
-    elif register.type != "f32" and register.max_step is not None and register.max_step < register.scale:
+    elif register.counts and register.max_step is not None and register.max_step < register.scale:
         table.fault("max_step", f"{register.max_step:g} is less than one step of the register, {register.scale:g}")
 
 

@@ -47,7 +47,9 @@ class _Read(TypedDict):
     table: Annotated[ModbusTable, _TABLE]
     register: Annotated[int, Ge(0), Le(LAST_REG), "the address"]
     name: NotRequired[Name]
-    value: Annotated[float | bool | None, "in `unit`; null: the device says it is no number"]
+    value: Annotated[
+        float | bool | str | None, "in `unit`; a text of type text; null: the device says that it has no value"
+    ]
     unit: NotRequired[Annotated[str, Len(1, 64), "the unit of the value, if the profile has one"]]
 
 
@@ -79,7 +81,7 @@ class _Target:
     @property
     def broadcast(self) -> bool:
         """True if it is every device of a serial line, of which none answers."""
-        return self.spec.driver != "tcp" and self.device.unit == BROADCAST
+        return self.spec.broadcasts and self.device.unit == BROADCAST
 
     @property
     def readable(self) -> bool:
@@ -120,7 +122,7 @@ class _Target:
         try:
             return register.encode(value)
         except (OverflowError, struct.error):
-            low, high = (bound * register.scale for bound in register.unlimited().raw_bounds)
+            low, high = map(register.valued, register.unlimited().raw_bounds)
             holds = f"type {kind!r} with scale {register.scale:g} holds {low:g} to {high:g}"
             raise wrong("/value", f"{holds}, got {value!r}") from None
 

@@ -129,6 +129,9 @@ class LinuxUart(FdUart):
             self._check_taken(fd)
             if self.settings.rs485 is not None and not rs485_is_on(fd):
                 raise self._no_rs485(errno.EOPNOTSUPP)
+            if self.settings.low_latency and not lower_latency(fd):
+                text = f"{self.path} has no low-latency mode: take low_latency out of the board profile"
+                raise self._error(text, number=errno.EOPNOTSUPP)
         except (OSError, termios.error) as error:
             raise self._error(f"{self.path} cannot be set up: {error}", number=_number(error)) from error
 
@@ -276,6 +279,9 @@ def _cure(path: str) -> str:
 _PTY_MAJORS = range(136, 144)
 _TCGETS2 = 0x802C542A
 _TIOCGICOUNT = 0x545D
+_TIOCGSERIAL, _TIOCSSERIAL = 0x541E, 0x541F
+_SERIAL_BYTES, _FLAGS_AT, _LOW_LATENCY = 128, 16, 1 << 13
+"""Of struct serial_struct (linux/serial.h): at least its size, the place of `flags`, and ASYNC_LOW_LATENCY."""
 _TIOCGRS485 = 0x542E
 _TIOCSERGETLSR = 0x5459
 _TIOCSER_TEMT = 0x01
@@ -337,6 +343,19 @@ def rs485_is_on(fd: int) -> bool:
     """True if the driver switches the transceiver; a driver may take the setting and leave it off."""
     (flags,) = struct.unpack_from("=I", fcntl.ioctl(fd, _TIOCGRS485, bytes(32)))
     return bool(flags & _RS485_ENABLED)
+
+
+def lower_latency(fd: int) -> bool:
+    """Have the driver hand on each byte at once; return False if it cannot, or takes the setting and leaves it off."""
+    try:
+        info = bytearray(fcntl.ioctl(fd, _TIOCGSERIAL, bytes(_SERIAL_BYTES)))
+        (flags,) = struct.unpack_from("=i", info, _FLAGS_AT)
+        struct.pack_into("=i", info, _FLAGS_AT, flags | _LOW_LATENCY)
+        fcntl.ioctl(fd, _TIOCSSERIAL, bytes(info))
+        (flags,) = struct.unpack_from("=i", fcntl.ioctl(fd, _TIOCGSERIAL, bytes(_SERIAL_BYTES)), _FLAGS_AT)
+    except OSError:
+        return False
+    return bool(flags & _LOW_LATENCY)
 
 
 def settle(fd: int, *, hangup: bool) -> None:

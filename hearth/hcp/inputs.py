@@ -22,6 +22,7 @@ from hearth._util.text import nearest
 from hearth.annotations import wire_name
 from hearth.errors import HearthError
 from hearth.fields import join
+from hearth.protocol.jsonrpc import whole
 from hearth.schema import Validator, escaped
 
 AT: Final = "/payload/inputs"
@@ -254,6 +255,9 @@ def respelled(
         return [respelled(items, inner, line_name, port_name, chip) for inner in value]
     if value is None:
         return value
+    kinds = schema.get("type", ())
+    if "integer" in kinds and "number" not in kinds:
+        value = whole(value)
     if schema.get("format") == LINE:
         return line_name(value, chip)
     if schema.get("format") == PORT:

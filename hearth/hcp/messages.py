@@ -264,11 +264,14 @@ def read_duration(text: str, *, least: timedelta = _LEAST) -> timedelta:
         duration = isodate.parse_duration(text) if _DURATION.fullmatch(text) else None
     except (isodate.ISO8601Error, ArithmeticError):
         duration = None
-    if type(duration) is not timedelta:
-        shown = ascii(text)[:60]
-        raise ValueError(f'expected an ISO 8601 duration such as "PT10M", without years and months, got {shown}')
+    shown = ascii(text)[:60]
+    if duration is not None and type(duration) is not timedelta:
+        said = "expected a duration of a fixed length, which years and months do not have (one minute is PT1M)"
+        raise ValueError(f"{said}, got {shown}")
+    if duration is None:
+        raise ValueError(f'expected an ISO 8601 duration such as "PT10M", got {shown}')
     if duration < least:
-        raise ValueError(f"expected a duration that is more than nothing, got {ascii(text)[:60]}")
+        raise ValueError(f"expected a duration that is more than nothing, got {shown}")
     return duration
 
 

@@ -326,7 +326,7 @@ async def test_a_register_may_be_a_sensor_of_the_board_with_its_unit():
         assert listed == {"sensor": "motor", "kind": "modbus", "unit": "celsius", "bus": "modbus:plant"}
         opened.device.memory["input", 0] = 0x7FC0
         assert (await read(opened, "temperature"))["value"] is None
-        with pytest.raises(DeviceError, match="no number"):
+        with pytest.raises(DeviceError, match="no value"):
             await opened.run("hw.sensor.read", sensor="motor")
 
 

@@ -191,6 +191,26 @@ def test_what_is_no_terminal_is_not_opened(tmp_path):
     assert "cannot be looked at" in refused(str(tmp_path / "loop")).message
 
 
+def test_low_latency_is_refused_where_there_is_none(terminal):
+    assert "has no low-latency mode: take low_latency out" in refused(terminal[0], low_latency=True).message
+
+
+def test_low_latency_is_asked_for_and_read_back(monkeypatch):
+    """struct serial_struct of linux/serial.h has `flags` behind four ints; no pseudo-terminal has the ioctl."""
+    port = {"info": bytes(16) + (0x10).to_bytes(4, "little") + bytes(108), "takes": True}
+
+    def ioctl(_fd, request, argument):
+        if request == 0x541F and port["takes"]:
+            port["info"] = argument
+        return port["info"]
+
+    monkeypatch.setattr(uart.fcntl, "ioctl", ioctl)
+    assert uart.lower_latency(9)
+    assert port["info"][16:20] == (0x2010).to_bytes(4, "little"), "the other flags stay"
+    port.update(info=bytes(128), takes=False)
+    assert not uart.lower_latency(9), "a driver may take the setting and leave it off"
+
+
 def test_rs485_is_refused_where_there_is_none(terminal):
     assert "has no RS-485 mode" in refused(terminal[0], rs485=True).message
 

@@ -18,8 +18,9 @@ from support.waiting import passes
 
 from hearth.drivers.modbus.codec import MOST_STRAYS, checked
 from hearth.drivers.modbus.driver import ModbusDevice
-from hearth.drivers.modbus.line import NOISE_S, ModbusLine, TcpPort, frame_gap_s
+from hearth.drivers.modbus.line import NOISE_S, ModbusLine, frame_gap_s
 from hearth.drivers.modbus.sim import SimModbusPort
+from hearth.drivers.modbus.tcp import TcpPort
 from hearth.drivers.serial_port.pty import SimUart
 from hearth.drivers.serial_port.settings import Rs485, UartSettings
 from hearth.errors import DeviceError, TimedOut
@@ -152,9 +153,10 @@ async def test_bytes_that_came_before_a_request_are_no_answer_to_it(autojump_clo
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (b"\x00" + value(7), "a frame of unit 0, or noise"),
+        (b"\x00" + value(7)[:-1], "a frame of unit 0, or noise"),
         (value(7, unit=2), "a frame of unit 2"),
         (value(7)[:-1] + b"\0", "its checksum is wrong"),
+        (value(7)[:3] + b"\0" + value(7)[3:], "its checksum is wrong"),
         (checked(b"\1\3\4\0\1\0\2"), "it begins like the answer to another request"),
         (checked(b"\1\4\2\0\1"), "it begins like the answer to another request"),
     ],
@@ -220,7 +222,7 @@ async def simulated(nursery):
     line.close()
 
 
-@pytest.mark.parametrize("fault", ["lost", "damaged", "cut", "garbage", "foreign", 4, 5, 8, 11, 99])
+@pytest.mark.parametrize("fault", ["lost", "damaged", "cut", "foreign", 4, 5, 8, 11, 99])
 async def test_a_write_whose_answer_is_not_there_or_says_nothing_has_an_unknown_effect(
     simulated, autojump_clock, fault
 ):
@@ -352,7 +354,7 @@ async def test_over_tcp_a_late_answer_is_skipped_by_its_number_and_the_next_requ
                 await stream.send_all(tcp_value(held[0], 111) + tcp_value(held[1], 222))
 
     with trio.fail_after(BOUND):
-        async with server(handler, timeout_s=0.05) as (line, nursery):
+        async with server(handler, timeout_s=0.05, reconnect=False) as (line, nursery):
             nursery.start_soon(line.pump)
             with pytest.raises(TimedOut):
                 await read(line)
@@ -412,28 +414,28 @@ async def test_a_server_that_floods_is_not_read_further_than_a_page_and_is_hung_
             assert len(line._framing._data) <= 4096 + 260
 
 
-async def test_a_connection_that_ends_in_mid_request_leaves_a_write_in_doubt_and_takes_the_bus_down():
+async def test_a_connection_that_ends_in_mid_request_leaves_a_write_in_doubt_and_is_made_again():
+    connections = []
+
     async def handler(stream):
-        await stream.receive_some(12)
+        connections.append(stream)
+        if len(connections) == 1:
+            await stream.receive_some(12)
+            return
+        async for request in requests(stream):
+            await stream.send_all(tcp_value(request, 9) if request[7] == 3 else request)
 
-    for operation, effect in (
-        (lambda line: line.write(1, "coil", 0, [1]), "unknown"),
-        (lambda line: line.read(1, "coil", 0, 1), "none"),
-    ):
+    for reads in (False, True):
+        connections.clear()
         with trio.fail_after(BOUND):
-            async with server(handler) as (line, _):
-
-                async def pump(line=line):
-                    with pytest.raises(DeviceError, match="has ended"):
-                        await line.pump()
-
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(pump)
-                    with pytest.raises(
-                        DeviceError, match=r"modbus line line: the connection to .* has ended"
-                    ) as caught:
-                        await operation(line)
-                assert caught.value.data["effect"] == effect
+            async with server(handler) as (line, nursery):
+                nursery.start_soon(line.pump)
+                if not reads:
+                    with pytest.raises(DeviceError, match=r"the connection to .* has ended") as caught:
+                        await line.write(1, "holding", 0, [1])
+                    assert caught.value.data["effect"] == "unknown"
+                assert await read(line) == 9
+                assert len(connections) == 2
 
 
 async def test_unit_0_is_no_broadcast_over_tcp():

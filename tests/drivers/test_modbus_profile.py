@@ -10,7 +10,7 @@ import pytest
 
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.modbus.line import TcpPort
+from hearth.drivers.modbus.tcp import TcpPort
 from hearth.drivers.serial_port.settings import UartSettings
 from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import ConfigError
@@ -110,3 +110,59 @@ def test_several_faults_are_all_reported():
     with pytest.raises(ConfigError) as caught:
         parsed({"modbus": [line(device=[drive(registers=[{"reg": -1}]), {"unit": 300}])]})
     assert len(str(caught.value).splitlines()) >= 4
+
+
+def faults(content):
+    with pytest.raises(ConfigError) as caught:
+        parsed(content)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"type": "text", "access": "r"}, "length: missing"),
+        ({"length": 4}, 'length: only type = "text" has one'),
+        ({"type": "text", "length": 4}, 'a text is only read; give access = "r"'),
+        ({"type": "text", "length": 4, "access": "r", "scale": 2}, "scale: a text is not a number"),
+        ({"valid": [5, 1]}, "valid: 5 is greater than 1; exchange them"),
+        ({"valid": [1]}, "valid: expected an array of at least 2"),
+        ({"table": "coil", "none": [1]}, "none: a bool is 0 or 1"),
+        ({"scale": 0.1, "offset": -40, "max": 6514}, "max: 6514 is impossible: type 'u16' holds -40 to 6513.5"),
+    ],
+)
+def test_what_a_register_cannot_be_is_a_fault_with_its_place(more, said):
+    assert said in faults(register(**more))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (serial(tid="zero"), 'tid: a line with driver = "rtu" has none'),
+        (serial(framing="tcp"), 'framing: a line with driver = "rtu" has none'),
+        (tcp(loopback=True), 'loopback: a line with driver = "tcp" has none'),
+        (tcp(late_ms=100), 'late_ms: a line with driver = "tcp" has none'),
+        (tcp(framing="rtu", tid="zero"), 'tid: a line with driver = "tcp" and framing = "rtu" has none'),
+        (tcp(framing="rtu", device=[drive(unit=250)]), "a serial line has the units 1 to 247"),
+    ],
+)
+def test_a_key_that_its_line_cannot_have_is_a_fault(content, said):
+    assert said in faults({"modbus": [content]})
+
+
+def test_codes_of_sunspec_go_by_the_type_of_each_register():
+    registers = [
+        {"name": "w", "reg": 0, "type": "s16"},
+        {"name": "wh", "reg": 1, "type": "u64", "access": "r"},
+        {"name": "sn", "reg": 5, "type": "text", "length": 2, "access": "r"},
+        {"name": "own", "reg": 7, "none": [7]},
+        {"name": "hz", "reg": 8, "type": "f32"},
+    ]
+    (spec,) = parsed({"modbus": [tcp(device=[drive(registers=registers, codes="sunspec")])]}).of("modbus")
+    one = {register.name: register for register in spec.devices[0].registers}
+    assert one["w"].shown((0x8000,)) is None
+    assert one["w"].shown((0x7FFF,)) == 0x7FFF
+    assert one["wh"].shown((0xFFFF,) * 4) is None
+    assert one["sn"].shown((0, 0)) is None
+    assert (one["own"].shown((7,)), one["own"].shown((0xFFFF,))) == (None, 0xFFFF)
+    assert one["hz"].none == ()

@@ -134,3 +134,69 @@ def test_a_request_is_within_the_address_space():
         DEVICE.covered("input", 0, 1, write=True)
     with pytest.raises(InvalidParams, match="1 to 125"):
         DEVICE.covered("holding", 0xFFFF, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "value"),
+    [
+        ({"type": "f32", "byte_order": "little"}, (0x6643, 0x0080), 230.5),
+        ({"type": "f32", "order": "little", "byte_order": "little"}, (0x0080, 0x6643), 230.5),
+        ({"type": "u16", "byte_order": "little"}, (0x3412,), 0x1234),
+        ({"type": "u64"}, (0, 1, 0, 5), 4294967301),
+        ({"type": "u64"}, (0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF), 2**64 - 1),
+        ({"type": "u64", "order": "little"}, (5, 0, 1, 0), 4294967301),
+        ({"type": "u64", "scale": 10}, (0x1999, 0x9999, 0x9999, 0x9999), 18446744073709551610),
+        ({"type": "s64"}, (0xFFFF, 0xFFFF, 0xFFFF, 0xFF85), -123),
+        ({"type": "s64"}, (0x8000, 0, 0, 1), 1 - 2**63),
+        ({"type": "f64"}, struct.unpack(">4H", struct.pack(">d", 1234.0625)), 1234.0625),
+        ({"type": "f64", "order": "little"}, struct.unpack(">4H", struct.pack(">d", 0.1))[::-1], 0.1),
+        ({"scale": 0.1, "offset": -40}, (250,), -15.0),
+        ({"type": "s16", "offset": 100}, (0xFFFF,), 99),
+    ],
+)
+def test_each_type_and_order_of_bytes_is_read_and_written(more, words, value):
+    register = ModbusRegister(0, **more)
+    shown = register.shown(words)
+    assert (shown, type(shown)) == (value, type(value))
+    assert register.encode(value) == tuple(words)
+    assert register.number_of(value) == register.number(words)
+
+
+def test_bounds_are_in_the_unit_of_a_register_with_an_offset():
+    register = ModbusRegister(0, scale=0.1, offset=-40, min=-15, max=60)
+    assert register.raw_bounds == (250, 1000)
+    assert ModbusRegister(0, type="u64", max=10**18).raw_bounds == (0, 10**18)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"SN-0042\0", "SN-0042"),
+        (b"SN\0rubbi", "SN"),
+        (b"\xff\xfe\x1b[2J A", "\ufffd\ufffd\ufffd[2J A"),
+        (b"\0" * 8, ""),
+    ],
+)
+def test_a_text_ends_at_its_first_zero_byte_and_has_no_control_characters(data, text):
+    register = ModbusRegister(0, type="text", length=4, access="r")
+    assert register.shown(struct.unpack(">4H", data)) == text
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"none": (0x8000,)}, (0x8000,)),
+        ({"type": "s16", "none": (0x8000,)}, (0x8000,)),
+        ({"type": "s16", "none": (-32768,)}, (0x8000,)),
+        ({"type": "u32", "none": (0xFFFFFFFF, 0)}, (0, 0)),
+        ({"type": "f32"}, (0x7FC0, 0)),
+        ({"type": "f64"}, (0x7FF8, 0, 0, 0)),
+        ({"scale": 0.1, "valid": (-50, 150)}, (1501,)),
+        ({"scale": 0.1, "offset": -40, "valid": (0, 150)}, (399,)),
+    ],
+)
+def test_a_number_that_means_no_value_is_no_value(more, words):
+    register = ModbusRegister(0, **more)
+    assert register.shown(words) is None
+    assert register.is_none(register.number(words))
+    assert register.shown(tuple(0x0100 for _ in words)) is not None or "valid" in more

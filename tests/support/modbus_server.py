@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 import subprocess
 import sys
+import threading
+import time
 import tty
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hearth.drivers.modbus.codec import checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +54,71 @@ def modbus_pty() -> Iterator[str]:
     finally:
         os.close(master)
         os.close(slave)
+
+
+class Quirky:
+    """A Modbus server on a TCP port that does not keep to the standard; one register 289 is 215, others are 0.
+
+    `number(n)` is the number of the answer to request n, `unit(u)` its unit. It is deaf for `deaf_s` after a connect,
+    ends a connection behind `answers` answers, speaks RTU with `rtu`, knows only the `functions`, and gives exceptions
+    another length with `length`.
+    """
+
+    def __init__(self, *, number=int, unit=int, deaf_s=0.0, answers=None, rtu=False, functions=(3, 6, 16), length=None):
+        self.number, self.unit, self.deaf_s, self.answers = number, unit, deaf_s, answers
+        self.rtu, self.functions, self.length = rtu, functions, length
+        self.memory, self.writes, self.connections = {289: 215}, [], 0
+
+    @contextmanager
+    def serving(self):
+        """Serve until the block ends; return the port."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+            self._listener = listener
+            yield listener.getsockname()[1]
+            self.stop()
+
+    def stop(self):
+        """Take no more connections."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self, listener):
+        with suppress(OSError):
+            while True:
+                connection = listener.accept()[0]
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        deaf_until = time.monotonic() + self.deaf_s
+        answered = 0
+        with connection, suppress(OSError):
+            while answered != self.answers and (data := connection.recv(300)):
+                whole = checked(data[:-2]) == data if self.rtu else data[2:4] == b"\0\0" and len(data) == 6 + data[5]
+                if whole and time.monotonic() >= deaf_until:
+                    connection.sendall(self._answer(data))
+                    answered += 1
+
+    def _answer(self, data):
+        if self.rtu:
+            return checked(bytes((self.unit(data[0]),)) + self._pdu(data[1:-2]))
+        pdu = self._pdu(data[7:])
+        size = len(pdu) + 1 if pdu[0] < 0x80 or self.length is None else self.length
+        number = self.number(int.from_bytes(data[:2], "big")) & 0xFFFF
+        return struct.pack(">HHHB", number, 0, size, self.unit(data[6])) + pdu
+
+    def _pdu(self, pdu):
+        function, reg, count = struct.unpack(">BHH", pdu[:5])
+        if function not in self.functions:
+            return bytes((function | 0x80, 1))
+        if function == 3:
+            values = [self.memory.get(reg + at, 0) for at in range(count)]
+            return struct.pack(f">BB{count}H", 3, 2 * count, *values)
+        values = struct.unpack(f">{count}H", pdu[6:]) if function == 16 else (count,)
+        self.memory.update({reg + at: value for at, value in enumerate(values)})
+        self.writes.append((function, reg, values))
+        return pdu[:5]
 
 
 async def _serve(kind: str, *args: str) -> None:

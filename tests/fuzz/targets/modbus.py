@@ -63,21 +63,40 @@ def _fits(request: ModbusRequest, pdu: bytes) -> bool:
 
 
 def _serial(request: ModbusRequest, stream: bytes) -> bytes | None:
-    """Return the answer at the beginning of a stream, None if there is none."""
-    (count,) = struct.unpack_from(">H", request.pdu, 3)
-    for size in (5, 8, 5 + -(-count // 8), 5 + 2 * count):
-        frame = stream[:size]
-        whole = len(frame) == size and frame[0] == UNIT and _crc(frame[:-2]) == frame[-2:]
-        if whole and _fits(request, frame[1:-2]):
-            return frame[1:-2]
+    """Return the answer that ends first in a stream; None if there is none, behind a request of another master too."""
+    function, _, count = struct.unpack_from(">BHH", request.pdu)
+    begin = bytes((UNIT,)) + request.answer
+    answers = {1: 5 + -(-count // 8), 2: 5 + -(-count // 8), 3: 5 + 2 * count, 4: 5 + 2 * count}.get(function, 8)
+    own = bytes((UNIT,)) + request.pdu
+    own += _crc(own)
+    first = 0
+    for end in range(1, len(stream) + 1):
+        if function < 5 and end - first >= len(own) and stream[:end].endswith(own):
+            first = end  # it came back
+            continue
+        for size in (answers, 5, 6, 7, 8):
+            frame = stream[end - size : end] if end - first >= size else b""
+            if frame[:1] != bytes((UNIT,)) or _crc(frame[:-2]) != frame[-2:]:
+                continue
+            if size == answers and _fits(request, frame[1:-2]):
+                return frame[1:-2]
+            within = stream.find(begin, max(first, end + 1 - answers), end - size) >= 0
+            if frame[1] == function | 0x80 and size <= 8 and not within:
+                return frame[1:3]
+        frame = stream[max(0, end - 8) : end]
+        if len(frame) == 8 and frame[:2] == bytes((UNIT, function)) and _crc(frame[:-2]) == frame[-2:]:
+            first = end
     return None
 
 
 def _connection(request: ModbusRequest, stream: bytes) -> bytes | None:
     for _ in range(MOST_STRAYS + 1):
-        if len(stream) < 6:
+        if len(stream) < 7:
             return None
         transaction, protocol, length = struct.unpack_from(">HHH", stream)
+        exception = stream[6:8] == bytes((UNIT, request.pdu[0] | 0x80)) and transaction == TRANSACTION
+        if exception and not protocol:
+            return stream[7:9] if len(stream) >= 9 else None
         frame, stream = stream[6 : 6 + length], stream[6 + length :]
         if protocol or not 3 <= length <= 254 or len(frame) < length:
             return None
@@ -128,7 +147,7 @@ def seeds() -> list[bytes]:
             frame = bytes((UNIT,)) + pdu
             stream = struct.pack(">HHH", TRANSACTION, 0, len(frame)) + frame
             late = struct.pack(">HHH", TRANSACTION - 1, 0, len(frame)) + frame
-            found.append(bytes((number << 1, 3)) + frame + _crc(frame))
+            found += [bytes((number << 1, 3)) + before + frame + _crc(frame) for before in (b"", b"\0", b"\x11\x03")]
             found += [bytes((number << 1 | 1, 3)) + one for one in (stream, late + stream)]
     return found
 
