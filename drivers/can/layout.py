@@ -56,7 +56,7 @@ class _Part:
     scale: float
     offset: float
     unit: str | None
-    names: Mapping[float, Any]
+    names: Mapping[Any, Any]
     raw_of: Callable[[float], float]
     codes: bool
     """If its bits may be a code of J1939."""
