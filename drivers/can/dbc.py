@@ -113,10 +113,6 @@ class CanDatabase:
             found = read_messages(self.path, self.bus, self.encoding)
             self._layouts = {one.message.name: one for one in found.layouts}
             self.flaws = found.flaws
-            for flaw in self.flaws[:_MOST_NAMED]:
-                log.warning("can %s: %s: %s", self.bus, self.path.name, flaw)
-            if more := len(self.flaws[_MOST_NAMED:]):
-                log.warning("can %s: %s: and %d more; hw.can.list has them", self.bus, self.path.name, more)
         messages = {name: one.message for name, one in self._layouts.items()}
         for name in (*self.limits, *self.safe, *self.idle):
             message, _, signal = name.partition(".")
@@ -134,6 +130,14 @@ class CanDatabase:
         self._messages = messages
         for name in self.safe:
             self._check_whole(messages[name.partition(".")[0]])
+
+    def log_flaws(self) -> None:
+        """Log the parts of the file that are not used as they are written."""
+        name = None if self.path is None else self.path.name
+        for flaw in self.flaws[:_MOST_NAMED]:
+            log.warning("can %s: %s: %s", self.bus, name, flaw)
+        if more := len(self.flaws[_MOST_NAMED:]):
+            log.warning("can %s: %s: and %d more; hw.can.list has them", self.bus, name, more)
 
     def _check_whole(self, message: Any) -> None:
         """Refuse a message whose frame could not be made from safe and idle values. Raises ConfigError."""

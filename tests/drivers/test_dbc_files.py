@@ -15,6 +15,7 @@ from hearth.drivers.can.driver import EXTENDED, Frame, key_of
 from hearth.drivers.can.files import read_messages
 from hearth.drivers.can.layout import Layout
 from hearth.drivers.can.spec import cautions, parse_can
+from hearth.drivers.kind import Opening
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
 from hearth.fields import Table
@@ -153,12 +154,16 @@ def test_a_file_of_which_nothing_can_be_used_is_refused_with_line_and_cure(datab
         database(HEAD + DIRTY["only a signal beyond its bytes"][0])
 
 
-def test_what_is_left_out_is_a_finding_of_the_profile(database, tmp_path) -> None:
+def test_what_is_left_out_is_a_finding_of_the_profile_and_logged_once(database, tmp_path, caplog) -> None:
     database(HEAD + GOOD + DIRTY["a signal beyond its bytes"][0])
     spec = parse_can(Table({"bus": "can0", "driver": "sim", "dbc": "car.dbc"}, "can[0]", [])).beside(tmp_path)
     (caution,) = cautions({"can": (spec,)})
     assert (caution.key, caution.severity) == ("can[0].dbc", "warn")
     assert "LONG.Far" in caution.problem
+    spec.make_driver(Opening())
+    assert [record.message for record in caplog.records if "LONG.Far" in record.message] == [
+        "can can0: car.dbc: line 11, LONG.Far: left out: it does not fit into the 2 bytes of its message"
+    ]
 
 
 # --- encodings --------------------------------------------------------------------------------------------------------
