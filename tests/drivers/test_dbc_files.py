@@ -100,6 +100,21 @@ DIRTY = {
         ["GOOD"],
         "CP.Heat: left out: the file does not say",
     ),
+    "a name that no tool has": (
+        'BO_ 5 D: 2 ECU\n SG_ A-1 : 0|8@1+ (1,0) [0|0] "" ECU\n SG_ B : 8|8@1+ (1,0) [0|0] "" ECU\n',
+        ["GOOD", "D"],
+        "line 10, D.A-1: left out",
+    ),
+    "two messages of one name": (
+        'BO_ 5 GOOD: 1 ECU\n SG_ A : 0|8@1+ (1,0) [0|9] "" ECU\n',
+        ["GOOD", "GOOD_5"],
+        "GOOD: its name is there twice: this one is GOOD_5",
+    ),
+    "two signals of one name": (
+        'BO_ 5 D: 2 ECU\n SG_ A : 0|8@1+ (1,0) [0|0] "" ECU\n SG_ A : 8|8@1+ (1,0) [0|0] "" ECU\n',
+        ["GOOD", "D"],
+        "D.A: left out: its message has two signals of this name",
+    ),
     "a part for a generator": (
         b'VERSION ""\nCM_ "IMPORT _common.dbc";\n',
         [],
