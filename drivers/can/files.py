@@ -127,11 +127,10 @@ def _contents(messages: Sequence[Any], text: str, bus: str, sieve: _Sieve) -> Co
     layouts: list[Layout] = []
     taken: set[str] = set()
     for message in _of_bus(messages, bus, flaws):
-        if any(message.name == one.message.name for one in layouts):
-            flaws.append(
-                Flaw(f"its name is there twice: this one is {message.name}_{message.frame_id:x}", message.name)
-            )
-            message.name = f"{message.name}_{message.frame_id:x}"
+        if (name := message.name) in taken:
+            message.name = f"{name}_{message.frame_id:x}"
+            flaws.append(Flaw(f"its name is there twice: this one is {message.name}", name))
+        taken.add(message.name)
         lost = _unusable(message, orphans)
         flaws += [Flaw(f"left out: {why}", message.name, one.name) for one, why in lost]
         gone = [one for one, _ in lost]
