@@ -20,7 +20,7 @@ from attrs import define, field
 from hearth._util.text import suggestions
 from hearth.drivers.can.driver import EXTENDED, FD_LENGTHS, Frame, Scope, key_name, key_of
 from hearth.drivers.can.files import Flaw, read_messages
-from hearth.drivers.can.layout import Layout, choices_of, name_of
+from hearth.drivers.can.layout import Layout, choices_of
 from hearth.drivers.kind import Signal
 from hearth.drivers.signals import SignalLimit
 from hearth.drivers.units import same_unit
@@ -113,10 +113,6 @@ class CanDatabase:
             found = read_messages(self.path, self.bus, self.encoding)
             self._layouts = {one.message.name: one for one in found.layouts}
             self.flaws = found.flaws
-            for flaw in self.flaws[:_MOST_NAMED]:
-                log.warning("can %s: %s: %s", self.bus, self.path.name, flaw)
-            if more := len(self.flaws[_MOST_NAMED:]):
-                log.warning("can %s: %s: and %d more; hw.can.list has them", self.bus, self.path.name, more)
         messages = {name: one.message for name, one in self._layouts.items()}
         for name in (*self.limits, *self.safe, *self.idle):
             message, _, signal = name.partition(".")
@@ -134,6 +130,14 @@ class CanDatabase:
         self._messages = messages
         for name in self.safe:
             self._check_whole(messages[name.partition(".")[0]])
+
+    def log_flaws(self) -> None:
+        """Log the parts of the file that are not used as they are written."""
+        name = None if self.path is None else self.path.name
+        for flaw in self.flaws[:_MOST_NAMED]:
+            log.warning("can %s: %s: %s", self.bus, name, flaw)
+        if more := len(self.flaws[_MOST_NAMED:]):
+            log.warning("can %s: %s: and %d more; hw.can.list has them", self.bus, name, more)
 
     def _check_whole(self, message: Any) -> None:
         """Refuse a message whose frame could not be made from safe and idle values. Raises ConfigError."""
@@ -214,6 +218,9 @@ class CanDatabase:
         InvalidParams (a signal that is unknown or missing, another unit) and LimitViolated.
         """
         message = self.message(name)
+        if message.protocol == "j1939" and message.length > FD_LENGTHS[8]:
+            reason = f"message {name} has {message.length} bytes, which J1939 sends in several frames; hearth sends one"
+            raise _wrong("/message", reason)
         known = {one.name: one for one in message.signals}
         values: dict[str, Any] = {}
         for signal, given in signals.items():
@@ -240,12 +247,7 @@ class CanDatabase:
         message = next(iter(self.means(frame.key)), None)
         if message is None or frame.remote or frame.error:
             return {}
-        layout = self._layouts[message.name]
-        bits = layout.bits(frame.data)
-        values = layout.values(bits)
-        signals = {one.name: _shown(layout, one, values, bits) for one in message.signals if one.name in bits}
-        note = layout.missing(frame.data, bits)
-        return {"message": message.name, "signals": signals, **({} if note is None else {"note": note})}
+        return {"message": message.name, **self._layouts[message.name].shown(frame.data)}
 
     # --- what may be sent -------------------------------------------------------------------------------------------
 
@@ -271,8 +273,7 @@ class CanDatabase:
             self._check(message, self._values(message, frame.data))
 
     def _values(self, message: Any, data: bytes) -> dict[str, float]:
-        layout = self._layouts[message.name]
-        return layout.values(layout.bits(data))
+        return self._layouts[message.name].values(data)
 
     def _check_announced(self, frame: Frame) -> None:
         """Refuse a J1939 frame that announces a message of the file in several frames: they would pass unchecked."""
@@ -433,14 +434,3 @@ def _value(signal: Any, given: Any) -> Any:
         listed = f"it has {', '.join(dict.fromkeys(name for _, name in choices))}" if choices else "it takes a number"
         raise _wrong(place, f"{signal.name} has no choice {given!r}{cure}; {listed}", **near)
     return given
-
-
-def _shown(layout: Layout, signal: Any, values: Mapping[str, float], bits: Mapping[str, int]) -> dict[str, Any]:
-    absent = layout.absent(signal, bits[signal.name])
-    entry = {
-        "value": None if absent else values[signal.name],
-        "none": absent,
-        "unit": signal.unit,
-        "name": name_of(signal, bits[signal.name]),
-    }
-    return {key: value for key, value in entry.items() if value or key == "value"}

@@ -125,7 +125,12 @@ def _contents(messages: Sequence[Any], text: str, bus: str, sieve: _Sieve) -> Co
     """Return the messages of a database that can be used. `text` is the file, if it is a DBC file."""
     flaws, orphans = sieve.flaws, _orphans(text)
     layouts: list[Layout] = []
+    taken: set[str] = set()
     for message in _of_bus(messages, bus, flaws):
+        if (name := message.name) in taken:
+            message.name = f"{name}_{message.frame_id:x}"
+            flaws.append(Flaw(f"its name is there twice: this one is {message.name}", name))
+        taken.add(message.name)
         lost = _unusable(message, orphans)
         flaws += [Flaw(f"left out: {why}", message.name, one.name) for one, why in lost]
         gone = [one for one, _ in lost]
@@ -149,13 +154,17 @@ def _contents(messages: Sequence[Any], text: str, bus: str, sieve: _Sieve) -> Co
 def _unusable(message: Any, orphans: frozenset[tuple[int, str]]) -> list[tuple[Any, str]]:
     """Return the signals that cannot be used, with the reason."""
     lost = []
+    names: set[str] = set()
     for one in message.signals:
-        if not fits(one, message.length):
+        if one.name in names:
+            lost.append((one, "its message has two signals of this name"))
+        elif not fits(one, message.length):
             lost.append((one, f"it does not fit into the {message.length} bytes of its message"))
         elif one.conversion.is_float and one.length not in FLOATS:
             lost.append((one, f"it is a float of {one.length} bits; there are those of 16, 32 and 64"))
         elif one.multiplexer_ids is None and (_ident(message), one.name) in orphans:
             lost.append((one, "the file does not say which signal multiplexes it (SG_MUL_VAL_)"))
+        names.add(one.name)
     return lost
 
 
@@ -231,7 +240,7 @@ _OF_MESSAGE: Final = re.compile(
     r'\s*(?:BO_|VAL_|SIG_VALTYPE_|SG_MUL_VAL_|BO_TX_BU_|(?:CM_|BA_\s+"[^"]*")\s+(?:BO_|SG_))'
     r"\s+(?P<id>\d+)[ \t]*(?P<name>\w*)"
 )
-_SIGNAL: Final = re.compile(r"\s*SG_\s+(?P<name>\w+)\s*(?P<page>m\d+)?(?P<selects>M)?\s*:")
+_SIGNAL: Final = re.compile(r"\s*SG_\s+(?P<name>[^\s:]+)\s*(?P<page>m\d+)?(?P<selects>M)?\s*:?")
 _DEFINITIONS: Final = ("BA_DEF_", "BA_DEF_DEF_")
 _NEEDED: Final = ("SIG_VALTYPE_", "SG_MUL_VAL_")
 """Statements without which a signal would have other values."""

@@ -92,7 +92,9 @@ class CanSpec:
 
     def make_driver(self, opening: Opening) -> Driver:
         """Return its driver, not opened. Raises ConfigError for a DBC file that cannot be used."""
-        common: Any = {"queue": self.queue, "rules": self.database()}
+        database = self.database()
+        database.log_flaws()
+        common: Any = {"queue": self.queue, "rules": database}
         if self.driver == "sim":
             from hearth.drivers.can.sim import ECHO_REQUEST, ECHO_RESPONSE, NODES, SimCan, echo
 

@@ -110,8 +110,11 @@ def _servo(table: Table) -> ServoSpec | None:
     servo = ServoSpec(**values)
     if servo.min_us == servo.max_us:
         table.fault("max_us", f"{servo.max_us:g} is the same as min_us, so that all angles would be one")
-    if servo.min_angle >= servo.max_angle:
-        table.fault("min_angle", f"{servo.min_angle:g} is not below max_angle = {servo.max_angle:g}; exchange them")
+    if servo.min_angle == servo.max_angle:
+        table.fault("min_angle", f"{servo.min_angle:g} is the same as max_angle, so that it would have one angle")
+    elif servo.min_angle > servo.max_angle:
+        cure = "exchange min_angle with max_angle, and min_us with max_us: min_us is the pulse at min_angle"
+        table.fault("min_angle", f"{servo.min_angle:g} is greater than max_angle = {servo.max_angle:g}; {cure}")
     return servo
 
 

@@ -466,7 +466,7 @@ ADAPTER = [{"bus": 1, "driver": "i2c-dev"}]
 
 def test_an_interlock_on_a_sensor_that_the_kernel_keeps_for_itself_is_open(tmp_path):
     files = FilesMachine(tmp_path)
-    needs = {"sensors": LEVEL, "interlock": interlock(sensor="level", max=80)}
+    needs = {"sensors": LEVEL, "interlock": interlock(sensor="level", min=2, max=80)}
     assert gaps(files.machine, i2c=ADAPTER, **needs) == []
     files.client(1, "004d", "mcp3221")
     ((key, severity, problem),) = gaps(files.machine, i2c=ADAPTER, **needs)
@@ -480,7 +480,7 @@ def test_an_interlock_on_a_sensor_that_the_kernel_keeps_for_itself_is_open(tmp_p
 
 def test_an_interlock_on_a_sensor_that_the_kernel_does_not_have_is_open(tmp_path):
     files = FilesMachine(tmp_path)
-    needs = {"discover": {"sensors": True}, "interlock": interlock(sensor="thermal/cpu", max=80)}
+    needs = {"discover": {"sensors": True}, "interlock": interlock(sensor="thermal/cpu", min=-40, max=80)}
     ((key, severity, problem),) = gaps(files.machine, **needs)
     assert (key, severity) == ("interlock[0].requires[1].sensor", "fail")
     assert "(the kernel has no such sensor now)" in problem

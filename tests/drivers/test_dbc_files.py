@@ -15,6 +15,7 @@ from hearth.drivers.can.driver import EXTENDED, Frame, key_of
 from hearth.drivers.can.files import read_messages
 from hearth.drivers.can.layout import Layout
 from hearth.drivers.can.spec import cautions, parse_can
+from hearth.drivers.kind import Opening
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
 from hearth.fields import Table
@@ -99,6 +100,21 @@ DIRTY = {
         ["GOOD"],
         "CP.Heat: left out: the file does not say",
     ),
+    "a name that no tool has": (
+        'BO_ 5 D: 2 ECU\n SG_ A-1 : 0|8@1+ (1,0) [0|0] "" ECU\n SG_ B : 8|8@1+ (1,0) [0|0] "" ECU\n',
+        ["GOOD", "D"],
+        "line 10, D.A-1: left out",
+    ),
+    "two messages of one name": (
+        'BO_ 5 GOOD: 1 ECU\n SG_ A : 0|8@1+ (1,0) [0|9] "" ECU\n',
+        ["GOOD", "GOOD_5"],
+        "GOOD: its name is there twice: this one is GOOD_5",
+    ),
+    "two signals of one name": (
+        'BO_ 5 D: 2 ECU\n SG_ A : 0|8@1+ (1,0) [0|0] "" ECU\n SG_ A : 8|8@1+ (1,0) [0|0] "" ECU\n',
+        ["GOOD", "D"],
+        "D.A: left out: its message has two signals of this name",
+    ),
     "a part for a generator": (
         b'VERSION ""\nCM_ "IMPORT _common.dbc";\n',
         [],
@@ -153,12 +169,16 @@ def test_a_file_of_which_nothing_can_be_used_is_refused_with_line_and_cure(datab
         database(HEAD + DIRTY["only a signal beyond its bytes"][0])
 
 
-def test_what_is_left_out_is_a_finding_of_the_profile(database, tmp_path) -> None:
+def test_what_is_left_out_is_a_finding_of_the_profile_and_logged_once(database, tmp_path, caplog) -> None:
     database(HEAD + GOOD + DIRTY["a signal beyond its bytes"][0])
     spec = parse_can(Table({"bus": "can0", "driver": "sim", "dbc": "car.dbc"}, "can[0]", [])).beside(tmp_path)
     (caution,) = cautions({"can": (spec,)})
     assert (caution.key, caution.severity) == ("can[0].dbc", "warn")
     assert "LONG.Far" in caution.problem
+    spec.make_driver(Opening())
+    assert [record.message for record in caplog.records if "LONG.Far" in record.message] == [
+        "can can0: car.dbc: line 11, LONG.Far: left out: it does not fit into the 2 bytes of its message"
+    ]
 
 
 # --- encodings --------------------------------------------------------------------------------------------------------
@@ -401,8 +421,7 @@ def _messages(draw):
 def test_each_signal_is_read_and_written_as_cantools_does(drawn) -> None:
     length, signals, message, data = drawn
     layout = Layout(message(1, "M", length, list(signals), strict=False))
-    bits = layout.bits(data)
-    values = layout.values(bits)
+    values = layout.values(data)
     for one in signals:
         alone = message(1, "M", length, [one], strict=True)
         assert {one.name: values[one.name]} == alone.decode(data)

@@ -342,7 +342,9 @@ def test_a_line_or_a_channel_by_its_name_alone_is_the_same_entry(dbc, key, name,
 
 def test_a_dbc_file_is_read_once_however_many_entries_name_its_signals(dbc, monkeypatch):
     reads = []
-    monkeypatch.setattr(can_dbc, "_read", lambda *file, read=can_dbc._read: reads.append(file) or read(*file))
+    monkeypatch.setattr(
+        can_dbc, "read_messages", lambda *file, read=can_dbc.read_messages: reads.append(file) or read(*file)
+    )
     made = profile_of(dbc, {"signal": "can:can0:FAN_COMMAND.Speed"})
     made["halt"]["sequence"] *= 3
     assert len(parse_profile(made, "p").halt.sequence) == 3
