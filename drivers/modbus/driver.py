@@ -102,11 +102,11 @@ class ModbusRegister(Register):
             low, high = super().raw_bounds
             return (low, min(high, 1)) if self.type == "bool" else (low, high)
         most: float = _LARGEST_F32 if self.type == "f32" else sys.float_info.max
-        low, high = (None if bound is None else self._float(self.counted(bound)) for bound in (self.min, self.max))
-        return -most if low is None else low, most if high is None else high
-
-    def _float(self, value: float) -> float:
-        return _f32(value) if self.type == "f32" else value
+        bounds = (
+            -most if self.min is None else self.counted(self.min),
+            most if self.max is None else self.counted(self.max),
+        )
+        return (_f32(bounds[0]), _f32(bounds[1])) if self.type == "f32" else bounds
 
     def counted(self, value: float) -> float:
         """Return a value in its unit as its number, not rounded."""

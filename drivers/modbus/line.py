@@ -130,7 +130,7 @@ class ModbusLine(BaseDriver):
         self._owed_until = self._used_at = 0.0
         """The times until which the answer to the last request is waited for, and at which the line was last used."""
         self._request: ModbusRequest | None = None
-        self._answered = b"", self._request, -inf
+        self._answered: tuple[bytes, ModbusRequest | None, float] = b"", None, -inf
         """The last answer, the request that it is of, and when it came."""
         self._slowest_s = 0.0
         """The time of the slowest of the last answers."""
