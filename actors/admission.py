@@ -572,7 +572,7 @@ class Admission:
             accepted = {"task_id": requester.task_id, "status": "QUEUED"}
             request.result(accepted if follower is None else {**accepted, "subscribed": True})
             if follower is not None:
-                follower.follow(task.log, 1)
+                follower.follow(task.log, None)
             self._task_registry.settle_key(requester.task_id, None)
 
         task = TaskActor(

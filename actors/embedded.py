@@ -36,7 +36,7 @@ from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseErro
 from hearth.hcp import why_not_served
 from hearth.policy.memory import SMALL
 from hearth.policy.principal import embedded
-from hearth.policy.rules import RIGHTS, Match, PolicyEntry
+from hearth.policy.rules import DEFAULT, RIGHTS, Match, PolicyEntry
 from hearth.protocol.client import TaskOutcome, read_event, read_halt
 from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.known import read_params, with_ignored
@@ -62,8 +62,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hearth.journal")
 
-EMBEDDED_POLICY = (PolicyEntry(name="embedded", match=Match(any=True), max_risk=2, max_risk_ceiling=3, rights=RIGHTS),)
-"""The policy of an embedding program whose configuration has no [[policy]]: risk 3 only if a task asks for it."""
+EMBEDDED_POLICY = (
+    PolicyEntry(
+        name="embedded",
+        match=Match(any=True),
+        max_risk=2,
+        max_risk_ceiling=3,
+        rights=RIGHTS,
+        rate={DEFAULT: "999999/s"},
+    ),
+)
+"""The policy of an embedding program whose configuration has no [[policy]]: risk 3 only if a task asks for it.
+
+It has no rates but those of the tools themselves: the program is the only caller, and sets the pace.
+"""
 
 
 class LocalFollower:
@@ -75,10 +87,10 @@ class LocalFollower:
         self._from_seq = 1
         self._reader: EventReader | None = None
 
-    def follow(self, log: History, from_seq: int) -> None:
+    def follow(self, log: History, from_seq: int | None) -> None:
         """See EventSink."""
         if not self.gone:
-            self.log, self._from_seq = log, from_seq
+            self.log, self._from_seq = log, from_seq or 1
 
     async def next(self) -> Mapping[str, Any] | None:
         """Return the next event, or None after the last."""
@@ -429,7 +441,7 @@ async def close_quietly(session: ClientSession) -> None:
 
 def open_runtime(
     *,
-    board: str | Board = "sim",
+    board: str | os.PathLike[str] | Board = "sim",
     config: Config | None = None,
     style: Style | None = None,
 ) -> AbstractAsyncContextManager[EmbeddedRuntime]:
@@ -444,15 +456,22 @@ def open_runtime(
 
 
 @asynccontextmanager
-async def _running(board: str | Board, config: Config | None, style: Style | None) -> AsyncIterator[EmbeddedRuntime]:
+async def _running(
+    board: str | os.PathLike[str] | Board, config: Config | None, style: Style | None
+) -> AsyncIterator[EmbeddedRuntime]:
     parts = embedded_parts(board, config, style)
     async with serve_parts(parts, open_all(parts)) as runtime:
         yield runtime
 
 
-def embedded_parts(board: str | Board, config: Config | None = None, style: Style | None = None) -> RuntimeParts:
+def embedded_parts(
+    board: str | os.PathLike[str] | Board, config: Config | None = None, style: Style | None = None
+) -> RuntimeParts:
     """Return the parts that `open_runtime` runs, before anything of them is open. Raises ConfigError, TypeError."""
     config = config or Config()
+    if isinstance(board, os.PathLike):
+        # Only a name without "/" is that of a profile beside hearth's own.
+        board = str(Path(board).absolute())
     if not isinstance(board, str | Board):
         # It would be the board of the configuration, by default a simulated one.
         raise TypeError(

@@ -36,8 +36,8 @@ class EventSink(Protocol):
         """True when the receiver will never read again."""
         ...
 
-    def follow(self, log: History, from_seq: int) -> None:
-        """Send the events of a history from number `from_seq` on."""
+    def follow(self, log: History, from_seq: int | None) -> None:
+        """Send the events of a history from number `from_seq` on; None: all that it has not been sent already."""
 
     def unfollow(self, log: History) -> None:
         """Send no more events of a history."""

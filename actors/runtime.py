@@ -164,6 +164,8 @@ class RuntimeParts:
     limits: Any
     """`hearth.config.model.LimitsConfig`."""
     clock: Callable[[], float] = time.time
+    uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Seconds, for ages: it goes on while the machine sleeps, and no step of the wall clock changes it."""
     outputs_file: OutputsFile = field(factory=OutputsFile)
     """The driven outputs; already opened if it has a file."""
     keys_file: KeysFile = field(factory=KeysFile)
@@ -261,12 +263,14 @@ class Runtime:
             days=parts.tasks.idempotency_days,
             most=parts.tasks.max_idempotency_keys,
             clock=parts.clock,
+            uptime=parts.uptime,
             head=lambda: 0 if parts.audit_head is None else parts.audit_head()[0],
             memory=self.memory,
         )
         self.approvals = Approvals(self._may, self.audit, halt_flag)
-        self.standing = StandingApprovals(self.approvals, halt_flag, parts.clock, self._rule_of)
-        self.plans = Plans(self.approvals, self.standing, limits, parts.clock, self._timers.set, self._timers.forget)
+        self.standing = StandingApprovals(self.approvals, halt_flag, parts.clock, parts.uptime, self._rule_of)
+        timers = self._timers
+        self.plans = Plans(self.approvals, self.standing, limits, parts.clock, parts.uptime, timers.set, timers.forget)
         self.buses = {
             bus_id: Bus(
                 bus_id,

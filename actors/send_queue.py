@@ -59,14 +59,15 @@ MOST_EVENTS = 64
 
 
 class Cursor:
-    """The place of one connection in one history."""
+    """The place of one connection in one history; the numbers in `sent` are passed over."""
 
-    __slots__ = ("_log", "_next", "_send_queue", "dropped", "queued")
+    __slots__ = ("_first", "_log", "_next", "_send_queue", "_sent", "dropped", "queued")
 
-    def __init__(self, send_queue: SendQueue, log: History, from_seq: int) -> None:
+    def __init__(self, send_queue: SendQueue, log: History, from_seq: int, sent: range = range(0)) -> None:
         self._send_queue = send_queue
         self._log: History | None = log
-        self._next = from_seq
+        self._first = self._next = from_seq
+        self._sent = sent
         self.queued = False
         self.dropped = False
         """True for a cursor that the writer passes over when it comes to it in the queue."""
@@ -84,9 +85,16 @@ class Cursor:
     def due(self) -> tuple[list[bytes], int]:
         """Return the next events as lines, and the number to continue from once they are taken."""
         assert self._log is not None, "it has been dropped"
-        most = MOST_EVENTS
+        sent = self._sent
+        if self._next in sent:
+            self._next = sent.stop
+        most = min(MOST_EVENTS, sent.start - self._next) if self._next < sent.start else MOST_EVENTS
         # Reads only: if there is no room in this send, `_take` puts the cursor back, and nothing is lost.
         found, after = self._log.lines(self._next, most)
+        while self._next < sent.start < after:
+            # Progress that was coalesced leaves holes in the numbers.
+            most -= 1
+            found, after = self._log.lines(self._next, most) if most else ([], sent.start)
         while most > 1 and sum(map(len, found)) > CHUNK:
             # Rare: events with long results. The events that are left out stay in the history.
             most //= 4
@@ -107,6 +115,11 @@ class Cursor:
         if log.ended and not self.queued:
             self._send_queue.finished(log)
         return self.queued
+
+    @property
+    def sent(self) -> range:
+        """The numbers that were sent, if it has passed over none."""
+        return range(self._first, self._next)
 
     def drop(self) -> None:
         """Send no more, and release the history although this cursor may still be in the queue."""
@@ -153,13 +166,21 @@ class SendQueue:
         if not self.corked:
             self._wake()
 
-    def follow(self, log: History, from_seq: int) -> None:
-        """Send a history from event `from_seq` on; one that is followed already starts again from there."""
+    def follow(self, log: History, from_seq: int | None) -> None:
+        """Send a history from event `from_seq` on; one that is followed already starts again from there.
+
+        None: from its beginning, without the events that this subscription has sent already.
+        """
         if self.gone:
             # The history would be held for ever.
             return
+        old = self._feeds.get(log)
+        sent = range(0)
+        if old is not None and from_seq is None:
+            sent = old.sent
+            if sent.start <= 1:
+                return
         # A new cursor replaces the old one; the history is held, and charged, once.
-        old = self._feeds.pop(log, None)
         if old is not None:
             log.detach(old)
             self._drop(old)
@@ -167,7 +188,7 @@ class SendQueue:
             log.hold()
             self._charged += FEED_BYTES
             self._account.add(FEED_BYTES)
-        cursor = self._feeds[log] = Cursor(self, log, from_seq)
+        cursor = self._feeds[log] = Cursor(self, log, from_seq or 1, sent)
         log.attach(cursor)
 
     def unfollow(self, log: History) -> None:

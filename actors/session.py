@@ -724,9 +724,10 @@ class Session:
             request.error(error or SessionInvalid())
             return
         self._admission.name_ignored(request, submit)
-        request.result(self._task_registry.repeated(first))
-        if submit.subscribe and request.follower is not None and self._task_registry.has(first.task_id):
-            request.follower.follow(self._task_registry.log_of(first.task_id), 1)
+        answer, follower = self._task_registry.repeated(first), request.follower if submit.subscribe else None
+        request.result(answer if follower is None else {**answer, "subscribed": True})
+        if follower is not None:
+            follower.follow(self._task_registry.log_of(first.task_id), None)
 
     async def _permit(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return when the use is on record, so that none begins before; reads go on if the log cannot be written."""
@@ -912,7 +913,7 @@ class Subscribers:
         """Let all followers of the session follow a new task."""
         for follower in self._followers:
             if not follower.gone:
-                follower.follow(log, 1)
+                follower.follow(log, None)
 
     def forget(self, follower: EventSink) -> None:
         """Remove a follower of the whole session."""
@@ -937,7 +938,7 @@ class Subscribers:
         self._followers = [other for other in self._followers if other is not follower and not other.gone]
         self._followers.append(follower)
         for log in logs:
-            follower.follow(log, 1)
+            follower.follow(log, None)
 
     def unsubscribe(self, request: Request, params: EventsUnsubscribe) -> None:
         """Send no more events, then answer. Raises TaskNotFound."""

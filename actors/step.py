@@ -14,9 +14,9 @@ import trio
 from attrs import define, field, frozen
 
 from hearth._util.exceptions import sole
-from hearth.actors.bus.queue import GiveBack, Requester, Ticket
+from hearth.actors.bus.queue import GiveBack, Requester, State, Ticket
 from hearth.audit.record import args_hash, timestamp
-from hearth.errors import EffectNotSeen, RpcError
+from hearth.errors import EffectNotSeen, RpcError, effect_of
 from hearth.policy.memory import STEP_BYTES
 from hearth.policy.rules import EVERYTHING
 from hearth.protocol.jsonrpc import sendable_error
@@ -102,6 +102,8 @@ class StepRun:
     rolled_back: bool | None = None
     done: bool = False
     """True once the tool has returned; the step still runs while its effect is looked for."""
+    begun: bool = False
+    """True once a transaction of it has begun."""
     seen: dict[str, Any] | None = None
     """The members that the expectation names, from the last reading."""
     asked: str | None = None
@@ -144,6 +146,12 @@ class StepRun:
     def effect(self) -> Effect:
         """The effect on the hardware of a step whose tool has returned."""
         return "done" if self.risk else "none"
+
+    @property
+    def may_have_acted(self) -> bool:
+        """True unless it is known to have had no effect: it only reads, nothing of it began, or its error says so."""
+        refused = self.error is not None and effect_of(self.error) == "none"
+        return bool(self.risk) and (self.begun or self.done) and not refused
 
     def unverified(self) -> EffectNotSeen | None:
         """Return the error of a step that ends between its effect and the sight of it; None if it has no effect."""
@@ -269,6 +277,7 @@ class StepScope:
             return await ticket.get()
         finally:
             bus.unlist_output(ticket)
+            self._step.begun |= ticket.state in (State.BEGUN, State.DONE)
             self.clamped = ticket.clamped
             if ticket.held_by is not None:
                 # A step may drive an output several times: it goes back to the session that held it before the first.
@@ -316,7 +325,7 @@ async def run_tool(step: StepRun, scope: StepScope, args: Any) -> Mapping[str, A
     return _result(step, value)
 
 
-def run_transaction(step: StepRun, one: Transaction, requester: Requester) -> Mapping[str, Any]:
+def run_transaction(step: StepRun, one: Transaction[Any], requester: Requester) -> Mapping[str, Any]:
     """Run a step whose tool is this one transaction on a bus that runs it in place; return its result, as `run_tool`.
 
     Raises RpcError, and NotListedYet, with nothing done, if the step has to wait for the outputs file.

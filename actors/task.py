@@ -257,7 +257,7 @@ class TaskActor:
         self._close(status, self._last)
         return True
 
-    def _ready(self, step: StepRun) -> Transaction | None:
+    def _ready(self, step: StepRun) -> Transaction[Any] | None:
         """Return the transaction of a task that has one step and nothing to wait for; None for any other task."""
         constraints, services, run = self._constraints, self._services, step.tool.run
         if (
@@ -285,7 +285,7 @@ class TaskActor:
         step.hash_args(args)
         return one
 
-    def _run_now(self, step: StepRun, one: Transaction) -> None:
+    def _run_now(self, step: StepRun, one: Transaction[Any]) -> None:
         self._records.append(self._submit_record())
         self._begin_step(0)
         if not self._post_now():
@@ -667,7 +667,7 @@ class TaskActor:
             limit = self._constraints.max_duration_ms
             self._error = TimedOut(
                 f"the task did not finish within max_duration_ms = {limit:.15g}",
-                effect="unknown",
+                effect="unknown" if any(step.may_have_acted for step in self.steps) else "none",
                 data={"limit_ms": limit},
             )
             return "FAILED"

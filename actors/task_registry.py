@@ -49,7 +49,7 @@ from hearth._util.files import replace_file
 from hearth._util.formats import check_format
 from hearth.actors.events import EventLog
 from hearth.actors.mailbox import Mailbox, Slot
-from hearth.audit.record import timestamp
+from hearth.audit.record import canonical, timestamp
 from hearth.audit.writer import sync_directory
 from hearth.errors import AuditUnavailable, ConfigError, InvalidParams, QueueFull, TaskNotFound
 from hearth.policy.memory import ENDED_BYTES, EVENT_BYTES, KEY_BYTES, KEY_SHARE
@@ -218,17 +218,18 @@ class TaskRegistry:
         return home.live(task_id).describe() if finished is None else finished.snapshot
 
     def cancel(self, task_id: str) -> dict[str, Any]:
-        """Cancel a task; return the result of task.cancel, with the status of a task that has ended.
+        """Cancel a task; return the result of task.cancel: CANCELLING, or the status of a task that has ended.
 
-        Raises TaskNotFound.
+        A failure that is decided is not the end yet: its rollback may still run. A success can change no more. Raises
+        TaskNotFound.
         """
         home = self._home(task_id)
         finished = home._history.get(task_id)
         if finished is not None:
             return {"task_id": task_id, "status": finished.status}
         task = home.live(task_id)
-        if task.verdict is not None:
-            return {"task_id": task_id, "status": task.verdict}
+        if task.verdict == "SUCCESS":
+            return {"task_id": task_id, "status": "SUCCESS"}
         task.cancel("cancelled")
         return {"task_id": task_id, "status": "CANCELLING"}
 
@@ -269,14 +270,13 @@ class TaskRegistry:
 def digest(submit: TaskSubmit) -> str:
     """Return a digest that two submissions share if intent, constraints and steps, with their args, are the same.
 
-    The order of members and white space do not count, but 1 and 1.0 differ (docs/decisions/0096).
+    Their RFC 8785 forms are compared, as those of an approved plan are: 1 and 1.0 are the same.
     """
     steps = [
-        (step.tool, step.args) if step.expect is None else (step.tool, step.args, step.expect.to_wire())
+        [step.tool, step.args] if step.expect is None else [step.tool, step.args, step.expect.to_wire()]
         for step in submit.steps
     ]
-    parts = (submit.intent, repr(submit.constraints), steps)
-    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return hashlib.sha256(canonical([submit.intent, repr(submit.constraints), steps])).hexdigest()
 
 
 def _ended_bytes(finished: Finished) -> int:
@@ -317,6 +317,8 @@ class IdempotencyEntry:
     """The task registry of the session that submitted the first task; it is asked while it has the task."""
     account: Account | None = None
     """The account of the principal, to which KEY_BYTES are charged."""
+    until: float | None = None
+    """The uptime of the machine at which its time is over; None: of an earlier run, whose age `at` tells."""
 
     def line(self) -> dict[str, Any]:
         """Return the entry as the file has it: without a status that has a reason, which the next run finds again."""
@@ -476,6 +478,7 @@ class IdempotencyKeys:
     _days: float = field(kw_only=True, alias="days")
     _most: int = field(kw_only=True, alias="most")
     _clock: Callable[[], float] = field(kw_only=True, alias="clock")
+    _uptime: Callable[[], float] = field(kw_only=True, alias="uptime")
     _head: Callable[[], int] = field(kw_only=True, alias="head")
     _memory: MemoryBudget = field(kw_only=True, alias="memory")
     _entries: dict[bytes, IdempotencyEntry] = field(init=False)
@@ -534,7 +537,8 @@ class IdempotencyKeys:
         """Enter the first submission with a key; return it, and the receipt that is filled when the key is kept."""
         name = _name(principal, key)
         now, head = float(self._clock()), self._head()
-        entry = IdempotencyEntry(name, principal, task_id, digest, now, head, home=home, account=account)
+        until = self._uptime() + self._days * DAY_S
+        entry = IdempotencyEntry(name, principal, task_id, digest, now, head, home=home, account=account, until=until)
         account.add(KEY_BYTES)
         self._entries[name] = entry
         self._counts[principal] += 1
@@ -561,10 +565,11 @@ class IdempotencyKeys:
 
     def _expire(self) -> None:
         """Drop the keys whose time is over, the oldest first; one whose task still runs is kept."""
-        due = self._clock() - self._days * DAY_S
+        due, now = self._clock() - self._days * DAY_S, self._uptime()
         while self._entries:
             oldest = next(iter(self._entries.values()))
-            if oldest.at > due or oldest.status == "QUEUED":
+            over = oldest.at <= due if oldest.until is None else oldest.until <= now
+            if not over or oldest.status == "QUEUED":
                 return
             self._drop(oldest)
 

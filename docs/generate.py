@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from generators import conformance_page, reference_pages, wire_schemas  # noqa: E402  they import from tests/
+from generators import conformance_page, kinds_page, reference_pages, wire_schemas  # noqa: E402  they import from tests/
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PAGES = {
     ROOT / "docs/conformance.md": conformance_page.page,
+    ROOT / "docs/reference/kinds.md": kinds_page.page,
     ROOT / "docs/reference/tools.md": reference_pages.tools_page,
     ROOT / "docs/decisions/README.md": reference_pages.index_page,
     ROOT / "docs/reference/openrpc.json": wire_schemas.openrpc_page,

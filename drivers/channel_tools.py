@@ -5,7 +5,9 @@ It knows a channel by its signal (`hearth.drivers.signals.SignalChannel`); what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+from annotated_types import Len
 
 from hearth.api import Step
 from hearth.drivers import schemas
@@ -16,13 +18,20 @@ from hearth.drivers.signals import OFF
 from hearth.tools import Drive, Preview, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from hearth.drivers.board import Board
     from hearth.drivers.signals import SignalLevel
     from hearth.tools import Args, Done, StepContext
 
+Channel: TypeAlias = Annotated[str, Len(1, 64), "the channel's name, one of: {channels}"]
+"""The arg that names a channel; `channels` are the names that a board has (`names_of`)."""
 CLAMPED: Final = schemas.clamped("channel", "by the board's limits, driven in place of what was asked for")
+
+
+def names_of(specs: Iterable[Any]) -> str:
+    """Return the names of channels for a description."""
+    return ", ".join(spec.name for spec in specs) or "none"
 
 
 def channel_listing(kind: str, rows: str, key: str) -> Listing:
@@ -44,27 +53,23 @@ class ChannelTools:
         self._kind = kind
         self._moves = Moves(moved)
 
-    def find(self, args: Args, arg: str = "channel") -> tuple[str, Any]:
-        """Return the bus and the spec of the channel that an arg names. Raises InvalidParams, PermissionDenied."""
-        return self._board.channel(self._kind, args[arg])
+    def find(self, name: str) -> tuple[str, Any]:
+        """Return the bus and the spec of a channel by its name. Raises InvalidParams, PermissionDenied."""
+        return self._board.channel(self._kind, name)
 
-    def reads(
-        self, op: Callable[[Any, int], Any], result: Callable[[Any, Any], dict[str, Any]]
-    ) -> Callable[[Args], Planned]:
-        """Return the plan of a tool that reads a channel.
+    def reading(
+        self, name: str, op: Callable[[Any, int], Any], result: Callable[[Any, Any], dict[str, Any]]
+    ) -> Planned[Any]:
+        """Return the plan of a step that reads a channel.
 
         `op` gets the driver and the channel's number, `result` the spec of the channel and the operation's value.
         """
+        bus, spec = self.find(name)
 
-        def plan(args: Args) -> Planned:
-            bus, spec = self.find(args)
+        async def run(ctx: StepContext) -> Mapping[str, Any]:
+            return result(spec, await ctx.transact(lambda driver: op(driver, spec.number)))
 
-            async def run(ctx: StepContext) -> Mapping[str, Any]:
-                return result(spec, await ctx.transact(lambda driver: op(driver, spec.number)))
-
-            return self.plan(bus, spec, run)
-
-        return plan
+        return self.plan(bus, spec, run)
 
     def plan(
         self,
@@ -73,7 +78,7 @@ class ChannelTools:
         run: Callable[[StepContext], Awaitable[Mapping[str, Any] | Done]],
         level: SignalLevel | None = None,
         after: Callable[[], Mapping[str, Any]] | None = None,
-    ) -> Planned:
+    ) -> Planned[Any]:
         """Return the plan of a step on a channel.
 
         `level` is the one that the step drives the channel to; `after` returns the members of the kind's `get` then.

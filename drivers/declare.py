@@ -1,16 +1,14 @@
 """The declaration of tools: the form that the tools of all kinds share.
 
-A kind declares a tool by its name, its description, the members that it takes and gives, and its plan: the function
-from args to a step (`tool`, `Planned`). `reading` and `changing` say at once the fields that several tools share. A
-`Listing` is the tool that lists the hardware of a kind, and `with_signals` adds the rows of the kind's signals to such
-a tool; `transacts` and `receive` are the runs of a step that is one transaction, and of a step that waits for input
-outside of its bus. This module knows no kind: the module of a kind has the work of its tools.
+The methods that are the tools of a kind (`typed_tools`) return plans: `Planned`, from the args to a step. A `Listing`
+is the tool that lists the hardware of a kind, and `with_signals` adds the rows of the kind's signals to such a tool;
+`asking` and `receive` are the runs of a step that is one transaction, and of a step that waits for input outside of its
+bus. This module knows no kind: the module of a kind has the work of its tools.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import trio
 from attrs import define, evolve, frozen
@@ -35,13 +33,16 @@ DEFAULT_MS: Final = 1_000
 """Time that a step waits where its args do not say it."""
 
 
+_R_co = TypeVar("_R_co", covariant=True)
+
+
 @define(eq=False)
-class Planned:
+class Planned(Generic[_R_co]):
     """A step as its args say it: its bus, the hardware that it uses and drives, and its run.
 
     A plan is a function from args to this. It is called when a task is submitted, so it raises what hearth refuses
     before anything runs, and again when the step runs, so it has no effect and does not wait. What only some requests
-    ask for is a function.
+    ask for is a function. `Planned[Shown]` says the result: a TypedDict.
     """
 
     bus: str
@@ -52,26 +53,32 @@ class Planned:
     reaches: Callable[[], Sequence[Reached] | None] = lambda: None
 
 
-def tool(
-    name: str,
-    description: str,
-    takes: Mapping[str, Schema],
-    gives: Mapping[str, Schema],
-    plan: Callable[[Args], Planned] | None = None,
-    **more: Any,
-) -> Tool:
+def tool(name: str, description: str, takes: Mapping[str, Schema], gives: Mapping[str, Schema], **more: Any) -> Tool:
     """Return a tool that takes and gives these members; "name?" is a member that may be absent.
 
-    `plan` stands for `bus`, `uses`, `drives`, `preview` and `run` of the tool; `more` are its other fields.
+    `more` are its other fields. For tools whose members only a board knows; others are methods (`typed_tools`).
     """
-    if plan is not None:
-        more = {**_facets(plan), **more}
     return Tool(
         name=name, description=description, params_schema=schemas.root(takes), result_schema=schemas.root(gives), **more
     )
 
 
-def _facets(plan: Callable[[Args], Planned]) -> dict[str, Any]:
+def asking(bus: str, ask: Callable[[StepContext, Any], Any]) -> Planned[Any]:
+    """Return the plan of a step that is one transaction and uses no hardware that a policy names.
+
+    `ask` gets the context and the driver of the bus of this id, and its value is the result.
+    """
+
+    async def run(ctx: StepContext) -> Mapping[str, Any] | Done:
+        result: Mapping[str, Any] | Done = await ctx.transact(lambda driver: ask(ctx, driver))
+        return result
+
+    return Planned(bus, tuple, run)
+
+
+def facets(plan: Callable[[Args], Planned[Any]]) -> dict[str, Any]:
+    """Return the fields of a tool that its plan has: `bus`, `uses`, `drives`, `preview`, `reaches` and `run`."""
+
     async def run(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
         return await plan(args).run(ctx)
 
@@ -83,26 +90,6 @@ def _facets(plan: Callable[[Args], Planned]) -> dict[str, Any]:
         "reaches": lambda args: plan(args).reaches(),
         "run": run,
     }
-
-
-def reading(capability: str, **more: Any) -> Callable[..., Tool]:
-    """Return `tool` for tools of risk 0 that share other fields too."""
-    return partial(tool, capability=capability, risk_level=0, **more)
-
-
-def changing(capability: str, **more: Any) -> Callable[..., Tool]:
-    """Return `tool` for tools of risk 2 that share other fields too."""
-    return partial(tool, capability=capability, risk_level=2, **more)
-
-
-def transacts(ask: Callable[[StepContext, Args], Callable[[Any], Any]]) -> Run:
-    """Return the run of a tool that is one transaction, which `ask` returns, and whose value is its result."""
-
-    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
-        result: Mapping[str, Any] | Done = await ctx.transact(ask(ctx, args))
-        return result
-
-    return run
 
 
 def with_clamped(result: dict[str, Any], clamped: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -364,6 +364,10 @@ class BusKind:
     """Returns the files beside the profile that a spec is made of: they are measured with it."""
     outputs: Callable[[Any, Any], Outputs] | None = None
     """Returns the outputs of a bus, by its spec and its driver; None for a kind that only reads."""
+    limits: str = ""
+    """The `keys` of its table that bound its outputs, for its reference page."""
+    safe: str = ""
+    """The `keys` of its table for the safe state of its outputs, and the effect of leaving them out, for that page."""
 
     @property
     def tables(self) -> tuple[str, ...]:

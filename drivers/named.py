@@ -40,7 +40,7 @@ class NamedSignal:
     sets: ClassVar[tuple[str, ...]] = ()
     """The tools of which `write` and `pulse` return steps; none means KIND.set."""
     missing: ClassVar[str] = "the device gives no value now"
-    """Why the result of `read` has no value, where it has none."""
+    """What `why` returns, unless the result says more."""
 
     bus: str
     name: str
@@ -82,6 +82,11 @@ class NamedSignal:
         """Return the value in the result of `read` or `write`, whose args those are; None: it has none."""
         del args
         return result["value"]
+
+    def why(self, result: Mapping[str, Any]) -> str:
+        """Return why the result of `read` has no value, where it has none."""
+        del result
+        return self.missing
 
     def measured_at(self, result: Mapping[str, Any]) -> float | None:
         """Return when the value in the result of `read` was measured, in seconds since 1970, where the device tells."""

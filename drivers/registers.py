@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from math import ceil, floor, inf
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from attrs import asdict, field, frozen
 
 from hearth.drivers.signals import ROUNDING, OnLimit, Positive, Quantity
-from hearth.fields import Integer, Table
+from hearth.fields import ANY_NUMBER, Integer, ListOf, Table
 
 RegWidth: TypeAlias = Literal[8, 16]
 
 
 Access: TypeAlias = Literal["r", "w", "rw"]
+
+
+Valid: TypeAlias = Annotated[tuple[float, ...], ListOf(ANY_NUMBER, least=2, most=2)]
+"""The least and the greatest value that is a measurement."""
 
 
 Increment: TypeAlias = Literal["none", "byte", "register"]
@@ -35,7 +39,8 @@ class Register:
 
     A value is the register's number times `scale`, in `unit`; `min`, `max` and `max_step` (from one write to the next)
     are in that unit, `slew_per_s` in that unit a second. With `on_limit` "clamp" the nearest permitted value is written
-    instead of one beyond a limit. `safe` is the value that it gets when the session that has written it ends, and when
+    instead of one beyond a limit. The numbers of `none`, as they are in the register, and values outside of `valid`
+    mean that there is no value. `safe` is the value that it gets when the session that has written it ends, and when
     the daemon is halted; None: it keeps its value.
     """
 
@@ -53,6 +58,8 @@ class Register:
     scale: Positive = 1
     on_limit: OnLimit = "refuse"
     safe: Quantity | None = None
+    none: Annotated[tuple[int, ...], ListOf(Integer(-(1 << 31), (1 << 32) - 1))] = ()
+    valid: Valid | None = None
 
     @property
     def size(self) -> int:
@@ -94,6 +101,12 @@ class Register:
     def safe_number(self) -> float | None:
         """Return the number that `safe` is, None without one."""
         return None if self.safe is None else self.number_of(self.safe)
+
+    def is_none(self, number: float) -> bool:
+        """Return True for a number that means that there is no value; a code of `none` may be written without sign."""
+        if any(number in (code, code - (1 << self.width)) for code in self.none):
+            return True
+        return self.valid is not None and not self.valid[0] <= number * self.scale <= self.valid[1]
 
     @property
     def stepped(self) -> bool:
@@ -156,6 +169,8 @@ def parse_register(table: Table, kind: type[_Register]) -> _Register:
     if (fault := _bounds_fault(register)) is not None:
         table.fault(*fault)
         return register
+    if register.valid is not None and register.valid[0] > register.valid[1]:
+        table.fault("valid", f"{register.valid[0]:g} is greater than {register.valid[1]:g}; exchange them")
     least, most = register.raw_bounds
     if register.access == "r" and register.safe is not None:
         table.fault("safe", 'a register with access = "r" is never written, so it has no safe value')

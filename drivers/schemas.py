@@ -13,6 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from attrs import frozen
+
+from hearth.annotations import open_object
 from hearth.errors import InvalidParams
 
 Schema = Mapping[str, Any]
@@ -26,10 +29,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
-def object_of(properties: Mapping[str, Schema]) -> Schema:
-    """An object with these members; "name?" is a member that may be absent."""
-    named = {name.removesuffix("?"): schema for name, schema in properties.items()}
-    return {"type": "object", "properties": named, "required": [name for name in properties if not name.endswith("?")]}
+object_of: Final = open_object
 
 
 def root(properties: Mapping[str, Schema]) -> Schema:
@@ -105,15 +105,55 @@ MOST_HEX = 256
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-def bytes_args(name: str, description: str, *, least: int = 1, most: int = MAX_LENGTH) -> dict[str, Schema]:
-    """Return the args of which exactly one gives the bytes: `name` in base64, `text` or `hex`; see `read_bytes`."""
-    instead = f"instead of `{name}`: the bytes"
-    in_hex = f'{instead} in hex, two digits each, such as "48 65 6c" or "48656c"'
-    return {
-        f"{name}?": base64_data(description, least=least, most=most),
-        "text?": _string(f"{instead} as text, sent as UTF-8", least, most),
-        "hex?": _string(in_hex, 2 * least, 3 * most),
-    }
+@frozen
+class Bytes:
+    """An argument of type bytes: members of which exactly one gives them, its own in base64, `text` or `hex`.
+
+    `other` is an arg that may stand for the bytes, whose default is None then.
+    """
+
+    description: str
+    least: int = 1
+    most: int = MAX_LENGTH
+    other: str = ""
+
+    def members(self, name: str) -> dict[str, Schema]:
+        """Return the members of the args."""
+        instead = f"instead of `{name}`: the bytes"
+        in_hex = f'{instead} in hex, two digits each, such as "48 65 6c" or "48656c"'
+        return {
+            f"{name}?": base64_data(self.description, least=self.least, most=self.most),
+            "text?": _string(f"{instead} as text, sent as UTF-8", self.least, self.most),
+            "hex?": _string(in_hex, 2 * self.least, 3 * self.most),
+        }
+
+    def read(self, args: Mapping[str, Any], name: str) -> bytes:
+        """Return the bytes. Raises InvalidParams."""
+        return read_bytes(args, name, least=self.least, most=self.most)
+
+    def found(self, args: Mapping[str, Any], name: str) -> bool:
+        """Return True if the args have any of the members. Raises InvalidParams unless they or `other` are there."""
+        if self.other:
+            return only_one(args, (name, "text", "hex", self.other)) != self.other
+        return any(one in args for one in (name, "text", "hex"))
+
+
+@frozen
+class ShownBytes:
+    """Bytes in a result: the members that `shown_bytes` makes."""
+
+    description: str
+    least: int = 0
+    most: int = MAX_LENGTH
+
+    def members(self, _name: str) -> dict[str, Schema]:
+        """Return the members of the result."""
+        as_text = "the same as text, where it is UTF-8 without control characters but tabs and line ends"
+        return {
+            "data": base64_data(self.description, least=self.least, most=self.most),
+            "hex?": {"type": "string", "description": f"the same in hex, for at most {MOST_HEX} bytes"},
+            "text?": {"type": "string", "description": as_text},
+        }
 
 
 def _string(description: str, least: int, most: int) -> Schema:
@@ -123,7 +163,7 @@ def _string(description: str, least: int, most: int) -> Schema:
 def read_bytes(
     args: Mapping[str, Any], name: str = "data", *, least: int = 1, most: int = MAX_LENGTH, at: str = ""
 ) -> bytes:
-    """Return the bytes of args that fit `bytes_args`; `at` is the JSON pointer of `args`.
+    """Return the bytes of args that fit `Bytes`; `at` is the JSON pointer of `args`.
 
     Raises InvalidParams unless exactly one of `name`, `text` and `hex` is there, is well formed, and has `least` to
     `most` bytes.
@@ -164,13 +204,18 @@ def only_one(args: Mapping[str, Any], names: Sequence[str], at: str = "") -> str
     return there[0]
 
 
+def given(**args: Any) -> dict[str, Any]:
+    """Return the args that are there: those that are not None."""
+    return {name: value for name, value in args.items() if value is not None}
+
+
 def encode(data: bytes) -> str:
     """Bytes as base64."""
     return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
 def shown_bytes(data: bytes) -> dict[str, str]:
-    """Return bytes as members of a result: `data`, and `hex` and `text` as `bytes_result` describes them."""
+    """Return bytes as members of a result: `data`, and `hex` and `text` as `ShownBytes` describes them."""
     members = {"data": encode(data)}
     if len(data) <= MOST_HEX:
         members["hex"] = data.hex()
@@ -181,13 +226,3 @@ def shown_bytes(data: bytes) -> dict[str, str]:
     if not _CONTROL.search(text):
         members["text"] = text
     return members
-
-
-def bytes_result(description: str, *, least: int = 0, most: int = MAX_LENGTH) -> dict[str, Schema]:
-    """Return the members of a result that `shown_bytes` makes."""
-    as_text = "the same as text, where it is UTF-8 without control characters but tabs and line ends"
-    return {
-        "data": base64_data(description, least=least, most=most),
-        "hex?": {"type": "string", "description": f"the same in hex, for at most {MOST_HEX} bytes"},
-        "text?": {"type": "string", "description": as_text},
-    }

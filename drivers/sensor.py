@@ -41,6 +41,12 @@ class Sensor(ABC):
     unit: str
     description: str | None = None
 
+    @property
+    def checked(self) -> bool:
+        """True if the profile says which of its numbers are not measurements (`none`, `valid`)."""
+        source = getattr(self, "register", self)
+        return bool(getattr(source, "none", ()) or getattr(source, "valid", None))
+
     def to_json(self) -> dict[str, Any]:
         """Return the sensor for hw.sensor.list."""
         entry = {"sensor": self.name, "kind": self.kind, "unit": self.unit, "bus": self.bus}

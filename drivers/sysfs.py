@@ -294,32 +294,40 @@ def chip_channels(device: SensorDevice) -> Iterator[SensorChannel]:
 IIO_QUANTITIES: dict[str, tuple[str, str, Fraction]] = {
     "accel": ("acceleration", "metre_per_second_squared", _ONE),
     "activity": ("activity", "percent", _ONE),
+    "altcurrent": ("current", "ampere", _MILLI),
     "altvoltage": ("voltage", "volt", _MILLI),
     "angl": ("angle", "radian", _ONE),
     "anglvel": ("angular_velocity", "radian_per_second", _ONE),
+    "attention": ("attention", "percent", _ONE),
     "capacitance": ("capacitance", "farad", Fraction(1, 10**9)),
+    "colortemp": ("colour_temperature", "kelvin", _ONE),
     "concentration": ("concentration", "percent", _ONE),
     "current": ("current", "ampere", _MILLI),
     "deltaangl": ("angle", "radian", _ONE),
     "deltavelocity": ("velocity", "metre_per_second", _ONE),
     "distance": ("distance", "metre", _ONE),
+    "electricalconductivity": ("conductivity", "siemens_per_metre", _ONE),
     "energy": ("energy", "joule", _ONE),
     "gravity": ("acceleration", "metre_per_second_squared", _ONE),
     "humidityrelative": ("humidity", "percent", _MILLI),
     "illuminance": ("illuminance", "lux", _ONE),
     "incli": ("inclination", "degree", _ONE),
     "magn": ("magnetic_field", "tesla", Fraction(1, 10**4)),  # from gauss
+    "massconcentration": ("mass_concentration", "microgram_per_cubic_metre", _ONE),
+    "ph": ("acidity", "pH", _ONE),
+    "phase": ("phase", "radian", _ONE),
     "positionrelative": ("position", "percent", _MILLI),
     "power": ("power", "watt", _MILLI),
     "pressure": ("pressure", "pascal", Fraction(1000)),
     "proximity": ("proximity", "metre", _ONE),
     "resistance": ("resistance", "ohm", _ONE),
+    "rot": ("rotation", "degree", _ONE),
     "temp": ("temperature", "celsius", _MILLI),
     "velocity": ("velocity", "metre_per_second", _ONE),
     "voltage": ("voltage", "volt", _MILLI),
 }
 """The ABI's types: kind, unit, and the factor from the ABI's own unit."""
-_IIO_COUNTED = ("count", "index", "intensity", "steps", "uvindex")
+_IIO_COUNTED = ("chromaticity", "count", "index", "intensity", "steps", "uvindex")
 """Types that have no unit, whatever their scale."""
 _IIO_TYPES = IIO_QUANTITIES | {name: (name, "count", _ONE) for name in _IIO_COUNTED}
 _IIO_CHANNEL = re.compile(

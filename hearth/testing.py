@@ -42,6 +42,7 @@ from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Done, ToolRegistry
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Awaitable, Callable, Mapping
 
     from hearth.actors.bridges.hcp.store import JobStore
@@ -97,7 +98,7 @@ def run_capability(
     function: Callable[..., Any],
     inputs: Mapping[str, Any] | None = None,
     *,
-    board: str | Board = "sim",
+    board: str | os.PathLike[str] | Board = "sim",
     prepare: Callable[[Board], Any] | None = None,
     crash_at: int | str | None = None,
     answer: bool | Callable[[str], bool] = True,
@@ -402,8 +403,12 @@ def _require_simulated(board: Board) -> None:
         )
 
 
-def _simulated(board: str | Board, seed: int) -> Board:
-    opened = board if isinstance(board, Board) else open_board(load_profile(board), style=Style.ASYNC, seed=seed)
+def _simulated(board: str | os.PathLike[str] | Board, seed: int) -> Board:
+    if isinstance(board, Board):
+        opened = board
+    else:
+        name = board if isinstance(board, str) else str(Path(board).absolute())
+        opened = open_board(load_profile(name), style=Style.ASYNC, seed=seed)
     _require_simulated(opened)
     for bus, driver in opened.drivers.items():
         if driver.style is Style.THREAD:

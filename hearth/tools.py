@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from attrs import Factory, field, frozen
 
@@ -277,8 +277,11 @@ class StepContext(Protocol):
 Run: TypeAlias = Callable[[StepContext, Args], Awaitable["Mapping[str, Json] | Done"]]
 
 
+_R_co = TypeVar("_R_co", covariant=True)
+
+
 @frozen(eq=False)
-class Transaction:
+class Transaction(Generic[_R_co]):
     """One transaction: its operation, the making of the step's result from its value, and the output that it drives."""
 
     op: Callable[[Any], Any]
@@ -296,7 +299,7 @@ class OneTransaction:
 
     __slots__ = ("make",)
 
-    def __init__(self, make: Callable[[Args], Transaction]) -> None:
+    def __init__(self, make: Callable[[Args], Transaction[Any]]) -> None:
         self.make = make
 
     async def __call__(self, ctx: StepContext, args: Args) -> Mapping[str, Json] | Done:

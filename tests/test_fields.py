@@ -101,7 +101,10 @@ CONDITION, ONE_OR_MORE = Fields(uid=COUNT, name=NAME), OneOrMore(COUNT)
 JSON, OBJECT = JsonValue(), codec.Table({"name": NAME, "size": COUNT}, required=("name",))
 DURATION = DURATIONS.kinds["max_duration"]
 MEASURED = codec.EVENT_DATA["progress"].kinds["remaining"]
-DURATION_REASON = 'expected an ISO 8601 duration such as "PT10M", without years and months, got {}'
+DURATION_REASON = 'expected an ISO 8601 duration such as "PT10M", got {}'
+NO_FIXED_LENGTH = (
+    "expected a duration of a fixed length, which years and months do not have (one minute is PT1M), got {}"
+)
 INSTANT = codec.EVENT_DATA["checkpoint_created"].kinds["created_at"]
 ID = codec.PAYLOADS["task_accepted"].kinds["in_reply_to"]
 
@@ -198,11 +201,12 @@ ROWS = {
                 for raw in ("PT0S", "P0D", "PT0.0000001S")
             ),
             Bad("PT" + "9" * 400 + "S", DURATION_REASON.format(ascii("PT" + "9" * 57)[:60]), "/x:"),
+            *(Bad(raw, NO_FIXED_LENGTH.format(ascii(raw)), "/x:") for raw in ("P1Y", "P2M", "P1Y2MT3S", "P0.5M")),
             *(
                 Bad(raw, DURATION_REASON.format(ascii(raw)), "/x:")
                 for raw in (
-                    "", "600", "10M", "P", "PT", "P1DT", "PT10", "pt10m", "PT10M\n", " PT10M", "-PT1S", "+PT1S", "P1Y",
-                    "P2M", "PT1e3S", "P0001-00-00T00:00:00", "PT999999999999H",
+                    "", "600", "10M", "P", "PT", "P1DT", "PT10", "pt10m", "PT10M\n", " PT10M", "-PT1S", "+PT1S",
+                    "PT1e3S", "P0001-00-00T00:00:00", "PT999999999999H",
                 )
             ),
         ],
@@ -210,7 +214,10 @@ ROWS = {
     "measured duration": Row(
         MEASURED,
         [("PT2H15M", timedelta(hours=2, minutes=15)), ("PT0S", timedelta(0)), ("P0D", timedelta(0))],
-        [Bad(raw, DURATION_REASON.format(ascii(raw)), "/x:") for raw in ("-PT1S", "2:15", "PT", "P1Y")],
+        [
+            *(Bad(raw, DURATION_REASON.format(ascii(raw)), "/x:") for raw in ("-PT1S", "2:15", "PT")),
+            Bad("P1Y", NO_FIXED_LENGTH.format("'P1Y'"), "/x:"),
+        ],
     ),
     "instant": Row(
         INSTANT,

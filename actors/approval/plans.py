@@ -92,7 +92,7 @@ MOST_LISTED_INTENT: Final = 120
 
 @define(eq=False)
 class PreparedPlan:
-    """One prepared plan. Times are epoch seconds."""
+    """One prepared plan. Times are epoch seconds, but for `until`, which is the machine's uptime."""
 
     principal: str
     document: bytes
@@ -102,6 +102,7 @@ class PreparedPlan:
     rule: ApprovalRule | None
     created_at: float
     expires_at: float
+    until: float
     account: Account
     halts: int
     """The number of halts when it was prepared: what was prepared before a halt does not run after it."""
@@ -222,6 +223,7 @@ class Plans:
     standing: StandingApprovals
     _limits: LimitsConfig
     _clock: Callable[[], float]
+    _uptime: Callable[[], float]
     _wake_at: Callable[[str, float], None]
     """Asks for `expire` of a plan at a time of Trio's clock."""
     _drop_timer: Callable[[str], None]
@@ -246,13 +248,15 @@ class Plans:
             raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task", "reason": reason})
         now = self._clock()
         plan_hash = "sha256:" + hashlib.sha256(document).hexdigest()
-        ends = now + self._limits.plan_ttl_s
+        expires, until = (at + self._limits.plan_ttl_s for at in (now, self._uptime()))
         intent = contents["intent"]
         if len(intent) > MOST_LISTED_INTENT:
             intent = intent[: MOST_LISTED_INTENT - 1] + "…"
         count = len(contents["steps"])
         kept = (account, halts, self.standing.halt_flag)
-        return PreparedPlan(principal, document, shown, risk, rule, now, ends, *kept, plan_hash, intent, count)
+        return PreparedPlan(
+            principal, document, shown, risk, rule, now, expires, until, *kept, plan_hash, intent, count
+        )
 
     def require_room(self, principal: str) -> None:
         """Raise QueueFull if this principal has prepared too many plans, after forgetting those that have ended."""
@@ -315,9 +319,9 @@ class Plans:
             self._forget(plan)
 
     def _current(self, plan_id: str) -> PreparedPlan | None:
-        """Return a plan that has not expired: a timer stands still while the machine sleeps, `expires_at` does not."""
+        """Return a plan that has not expired: a timer stands still while the machine sleeps, its uptime does not."""
         plan = self._plans.get(plan_id)
-        if plan is not None and self._clock() >= plan.expires_at:
+        if plan is not None and self._uptime() >= plan.until:
             self._forget(plan)
             return None
         return plan

@@ -27,7 +27,6 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import trio
 from attrs import define, field, frozen
 
 from hearth._util.ids import new_id
@@ -59,7 +58,7 @@ MOST_BYTES: Final = 4096
 
 @define(eq=False)
 class StandingApproval:
-    """One standing approval. Times are epoch seconds, but for `until`, which is Trio's."""
+    """One standing approval. Times are epoch seconds, but for `until`, which is the machine's uptime."""
 
     who: Principal
     principal: str
@@ -152,16 +151,16 @@ class StandingApprovals:
     approvals: Approvals
     halt_flag: HaltFlag
     clock: Callable[[], float]
+    uptime: Callable[[], float]
     rule_of: Callable[[str, int], ApprovalRule | None]
     """Returns the rule for a risk of a principal that has a session."""
     _given: dict[str, StandingApproval] = field(factory=dict, init=False)
 
     def __iter__(self) -> Iterator[StandingApproval]:
         """Yield those that may still be used, the oldest first; forget the others."""
-        now, trio_now = self.clock(), trio.current_time()
+        now = self.uptime()
         for one in [*self._given.values()]:
-            # Both clocks: Trio's stands still while the machine sleeps, and the one on the wall may be set.
-            if one.halts != self.halt_flag.count or now >= one.expires_at or trio_now >= one.until:
+            if one.halts != self.halt_flag.count or now >= one.until:
                 self.end(one)
             else:
                 yield one
@@ -332,7 +331,7 @@ class StandingRequests:
             request.halts,
             now,
             now + params.within_s,
-            trio.current_time() + params.within_s,
+            standing.uptime() + params.within_s,
             self._account,
             params.reason,
         )

@@ -85,15 +85,10 @@ NOT_DONE = {
         "An object with `properties`, as `parameters` requires. It does not satisfy OpenAI's strict mode, in which "
         "every property is required and no other is allowed."
     ),
-    _find("3", "MAY", "attest.*"): "Not in this release: the draft leaves its mechanisms to future revisions (§11).",
     _find("9", "MAY", "Servers MAY support multiple majors"): "There is only one major so far.",
     _find("card 6.1", "SHOULD", "An implementor SHOULD use WIMSE or OAuth"): (
         "Callers authenticate with hearth's own bearer tokens, a client certificate, or on this machine by the peer "
         "credentials of the socket. A proxy in front may use OAuth, and `[card] auth` then says so."
-    ),
-    _find("card 6.3", "SHOULD", "Implementors requiring cryptographic agent identity"): (
-        "A card is not signed. Its metadata contain the public key of the audit log's signatures; `[card] metadata` "
-        "may contain a DID."
     ),
     _find("card 8.1", "SHOULD", "Operational trust SHOULD be established"): (
         "A card gives an agent no rights in hearth, so no trust is established: principals and the policy decide."
@@ -121,6 +116,14 @@ NOT_DONE = {
 """The reason why a sentence is not done or, if tests bear its mark, done only in part."""
 
 NOTES = {
+    _find("3", "MAY", "attest.*"): (
+        "`attest.quote` and `attest.key`: the draft leaves the mechanisms to future revisions (§11), and these are "
+        "hearth's."
+    ),
+    _find("card 6.3", "SHOULD", "Implementors requiring cryptographic agent identity"): (
+        "`did:key` of the audit log's key, once that is there. A card for which `[card] metadata` gives another DID is "
+        "not signed."
+    ),
     _find("2.2", "MAY", "Alternative framings"): (
         "WebSocket frames, negotiated by the subprotocol `hacp.v0`. Content-Length headers are not spoken."
     ),

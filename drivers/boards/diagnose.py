@@ -74,6 +74,7 @@ def safety_gaps(profile: Profile, found: Found, holders: Holders, machine: Machi
 def cautions(profile: Profile) -> Iterator[ProfileProblem]:
     """Yield the gaps in the safety of a profile that show without a look at the machine."""
     yield from _leaned_on(profile)
+    yield from _one_sided(profile)
     for kind in kinds_of(profile.specs):
         for caution in kind.cautions(profile.specs) if profile.of(kind.name) else ():
             yield ProfileProblem(*caution)
@@ -118,6 +119,21 @@ def _leaned_on(profile: Profile) -> Iterator[ProfileProblem]:
                 told = f"clients may drive {one.name}, by which the interlock of {lock.what} goes"
                 cure = 'give the line direction = "input", or "output" where clients are to switch it'
                 yield ProfileProblem(f"interlock[{index}].requires[{number}].line", "warn", told, cure)
+
+
+def _one_sided(profile: Profile) -> Iterator[ProfileProblem]:
+    """Yield the interlocks that a source without a value may meet: they have one bound, and it has no codes."""
+    kinds = [*kinds_of(profile.specs)]
+    checked = {one.name for kind in kinds for one in kind.sensors(profile.specs) if one.checked}
+    listed = [(kind, spec) for kind in kinds for spec in profile.of(kind.name)]
+    simulated = {kind.bus(spec) for kind, spec in listed if getattr(spec, "driver", None) == "sim"}
+    for index, lock in enumerate(profile.interlocks):
+        for number, one in enumerate(lock.requires):
+            open_end = one.line is None and (one.min is None) != (one.max is None)
+            if open_end and one.name not in checked and one.bus not in simulated:
+                told = f"the interlock of {lock.what} has one bound for sensor {one.name}, which a broken wire may meet"
+                cure = "give both `min` and `max`, or the sensor `none` or `valid`"
+                yield ProfileProblem(f"interlock[{index}].requires[{number}]", "warn", told, cure)
 
 
 def _unreadable(profile: Profile, look: Inspection) -> Iterator[ProfileProblem]:
@@ -199,15 +215,15 @@ def _planned(config: Config) -> dict[str, Any]:
     """Return the plan, as far as it can be known without opening the board; the reason for none in `off` or `error`."""
     if not config.sandbox.enable:
         return {"off": "[sandbox] enable = false"}
-    audit = config.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
-    places = Places(
-        audit=audit,
-        key=config.audit.key or Path(f"{audit}.key"),
-        socket=config.server.socket or default_socket(os.environ, os.geteuid()),
-    )
     # Shipped tools need no more than this, unless they are enabled by name.
     tools = ({"sys.network"} | set(config.tools.enable)) - set(config.tools.disable)
     try:
+        audit = config.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
+        places = Places(
+            audit=audit,
+            key=config.audit.key or Path(f"{audit}.key"),
+            socket=config.server.socket or default_socket(os.environ, os.geteuid()),
+        )
         profile = load_profile(config.board.profile, any_owner=True)
         plan = make_plan(config, profile, places, tools=tools, environ=os.environ, uid=os.geteuid())
     except ConfigError as error:

@@ -1,7 +1,7 @@
 """DBC files: the messages of a CAN bus by name, their signals in units, and the rules for what is sent.
 
-cantools reads the file and does the arithmetic (extra `can`); it is imported when a database is loaded, which the board
-does for a file that its profile names, and the first use for the one that is shipped. `SendRules` of a bus are here:
+cantools reads the file (extra `can`); it is imported when a database is loaded, which the board does for a file that
+its profile names, and the first use for the one that is shipped. `SendRules` of a bus are here:
 every frame whose identifier the database knows is decoded and checked, so that raw bytes are no way around the bounds.
 The bounds are those of the file ([min|max]) and, within them, those of the profile. The bus keeps the limits of steps,
 which compare a value with the one that was sent before.
@@ -9,19 +9,18 @@ which compare a value with the one that was sent before.
 
 from __future__ import annotations
 
-import os
+import logging
 from fnmatch import fnmatchcase
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from hearth._util.files import read_file
 from hearth._util.text import suggestions
-from hearth._util.threads import IMPORTING
 from hearth.drivers.can.driver import EXTENDED, FD_LENGTHS, Frame, Scope, key_name, key_of
+from hearth.drivers.can.files import Flaw, read_messages
+from hearth.drivers.can.layout import Layout, choices_of, name_of
 from hearth.drivers.kind import Signal
 from hearth.drivers.signals import SignalLimit
 from hearth.drivers.units import same_unit
@@ -29,10 +28,10 @@ from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionD
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-_SHIPPED = Path(__file__).parents[1] / "boards"
-MAX_BYTES = 4 * 1024 * 1024
-"""Size of a DBC file up to which it is read: a whole car's has a megabyte."""
+log = logging.getLogger("hearth.can")
+
 _MOST_NAMED = 12
 _TRANSPORT = 0xEC00
 """The J1939 parameter group whose frames announce a message that comes in several (TP.CM)."""
@@ -85,7 +84,14 @@ class CanDatabase:
     safe: Mapping[str, float] = field(factory=dict, kw_only=True)
     idle: Mapping[str, float] = field(factory=dict, kw_only=True)
     """By "MESSAGE.SIGNAL": the safe values, and those of the other signals of such a message."""
+    encoding: str | None = field(default=None, kw_only=True)
+    fd: bool = field(default=True, kw_only=True)
+    """If CAN FD frames may be sent."""
+    flaws: Sequence[Flaw] = field(default=(), init=False)
+    """The parts of the file that are not used as they are written."""
     _messages: dict[str, Any] | None = field(default=None, init=False)
+    _layouts: dict[str, Layout] = field(factory=dict, init=False)
+    """Of the messages, by name."""
     _by_key: dict[int, list[Any]] = field(factory=dict, init=False)
     """The messages of an identifier: more than one where the file gives it twice."""
     _by_group: dict[int, list[Any]] = field(factory=dict, init=False)
@@ -103,13 +109,23 @@ class CanDatabase:
         """Read the file, once. Raises ConfigError: no cantools, no such file, not a DBC file, an unknown signal."""
         if self._messages is not None:
             return
-        messages = {} if self.path is None else {one.name: one for one in _read(self.path, self.bus)}
+        if self.path is not None:
+            found = read_messages(self.path, self.bus, self.encoding)
+            self._layouts = {one.message.name: one for one in found.layouts}
+            self.flaws = found.flaws
+            for flaw in self.flaws[:_MOST_NAMED]:
+                log.warning("can %s: %s: %s", self.bus, self.path.name, flaw)
+            if more := len(self.flaws[_MOST_NAMED:]):
+                log.warning("can %s: %s: and %d more; hw.can.list has them", self.bus, self.path.name, more)
+        messages = {name: one.message for name, one in self._layouts.items()}
         for name in (*self.limits, *self.safe, *self.idle):
             message, _, signal = name.partition(".")
             known = {one.name for one in messages[message].signals} if message in messages else {*messages}
             if (signal or message) not in known or not signal:
                 cure, _ = suggestions(signal if message in messages else message, known)
-                raise ConfigError(f"can {self.bus}: signals.{name!r}: {self.path} has no such signal{cure}")
+                why = [f"; {one}" for one in self.flaws if one.message == message and one.signal in (None, signal)]
+                told = "".join(why[:1]) or cure
+                raise ConfigError(f"can {self.bus}: signals.{name!r}: {self.path} has no such signal{told}")
         for message in messages.values():
             key = key_of(message.frame_id, extended=message.is_extended_frame)
             self._by_key.setdefault(key, []).append(message)
@@ -123,6 +139,8 @@ class CanDatabase:
         """Refuse a message whose frame could not be made from safe and idle values. Raises ConfigError."""
         if message.is_multiplexed():
             raise ConfigError(f"can {self.bus}: message {message.name} is multiplexed: its signals have no safe values")
+        if (flaw := self._layouts[message.name].flaw) is not None:
+            raise ConfigError(f"can {self.bus}: message {message.name} cannot have a safe value: {flaw}")
         given = {**self.idle, **self.safe}
         missing = [one.name for one in message.signals if f"{message.name}.{one.name}" not in given]
         if missing:
@@ -183,6 +201,10 @@ class CanDatabase:
         found = [key for key, ones in self._by_key.items() if any(fnmatchcase(one.name, pattern) for one in ones)]
         return found or [self.key(pattern)]
 
+    def fits(self, key: int, patterns: Iterable[str]) -> bool:
+        """Return True if a key means a message whose name fits one of the patterns: of J1939 from any address."""
+        return any(fnmatchcase(one.name, pattern) for one in self.means(key) for pattern in patterns)
+
     # --- values -----------------------------------------------------------------------------------------------------
 
     def frame(self, name: str, signals: Mapping[str, Any]) -> Frame:
@@ -202,39 +224,39 @@ class CanDatabase:
             values[signal] = _value(known[signal], given)
         self._check(message, values)
         try:
-            data = message.encode(values, strict=True)
-        except (_errors(), ValueError, TypeError, OverflowError, KeyError) as error:
-            # cantools names the missing signal, or the value that does not fit into its bits.
+            data = self._layouts[name].encode(values)
+        except ValueError as error:
             raise _wrong("/signals", f"message {name}: {error}") from error
         key = key_of(message.frame_id, extended=message.is_extended_frame)
         return Frame(key, data, fd=bool(message.is_fd) or len(data) > FD_LENGTHS[8])
 
-    def decode(self, frame: Frame) -> tuple[str, dict[str, Any]] | None:
-        """Return the name and the signals of a frame, each `{value, unit?, name?}`; None if it is not in the file.
+    def decode(self, frame: Frame) -> dict[str, Any]:
+        """Return the `message` of a frame with its `signals`, each `{value, unit?, name?}`; {} if it is in no file.
 
-        A frame that is too short for its message has no signals.
+        A value is None where the bits are not a number; `none` says what they are. `note` says why signals are missing:
+        the frame is short, or the file does not have the value of a multiplexer.
         """
         self._loaded()
         message = next(iter(self.means(frame.key)), None)
         if message is None or frame.remote or frame.error:
-            return None
-        values = self._values(message, frame.data) or {}
-        units = {one.name: (one.unit, one.choices) for one in message.signals}
-        return message.name, {name: _shown(value, *units[name]) for name, value in values.items()}
-
-    @staticmethod
-    def _values(message: Any, data: bytes) -> dict[str, Any] | None:
-        try:
-            values: dict[str, Any] = message.decode(data, decode_choices=False)
-        except (_errors(), ValueError, KeyError):
-            return None
-        return values
+            return {}
+        layout = self._layouts[message.name]
+        bits = layout.bits(frame.data)
+        values = layout.values(bits)
+        signals = {one.name: _shown(layout, one, values, bits) for one in message.signals if one.name in bits}
+        note = layout.missing(frame.data, bits)
+        return {"message": message.name, "signals": signals, **({} if note is None else {"note": note})}
 
     # --- what may be sent -------------------------------------------------------------------------------------------
 
     def check(self, frame: Frame) -> None:
         """See `SendRules.check`."""
         messages = self.means(frame.key)
+        if frame.fd and not self.fd:
+            raise self._denied(
+                "it sends classic frames only, of up to 8 bytes; `fd = true` in its [[can]] of the board profile "
+                "allows CAN FD, for which its interface must be set up too"
+            )
         if frame.remote and frame.data:
             data = {"bus": self.bus, "effect": "none"}
             raise LimitViolated(f"can {self.bus}: a remote frame asks for data, and has none itself", data=data)
@@ -242,12 +264,15 @@ class CanDatabase:
             self._check_declared(frame.key)
             self._check_announced(frame)
         for message in messages if not frame.remote else ():
-            values = self._values(message, frame.data)
-            if values is None:
+            if len(frame.data) < message.length:
                 what = f"{len(frame.data)} bytes are not {message.name}, which has {message.length}"
                 data = {"bus": self.bus, "effect": "none"}
                 raise LimitViolated(f"can {self.bus}: {what}; send it by name", data=data)
-            self._check(message, values)
+            self._check(message, self._values(message, frame.data))
+
+    def _values(self, message: Any, data: bytes) -> dict[str, float]:
+        layout = self._layouts[message.name]
+        return layout.values(layout.bits(data))
 
     def _check_announced(self, frame: Frame) -> None:
         """Refuse a J1939 frame that announces a message of the file in several frames: they would pass unchecked."""
@@ -329,7 +354,7 @@ class CanDatabase:
         """Return the values of a frame's signals by "MESSAGE.SIGNAL", none if its message is not in the file."""
         values: dict[str, float] = {}
         for message in self.means(frame.key) if not frame.remote else ():
-            found = self._values(message, frame.data) or {}
+            found = self._values(message, frame.data)
             values |= {f"{message.name}.{signal}": value for signal, value in found.items()}
         return values
 
@@ -340,7 +365,7 @@ class CanDatabase:
         given = {signal: values.get(full, self.idle.get(full, self.safe.get(full))) for signal, full in known.items()}
         return Frame(
             self.key(name),
-            message.encode(given, strict=False),
+            self._layouts[name].encode({signal: value for signal, value in given.items() if value is not None}),
             fd=bool(message.is_fd) or message.length > FD_LENGTHS[8],
         )
 
@@ -375,43 +400,12 @@ class CanDatabase:
             "max": None if most == inf else most,
             "max_step": of_profile.max_step,
             "slew_per_s": of_profile.slew_per_s,
-            "choices": {str(name): int(value) for value, name in (signal.choices or {}).items()} or None,
+            "choices": [{"value": value, "name": name} for value, name in choices_of(signal)] or None,
             "multiplexer": signal.is_multiplexer or None,
             "multiplexed_by": signal.multiplexer_ids,
             "note": signal.comment,
         }
         return {name: value for name, value in entry.items() if value is not None}
-
-
-def _read(path: Path, bus: str) -> Iterable[Any]:
-    try:
-        data, _ = read_file(path, trusted=None if path.parent == _SHIPPED else {os.geteuid()}, most=MAX_BYTES)
-        text = data.decode("cp1252")  # as the format's own tools write it
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"can {bus}: dbc: {path} cannot be read: {error}") from error
-    except ConfigError as error:
-        raise ConfigError(f"can {bus}: dbc: {error}") from None
-    try:
-        with IMPORTING:
-            from cantools.database import load_string
-            from cantools.errors import Error
-    except ImportError:
-        raise ConfigError(
-            f"can {bus}: dbc: reading {path.name} needs cantools; `pip install 'hearthd[can]'`, or send and read by id"
-        ) from None
-    try:
-        database: Any = load_string(text, database_format="dbc", prune_choices=False)
-    except Error as error:  # of the parser too, whatever it raised
-        raise ConfigError(f"can {bus}: dbc: {path} is no DBC file: {error}") from error
-    messages: Iterable[Any] = database.messages
-    return messages
-
-
-def _errors() -> type[Exception]:
-    from cantools.errors import Error
-
-    kind: type[Exception] = Error
-    return kind
 
 
 def _wrong(pointer: str, reason: str, **more: Any) -> InvalidParams:
@@ -427,20 +421,26 @@ def _value(signal: Any, given: Any) -> Any:
             has = f"its unit is {signal.unit!r}" if signal.unit else "it has no unit"
             raise _wrong(f"{place}/unit", f"{unit!r} is not the unit of {signal.name}: {has}")
         given = given["value"]
-    choices: dict[str, int] = {str(name): int(value) for value, name in (signal.choices or {}).items()}
     if isinstance(given, str):
-        if given not in choices:
-            cure, near = suggestions(given, choices)
-            listed = f"it has {', '.join(choices)}" if choices else "it takes a number"
-            raise _wrong(place, f"{signal.name} has no choice {given!r}{cure}; {listed}", **near)
-        return choices[given]
+        choices = choices_of(signal)
+        found = [value for value, name in choices if name == given]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            numbers = " or ".join(f"{value:g}" for value in found)
+            raise _wrong(place, f"{signal.name} has {len(found)} values with the name {given!r}; give {numbers}")
+        cure, near = suggestions(given, dict.fromkeys(name for _, name in choices))
+        listed = f"it has {', '.join(dict.fromkeys(name for _, name in choices))}" if choices else "it takes a number"
+        raise _wrong(place, f"{signal.name} has no choice {given!r}{cure}; {listed}", **near)
     return given
 
 
-def _shown(value: Any, unit: str | None, choices: Mapping[int, Any] | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"value": value}
-    if unit:
-        shown["unit"] = unit
-    if choices and value in choices:
-        shown["name"] = str(choices[value])
-    return shown
+def _shown(layout: Layout, signal: Any, values: Mapping[str, float], bits: Mapping[str, int]) -> dict[str, Any]:
+    absent = layout.absent(signal, bits[signal.name])
+    entry = {
+        "value": None if absent else values[signal.name],
+        "none": absent,
+        "unit": signal.unit,
+        "name": name_of(signal, bits[signal.name]),
+    }
+    return {key: value for key, value in entry.items() if value or key == "value"}

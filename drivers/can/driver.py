@@ -58,7 +58,8 @@ class Frame:
     """A frame, or a report of the interface about an error (`error` says which ones; it has no data then).
 
     `timestamp_us` is its reception in microseconds since 1970, 0 for one that is to be sent. `remote` asks another node
-    for the frame of this identifier. `fd` frames may have up to 64 bytes; `bitrate_switch` sends them faster.
+    for the frame of this identifier, with `asked` bytes. `fd` frames may have up to 64 bytes; `bitrate_switch` sends
+    them faster.
     """
 
     key: int
@@ -67,6 +68,7 @@ class Frame:
     bitrate_switch: bool = False
     remote: bool = False
     error: tuple[str, ...] = ()
+    asked: int = 0
     timestamp_us: int = field(default=0, eq=False)
 
 

@@ -46,7 +46,9 @@ _FILTER = struct.Struct("=II")
 _WORD = struct.Struct("=I")
 _ERR_FILTER = 2
 """CAN_RAW_ERR_FILTER, which Python's module has not on every system."""
-_SO_TIMESTAMP, _SO_RXQ_OVFL = 29, 40
+_SO_TIMESTAMP, _SO_MEMINFO = 29, 55
+_MEMINFO = struct.Struct("=32xI")
+"""The last of its nine numbers: datagrams that the socket had no room for (linux/sock_diag.h)."""
 _TIMEVAL = struct.Struct("@ll")
 _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
 _IFF_UP = 0x01
@@ -230,8 +232,6 @@ class LinuxCan(CanDriver):
                 if kind == _SO_TIMESTAMP:
                     seconds, micros = _TIMEVAL.unpack(value)
                     timestamp_us = seconds * 1_000_000 + micros
-                elif kind == _SO_RXQ_OVFL:
-                    queue.kernel_lost = self._lost_before + _WORD.unpack(value)[0]
             key: int = _WORD.unpack_from(wire)[0]
             if key & _ERROR:
                 failure = self._note_errors(errors_of(key & MAX_EXTENDED, wire[8:]), timestamp_us)
@@ -240,6 +240,8 @@ class LinuxCan(CanDriver):
                 continue
             sender = self._sender(wire) if flags & socket.MSG_DONTROUTE and self._sent else ""
             queue.feed(_unpack(key, wire, timestamp_us), sender)
+        # Asked of the socket, not of a frame (SO_RXQ_OVFL): after the end of a burst there may be no further frame.
+        queue.kernel_lost = self._lost_before + _MEMINFO.unpack(rx.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 36))[0]
         return None
 
     def _sender(self, wire: bytes) -> str:
@@ -315,6 +317,8 @@ class LinuxCan(CanDriver):
 
     async def _isotp(self, message: IsoTp) -> bytes | None:
         """Use the kernel's ISO-TP socket, one for each exchange."""
+        if message.fd and not self._fd:
+            raise self._error("its profile allows classic frames only; `fd = true` in its [[can]] allows CAN FD")
         made, sent = self._socket(socket.SOCK_DGRAM, socket.CAN_ISOTP), False
         try:
             if message.padding is not None:
@@ -342,10 +346,9 @@ class LinuxCan(CanDriver):
 
 
 def prepare(rx: socket.socket) -> None:
-    """Give a socket room for frames, and let it say when each has come and how many it had to drop."""
+    """Give a socket room for frames, and let it say when each has come."""
     rx.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
     rx.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMP, 1)
-    rx.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
 
 
 def up_command(interface: str, bitrate: int | None, *, fd: bool) -> str:
@@ -378,5 +381,5 @@ def _unpack(key: int, wire: bytes, timestamp_us: int) -> Frame:
     if len(wire) == _FD.size:
         return Frame(key, data, fd=True, bitrate_switch=bool(wire[5] & _BITRATE_SWITCH), timestamp_us=timestamp_us)
     if key & _REMOTE:
-        return Frame(key & ~_REMOTE, remote=True, timestamp_us=timestamp_us)
+        return Frame(key & ~_REMOTE, remote=True, asked=wire[4], timestamp_us=timestamp_us)
     return Frame(key, data, timestamp_us=timestamp_us)

@@ -83,7 +83,7 @@ class CanMachine(OnMachine):
         return f"{', CAN FD' if entry['fd'] else ''}: {entry['problem'] or 'up'}"
 
     def faults(self, at: str, spec: CanSpec, look: Inspection) -> Iterator[ProfileProblem]:
-        """See `OnMachine.faults`."""
+        """Yield an interface that is missing, down, off the bus, or without CAN FD."""
         if (problem := can_problem(spec, look.of("can"))) is not None:
             yield ProfileProblem(f"{at}.interface", "fail", *problem)
 

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
+from attrs import evolve
 
 from hearth.drivers.base import DeviceGone, Wakeup
 from hearth.drivers.can.driver import QUEUE, CanDriver, Frame, IsoTp
@@ -189,10 +190,7 @@ class SimCan(CanDriver):
         return round((trio.current_time() if self._virtual else time.time()) * 1e6)
 
     def _feed(self, frame: Frame, sender: str = "") -> None:
-        stamped = Frame(
-            frame.key, frame.data, frame.fd, frame.bitrate_switch, frame.remote, timestamp_us=self._now_us()
-        )
-        self.queue.feed(stamped, sender)
+        self.queue.feed(evolve(frame, timestamp_us=self._now_us()), sender)
         self.queue.wake()
 
     async def _send(self, frame: Frame, timeout_s: float, reader: str) -> None:

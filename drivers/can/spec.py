@@ -14,15 +14,17 @@ from hearth._util.toml import show
 from hearth.drivers.base import Style
 from hearth.drivers.can.dbc import CanDatabase
 from hearth.drivers.can.driver import MAX_EXTENDED, MAX_STANDARD, QUEUE, IdFilter, Scope
-from hearth.drivers.kind import Resource
+from hearth.drivers.can.files import SHIPPED as SHIPPED
+from hearth.drivers.kind import Caution, Resource
 from hearth.drivers.signals import SignalLimit
+from hearth.errors import ConfigError
 from hearth.fields import ANY_NUMBER, Choice, Flag, Integer, ListOf, Text, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hearth.drivers.base import Driver
-    from hearth.drivers.kind import Opening
+    from hearth.drivers.kind import Opening, Specs
     from hearth.fields import FieldType, Table
 
 _TEXT: Final = Text()
@@ -35,13 +37,15 @@ _OPTIONS: Final[Mapping[str, FieldType]] = {
     "bitrate": Integer(1_000, 1_000_000),
     "fd": Flag(),
     "dbc": _TEXT,
+    "encoding": _TEXT,
     "queue": Integer(16, 65_536),
     "scope": Choice("any", "declared"),
 }
 _LEVELS: Final = {"safe": ANY_NUMBER, "idle": ANY_NUMBER}
+_MOST_FLAWS: Final = 64
+"""Of one file, in the list of findings."""
 _MOST_FILTERS: Final = 512
 """The kernel's own limit (CAN_RAW_FILTER_MAX)."""
-SHIPPED: Final = Path(__file__).parents[1] / "boards"
 
 
 @frozen
@@ -49,8 +53,9 @@ class CanSpec:
     """A CAN bus: the name that callers use, and its interface.
 
     `bitrate` is for people: `ip link` sets it. `filters` are what the interface lets through to hearth (empty: all),
-    `queue` is the number of frames kept for readers. By "MESSAGE.SIGNAL" there are `limits`, `safe` values, and `idle`
-    ones, which the other signals of a message have while one of it goes to its safe value. `nodes` are the simulator's.
+    `queue` is the number of frames kept for readers. `encoding` is that of the DBC file, where it is not found out.
+    By "MESSAGE.SIGNAL" there are `limits`, `safe` values, and `idle` ones, which the other signals of a message have
+    while one of it goes to its safe value. `nodes` are the simulator's.
     """
 
     bus: str
@@ -66,6 +71,7 @@ class CanSpec:
     safe: Mapping[str, float] = field(factory=dict)
     idle: Mapping[str, float] = field(factory=dict)
     nodes: tuple[str, ...] = ()
+    encoding: str | None = None
 
     def resources(self) -> Iterator[Resource]:
         """Yield what it needs alone on its board."""
@@ -78,7 +84,8 @@ class CanSpec:
         Raises ConfigError for a file that cannot be used.
         """
         path = next(self.files(), None)
-        database = CanDatabase(self.bus, path, self.limits, self.scope, safe=self.safe, idle=self.idle)
+        more: Any = {"safe": self.safe, "idle": self.idle, "encoding": self.encoding, "fd": self.fd}
+        database = CanDatabase(self.bus, path, self.limits, self.scope, **more)
         if path is None or path.parent != SHIPPED:
             database.load()
         return database
@@ -129,6 +136,7 @@ def parse_can(table: Table) -> CanSpec:
             levels[key][name] = level
         if (limit := _limit(name, entry, needed=not given)) is not None:
             limits[name] = limit
+    _check_encoding(table, values)
     if "dbc" not in values:
         if "signals" in table.content:
             table.fault("signals", "their messages are in a DBC file; name it with `dbc`")
@@ -137,6 +145,29 @@ def parse_can(table: Table) -> CanSpec:
     table.done()
     values |= {"filters": filters, "limits": limits, "nodes": tuple(nodes or ()), **levels}
     return CanSpec(bus, driver, interface or bus, **values)
+
+
+def _check_encoding(table: Table, values: Mapping[str, Any]) -> None:
+    if (encoding := values.get("encoding")) is None:
+        return
+    try:
+        "a".encode(encoding)
+    except (LookupError, ValueError):
+        table.fault("encoding", 'it is not a text encoding that Python has; "gb2312", "shift_jis" and "cp1251" are')
+    if "dbc" not in values:
+        table.fault("encoding", "it is that of a DBC file; name the file with `dbc`")
+
+
+def cautions(specs: Specs) -> Iterator[Caution]:
+    """Yield the parts of DBC files that are not used as they are written."""
+    for index, spec in enumerate(specs["can"]):
+        try:
+            flaws = spec.database().flaws
+        except ConfigError:
+            continue  # told where the board is opened
+        for flaw in flaws[:_MOST_FLAWS]:
+            cure = "correct the file, or send and read it by its identifier"
+            yield Caution(f"can[{index}].dbc", "warn", f"{Path(spec.dbc).name}: {flaw}", cure)
 
 
 def _filter(entry: Table) -> IdFilter:

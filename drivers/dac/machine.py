@@ -54,7 +54,7 @@ class DacMachine(OnMachine):
             yield FoundDac(device.at.name, path, origin, device.label, device.outputs)
 
     def reason(self, one: FoundDac, holders: Sequence[Holder]) -> str:
-        """Return why generic-linux drives no converter."""
+        """Return the reason. It drives none: only a person knows which values what is connected bears."""
         return "only a person knows which values what is connected to its outputs bears"
 
     def shown(self, one: FoundDac, look: Inspection) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class DacMachine(OnMachine):
         return f'"{entry["label"]}": {", ".join(entry["outputs"])}'
 
     def faults(self, at: str, spec: DacSpec, look: Inspection) -> Iterator[ProfileProblem]:
-        """See `OnMachine.faults`."""
+        """Yield a converter that is missing or not permitted, and channels that it does not have."""
         devices: Sequence[FoundDac] = look.of("dac")
         device = next((one for one in devices if one.label == spec.label), None)
         if device is None:

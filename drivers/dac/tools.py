@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypeAlias, TypedDict
 
-from hearth.drivers import schemas
-from hearth.drivers.channel_tools import CLAMPED, ChannelSignal, ChannelTools, channel_listing, channel_signals
-from hearth.drivers.declare import Planned, changing, reading, with_clamped
+from hearth.drivers.channel_tools import (
+    CLAMPED,
+    Channel,
+    ChannelSignal,
+    ChannelTools,
+    channel_listing,
+    channel_signals,
+    names_of,
+)
+from hearth.drivers.declare import Planned, with_clamped
 from hearth.drivers.moves import longest_move_ms
 from hearth.drivers.signals import OFF
-from hearth.tools import Args, Done, StepContext, Tool
+from hearth.drivers.typed_tools import changes, reads, tools_of
+from hearth.tools import Done, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,13 +30,46 @@ if TYPE_CHECKING:
 listed: Final = channel_listing("dac", "devices", "device")
 
 
+Value: TypeAlias = Annotated[float, "in the channel's unit (hw.dac.list)"]
+Unit: TypeAlias = Annotated[str, "the unit of the value, such as volt"]
+
+
+class _DacShown(TypedDict):
+    channel: Channel
+    value: Annotated[float | None, "null if the channel is off"]
+    unit: Unit
+
+
+class _DacSet(TypedDict):
+    channel: Channel
+    value: Value
+    unit: Unit
+    clamped: NotRequired[Annotated[list[Any], CLAMPED]]
+
+
 class _Dac(ChannelTools):
     """The tools of one board."""
 
-    def set(self, args: Args) -> Planned:
-        """dac.set."""
-        bus, spec = self.find(args)
-        value = float(args["value"])
+    @reads("dac.get", "CAP_DAC_READ", logged=("channel",), plain_result=True)
+    def get(self, channel: Channel) -> Planned[_DacShown]:
+        """Read the value that a DAC channel is set to, in its unit. It is not a measurement of what the output has."""
+        return self.reading(channel, lambda driver, number: driver.value(number), _shown)
+
+    @changes(
+        "dac.set",
+        "CAP_DAC_RW",
+        logged=("channel", "value"),
+        plain_result=True,
+        idempotent=True,
+        supports_rollback=True,
+    )
+    def set(self, channel: Channel, value: Value) -> Planned[_DacSet]:
+        """Bring a DAC channel to a value, in its unit (hw.dac.list), and return when it has it.
+
+        It goes there at its slew, if it has one, and stays until it is set again; when the session ends it goes to its
+        safe state, unless its `hold` is keep. One that is cancelled stops on its way; a later one replaces it.
+        """
+        bus, spec = self.find(channel)
 
         async def run(ctx: StepContext) -> Done:
             moved = await self._moves.run(ctx, spec.signal, value)
@@ -45,14 +86,8 @@ def _shown(spec: DacChannelSpec, level: SignalLevel) -> dict[str, Any]:
 
 def dac_tools(board: Board) -> list[Tool]:
     """Return the tools of converters for a board, in the default order."""
-    dac = _Dac(board, "dac")
     specs = [channel for device in board.of("dac") for channel in device.channels]
-    channel = schemas.text(f"the channel's name, one of: {', '.join(spec.name for spec in specs) or 'none'}")
-    value = {"type": "number", "description": "in the channel's unit (hw.dac.list)"}
-    value_or_off = {"type": ["number", "null"], "description": "null if the channel is off"}
-    unit = schemas.text("the unit of the value, such as volt")
-    get = dac.reads(lambda driver, number: driver.value(number), _shown)
-    drives = changing("CAP_DAC_RW", plain_result=True, idempotent=True, supports_rollback=True)
+    longest_ms = longest_move_ms((spec.max - spec.min, spec.slew) for spec in specs)
     return [
         listed.tool(
             "List the converters (DAC) with their channels: name, quantity, unit, limits, slew, and the safe state "
@@ -61,25 +96,7 @@ def dac_tools(board: Board) -> list[Tool]:
             "the converters",
             "device, bus, path, channels",
         ),
-        reading("CAP_DAC_READ", timeout_ms=1_000, plain_result=True)(
-            "dac.get",
-            "Read the value that a DAC channel is set to, in its unit. It is not a measurement of what the output has.",
-            {"channel": channel},
-            {"channel": channel, "value": value_or_off, "unit": unit},
-            get,
-            logged=("channel",),
-        ),
-        drives(
-            "dac.set",
-            "Bring a DAC channel to a value, in its unit (hw.dac.list), and return when it has it: at its "
-            "slew, if it has one. It stays so until it is set again; when the session ends it goes to its safe state, "
-            "unless its `hold` is keep. One that is cancelled stops on its way; a later one replaces it.",
-            {"channel": channel, "value": value},
-            {"channel": channel, "value": value, "unit": unit, "clamped?": CLAMPED},
-            dac.set,
-            timeout_ms=longest_move_ms((spec.max - spec.min, spec.slew) for spec in specs),
-            logged=("channel", "value"),
-        ),
+        *tools_of(_Dac(board, "dac"), {"channels": names_of(specs)}, set={"timeout_ms": longest_ms}),
     ]
 
 

@@ -34,5 +34,12 @@ def _open(spec: ChipSpec, opening: Opening) -> Driver:
 
 
 KIND: Final = BusKind(
-    name="gpio", key="label", scope="lines", discover="gpio", open=_open, outputs=late("gpio.outputs:GpioOutputs", 1)
+    name="gpio",
+    key="label",
+    scope="lines",
+    discover="gpio",
+    open=_open,
+    outputs=late("gpio.outputs:GpioOutputs", 1),
+    limits="a line: `limit` with `min_on_ms`, `max_on_ms`, `min_off_ms`, `max_rate_hz`",
+    safe='a line: `safe` = 0, 1 or "input"; without it "input", and its `pull` decides',
 )

@@ -281,7 +281,7 @@ class GpioMachine(OnMachine):
         return f"{told}, {len(used)} in use: {some_of(used)}" if used else f"{told}, none in use"
 
     def faults(self, at: str, spec: ChipSpec, look: Inspection) -> Iterator[ProfileProblem]:
-        """See `OnMachine.faults`."""
+        """Yield a chip that is missing, there twice or not permitted, and lines that are missing, held or renamed."""
         chips: tuple[FoundChip, ...] = look.of("gpio")
         if spec.path is not None:
             key, wanted = f"{at}.path", spec.path

@@ -7,27 +7,31 @@ edges beside the bus. However a step ends, its pulse or its watch ends too.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NotRequired, TypeAlias, TypedDict, cast
 
 import trio
+from annotated_types import Ge, Le, Len
 from attrs import define, evolve
 
 from hearth.api import Step
 from hearth.drivers import schemas
-from hearth.drivers.declare import GRACE_MS, LIMIT_MS, Listing, changing, reading
+from hearth.drivers.declare import GRACE_MS, LIMIT_MS, Listing
+from hearth.drivers.gpio.driver import EdgeKind
 from hearth.drivers.gpio.spec import HEADER_PIN
 from hearth.drivers.named import NamedSignal
+from hearth.drivers.signals import Level
+from hearth.drivers.typed_tools import changes, reads, tools_of
 from hearth.errors import LimitViolated
-from hearth.tools import Args, Done, Drive, OneTransaction, Preview, Reached, StepContext, Tool, Transaction, Undo, Use
+from hearth.tools import Args, Done, Drive, Preview, Reached, StepContext, Tool, Transaction, Undo, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hearth.drivers.board import Board
-    from hearth.drivers.gpio.driver import EdgeKind, GpioDriver, Watch
+    from hearth.drivers.gpio.driver import GpioDriver, Watch
     from hearth.drivers.gpio.spec import ChipSpec, LineSpec
     from hearth.drivers.kind import Signal
-    from hearth.drivers.signals import Level, LineState
+    from hearth.drivers.signals import LineState
 
 MAX_PULSE_MS = 60_000
 MAX_WATCH_MS = 600_000
@@ -66,9 +70,53 @@ def _line_json(chip: ChipSpec, line: LineSpec) -> dict[str, Any]:
 
 listed: Final = Listing("gpio", "chips", _row, "lines", ("interlocks", "undriven"))
 
+_LINE: Final = 'the line: its offset on the chip (17) or its name ("GPIO17"); hw.gpio.list has them'
+_EDGES: Final = {"type": "string", "enum": ["rising", "falling", "both"], "description": "which edges to report"}
+_NS: Final = "CLOCK_MONOTONIC in nanoseconds, a 64-bit integer: beyond 2^53 after 104 days of uptime"
+Line: TypeAlias = Annotated[int | str, schemas.number_or(_LINE, 0, 1023, minLength=1, maxLength=64)]
+Label: TypeAlias = Annotated[str, Len(1, 64), "the chip's label, one of: {chips}; left out: the first"]
+Value: TypeAlias = Annotated[Level, {"type": "integer", "enum": [0, 1], "description": "0 is low, 1 is high"}]
+Edges: TypeAlias = Annotated[EdgeKind, _EDGES]
+
+
+class _LineValue(TypedDict):
+    line: Line
+    chip: NotRequired[Label]
+    value: Value
+
+
+class _LinePulsed(_LineValue):
+    duration_ms: Annotated[int, Ge(1), Le(MAX_PULSE_MS), "as asked for"]
+    restored: Annotated[
+        bool,
+        "true if this pulse brought the line back; false if another pulse still runs and will, if the line has been "
+        "set since, or if the session that held it has ended and it is safe",
+    ]
+
+
+class _Edge(TypedDict):
+    value: Value
+    edge: Annotated[
+        str, {"type": "string", "enum": ["rising", "falling"], "description": "the direction of the change"}
+    ]
+    timestamp_ns: Annotated[int, _NS]
+    seq: Annotated[int, Ge(1)]
+
+
+class _Watched(TypedDict):
+    line: Line
+    chip: Label
+    edges: Annotated[list[_Edge], "the edges, in order"]
+    timed_out: Annotated[bool, "true if fewer than `count` edges came in time"]
+    dropped: Annotated[int, Ge(0), "edges lost because too many came"]
+
+
+_reads = partial(reads, capability="CAP_GPIO_READ", plain_result=True)
+_drives = partial(changes, capability="CAP_GPIO_RW", plain_result=True)
+
 
 class _Gpio:
-    """The four tools of one board."""
+    """The four tools of one board. A facet is a lookup: a plan would take a gpio.set more time."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -76,59 +124,105 @@ class _Gpio:
         for chip in list(self._chips.values())[:1]:
             self._chips[None] = chip  # the default chip
 
-    def _find(self, args: Args, *, drive: bool) -> tuple[Chip, int]:
+    def _find(self, line: int | str, label: str | None, *, drive: bool) -> tuple[Chip, int]:
         """Return the chip and offset that args name. Raises InvalidParams, PermissionDenied."""
-        chip = self._chips.get(args.get("chip"))
+        chip = self._chips.get(label)
         if chip is not None:
-            offset = (chip.drivable if drive else chip.readable).get(args["line"])
+            offset = (chip.drivable if drive else chip.readable).get(line)
             if offset is not None:
                 return chip, offset
         # Not there: `line` raises with the reason.
-        offset = self._board.line(args.get("chip"), args["line"], drive=drive)
+        offset = self._board.line(label, line, drive=drive)
         raise AssertionError(f"the board found line {offset}, its tables did not")
 
-    def bus_to_read(self, args: Args) -> str:
-        """Return the bus of a line that may be read."""
-        return self._find(args, drive=False)[0].bus
-
-    def bus_to_drive(self, args: Args) -> str:
-        """Return the bus of a line that may be driven."""
-        return self._find(args, drive=True)[0].bus
+    def bus(self, args: Args, *, drive: bool) -> str:
+        """Return the bus of a line that a step reads, or drives."""
+        return self._find(args["line"], args.get("chip"), drive=drive)[0].bus
 
     def uses(self, args: Args, *, drive: bool) -> Sequence[Use]:
         """Return the line that a step reads, or drives."""
-        chip, offset = self._find(args, drive=drive)
+        chip, offset = self._find(args["line"], args.get("chip"), drive=drive)
         return (self._board.lines.use(chip.label, offset),)
 
     def reaches(self, args: Args) -> Sequence[Reached]:
         """Return the line that a step reads."""
-        chip, offset = self._find(args, drive=False)
+        chip, offset = self._find(args["line"], args.get("chip"), drive=False)
         return ((chip.bus, offset),)
 
     def drives(self, args: Args) -> Sequence[Drive]:
         """Return the line that a gpio.set or gpio.pulse will drive."""
-        chip, offset = self._find(args, drive=True)
+        chip, offset = self._find(args["line"], args.get("chip"), drive=True)
         return (Drive(chip.bus, offset, 1 if args["value"] else 0, args.get("duration_ms")),)
 
-    def get(self, args: Args) -> Transaction:
-        """gpio.get."""
-        _, offset = self._find(args, drive=False)
-        return Transaction(lambda driver: driver.get(offset), lambda value: _echo(args, offset, {"value": value}))
+    @_reads("gpio.get", logged=("chip", "line"))
+    def get(self, line: Line, chip: Label | None = None) -> Transaction[_LineValue]:
+        """Read a GPIO line: 1 if it is high, 0 if it is low, whatever drives it.
 
-    def set(self, args: Args) -> Transaction:
-        """gpio.set."""
-        chip, offset = self._find(args, drive=True)
-        value: Level = 1 if args["value"] else 0
+        It is the other way round on a line that is active low (hw.gpio.list).
+        """
+        _, offset = self._find(line, chip, drive=False)
+        return Transaction(lambda driver: driver.get(offset), lambda value: _echo(line, chip, offset, value=value))
+
+    @_reads("gpio.watch", timeout_ms=MAX_WATCH_MS + GRACE_MS, logged=("chip", "line", "edge", "count", "timeout_ms"))
+    async def watch(
+        self,
+        ctx: StepContext,
+        line: Line,
+        chip: Label | None = None,
+        edge: Edges = "both",
+        count: Annotated[int, Ge(1), Le(MAX_EDGES), "edges to wait for"] = 1,
+        timeout_ms: Annotated[int, Ge(1), Le(MAX_WATCH_MS), "the longest wait in milliseconds"] = 10_000,
+    ) -> _Watched:
+        """Wait for edges (changes of level) on a GPIO line.
+
+        Each is published as a progress event; the step ends after `count` edges or `timeout_ms`, whichever is first,
+        and returns all of them. Running into the timeout is no failure: timed_out says so. Gaps in `seq` are edges that
+        were dropped. While the line is driven by hearth they are hearth's own changes of it.
+        """
+        found, offset = self._find(line, chip, drive=False)
+        begun: list[Watch] = []
+
+        def begin(driver: GpioDriver) -> Watch:
+            begun.append(driver.watch(offset, edge))
+            return begun[0]
+
+        edges: list[dict[str, Any]] = []
+        try:
+            watch: Watch = await ctx.transact(begin, limit_ms=LIMIT_MS)
+            with trio.move_on_after(timeout_ms / 1000):
+                while len(edges) < count:
+                    seen = await watch.receive()
+                    entry = {"value": seen.value, "edge": seen.edge, "timestamp_ns": seen.timestamp_ns, "seq": seen.seq}
+                    edges.append(entry)
+                    ctx.progress(_echo(line, chip, offset, **entry))
+        finally:
+            # A watch that ended with its chip needs no undo, whose transaction would wait for the chip's return.
+            if begun and not begun[0].ended:
+                with trio.CancelScope(shield=True):
+                    await ctx.transact(lambda driver: driver.unwatch(begun[0]), limit_ms=LIMIT_MS, must_run=True)
+        timed_out = len(edges) < count
+        result: _Watched = _echo(line, found.label, offset, edges=edges, timed_out=timed_out, dropped=watch.dropped)
+        return result
+
+    @_drives("gpio.set", logged=("chip", "line", "value"), supports_rollback=True, idempotent=True)
+    def set(self, *, line: Line, chip: Label | None = None, value: Value) -> Transaction[_LineValue]:
+        """Drive a GPIO line low (0) or high (1); the other way round if it is active low.
+
+        It stays so until it is set again; when the session ends it goes to its safe state (hw.gpio.list), unless its
+        `hold` is keep. Rollback restores what it was before.
+        """
+        found, offset = self._find(line, chip, drive=True)
+        level: Level = 1 if value else 0
         return Transaction(
-            chip.set(offset, value),
-            lambda former: Done(_echo(args, offset, {"value": value}), chip.undo(offset, former)),
+            found.set(offset, level),
+            lambda former: Done(_echo(line, chip, offset, value=level), found.undo(offset, former)),
             drives=offset,
         )
 
     def preview_set(self, args: Args) -> Preview:
         """Show the level of the line before a gpio.set, and after it."""
         # By chip and offset, so that two steps that name one line in two ways are about the same thing.
-        chip, offset = self._find(args, drive=True)
+        chip, offset = self._find(args["line"], args.get("chip"), drive=True)
         return Preview(
             "gpio.get", {"chip": chip.label, "line": offset}, ("value",), {"value": 1 if args["value"] else 0}
         )
@@ -138,91 +232,54 @@ class _Gpio:
         shown = self.preview_set(args)
         return evolve(shown, after=None, during=shown.after, during_ms=args["duration_ms"])
 
-    async def pulse(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        """gpio.pulse."""
-        chip, offset = self._find(args, drive=True)
-        duration_ms = int(args["duration_ms"])
-        pulse = LinePulse(offset, 1 if args["value"] else 0)
+    @_drives("gpio.pulse", timeout_ms=MAX_PULSE_MS + GRACE_MS, logged=("chip", "line", "value", "duration_ms"))
+    async def pulse(
+        self,
+        ctx: StepContext,
+        *,
+        line: Line,
+        chip: Label | None = None,
+        value: Value,
+        duration_ms: Annotated[int, Ge(1), Le(MAX_PULSE_MS), "how long, in milliseconds"],
+    ) -> _LinePulsed:
+        """Drive a GPIO line to a value for a duration, then bring it back to what it was before.
+
+        It is brought back also when the step is cancelled or fails. The duration is at least what was asked for, and
+        some milliseconds more on a busy machine.
+        """
+        found, offset = self._find(line, chip, drive=True)
+        pulse = LinePulse(offset, 1 if value else 0)
         restored = False
         try:
-            await ctx.transact(chip.begin_pulse(pulse), limit_ms=LIMIT_MS, drives=offset, borrows=True)
+            await ctx.transact(found.begin_pulse(pulse), limit_ms=LIMIT_MS, drives=offset, borrows=True)
             await trio.sleep(duration_ms / 1000)
         finally:
             # Not "if transact returned": one that took longer than its limit raises, and has driven the line.
             if pulse.begun:
                 with trio.CancelScope(shield=True):
                     ended = await ctx.transact(
-                        chip.end_pulse(pulse),
+                        found.end_pulse(pulse),
                         limit_ms=LIMIT_MS,
-                        gives_back=lambda: offset if chip.restores(pulse) else None,
-                        instead=lambda: chip.forget_pulse(pulse),
+                        gives_back=lambda: offset if found.restores(pulse) else None,
+                        instead=lambda: found.forget_pulse(pulse),
                         must_run=True,
                     )
                     restored = ended is True
-        return _echo(args, offset, {"value": pulse.value, "duration_ms": duration_ms, "restored": restored})
-
-    async def watch(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        """gpio.watch."""
-        chip, offset = self._find(args, drive=False)
-        edge: EdgeKind = args.get("edge", "both")
-        count = int(args.get("count", 1))
-        begun: list[Watch] = []
-
-        def begin(driver: GpioDriver) -> Watch:
-            begun.append(driver.watch(offset, edge))
-            return begun[0]
-
-        def end(driver: GpioDriver) -> None:
-            driver.unwatch(begun[0])
-
-        edges: list[dict[str, Any]] = []
-        try:
-            watch: Watch = await ctx.transact(begin, limit_ms=LIMIT_MS)
-            with trio.move_on_after(int(args.get("timeout_ms", 10_000)) / 1000):
-                while len(edges) < count:
-                    seen = await watch.receive()
-                    entry = {"value": seen.value, "edge": seen.edge, "timestamp_ns": seen.timestamp_ns, "seq": seen.seq}
-                    edges.append(entry)
-                    ctx.progress(_echo(args, offset, entry))
-        finally:
-            # A watch that ended with its chip needs no undo, whose transaction would wait for the chip's return.
-            if begun and not begun[0].ended:
-                with trio.CancelScope(shield=True):
-                    await ctx.transact(end, limit_ms=LIMIT_MS, must_run=True)
-        answer = {"edges": edges, "timed_out": len(edges) < count, "dropped": watch.dropped}
-        return {**_echo(args, offset, answer), "chip": chip.label}
+        result: _LinePulsed = _echo(line, chip, offset, value=pulse.value, duration_ms=duration_ms, restored=restored)
+        return result
 
 
-def _echo(args: Args, offset: int, answer: Mapping[str, Any]) -> dict[str, Any]:
+def _echo(line: int | str, chip: str | None, offset: int, **answer: Any) -> Any:
     """Return the result: the line as the args name it, and the answer."""
-    line = args["line"]
-    echo: dict[str, Any] = {"line": line if isinstance(line, str) else offset, **answer}
-    if "chip" in args:
-        echo["chip"] = args["chip"]
-    return echo
+    echo = {"line": line if isinstance(line, str) else offset, **answer}
+    return echo if chip is None else {**echo, "chip": chip}
 
 
 def gpio_tools(board: Board) -> list[Tool]:
     """Return the gpio tools for a board, in the default order."""
     gpio = _Gpio(board)
-    which = ", ".join(board.chips) or "none"
-    which_line = 'the line: its offset on the chip (17) or its name ("GPIO17"); hw.gpio.list has them'
-    line = schemas.number_or(which_line, 0, 1023, minLength=1, maxLength=64)
-    chip = schemas.text(f"the chip's label, one of: {which}; left out: the first")
-    named = {"line": line, "chip?": chip}
-    level = {"type": "integer", "enum": [0, 1], "description": "0 is low, 1 is high"}
-    edges = ["rising", "falling"]
-    ns = "CLOCK_MONOTONIC in nanoseconds, a 64-bit integer: beyond 2^53 after 104 days of uptime"
-    edge: dict[str, schemas.Schema] = {
-        "value": level,
-        "edge": {"type": "string", "enum": edges, "description": "the direction of the change"},
-        "timestamp_ns": {"type": "integer", "description": ns},
-        "seq": {"type": "integer", "minimum": 1},
-    }
-    wanted = {"type": "string", "enum": [*edges, "both"], "default": "both", "description": "which edges to report"}
-    read_uses, drive_uses = partial(gpio.uses, drive=False), partial(gpio.uses, drive=True)
-    reads = reading("CAP_GPIO_READ", plain_result=True, bus=gpio.bus_to_read, uses=read_uses, reaches=gpio.reaches)
-    drives = changing("CAP_GPIO_RW", plain_result=True, bus=gpio.bus_to_drive, uses=drive_uses, drives=gpio.drives)
+    read = {"bus": partial(gpio.bus, drive=False), "uses": partial(gpio.uses, drive=False), "reaches": gpio.reaches}
+    drive = {"bus": partial(gpio.bus, drive=True), "uses": partial(gpio.uses, drive=True), "drives": gpio.drives}
     return [
         listed.tool(
             "List the GPIO chips and their lines: offset, name, aliases, header pin, what may be done with each, "
@@ -232,72 +289,13 @@ def gpio_tools(board: Board) -> list[Tool]:
             "chip, bus, path, lines",
             use=lambda chip, line: board.lines.use(chip["chip"], line["line"]),
         ),
-        reads(
-            "gpio.get",
-            "Read a GPIO line: 1 if it is high, 0 if it is low, whatever drives it; the other way round on a line "
-            "that is active low (hw.gpio.list).",
-            named,
-            {**named, "value": level},
-            timeout_ms=1_000,
-            logged=("chip", "line"),
-            run=OneTransaction(gpio.get),
-        ),
-        reads(
-            "gpio.watch",
-            "Wait for edges (changes of level) on a GPIO line. Each is published as a progress event; "
-            "the step ends after `count` edges or `timeout_ms`, whichever is first, and returns all of "
-            "them. Running into the timeout is no failure: timed_out says so. Gaps in `seq` are edges "
-            "that were dropped. While the line is driven by hearth they are hearth's own changes of it.",
-            {
-                **named,
-                "edge?": wanted,
-                "count?": schemas.integer("edges to wait for", 1, MAX_EDGES, default=1),
-                "timeout_ms?": schemas.integer("the longest wait in milliseconds", 1, MAX_WATCH_MS, default=10_000),
-            },
-            {
-                "line": line,
-                "chip": chip,
-                "edges": schemas.listed("the edges, in order", schemas.root(edge)),
-                "timed_out": schemas.flag("true if fewer than `count` edges came in time"),
-                "dropped": {"type": "integer", "minimum": 0, "description": "edges lost because too many came"},
-            },
-            timeout_ms=MAX_WATCH_MS + GRACE_MS,
-            logged=("chip", "line", "edge", "count", "timeout_ms"),
-            run=gpio.watch,
-        ),
-        drives(
-            "gpio.set",
-            "Drive a GPIO line low (0) or high (1); the other way round if it is active low. It stays so until it "
-            "is set again; when the session ends it goes to its safe state (hw.gpio.list), unless its `hold` is "
-            "keep. Rollback restores what it was before.",
-            {**named, "value": level},
-            {**named, "value": level},
-            timeout_ms=1_000,
-            logged=("chip", "line", "value"),
-            supports_rollback=True,
-            idempotent=True,
-            run=OneTransaction(gpio.set),
-            preview=gpio.preview_set,
-        ),
-        drives(
-            "gpio.pulse",
-            "Drive a GPIO line to a value for a duration, then bring it back to what it was before, "
-            "also when the step is cancelled or fails. The duration is at least what was asked for, and "
-            "some milliseconds more on a busy machine.",
-            {**named, "value": level, "duration_ms": schemas.integer("how long, in milliseconds", 1, MAX_PULSE_MS)},
-            {
-                **named,
-                "value": level,
-                "duration_ms": schemas.integer("as asked for", 1, MAX_PULSE_MS),
-                "restored": schemas.flag(
-                    "true if this pulse brought the line back; false if another pulse still runs and will, if "
-                    "the line has been set since, or if the session that held it has ended and it is safe"
-                ),
-            },
-            timeout_ms=MAX_PULSE_MS + GRACE_MS,
-            logged=("chip", "line", "value", "duration_ms"),
-            run=gpio.pulse,
-            preview=gpio.preview_pulse,
+        *tools_of(
+            gpio,
+            {"chips": ", ".join(board.chips) or "none"},
+            get=read,
+            watch=read,
+            set={**drive, "preview": gpio.preview_set},
+            pulse={**drive, "preview": gpio.preview_pulse},
         ),
     ]
 

@@ -15,4 +15,6 @@ KIND: Final = BusKind(
     outputs=late("i2c.outputs:I2cOutputs", 1),
     lean=late("i2c.spec:lean"),
     cautions=late("i2c.spec:cautions"),
+    limits="a register: `min`, `max`, `max_step`, `slew_per_s`, `on_limit`",
+    safe="a register: `safe`; without it, and after a raw write, the value stays and a halt lists it as left",
 )

@@ -105,7 +105,10 @@ A chip that has to be set up, waited for, or calibrated belongs to its kernel dr
 
 @frozen(eq=False)
 class I2cSensor(Sensor):
-    """A chip of one of these kinds at an address of an adapter."""
+    """A chip of one of these kinds at an address of an adapter. `none` and `valid` are in its unit."""
+
+    none: tuple[float, ...] = ()
+    valid: tuple[float, ...] | None = None
 
     def uses(self) -> Use:
         """Return the device that it is read from."""
@@ -157,4 +160,8 @@ class I2cSensor(Sensor):
                 text = f"sensor {self.name!r}: the chip is shut down ({register}), so it has only an old reading"
                 cure = "let it measure continuously, or switch its supply off and on"
                 raise DeviceError(f"{text}; {cure}", effect="none", data={"addr": self.addr, "errno": "ENODATA"})
-        return kind.decode(raw[-kind.length :])
+        value = kind.decode(raw[-kind.length :])
+        if value in self.none or not (self.valid is None or self.valid[0] <= value <= self.valid[1]):
+            text = f"sensor {self.name!r}: {value:g} {self.unit} is not a measurement, by its `none` or `valid`"
+            raise DeviceError(text, effect="none", data={"addr": self.addr, "errno": "ENODATA"})
+        return value

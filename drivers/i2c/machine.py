@@ -111,7 +111,7 @@ class I2cMachine(OnMachine):
             yield FoundAdapter(entry.name, path, origin_of(entry / "device", machine), text_of(entry / "name"))
 
     def reason(self, one: FoundAdapter, holders: Sequence[Holder]) -> str | None:
-        """Return why generic-linux does not drive this I2C adapter, or None."""
+        """Return the reason, or None. It drives adapters that are plugged in or in a device tree, but no display's."""
         name, origin = one.label or "", one.origin
         if origin.plugged:
             return None
@@ -133,7 +133,7 @@ class I2cMachine(OnMachine):
             yield I2cSpec(one.bus, "i2c-dev")
 
     def faults(self, at: str, spec: I2cSpec, look: Inspection) -> Iterator[ProfileProblem]:
-        """See `OnMachine.faults`."""
+        """Yield an adapter that is missing, there twice or not permitted, and devices that a kernel driver owns."""
         adapters: Sequence[FoundAdapter] = look.of("i2c")
         if spec.adapter is not None:
             key, wanted = f"{at}.adapter", f"an adapter called {spec.adapter!r}"

@@ -12,8 +12,8 @@ from hearth._util.toml import show
 from hearth.drivers.i2c.chips import SENSOR_KINDS, I2cSensor
 from hearth.drivers.i2c.driver import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT, Addresses, Scope
 from hearth.drivers.kind import Caution, Follow, Resource
-from hearth.drivers.registers import Increment, Register, RegisterMap, RegWidth, check_registers, parse_register
-from hearth.fields import Choice, FieldType, Integer, ListOf, Number, Table, Text, join
+from hearth.drivers.registers import Increment, Register, RegisterMap, RegWidth, Valid, check_registers, parse_register
+from hearth.fields import ANY_NUMBER, Choice, FieldType, Integer, ListOf, Number, Table, Text, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,18 +31,24 @@ _BUS: Final = Integer(0, 255)
 
 @frozen
 class SensorSpec:
-    """A named sensor: a kind this release can read, on an I2C bus."""
+    """A named sensor: a kind this release can read, on an I2C bus.
+
+    The values of `none`, and those outside of `valid`, are not measurements: a bus that hangs reads as ones or zeros.
+    """
 
     name: str
     kind: str
     bus: int
     addr: int
     description: str | None = None
+    none: Annotated[tuple[float, ...], ListOf(ANY_NUMBER)] = ()
+    valid: Valid | None = None
 
     def sensors(self) -> Iterator[I2cSensor]:
         """Yield it as a sensor of the board."""
         unit = SENSOR_KINDS[self.kind].unit
-        yield I2cSensor(self.name, self.kind, f"i2c:{self.bus}", self.addr, unit, self.description)
+        what = (self.name, self.kind, f"i2c:{self.bus}", self.addr, unit, self.description)
+        yield I2cSensor(*what, none=self.none, valid=self.valid)
 
     def resources(self) -> Iterator[Resource]:
         """Yield what it needs alone on its board."""
@@ -64,6 +70,8 @@ def parse_sensor(name: str, table: Table) -> SensorSpec:
     """Read one table of `[sensors]`; only where the table is `ok` is every value of its type."""
     values = {"kind": table.take("kind", _SENSOR_KIND), "bus": table.take("bus", _BUS), "addr": _addr(table)}
     values |= table.given(SensorSpec)
+    if (valid := values.get("valid")) is not None and valid[0] > valid[1]:
+        table.fault("valid", f"{valid[0]:g} is greater than {valid[1]:g}; exchange them")
     table.done()
     return SensorSpec(name, **values)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NotRequired, TypeAlias, TypedDict, cast
 
+from annotated_types import Ge, Le, Len, MaxLen
 from attrs import evolve, frozen
 
 from hearth.api import Step
 from hearth.drivers import schemas
-from hearth.drivers.declare import Listing, Planned, changing, tool, with_clamped
+from hearth.drivers.declare import Listing, Planned, with_clamped
 from hearth.drivers.i2c.driver import (
     ADDRESSES,
     DANGEROUS,
@@ -32,7 +33,8 @@ from hearth.drivers.i2c.driver import (
 from hearth.drivers.kind import finite
 from hearth.drivers.named import NamedSignal
 from hearth.drivers.registers import Message, Read, Write
-from hearth.drivers.schemas import Schema, encode, number, only_one, read_bytes, shown_bytes, wrong
+from hearth.drivers.schemas import Bytes, ShownBytes, encode, number, only_one, read_bytes, shown_bytes, wrong
+from hearth.drivers.typed_tools import changes, offers, tools_of
 from hearth.tools import Args, Drive, Preview, Reached, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
@@ -49,73 +51,97 @@ _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
 _LAST_EIGHT_BIT = 0xFF
 
 
-_SEVEN_BIT = schemas.number_or(
+def _register(description: str) -> schemas.Schema:
+    form = 'an integer up to 255 or a string ("0x00"); with `reg_width` 16 up to 65535'
+    return schemas.number_or(f"{description}: {form}", 0, 0xFFFF, pattern=r"^0[xX][0-9a-fA-F]{1,4}$")
+
+
+Bus: TypeAlias = Annotated[int, Ge(0), Le(255), "the bus number N of /dev/i2c-N, one of: {buses}"]
+_SEVEN_BIT: Final = schemas.number_or(
     'the device\'s 7-bit address, 0x08 to 0x77: an integer (72) or a string ("0x48")',
     FIRST_ADDR,
     LAST_ADDR,
     pattern=r"^0[xX](?:0?[89a-fA-F]|[1-6][0-9a-fA-F]|7[0-7])$",
 )
-_ADDRESS = schemas.number_or(
+_ADDRESS: Final = schemas.number_or(
     'the device\'s address: an integer (72) or a string ("0x48"); 0x08 to 0x77, or with `ten_bit` up to 0x3ff',
     0,
     LAST_TEN_BIT,
     pattern=r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})$",
 )
-_TEN_BIT = schemas.flag(
-    "the address goes over the wire in ten bits; refused where the adapter cannot do that", default=False
+_INCLUDE: Final = (
+    "addresses to ask although it may do harm, such as {dangerous}, or the adapter cannot ask in the way that is "
+    "safest there"
 )
-_REG_WIDTH: Schema = {"enum": [8, 16], "description": "bits of the register's number, high byte first", "default": 8}
+Address: TypeAlias = Annotated[int | str, _ADDRESS]
+TenBit: TypeAlias = Annotated[
+    bool, "the address goes over the wire in ten bits; refused where the adapter cannot do that"
+]
+RegWidth: TypeAlias = Annotated[int, {"enum": [8, 16], "description": "bits of the register's number, high byte first"}]
+Clamped: TypeAlias = Annotated[list[Any], schemas.clamped("addr, reg, name")]
 
 
-def _register(description: str) -> Schema:
-    form = 'an integer up to 255 or a string ("0x00"); with `reg_width` 16 up to 65535'
-    return schemas.number_or(f"{description}: {form}", 0, 0xFFFF, pattern=r"^0[xX][0-9a-fA-F]{1,4}$")
+class _Message(TypedDict):
+    write: NotRequired[Annotated[bytes, Bytes("send these bytes")]]
+    read: NotRequired[Annotated[int, Ge(1), Le(MAX_LENGTH), "receive so many bytes"]]
 
 
-_MESSAGE = schemas.object_of(
-    {
-        **schemas.bytes_args("write", "send these bytes"),
-        "read?": schemas.integer("receive so many bytes", 1, MAX_LENGTH),
-    }
-)
-_MESSAGES: Schema = {
-    "type": "array",
-    "minItems": 1,
-    "maxItems": MAX_MESSAGES,
-    "description": "instead of all these: the messages in their order, with a repeated START between them; each has "
-    "one of `write`, `text`, `hex` and `read`",
-    "items": {"type": "object", "properties": _MESSAGE["properties"]},
-}
+Messages: TypeAlias = Annotated[
+    list[_Message],
+    Len(1, MAX_MESSAGES),
+    "instead of all these: the messages in their order, with a repeated START between them; each has one of `write`, "
+    "`text`, `hex` and `read`",
+]
 
 
-def _check_address(args: Args) -> None:
-    """Raise InvalidParams for an address or a register's number that is too large for the width that is asked for."""
-    addr = number(args["addr"])
-    if not args.get("ten_bit", False) and not FIRST_ADDR <= addr <= LAST_ADDR:
-        seven = f"expected an address from {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, got {addr:#04x}"
-        raise wrong("/addr", f"{seven}; a ten-bit address needs `ten_bit`")
-    if "reg" in args and int(args.get("reg_width", 8)) == 8 and number(args["reg"]) > _LAST_EIGHT_BIT:
-        raise wrong("/reg", f"expected a register from 0 to {_LAST_EIGHT_BIT}; a wider number needs `reg_width` 16")
+class _Read(TypedDict):
+    data: Annotated[bytes, ShownBytes("what was read", least=1)]
 
 
-def _selected(args: Args) -> bytes:
-    """Return the register's number as it goes over the wire; nothing if there is none."""
-    if "reg" not in args:
+class _Written(TypedDict):
+    written: Annotated[int, Ge(1), Le(MAX_LENGTH), "data bytes written"]
+    clamped: NotRequired[Clamped]
+
+
+class _Transferred(TypedDict):
+    data: Annotated[bytes, ShownBytes("what was read, all of it joined")]
+    reads: NotRequired[
+        Annotated[list[Annotated[str, schemas.base64_data("the bytes")]], "for `messages`: what each read got"]
+    ]
+    clamped: NotRequired[Clamped]
+
+
+class _Scanned(TypedDict):
+    bus: Bus
+    addresses: Annotated[list[int], "those that acknowledge, ascending"]
+    hex: Annotated[list[str], "the same as strings"]
+    owned: Annotated[
+        list[Any],
+        schemas.listed("not touched: the kernel's own", schemas.json_object("addr, hex, driver: the kernel's driver")),
+    ]
+    skipped: Annotated[list[Any], schemas.listed("not touched", schemas.json_object("addr, hex, reason"))]
+
+
+_reads = partial(offers, capability="CAP_I2C_READ", timeout_ms=_TIMEOUT_MS)
+_drives = partial(changes, capability="CAP_I2C_RW", timeout_ms=_TIMEOUT_MS)
+
+
+def _selected(reg: int | str | None, width: int) -> bytes:
+    """Return the register's number as it goes over the wire; nothing if there is none. Raises InvalidParams."""
+    if reg is None:
         return b""
-    return number(args["reg"]).to_bytes(int(args.get("reg_width", 8)) // 8, "big")
+    if width == 8 and number(reg) > _LAST_EIGHT_BIT:
+        raise wrong("/reg", f"expected a register from 0 to {_LAST_EIGHT_BIT}; a wider number needs `reg_width` 16")
+    return number(reg).to_bytes(width // 8, "big")
 
 
-def _messages(args: Args) -> list[Message]:
+def _messages(write: bytes | None, read_len: int, listed: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return the messages of an i2c.transfer. Raises InvalidParams for args that are not one way to say them."""
-    length = int(args.get("read_len", 0))
-    if only_one(args, ("write", "text", "hex", "messages")) != "messages":
-        messages: list[Message] = [Write(read_bytes(args, "write"))]
-        if length:
-            messages.append(Read(length))
-        return messages
-    if length:
+    if write is not None:
+        return [Write(write), Read(read_len)] if read_len else [Write(write)]
+    if read_len:
         raise wrong("/read_len", "`messages` has the reads itself; leave it out")
-    messages = [_message(entry, f"/messages/{index}") for index, entry in enumerate(args["messages"])]
+    messages = [_message(entry, f"/messages/{index}") for index, entry in enumerate(listed)]
     written = sum(len(message.data) for message in messages if isinstance(message, Write))
     read = sum(message.length for message in messages if isinstance(message, Read))
     if max(written, read) > MAX_LENGTH:
@@ -146,42 +172,45 @@ class _I2cTools:
     def __init__(self, board: Board) -> None:
         self._board = board
 
-    def _bus(self, args: Args) -> str:
-        return self._board.bus("i2c", "bus", int(args["bus"]))
+    def _driver(self, bus: int) -> I2cDriver:
+        """Return the driver of a bus. Raises InvalidParams for one that the board does not have."""
+        return cast("I2cDriver", self._board.drivers[self._board.bus("i2c", "bus", bus)])
 
-    def _driver(self, args: Args) -> I2cDriver:
-        return cast("I2cDriver", self._board.drivers[self._bus(args)])
+    def _numbered(self, bus: int, addr: int | str, reg_width: int, ten_bit: bool) -> bool:
+        """Return True if the profile has this width for the register numbers of a device."""
+        # A register's number of another width than the device's is data to it: an EEPROM with 8-bit numbers writes the
+        # second byte of one with 16. For an undeclared device the width is unknown.
+        return self._driver(bus).addresses.reg_width(number(addr), ten_bit=ten_bit) == reg_width
 
     def read_risk(self, args: Args) -> int:
         """Return the risk of an i2c.read."""
-        # A register's number of another width than the device's is data to it: an EEPROM with 8-bit numbers writes the
-        # second byte of one with 16. For an undeclared device the width is unknown.
         if "reg" not in args:
             return 0
-        ten_bit = bool(args.get("ten_bit", False))
-        width = self._driver(args).addresses.reg_width(number(args["addr"]), ten_bit=ten_bit)
-        return 0 if width == int(args.get("reg_width", 8)) else 2
-
-    def _checked(self, args: Args) -> str:
-        """Return the bus. Raises InvalidParams for one that the board does not have, and for numbers too large."""
-        bus = self._bus(args)
-        _check_address(args)
-        return bus
+        width, ten_bit = int(args.get("reg_width", 8)), bool(args.get("ten_bit", False))
+        return 0 if self._numbered(int(args["bus"]), args["addr"], width, ten_bit) else 2
 
     def _exchange(
         self,
-        bus: str,
-        args: Args,
+        bus: int,
+        addr: int,
+        ten_bit: bool,
         messages: list[Message],
         result: Callable[[bytes], dict[str, Any]],
         *,
         drives: bool = True,
         preview: Callable[[], Preview | None] = lambda: None,
-    ) -> Planned:
-        """Return the plan of one transaction. Raises PermissionDenied for what the profile refuses."""
-        driver = cast("I2cDriver", self._board.drivers[bus])
-        addr, ten_bit = number(args["addr"]), bool(args.get("ten_bit", False))
-        driver.addresses.check(args["bus"], addr, messages, ten_bit=ten_bit)
+        reaches: Callable[[], Sequence[Reached] | None] = lambda: None,
+    ) -> Planned[Any]:
+        """Return the plan of one transaction.
+
+        Raises InvalidParams for an address that is too large for seven bits, and PermissionDenied for a transaction
+        that the profile refuses.
+        """
+        driver, name = self._driver(bus), f"i2c:{bus}"
+        if not ten_bit and not FIRST_ADDR <= addr <= LAST_ADDR:
+            seven = f"expected an address from {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, got {addr:#04x}"
+            raise wrong("/addr", f"{seven}; a ten-bit address needs `ten_bit`")
+        driver.addresses.check(bus, addr, messages, ten_bit=ten_bit)
 
         async def run(ctx: StepContext) -> Mapping[str, Any]:
             data: bytes = await ctx.transact(
@@ -192,61 +221,114 @@ class _I2cTools:
         def driven() -> Sequence[Drive]:
             # In ten bits a 7-bit number is another device, which the profile does not declare.
             known = drives and (not ten_bit or addr > LAST_SEVEN_BIT)
-            return (Drive(bus, addr, messages),) if known else ()
+            return (Drive(name, addr, messages),) if known else ()
 
-        return Planned(bus, lambda: (i2c_use(int(args["bus"]), addr, ten_bit=ten_bit),), run, driven, preview)
+        return Planned(name, lambda: (i2c_use(bus, addr, ten_bit=ten_bit),), run, driven, preview, reaches)
 
-    def read(self, args: Args) -> Planned:
-        """i2c.read: the register's number and the read are one transaction, with a repeated start between them."""
-        bus = self._checked(args)
-        messages: list[Message] = [Read(int(args["len"]))]
-        if "reg" in args:
-            messages.insert(0, Write(_selected(args)))
-        return self._exchange(bus, args, messages, lambda data: {**shown_bytes(data)}, drives="reg" in args)
+    @_reads("i2c.read", risk_level=2, logged=("bus", "addr", "ten_bit", "reg", "reg_width", "len"))
+    def read(
+        self,
+        bus: Bus,
+        addr: Address,
+        *,
+        ten_bit: TenBit = False,
+        reg: Annotated[
+            int | str | None, _register("the register to start at; left out: wherever the device's pointer is")
+        ] = None,
+        reg_width: RegWidth = 8,
+        len_: Annotated[int, Ge(1), Le(MAX_LENGTH), "how many bytes"],
+    ) -> Planned[_Read]:
+        """Read `len` bytes from an I2C device, starting at register `reg` if one is given, in one transaction.
 
-    def read_reaches(self, args: Args) -> Sequence[Reached]:
-        """Return the declared register that an i2c.read reads, if that is all that it does."""
-        bus = self._bus(args)
-        if "reg" not in args or args.get("ten_bit") or self.read_risk(args):
-            return ()
-        place = number(args["addr"]), number(args["reg"])
-        devices = [device for device in self._board.specs[bus].devices if device.addr == place[0]]
-        found = [register.size for device in devices for register in device.registers if register.reg == place[1]]
-        return [(bus, place)] if found == [args["len"]] else ()
+        The bytes come in the order of the wire. An address that no device has is an error with effect none. Risk 0
+        without `reg`, or with one of the `reg_width` that hw.i2c.list has for the device; any other puts bytes on the
+        wire that the device may take for data, and is risk 2.
+        """
+        address = number(addr)
+        # The register's number and the read are one transaction, with a repeated start between them.
+        messages: list[Message] = [Read(len_)] if reg is None else [Write(_selected(reg, reg_width)), Read(len_)]
 
-    def write(self, args: Args) -> Planned:
-        """i2c.write: one message, the register's number first."""
-        bus = self._checked(args)
-        data = read_bytes(args)
+        def reaches() -> Sequence[Reached]:
+            # A declared register, if this reads the whole of it and nothing else.
+            if reg is None or ten_bit or not self._numbered(bus, addr, reg_width, ten_bit):
+                return ()
+            place, devices = (address, number(reg)), self._board.specs[f"i2c:{bus}"].devices
+            sizes = [one.size for each in devices for one in each.registers if (each.addr, one.reg) == place]
+            return [(f"i2c:{bus}", place)] if sizes == [len_] else ()
+
+        return self._exchange(
+            bus, address, ten_bit, messages, lambda data: {**shown_bytes(data)}, drives=reg is not None, reaches=reaches
+        )
+
+    @_drives("i2c.write", logged=("bus", "addr", "ten_bit", "reg", "reg_width"))
+    def write(
+        self,
+        bus: Bus,
+        addr: Address,
+        *,
+        ten_bit: TenBit = False,
+        reg: Annotated[int | str | None, _register("the register to start at; left out: the data alone")] = None,
+        reg_width: RegWidth = 8,
+        data: Annotated[bytes, Bytes("what to write")],
+    ) -> Planned[_Written]:
+        """Write bytes (one of `data`, `text` and `hex`) to an I2C device, in one transaction.
+
+        With `reg` they go to that register and those after it. There is no rollback. An EEPROM wraps within its page
+        (8 bytes on a 24C02): write page by page.
+        """
 
         def preview() -> Preview | None:
-            if "reg" not in args:
+            if reg is None:
                 return None
-            where = {name: args[name] for name in ("bus", "addr", "ten_bit", "reg", "reg_width") if name in args}
+            where = {"bus": bus, "addr": addr, "ten_bit": ten_bit, "reg": reg, "reg_width": reg_width}
             return Preview("i2c.read", {**where, "len": len(data)}, ("data",), {"data": encode(data)})
 
-        messages: list[Message] = [Write(_selected(args) + data)]
-        return self._exchange(bus, args, messages, lambda _: {"written": len(data)}, preview=preview)
+        messages: list[Message] = [Write(_selected(reg, reg_width) + data)]
+        return self._exchange(bus, number(addr), ten_bit, messages, lambda _: {"written": len(data)}, preview=preview)
 
-    def transfer(self, args: Args) -> Planned:
-        """i2c.transfer: a write and perhaps a read, or any list of messages, in one transaction."""
-        bus = self._checked(args)
-        messages = _messages(args)
+    # It may read any register.
+    @_drives("i2c.transfer", logged=("bus", "addr", "ten_bit", "read_len"), reaches=lambda _args: ())
+    def transfer(
+        self,
+        bus: Bus,
+        addr: Address,
+        ten_bit: TenBit = False,
+        write: Annotated[bytes, Bytes("what to write first", other="messages")] | None = None,
+        read_len: Annotated[int, Ge(0), Le(MAX_LENGTH), "how many bytes to read then"] = 0,
+        messages: Messages | None = None,
+    ) -> Planned[_Transferred]:
+        """Write bytes (one of `write`, `text` and `hex`) to an I2C device, then read `read_len` bytes from it.
+
+        That is one transaction with a repeated start: for devices with commands. `read_len` 0 reads nothing. Or
+        exchange any `messages` in one transaction. An adapter that cannot do them as one refuses them, with effect
+        none: nothing is ever split.
+        """
+        exchanged = _messages(write, read_len, messages or ())
 
         def result(data: bytes) -> dict[str, Any]:
-            return {**shown_bytes(data), **({"reads": _split(data, messages)} if "messages" in args else {})}
+            return {**shown_bytes(data), **({"reads": _split(data, exchanged)} if write is None else {})}
 
-        return self._exchange(bus, args, messages, result)
+        return self._exchange(bus, number(addr), ten_bit, exchanged, result)
 
-    def scan(self, args: Args) -> Planned:
-        """i2c.scan."""
-        include = frozenset(number(addr) for addr in args.get("include", ()))
-        limit_ms = self._driver(args).limit_ms(_SCAN)
+    @_reads("i2c.scan", risk_level=1, idempotent=True, default_rate="5/s", logged=("bus",))
+    def scan(
+        self,
+        bus: Bus,
+        include: Annotated[list[Any] | None, schemas.listed(_INCLUDE, _SEVEN_BIT), MaxLen(len(ADDRESSES))] = None,
+    ) -> Planned[_Scanned]:
+        """Find the addresses from {FIRST_ADDR:#04x} to {LAST_ADDR:#04x} that acknowledge on an I2C bus.
+
+        Each is asked in the way that is safest there. Those that belong to a driver of the kernel's are not touched,
+        nor are those that the board's profile refuses, nor, unless `include` names them, those at which asking is known
+        to do harm. hw.i2c.list has the known devices without asking.
+        """
+        included = frozenset(map(number, include or ()))
+        limit_ms = self._driver(bus).limit_ms(_SCAN)
 
         async def run(ctx: StepContext) -> Mapping[str, Any]:
-            scan: Scan = await ctx.transact(lambda driver: driver.scan(include), limit_ms=limit_ms)
+            scan: Scan = await ctx.transact(lambda driver: driver.scan(included), limit_ms=limit_ms)
             return {
-                "bus": int(args["bus"]),
+                "bus": bus,
                 "addresses": list(scan.found),
                 "hex": [f"{addr:#04x}" for addr in scan.found],
                 "owned": _entries(scan.owned, "driver"),
@@ -254,7 +336,7 @@ class _I2cTools:
             }
 
         # A scan asks every address: only a scope that has all of them permits it.
-        return Planned(self._bus(args), lambda: (Use("i2c", (f"{int(args['bus'])}:*",)),), run)
+        return Planned(f"i2c:{bus}", lambda: (Use("i2c", (f"{bus}:*",)),), run)
 
 
 def _row(spec: I2cSpec, described: Mapping[str, Any], _path: dict[str, Any]) -> dict[str, Any]:
@@ -288,104 +370,17 @@ listed: Final = Listing("i2c", "buses", _row, "devices", use=lambda bus, device:
 def i2c_tools(board: Board) -> list[Tool]:
     """Return the i2c tools for a board, in the default order."""
     i2c = _I2cTools(board)
-    which = ", ".join(str(spec.bus) for spec in board.of("i2c")) or "none"
-    bus = schemas.integer(f"the bus number N of /dev/i2c-N, one of: {which}", 0, 255)
-    where = {"bus": bus, "addr": _ADDRESS, "ten_bit?": _TEN_BIT}
-    clamped = schemas.clamped("addr, reg, name")
-    owned = schemas.json_object("addr, hex, driver: the kernel's driver")
-    reads = partial(tool, capability="CAP_I2C_READ", timeout_ms=_TIMEOUT_MS)
-    changes = changing("CAP_I2C_RW", timeout_ms=_TIMEOUT_MS)
+    texts = {
+        "buses": ", ".join(str(spec.bus) for spec in board.of("i2c")) or "none",
+        "dangerous": ", ".join(f"{addr:#04x}" for addr in DANGEROUS),
+    }
     return [
         listed.tool(
             "List the I2C buses and the devices known to sit on them. Touches no hardware; i2c.scan asks the bus.",
             "the buses",
             "bus, adapter, functionality, devices, …",
         ),
-        reads(
-            "i2c.read",
-            "Read `len` bytes from an I2C device, starting at register `reg` if one is given, in one "
-            "transaction. The bytes come in the order of the wire. An address that no device has "
-            "is an error with effect none. Risk 0 without `reg`, or with one of the `reg_width` that hw.i2c.list "
-            "has for the device; any other puts bytes on the wire that the device may take for data, and is risk 2.",
-            {
-                **where,
-                "reg?": _register("the register to start at; left out: wherever the device's pointer is"),
-                "reg_width?": _REG_WIDTH,
-                "len": schemas.integer("how many bytes", 1, MAX_LENGTH),
-            },
-            schemas.bytes_result("what was read", least=1),
-            i2c.read,
-            risk_level=2,
-            effective_risk=i2c.read_risk,
-            reaches=i2c.read_reaches,
-            logged=("bus", "addr", "ten_bit", "reg", "reg_width", "len"),
-        ),
-        changes(
-            "i2c.write",
-            "Write bytes (one of `data`, `text` and `hex`) to an I2C device, to register `reg` and those after it "
-            "if one is given, in one transaction. There is no rollback. An EEPROM wraps within its page (8 bytes "
-            "on a 24C02): write page by page.",
-            {
-                **where,
-                "reg?": _register("the register to start at; left out: the data alone"),
-                "reg_width?": _REG_WIDTH,
-                **schemas.bytes_args("data", "what to write"),
-            },
-            {"written": schemas.integer("data bytes written", 1, MAX_LENGTH), "clamped?": clamped},
-            i2c.write,
-            logged=("bus", "addr", "ten_bit", "reg", "reg_width"),
-        ),
-        changes(
-            "i2c.transfer",
-            "Write bytes (one of `write`, `text` and `hex`) to an I2C device and then read `read_len` bytes from "
-            "it, in one transaction with a repeated start: for devices with commands. `read_len` 0 reads nothing. "
-            "Or exchange any `messages` in one transaction. An adapter that cannot do them as one refuses them, "
-            "with effect none: nothing is ever split.",
-            {
-                **where,
-                **schemas.bytes_args("write", "what to write first"),
-                "read_len?": schemas.integer("how many bytes to read then", 0, MAX_LENGTH, default=0),
-                "messages?": _MESSAGES,
-            },
-            {
-                **schemas.bytes_result("what was read, all of it joined"),
-                "reads?": schemas.listed("for `messages`: what each read got", schemas.base64_data("the bytes")),
-                "clamped?": clamped,
-            },
-            i2c.transfer,
-            reaches=lambda _args: (),  # it may read any register
-            logged=("bus", "addr", "ten_bit", "read_len"),
-        ),
-        reads(
-            "i2c.scan",
-            f"Find the addresses from {FIRST_ADDR:#04x} to {LAST_ADDR:#04x} that acknowledge on an I2C bus, asking "
-            "each in the way that is safest there. Those that belong to a driver of the kernel's are not touched, nor "
-            "are those that the board's profile refuses, nor, unless `include` names them, those at which asking is "
-            "known to do harm. hw.i2c.list has the known devices without asking.",
-            {
-                "bus": bus,
-                "include?": {
-                    "type": "array",
-                    "maxItems": len(ADDRESSES),
-                    "items": _SEVEN_BIT,
-                    "description": "addresses to ask although it may do harm, such as "
-                    + ", ".join(f"{addr:#04x}" for addr in DANGEROUS)
-                    + ", or the adapter cannot ask in the way that is safest there",
-                },
-            },
-            {
-                "bus": bus,
-                "addresses": schemas.listed("those that acknowledge, ascending", {"type": "integer"}),
-                "hex": schemas.listed("the same as strings", {"type": "string"}),
-                "owned": schemas.listed("not touched: the kernel's own", owned),
-                "skipped": schemas.listed("not touched", schemas.json_object("addr, hex, reason")),
-            },
-            i2c.scan,
-            risk_level=1,
-            idempotent=True,
-            default_rate="5/s",
-            logged=("bus",),
-        ),
+        *tools_of(i2c, texts, read={"effective_risk": i2c.read_risk}),
     ]
 
 
@@ -408,7 +403,7 @@ class I2cSignal(NamedSignal):
         return Step("i2c.read", {**self._place, "len": self.register.size})
 
     def write(self, value: Any) -> Step:
-        """See NamedSignal. A value that the register cannot hold is refused here, one beyond its limits by the bus."""
+        """See NamedSignal. A value that does not fit the register is refused at submit."""
         register = self.register
         try:
             number = int(register.number_of(finite(value)))
@@ -423,7 +418,7 @@ class I2cSignal(NamedSignal):
         """See NamedSignal."""
         data = base64.b64decode(result.get("data", args.get("data", "")))
         number = int.from_bytes(data, self.register.order, signed=self.register.signed)
-        return number * self.register.scale
+        return None if self.register.is_none(number) else number * self.register.scale
 
 
 def i2c_signals(board: Board) -> Iterator[NamedSignal]:

@@ -14,4 +14,6 @@ KIND: Final = BusKind(
     patterns=False,
     tools=late("iio.tools:sensor_tools"),
     check=late("iio.spec:check"),
+    limits="none: it only reads",
+    safe="none: it only reads",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -132,6 +133,9 @@ class KernelSensors(BaseDriver):
             value = _measure(name, channel)
         except OSError as error:
             raise _failure(name, device, channel.path, error) from error
+        if value == _W1_POWER_ON and (unchecked := _unchecked(device)) is not None:
+            data = {"sensor": name, "errno": "ENODATA"}
+            raise DeviceError(f"sensor {name!r}: it may not have measured; {unchecked}", effect="none", data=data)
         return KernelReading(value, channel.unit, device.kernel)
 
     def capture(self, names: Sequence[str], request: CaptureRequest) -> Captured:
@@ -250,7 +254,7 @@ def _sensor(
         status=sysfs.text(channel.status) if channel.status is not None else None,
         limits=limits,
         alarms=alarms,
-        problem=(_off(channel) if os.access(channel.path, os.R_OK) else _cure(channel.path)),
+        problem=((_off(channel) or _unchecked(device)) if os.access(channel.path, os.R_OK) else _cure(channel.path)),
         rate_hz=None if channel.rate is None else _frequency(channel.rate),
         capture=channel.scan is not None,
     )
@@ -268,6 +272,26 @@ def _off(channel: SensorChannel) -> str | None:
     if channel.enable is None or sysfs.text(channel.enable) != "0":
         return None
     return f"it counts nothing, because it is switched off: `echo 1 | sudo tee {channel.enable}` switches it on"
+
+
+_W1_DEVICE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{12}")
+_W1_POWER_ON = 85.0
+"""The celsius of a 1-Wire thermometer (DS18B20) that has not measured since it lost its supply for a moment."""
+
+
+def _unchecked(device: SensorDevice) -> str | None:
+    """Return why a 1-Wire thermometer gives its power-on value as a measurement, with the cure; None where it does not.
+
+    The kernel checks for that value with bit 0 of `features` (Documentation/w1/slaves/w1_therm.rst), off by default.
+    """
+    if device.parent is None or not _W1_DEVICE.fullmatch(device.parent.name):
+        return None
+    at = device.parent / "features"
+    features = int(sysfs.number(sysfs.text(at) or "") or 0) if at.exists() else 1
+    if features & 1:
+        return None
+    cure = f"`echo {features | 1} | sudo tee {at}`, or the package's udev rules, have the kernel check for it"
+    return f"its power-on value, {_W1_POWER_ON:g} celsius, counts as a measurement: {cure}"
 
 
 def _measure(name: str, channel: SensorChannel) -> float:

@@ -30,7 +30,7 @@ class IioMachine(OnMachine):
     kind = "iio"
 
     def buses(self, specs: Mapping[str, tuple[Any, ...]], machine: Machine) -> Mapping[str, Driver]:
-        """Return the bus of the sensors that the kernel has."""
+        """Return the sensors that the kernel has, as one bus."""
         triggers = {spec.label: spec.trigger for spec in specs.get("iio", ()) if spec.trigger is not None}
         return {SENSORS_BUS: KernelSensors(sys=machine.sys, dev=machine.dev, triggers=triggers)}
 
@@ -48,12 +48,15 @@ class IioMachine(OnMachine):
         return {"sensors": len(KernelSensors(sys=look.machine.sys).scan())}
 
     def hints(self, look: Inspection) -> Iterator[dict[str, Any]]:
-        """Yield the setting of a Raspberry Pi that makes a 1-Wire bus."""
+        """Yield the setting of a Raspberry Pi that makes a 1-Wire bus, and thermometers whose power-on value counts."""
         if look.has_header and not any((look.machine.sys / "bus/w1/devices").glob("w1_bus_master*")):
             yield {"kind": "1-wire", "hint": f"no 1-Wire bus is switched on; {_W1_OVERLAY}"}
+        for sensor in KernelSensors(sys=look.machine.sys).scan():
+            if "-w1-" in sensor.name and sensor.problem is not None:
+                yield {"kind": "1-wire", "hint": f"{sensor.name}: {sensor.problem}"}
 
     def faults(self, at: str, spec: IioSpec, look: Inspection) -> Iterator[ProfileProblem]:
-        """Yield what keeps a device from being captured here."""
+        """Yield a device that is missing, not permitted or without a buffer, and a trigger that is missing."""
         key, machine = f"{at}.label", look.machine
         device = sysfs.iio_device(machine.sys, spec.label)
         if device is None:

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypeAlias, TypedDict
+
+from annotated_types import Ge, Gt, Le, Len
 
 from hearth._util.text import suggestions
 from hearth.api import Step
-from hearth.drivers import schemas
 from hearth.drivers.board import BOARD_BUS, Board
-from hearth.drivers.declare import reading, tool
+from hearth.drivers.declare import Planned
 from hearth.drivers.iio.driver import MAX_SENSORS as MAX_CAPTURED, MAX_VALUES, CaptureRequest, check_size
 from hearth.drivers.named import NamedSignal
-from hearth.drivers.schemas import wrong
+from hearth.drivers.schemas import given, wrong
 from hearth.drivers.sensor import SENSORS_BUS
+from hearth.drivers.typed_tools import offers, reads, tools_of
 from hearth.errors import InvalidParams
-from hearth.tools import Args, Reached, StepContext, Tool, Use, i2c_use
+from hearth.tools import Reached, StepContext, Tool, Use, i2c_use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.drivers.iio.driver import Captured
-    from hearth.drivers.iio.kernel import KernelReading, KernelSensor, KernelSensors
-    from hearth.drivers.schemas import Schema
+    from hearth.drivers.iio.kernel import KernelReading, KernelSensor
 
 MAX_SENSORS = 1024
 """Most of the kernel's sensors in one answer; a server with hundreds of cores has hundreds of them."""
@@ -39,218 +40,214 @@ _SPI_CHIP = re.compile(r"[a-z]+/[^/]*-spi-(\d+)-([0-9a-f]+)/")
 _I2C_CHIP = re.compile(r"hwmon/[^/]*-i2c-(\d+)-([0-9a-f]+)/")
 
 
-def _sensor_uses(board: Board, name: str) -> Sequence[Use]:
-    """Return the I2C or SPI device that a sensor is, if it is one; of iio, counter and power_supply that is unknown."""
-    if (sensor := board.sensors.get(name)) is not None:
-        return (sensor.uses(),)
-    if (chip := _I2C_CHIP.match(name)) is not None:
-        return (i2c_use(int(chip[1]), int(chip[2], 16)),)
-    if (chip := _SPI_CHIP.match(name)) is not None:
-        return (Use("spi", (f"spidev{int(chip[1])}.{int(chip[2], 16)}",)),)
-    return (Use("i2c", (name,)),) if name.startswith(("iio/", "counter/", "power_supply/")) else ()
+_SAMPLES: Final = "samples of each sensor; of all sensors together at most {MAX_VALUES}"
+_RATE: Final = "samples a second; left out: the rate that the device or its trigger has now"
+Name: TypeAlias = Annotated[str, Len(1, 256)]
+Unit: TypeAlias = Annotated[str, Len(1, 64)]
 
 
-def sensor_tools(board: Board) -> list[Tool]:
-    """Return the sensor tools for a board, in the default order."""
-    kernel = SENSORS_BUS in board.drivers
+class _Entry(TypedDict):
+    """A sensor in the list; an absent member is unknown."""
 
-    def bus_of(args: Args) -> str:
-        name = args["sensor"]
-        if not kernel or name in board.sensors:
-            return board.sensor(name).bus
+    sensor: Annotated[str, "its name, which outlasts a reboot and hw.sensor.read takes"]
+    kind: Annotated[
+        str, 'what it measures ("temperature", "voltage", "fan", …), or the chip of a sensor in the profile'
+    ]
+    unit: Annotated[
+        str, 'the unit of its value ("celsius", "volt", …); "boolean" is 0 or 1, "raw" a count without a unit'
+    ]
+    bus: Annotated[str, "the bus on which it is read"]
+    description: NotRequired[Annotated[str, "what it is there for, by the profile, or how it is to be understood"]]
+    kernel: NotRequired[Annotated[str, "what the kernel calls the device"]]
+    driver: NotRequired[Annotated[str, "the kernel's driver of it"]]
+    label: NotRequired[Annotated[str, "what the driver or the board's maker calls this quantity"]]
+    path: NotRequired[Annotated[str, "its attribute in /sys"]]
+    status: NotRequired[Annotated[str, 'a word on it, such as "Charging"']]
+    problem: NotRequired[Annotated[str, "why this process cannot read it, and the cure"]]
+    rate_hz: NotRequired[Annotated[float, "how often the device measures, in hertz"]]
+    capture: NotRequired[Annotated[bool, "true if hw.sensor.capture takes it"]]
+    scale: NotRequired[Annotated[float, "what the attribute's number was multiplied by"]]
+    offset: NotRequired[Annotated[float, "what was added to the attribute's number before that"]]
+    limits: NotRequired[Annotated[dict[str, float], "limits that the device knows, in `unit`: min, max, crit, …"]]
+    alarms: NotRequired[Annotated[list[str], "sensors that show if a limit is passed: 1 is on"]]
+
+
+class _Listed(TypedDict):
+    sensors: Annotated[list[_Entry], "the sensors"]
+    truncated: NotRequired[Annotated[bool, "true if sensors are missing from the list"]]
+
+
+class _Read(TypedDict):
+    sensor: Annotated[Name, "the sensor's name"]
+    value: Annotated[float, "what it measures now"]
+    unit: Annotated[Unit, "the unit of the value"]
+    kernel: NotRequired[Annotated[Name, "what the kernel calls the device, if the kernel drives it"]]
+
+
+class _Column(TypedDict):
+    sensor: Annotated[Name, "its name"]
+    unit: Annotated[Unit, "of the samples"]
+    samples: Annotated[list[float], "its values, oldest first, in `unit`"]
+
+
+class _Samples(TypedDict):
+    sensors: Annotated[list[_Column], "in the order of the request"]
+    kernel: Annotated[Name, "what the kernel calls the device"]
+    timed_out: Annotated[bool, "true if fewer than `samples` came in time"]
+    rate_hz: NotRequired[Annotated[float, "the rate that the device really had, if it has one"]]
+    timestamps_us: NotRequired[Annotated[list[int], "microseconds by the device's clock, for each sample"]]
+
+
+class _Sensors:
+    """The tools of one board."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._known = board.sensors
+        self.kernel = SENSORS_BUS in board.drivers
+        self.simulated = {wave.sensor for spec in board.of("iio") for wave in spec.channels}
+
+    @reads("hw.sensor.list", "CAP_SYS_READ")
+    def listed(self) -> Planned[_Listed]:
+        """List the sensors that hw.sensor.read can read, with their units.
+
+        Measures nothing. {found}
+        """
+
+        async def run(ctx: StepContext) -> Mapping[str, Any]:
+            found: list[KernelSensor] = await ctx.transact(
+                lambda driver: driver.scan(MAX_SENSORS + 1) if self.kernel else []
+            )
+            sensors = [sensor.to_json() for sensor in self._known.values()]
+            sensors += [{**sensor.to_json(), "bus": SENSORS_BUS} for sensor in found[:MAX_SENSORS]]
+            permitted = [one for one in sensors if all(map(ctx.permits, self._uses(one["sensor"])))]
+            return {"sensors": permitted, **({"truncated": len(found) > MAX_SENSORS} if self.kernel else {})}
+
+        return Planned(SENSORS_BUS if self.kernel else BOARD_BUS, tuple, run)
+
+    @reads("hw.sensor.read", "CAP_SYS_READ", timeout_ms=5_000, logged=("sensor",))
+    def read(self, sensor: Annotated[Name, "{sensors}"]) -> Planned[_Read]:
+        """Read a sensor by its name and return its value with the unit (for example celsius)."""
+        bus = self._bus(sensor)
+
+        async def run(ctx: StepContext) -> Mapping[str, Any]:
+            if (known := self._known.get(sensor)) is None:
+                reading: KernelReading = await ctx.transact(lambda driver: driver.read(sensor))
+                return {"sensor": sensor, "value": reading.value, "unit": reading.unit, "kernel": reading.kernel}
+            raw = await ctx.transact(known.read, limit_ms=known.limit_ms(self._board.drivers[bus]))
+            return {"sensor": sensor, "value": known.value(raw), "unit": known.unit}
+
+        return Planned(bus, lambda: self._uses(sensor), run, reaches=lambda: self._reached([sensor]))
+
+    @offers(
+        "hw.sensor.capture",
+        "CAP_SYS_READ",
+        1,
+        timeout_ms=MAX_CAPTURE_MS + _CAPTURE_GRACE_MS,
+        logged=("sensors", "samples", "rate_hz", "timeout_ms"),
+    )
+    def capture(
+        self,
+        sensors: Annotated[
+            list[Annotated[Name, "a name of hw.sensor.list"]],
+            Len(1, MAX_CAPTURED),
+            "names of sensors of one device{simulated}",
+        ],
+        samples: Annotated[int, Ge(1), Le(MAX_VALUES), _SAMPLES],
+        rate_hz: Annotated[float, Gt(0), Le(1_000_000), _RATE] | None = None,
+        timestamps: Annotated[bool, "return the time of each sample too"] = False,
+        timeout_ms: Annotated[int, Ge(1), Le(MAX_CAPTURE_MS), "the longest wait in milliseconds"] = _CAPTURE_MS,
+    ) -> Planned[_Samples]:
+        """Take many samples of sensors of one device at an even rate, through the device's buffer.
+
+        It is for waveforms, vibration, noise. Only sensors with `capture` in hw.sensor.list. The device's settings are
+        changed for the capture and put back at its end, also when the task is cancelled. Running into the timeout is no
+        failure: timed_out says so, and the samples that came are there.
+        """
+        bus = self._device(sensors)
+        check_size(samples, len(sensors))
+
+        async def run(ctx: StepContext) -> Mapping[str, Any]:
+            stop = threading.Event()
+            request = CaptureRequest(samples, timeout_ms / 1000, rate_hz, timestamps, stop=stop.is_set)
+            captured: Captured = await ctx.transact(
+                lambda driver: driver.capture(sensors, request),
+                limit_ms=timeout_ms + _CAPTURE_GRACE_MS,
+                on_cancel=stop.set,
+            )
+            columns = zip(sensors, captured.units, captured.samples, strict=True)
+            return {
+                "sensors": [{"sensor": name, "unit": unit, "samples": values} for name, unit, values in columns],
+                "kernel": captured.kernel,
+                "timed_out": captured.timed_out,
+                **given(rate_hz=captured.rate_hz, timestamps_us=captured.timestamps_us),
+            }
+
+        def uses() -> list[Use]:
+            return [use for name in sensors for use in self._uses(name)]
+
+        return Planned(bus, uses, run, reaches=lambda: self._reached(sensors))
+
+    def _bus(self, name: str) -> str:
+        """Return the bus of a sensor. Raises InvalidParams."""
+        if not self.kernel or name in self._known:
+            return self._board.sensor(name).bus
         if "/" not in name:  # all of the kernel's have one: impossible names are refused before anything runs
-            known = list(board.sensors)
+            known = list(self._known)
             cure, near = suggestions(name, known)
             raise InvalidParams(
-                f"board {board.name!r} has no sensor {name!r}; its profile names {', '.join(known) or 'none'}, and "
-                'hw.sensor.list has those of the kernel, such as "hwmon/lm75-i2c-1-48/temp1"'
-                f"{cure}",
+                f"board {self._board.name!r} has no sensor {name!r}; its profile names {', '.join(known) or 'none'}, "
+                f'and hw.sensor.list has those of the kernel, such as "hwmon/lm75-i2c-1-48/temp1"{cure}',
                 data={"sensor": name, "known": known, **near},
             )
         return SENSORS_BUS
 
-    async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        name = args["sensor"]
-        if kernel and name not in board.sensors:
-            reading: KernelReading = await ctx.transact(lambda driver: driver.read(name))
-            return {"sensor": name, "value": reading.value, "unit": reading.unit, "kernel": reading.kernel}
-        sensor = board.sensor(name)
-        raw = await ctx.transact(sensor.read, limit_ms=sensor.limit_ms(board.drivers[sensor.bus]))
-        return {"sensor": sensor.name, "value": sensor.value(raw), "unit": sensor.unit}
-
-    async def listed(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
-        found: list[KernelSensor] = await ctx.transact(_scan if kernel else lambda _driver: [])
-        sensors = [sensor.to_json() for sensor in board.sensors.values()]
-        sensors += [{**sensor.to_json(), "bus": SENSORS_BUS} for sensor in found[:MAX_SENSORS]]
-        permitted = [one for one in sensors if all(map(ctx.permits, _sensor_uses(board, one["sensor"])))]
-        return {"sensors": permitted, **({"truncated": len(found) > MAX_SENSORS} if kernel else {})}
-
-    names = f"one of: {', '.join(board.sensors) or 'none'}"
-    asked = schemas.text(f"{names}, or one of hw.sensor.list" if kernel else names, most=256)
-    found_now = (
-        " Besides those that the board's profile names these are all that the kernel has at the moment; those "
-        "that come and go (USB, batteries) are there while they are plugged in."
-    )
-    reads = reading("CAP_SYS_READ")
-    return [
-        reads(
-            "hw.sensor.list",
-            "List the sensors that hw.sensor.read can read, with their units. Measures nothing."
-            + (found_now if kernel else " Touches no hardware."),
-            {},
-            {
-                "sensors": schemas.listed("the sensors", _entry()),
-                "truncated?": schemas.flag("true if sensors are missing from the list"),
-            },
-            timeout_ms=10_000 if kernel else 1_000,  # a chip is asked for its limits, perhaps over a slow wire
-            bus=lambda _args: SENSORS_BUS if kernel else BOARD_BUS,
-            uses=lambda _args: (),
-            run=listed,
-        ),
-        reads(
-            "hw.sensor.read",
-            "Read a sensor by its name and return its value with the unit (for example celsius).",
-            {"sensor": asked},
-            {
-                "sensor": schemas.text("the sensor's name", most=256),
-                "value": {"type": "number", "description": "what it measures now"},
-                "unit": schemas.text("the unit of the value"),
-                "kernel?": schemas.text("what the kernel calls the device, if the kernel drives it", most=256),
-            },
-            timeout_ms=5_000,
-            logged=("sensor",),
-            plain_result=not kernel,
-            bus=bus_of,
-            uses=lambda args: _sensor_uses(board, args["sensor"]),
-            reaches=lambda args: _reached(board, [args["sensor"]]),
-            run=read,
-        ),
-        _capture_tool(board, bus_of),
-    ]
-
-
-def _capture_tool(board: Board, bus_of: Callable[[Args], str]) -> Tool:
-    simulated = {wave.sensor for spec in board.of("iio") for wave in spec.channels}
-    named = f"of one device: {', '.join(sorted(simulated))}" if simulated else "of one device"
-
-    def bus(args: Args) -> str:
-        names = args["sensors"]
-        buses = []
+    def _device(self, names: Sequence[str]) -> str:
+        """Return the bus of the one device whose sensors these are. Raises InvalidParams."""
+        buses: list[str] = []
         for index, name in enumerate(names):
             at = f"/sensors/{index}"
             if name in names[:index]:
                 raise wrong(at, f"{name!r} is there twice; name each sensor once")
-            buses.append(bus_of({"sensor": name}))
-            if (name in board.sensors and name not in simulated) or (buses[0] == SENSORS_BUS and name[:4] != "iio/"):
+            buses.append(self._bus(name))
+            of_profile = name in self._known and name not in self.simulated
+            if of_profile or (buses[0] == SENSORS_BUS and name[:4] != "iio/"):
                 raise wrong(at, f"{name!r} has no buffer, which only IIO devices have; hw.sensor.read reads it")
             if buses[-1] != buses[0]:
                 raise wrong(at, f"{name!r} is of another device than {names[0]!r}; capture each device by its own call")
-        check_size(int(args["samples"]), len(names))
         return buses[0]
 
-    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        names, timeout_ms, stop = args["sensors"], args.get("timeout_ms", _CAPTURE_MS), threading.Event()
-        request = CaptureRequest(
-            samples=int(args["samples"]),
-            timeout_s=timeout_ms / 1000,
-            rate_hz=args.get("rate_hz"),
-            timestamps=bool(args.get("timestamps", False)),
-            stop=stop.is_set,
-        )
-        captured: Captured = await ctx.transact(
-            lambda driver: driver.capture(names, request), limit_ms=timeout_ms + _CAPTURE_GRACE_MS, on_cancel=stop.set
-        )
-        columns = zip(names, captured.units, captured.samples, strict=True)
-        optional = {"rate_hz": captured.rate_hz, "timestamps_us": captured.timestamps_us}
-        return {
-            "sensors": [{"sensor": name, "unit": unit, "samples": samples} for name, unit, samples in columns],
-            "kernel": captured.kernel,
-            "timed_out": captured.timed_out,
-            **{key: value for key, value in optional.items() if value is not None},
-        }
+    def _uses(self, name: str) -> Sequence[Use]:
+        """Return the I2C or SPI device that a sensor is, if it is one; of iio, counter, power_supply it is unknown."""
+        if (sensor := self._known.get(name)) is not None:
+            return (sensor.uses(),)
+        if (chip := _I2C_CHIP.match(name)) is not None:
+            return (i2c_use(int(chip[1]), int(chip[2], 16)),)
+        if (chip := _SPI_CHIP.match(name)) is not None:
+            return (Use("spi", (f"spidev{int(chip[1])}.{int(chip[2], 16)}",)),)
+        return (Use("i2c", (name,)),) if name.startswith(("iio/", "counter/", "power_supply/")) else ()
 
-    column = schemas.object_of(
-        {
-            "sensor": schemas.text("its name", most=256),
-            "unit": schemas.text("of the samples"),
-            "samples": {
-                "type": "array",
-                "items": {"type": "number"},
-                "description": "its values, oldest first, in `unit`",
-            },
-        }
+    def _reached(self, names: Sequence[str]) -> Sequence[Reached]:
+        """Return sensors as signals: none, if one is not the profile's."""
+        return [(self._known[name].bus, name) for name in names] if self._known.keys() >= {*names} else ()
+
+
+def sensor_tools(board: Board) -> list[Tool]:
+    """Return the sensor tools for a board, in the default order."""
+    sensors = _Sensors(board)
+    names = f"one of: {', '.join(board.sensors) or 'none'}"
+    found = (
+        "Besides those that the board's profile names these are all that the kernel has at the moment; those that come "
+        "and go (USB, batteries) are there while they are plugged in."
     )
-    wanted = schemas.listed(f"names of sensors {named}", schemas.text("a name of hw.sensor.list", most=256))
-    count = f"samples of each sensor; of all sensors together at most {MAX_VALUES}"
-    rate = "samples a second; left out: the rate that the device or its trigger has now"
-    microseconds = "microseconds by the device's clock, for each sample"
-    return tool(
-        "hw.sensor.capture",
-        "Take many samples of sensors of one device at an even rate, through the device's buffer: for waveforms, "
-        "vibration, noise. Only sensors with `capture` in hw.sensor.list. The device's settings are changed for "
-        "the capture and put back at its end, also when the task is cancelled. Running into the timeout is no "
-        "failure: timed_out says so, and the samples that came are there.",
-        {
-            "sensors": {**wanted, "minItems": 1, "maxItems": MAX_CAPTURED},
-            "samples": schemas.integer(count, 1, MAX_VALUES),
-            "rate_hz?": {"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000, "description": rate},
-            "timestamps?": schemas.flag("return the time of each sample too", default=False),
-            "timeout_ms?": schemas.integer("the longest wait in milliseconds", 1, MAX_CAPTURE_MS, default=_CAPTURE_MS),
-        },
-        {
-            "sensors": schemas.listed("in the order of the request", column),
-            "kernel": schemas.text("what the kernel calls the device", most=256),
-            "timed_out": schemas.flag("true if fewer than `samples` came in time"),
-            "rate_hz?": {"type": "number", "description": "the rate that the device really had, if it has one"},
-            "timestamps_us?": schemas.listed(microseconds, {"type": "integer"}),
-        },
-        capability="CAP_SYS_READ",
-        risk_level=1,
-        timeout_ms=MAX_CAPTURE_MS + _CAPTURE_GRACE_MS,
-        logged=("sensors", "samples", "rate_hz", "timeout_ms"),
-        bus=bus,
-        uses=lambda args: [use for name in args["sensors"] for use in _sensor_uses(board, name)],
-        reaches=lambda args: _reached(board, args["sensors"]),
-        run=run,
-    )
-
-
-def _reached(board: Board, names: Sequence[str]) -> Sequence[Reached]:
-    """Return sensors as signals: none, if one is not the profile's."""
-    known = board.sensors
-    return [(known[name].bus, name) for name in names] if known.keys() >= {*names} else ()
-
-
-def _scan(driver: KernelSensors) -> list[KernelSensor]:
-    return driver.scan(MAX_SENSORS + 1)
-
-
-def _entry() -> Schema:
-    """Return the schema of a sensor in the list; an absent member is unknown."""
-    words: Mapping[str, str] = {
-        "sensor": "its name, which outlasts a reboot and hw.sensor.read takes",
-        "kind": 'what it measures ("temperature", "voltage", "fan", …), or the chip of a sensor in the profile',
-        "unit": 'the unit of its value ("celsius", "volt", …); "boolean" is 0 or 1, "raw" a count without a unit',
-        "bus": "the bus on which it is read",
-        "description?": "what it is there for, by the profile, or how it is to be understood",
-        "kernel?": "what the kernel calls the device",
-        "driver?": "the kernel's driver of it",
-        "label?": "what the driver or the board's maker calls this quantity",
-        "path?": "its attribute in /sys",
-        "status?": 'a word on it, such as "Charging"',
-        "problem?": "why this process cannot read it, and the cure",
+    texts = {
+        "found": found if sensors.kernel else "Touches no hardware.",
+        "sensors": f"{names}, or one of hw.sensor.list" if sensors.kernel else names,
+        "simulated": f": {', '.join(sorted(sensors.simulated))}" if sensors.simulated else "",
     }
-    limits = "limits that the device knows, in `unit`: min, max, crit, …"
-    members: dict[str, Schema] = {
-        **{name: {"type": "string", "description": described} for name, described in words.items()},
-        "rate_hz?": {"type": "number", "description": "how often the device measures, in hertz"},
-        "capture?": schemas.flag("true if hw.sensor.capture takes it"),
-        "scale?": {"type": "number", "description": "what the attribute's number was multiplied by"},
-        "offset?": {"type": "number", "description": "what was added to the attribute's number before that"},
-        "limits?": {"type": "object", "description": limits, "additionalProperties": {"type": "number"}},
-        "alarms?": schemas.listed("sensors that show if a limit is passed: 1 is on", {"type": "string"}),
-    }
-    return schemas.object_of(members)
+    # A chip is asked for its limits, perhaps over a slow wire.
+    listing = {"timeout_ms": 10_000 if sensors.kernel else 1_000}
+    return tools_of(sensors, texts, listed=listing, read={"plain_result": not sensors.kernel})
 
 
 class SensorSignal(NamedSignal):

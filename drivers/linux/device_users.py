@@ -19,7 +19,7 @@ from attrs import frozen
 from hearth._util.processes import PROC, name_of, processes, target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 # --- owners -----------------------------------------------------------------------------------------------------------
 #
@@ -48,12 +48,41 @@ def kept_by_sandbox(path: str) -> str | None:
     """
     from hearth.drivers.sandbox import landlock
 
-    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True) or not landlock.in_force():
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        return _kept_by_control_group(path)
+    if not landlock.in_force():
         return None
     return (
         f"the sandbox keeps hearthd from {path}, which is newer than the daemon or not of its board; for devices that "
         "come back set [sandbox] hotplug = true, and restart hearthd"
     )
+
+
+def _kept_by_control_group(path: str) -> str | None:
+    """Return why a node cannot be used whose owner and mode would allow it: the service's DeviceAllow= does not."""
+    try:
+        node = Path(path).stat()
+    except OSError:
+        return None
+    user = os.geteuid()
+    share = 0o600 if node.st_uid == user else 0o060 if node.st_gid in (os.getegid(), *os.getgroups()) else 0o006
+    if user != 0 and node.st_mode & share != share:
+        return None
+    named = Path(os.path.realpath(path)).name
+    kinds = [name for number, name in _character_devices() if number == os.major(node.st_rdev)]
+    kind = max((one for one in kinds if named.startswith(one)), key=len, default=(*kinds, "KIND")[0])
+    return (
+        f"the service's control group keeps hearthd from {path}, though its mode would not: DeviceAllow=char-{kind} rw "
+        "in a drop-in lets it in (`systemctl edit hearth`, then restart it)"
+    )
+
+
+def _character_devices() -> Iterator[tuple[int, str]]:
+    """Yield the major number and the name of each kind of character device that the kernel has."""
+    with contextlib.suppress(OSError):
+        listed = Path("/proc/devices").read_text("utf-8").partition("\n\n")[0]
+        for number, _, name in (line.strip().partition(" ") for line in listed.splitlines()[1:]):
+            yield int(number), name
 
 
 def lets_group_in(node: os.stat_result) -> bool:

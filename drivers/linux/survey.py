@@ -217,6 +217,7 @@ class OnMachine:
     """The knowledge that a kind has of machines. `specs` are those of one table of the kind, all of them.
 
     Each kind has a subclass. The defaults are those of a kind that has no devices, and whose specs need none.
+    The page of the kinds quotes a subclass: the first sentence of its `find`, `problems`, `faults` and `gaps`.
     """
 
     kind: ClassVar[str] = ""

@@ -12,4 +12,6 @@ KIND: Final = BusKind(
     outputs=late("modbus.outputs:ModbusOutputs", 1),
     lean=late("modbus.spec:lean"),
     cautions=late("modbus.spec:cautions"),
+    limits="a register: `min`, `max`, `max_step`, `slew_per_s`, `on_limit`",
+    safe="a register: `safe`; without it, and after a raw write, the value stays and a halt lists it as left",
 )

@@ -185,7 +185,7 @@ class ModbusMachine(OnMachine):
     kind = "modbus"
 
     def problems(self, specs: Sequence[ModbusSpec], look: Inspection) -> Iterator[ProfileProblem]:
-        """Yield the problems of serial lines, then those of lines over TCP, which are tried together."""
+        """Yield serial ports that cannot be used, and TCP addresses that take no connection, all tried at once."""
         yield from super().problems(specs, look)
         yield from unreachable(specs, look.machine.proc)
         yield from quirks(specs, look.machine.proc)

@@ -7,31 +7,59 @@ They translate names and units into addresses and the numbers there, and back. W
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NotRequired, TypeAlias, TypedDict, cast
 
+from annotated_types import Ge, Le, Len
 from attrs import frozen
 
 from hearth._util.text import suggestions
 from hearth.api import Step
 from hearth.drivers import schemas
-from hearth.drivers.declare import GRACE_MS, Listing, Planned, changing, reading, with_clamped
-from hearth.drivers.modbus.codec import BITS, WRITABLE
+from hearth.drivers.declare import GRACE_MS, Listing, Planned, with_clamped
+from hearth.drivers.modbus.codec import BITS, WRITABLE, ModbusTable
 from hearth.drivers.modbus.driver import BROADCAST, LAST_REG
 from hearth.drivers.named import NamedSignal
-from hearth.drivers.schemas import only_one, wrong
+from hearth.drivers.schemas import given, only_one, wrong
+from hearth.drivers.typed_tools import changes, reads, tools_of
 from hearth.errors import InvalidParams
-from hearth.tools import Args, Done, Drive, Preview, Reached, StepContext, Tool, Undo, Use
+from hearth.tools import Done, Drive, Preview, Reached, StepContext, Tool, Undo, Use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.drivers.board import Board
-    from hearth.drivers.modbus.codec import ModbusTable
     from hearth.drivers.modbus.driver import ModbusDevice, ModbusRegister
     from hearth.drivers.modbus.line import ModbusLine
     from hearth.drivers.modbus.spec import ModbusSpec
 
 MOST_COUNT = 125
+_PLACE: Final = ("device", "name", "register", "table")
+_VALUES: Final = schemas.listed("with `count`: all of them", schemas.json_object("register, name, value, unit"))
+_TABLE: Final = {"enum": ["coil", "discrete", "input", "holding"], "description": "the table of `register`"}
+
+Device: TypeAlias = Annotated[str, Len(1, 128), "the device's name, one of: {devices}"]
+Name: TypeAlias = Annotated[str, Len(1, 128), "the register's name; hw.modbus.list has them"]
+Reg: TypeAlias = Annotated[int, Ge(0), Le(LAST_REG), "instead of `name`: the address on the wire, from 0, in `table`"]
+
+
+class _Read(TypedDict):
+    device: Device
+    table: Annotated[ModbusTable, _TABLE]
+    register: Annotated[int, Ge(0), Le(LAST_REG), "the address"]
+    name: NotRequired[Name]
+    value: Annotated[
+        float | bool | str | None, "in `unit`; a text of type text; null: the device says that it has no value"
+    ]
+    unit: NotRequired[Annotated[str, Len(1, 64), "the unit of the value, if the profile has one"]]
+
+
+class _AllRead(_Read):
+    values: NotRequired[Annotated[list[Any], _VALUES]]
+
+
+class _Written(_Read):
+    clamped: NotRequired[Annotated[list[Any], schemas.clamped("device, register, name")]]
+    confirmed: NotRequired[Annotated[bool, "false after a broadcast, which no device answers"]]
 
 
 @frozen
@@ -110,29 +138,28 @@ class _Modbus:
         """Return the devices, for a description."""
         return ", ".join(self._devices) or "none"
 
-    def target(self, args: Args, *, write: bool = False) -> _Target:
-        """Return the place that args name. Raises InvalidParams, and PermissionDenied with effect "none"."""
-        name = args["device"]
-        if name not in self._devices:
-            cure, near = suggestions(name, list(self._devices))
-            has = f"board {self._board.name!r} has no modbus device {name!r}; it has: {self.names()}{cure}"
-            raise InvalidParams(has, data={"device": name, "known": list(self._devices), **near})
-        spec, device = self._devices[name]
-        if only_one(args, ("name", "register")) == "name":
-            first = device.register(args["name"])
+    def target(
+        self, on: str, name: str | None, at: int | None, within: ModbusTable | None, count: int = 1, write: bool = False
+    ) -> _Target:
+        """Return the place of a name, or of address `at` in table `within`. Raises InvalidParams, PermissionDenied."""
+        if on not in self._devices:
+            cure, near = suggestions(on, list(self._devices))
+            has = f"board {self._board.name!r} has no modbus device {on!r}; it has: {self.names()}{cure}"
+            raise InvalidParams(has, data={"device": on, "known": list(self._devices), **near})
+        spec, device = self._devices[on]
+        asked = given(name=name, register=at)
+        if only_one(asked, ("name", "register")) == "name":
+            first = device.register(asked["name"])
             if first is None:
                 known = [str(register.name) for register in device.registers]
-                cure, near = suggestions(args["name"], known)
-                has = (
-                    f"modbus device {name} has no register {args['name']!r}; it has: {', '.join(known) or 'none'}{cure}"
-                )
+                cure, near = suggestions(asked["name"], known)
+                has = f"modbus device {on} has no register {name!r}; it has: {', '.join(known) or 'none'}{cure}"
                 raise InvalidParams(has, data={"path": "/name", "reason": has, "known": known, **near})
+            if within not in (None, first.table):
+                raise wrong("/table", f"{first.name} is in table {first.table!r}; leave `table` out")
             table, reg = first.table, first.reg
-            if args.get("table", table) != table:
-                raise wrong("/table", f"{first.name} is in table {table!r}; leave `table` out")
         else:
-            table, reg = args.get("table", "holding"), int(args["register"])
-        count = 1 if write else int(args.get("count", 1))
+            table, reg = within or "holding", asked["register"]
         registers = self._in_a_row(device, table, reg, count)
         size = sum(register.size for register in registers) or count
         device.covered(table, reg, size, write=write)
@@ -157,9 +184,21 @@ class _Modbus:
     def _limit_ms(self, target: _Target, requests: int) -> float:
         return cast("ModbusLine", self._board.drivers[target.spec.bus]).limit_ms(requests)
 
-    def read(self, args: Args) -> Planned:
-        """modbus.read: one request."""
-        target = self.target(args)
+    @reads("modbus.read", "CAP_MODBUS_READ", logged=(*_PLACE, "count"))
+    def read(
+        self,
+        device: Device,
+        name: Name | None = None,
+        register: Reg | None = None,
+        table: Annotated[ModbusTable | None, {**_TABLE, "default": "holding"}] = None,
+        count: Annotated[int, Ge(1), Le(MOST_COUNT), "how many registers"] = 1,
+    ) -> Planned[_AllRead]:
+        """Read a register of a Modbus device that the board's profile declares, in its unit.
+
+        With `count` so many registers that follow each other, in one request. Give `name`, or `register`. Addresses
+        that are not declared are refused, unless the profile gives the device `raw`.
+        """
+        target = self.target(device, name, register, table, count)
 
         async def run(ctx: StepContext) -> Mapping[str, Any]:
             values: Sequence[int] = await ctx.transact(
@@ -174,13 +213,25 @@ class _Modbus:
 
         return Planned(target.spec.bus, lambda: (target.use(),), run, reaches=reaches)
 
-    def write(self, args: Args) -> Planned:
-        """modbus.write: read the former value where that is possible, then write.
+    @changes("modbus.write", "CAP_MODBUS_RW", supports_rollback=True, idempotent=True, logged=(*_PLACE, "value"))
+    def write(
+        self,
+        device: Device,
+        name: Name | None = None,
+        register: Reg | None = None,
+        table: Annotated[ModbusTable | None, {**_TABLE, "enum": list(WRITABLE), "default": "holding"}] = None,
+        *,
+        value: Annotated[float | bool, "the value, in the register's unit"],
+    ) -> Planned[_Written]:
+        """Write a register of a Modbus device that the board's profile declares, in its unit.
 
-        Raises InvalidParams for a value that the register cannot hold.
+        The former value is read first where the register can be read, for rollback. A number between two steps of the
+        register is rounded; `value` in the result is what was written. If the answer is lost, the error has effect
+        unknown: read the register back. When the session ends the register keeps its value, or gets its `safe` value if
+        hw.modbus.list shows one.
         """
-        target = self.target(args, write=True)
-        values = target.encode(args["value"])
+        target = self.target(device, name, register, table, write=True)
+        values = target.encode(value)
         former: Sequence[int] | None = None
 
         async def op(driver: ModbusLine) -> None:
@@ -211,7 +262,7 @@ class _Modbus:
             if not target.readable:
                 return None
             (entry,) = target.entries(values)
-            where = {name: args[name] for name in ("device", "name", "register", "table") if name in args}
+            where = given(device=device, name=name, register=register, table=table)
             return Preview("modbus.read", where, ("value",), {"value": entry["value"]})
 
         return Planned(target.spec.bus, lambda: (target.use(),), run, drives, preview)
@@ -230,27 +281,7 @@ def modbus_tools(board: Board) -> list[Tool]:
     """Return the modbus tools for a board, in the default order."""
     modbus = _Modbus(board)
     drivers = [cast("ModbusLine", board.drivers[spec.bus]) for spec in board.of("modbus")]
-    timeout_ms = int(max((driver.limit_ms(2) for driver in drivers), default=10_000)) + GRACE_MS
-    device = schemas.text(f"the device's name, one of: {modbus.names()}", most=128)
-    table = {"enum": ["coil", "discrete", "input", "holding"], "description": "the table of `register`"}
-    named = {
-        "device": device,
-        "name?": schemas.text("the register's name; hw.modbus.list has them", most=128),
-        "register?": schemas.integer("instead of `name`: the address on the wire, from 0, in `table`", 0, LAST_REG),
-        "table?": {**table, "default": "holding"},
-    }
-    place = {
-        "device": device,
-        "table": table,
-        "register": schemas.integer("the address", 0, LAST_REG),
-        "name?": named["name?"],
-        "value": {
-            "type": ["number", "boolean", "string", "null"],
-            "description": "in `unit`; a text of type text; null: the device says that it has no value",
-        },
-        "unit?": schemas.text("the unit of the value, if the profile has one"),
-    }
-    values = schemas.json_object("register, name, value, unit")
+    longest = {"timeout_ms": int(max((driver.limit_ms(2) for driver in drivers), default=10_000)) + GRACE_MS}
     return [
         listed.tool(
             "List the Modbus lines, the devices on them, and their registers with units and limits. Asks no device.",
@@ -258,38 +289,7 @@ def modbus_tools(board: Board) -> list[Tool]:
             "line, bus, driver, baud or host, devices",
             use=lambda _, one: modbus.use(one["device"]),
         ),
-        reading("CAP_MODBUS_READ")(
-            "modbus.read",
-            "Read a register of a Modbus device that the board's profile declares, in its unit; with `count` so "
-            "many registers that follow each other, in one request. Give `name`, or `register`. Addresses that "
-            "are not declared are refused, unless the profile gives the device `raw`.",
-            {**named, "count?": schemas.integer("how many registers", 1, MOST_COUNT, default=1)},
-            {**place, "values?": schemas.listed("with `count`: all of them", values)},
-            modbus.read,
-            timeout_ms=timeout_ms,
-            logged=("device", "name", "register", "table", "count"),
-        ),
-        changing("CAP_MODBUS_RW", supports_rollback=True, idempotent=True)(
-            "modbus.write",
-            "Write a register of a Modbus device that the board's profile declares, in its unit. The former value "
-            "is read first where the register can be read, for rollback. A number between two steps of the "
-            "register is rounded; `value` in the result is what was written. If the answer is lost, the error "
-            "has effect unknown: read the register back. When the session ends the register keeps its value, or "
-            "gets its `safe` value if hw.modbus.list shows one.",
-            {
-                **named,
-                "table?": {"enum": list(WRITABLE), "description": table["description"], "default": "holding"},
-                "value": {"type": ["number", "boolean"], "description": "the value, in the register's unit"},
-            },
-            {
-                **place,
-                "clamped?": schemas.clamped("device, register, name"),
-                "confirmed?": schemas.flag("false after a broadcast, which no device answers"),
-            },
-            modbus.write,
-            timeout_ms=timeout_ms,
-            logged=("device", "name", "register", "table", "value"),
-        ),
+        *tools_of(modbus, {"devices": modbus.names()}, read=longest, write=longest),
     ]
 
 

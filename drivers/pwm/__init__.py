@@ -20,4 +20,7 @@ KIND: Final = BusKind(
     discover="pwm",
     families={"servo": _has_servo},
     outputs=late("channel_outputs:ChannelOutputs", 1),
+    limits="a channel: `limit` with `min`, `max`, `max_step`, `slew_per_s`; a servo: `servo` with `min_angle`, "
+    "`max_angle`, `slew`; both: `on_limit`, `off`",
+    safe='a channel or servo: `safe` = a value or "off"; without it "off"',
 )

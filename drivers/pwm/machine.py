@@ -91,7 +91,7 @@ class PwmMachine(OnMachine):
             yield FoundPwm(chip.name, path, origin, chip.device, chip.channels, has_node)
 
     def reason(self, one: FoundPwm, holders: Sequence[Holder]) -> str | None:
-        """See `OnMachine.reason`."""
+        """See `OnMachine.reason`. It drives chips that are plugged in, and those behind another bus."""
         if one.origin.apart:
             return None
         return (
@@ -118,7 +118,7 @@ class PwmMachine(OnMachine):
                 yield Undriven("pwm", spec.label, why, None, spec.label, overlay_cure(spec.overlay))
 
     def faults(self, at: str, spec: PwmSpec, look: Inspection) -> Iterator[ProfileProblem]:
-        """See `OnMachine.faults`."""
+        """Yield a chip that is missing or not permitted, and channels that it does not have."""
         chip = next((one for one in look.of("pwm") if one.label == spec.label), None)
         if chip is None:
             yield _not_there(f"{at}.label", spec, look)
@@ -126,7 +126,7 @@ class PwmMachine(OnMachine):
             yield from _problems(at, spec, chip)
 
     def gaps(self, specs: Sequence[PwmSpec], found: Sequence[PwmSpec], look: Inspection) -> Iterator[ProfileProblem]:
-        """Yield the channels that may be driven to anything, of chips that are there."""
+        """Yield channels without a limit, and those whose load may have power while they are off."""
         there = {chip.label for chip in look.of("pwm")}
         for index, spec in enumerate(specs):
             free = [one.name for one in spec.channels if _free(one)]

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NotRequired, TypeAlias, TypedDict
+
+from annotated_types import Ge, Gt, Le, Len
 
 from hearth.api import Step
-from hearth.drivers import schemas
-from hearth.drivers.channel_tools import CLAMPED, ChannelSignal, ChannelTools, channel_listing, channel_signals
-from hearth.drivers.declare import Planned, changing, reading, with_clamped
+from hearth.drivers.channel_tools import (
+    CLAMPED,
+    Channel,
+    ChannelSignal,
+    ChannelTools,
+    channel_listing,
+    channel_signals,
+    names_of,
+)
+from hearth.drivers.declare import Planned, with_clamped
 from hearth.drivers.moves import longest_move_ms
+from hearth.drivers.schemas import given, only_one, wrong
 from hearth.drivers.signals import OFF
+from hearth.drivers.typed_tools import changes, reads, tools_of
 from hearth.tools import Args, Done, StepContext, Tool, Undo
 
 if TYPE_CHECKING:
@@ -22,20 +34,75 @@ if TYPE_CHECKING:
 listed: Final = channel_listing("pwm", "chips", "chip")
 
 
+Duty: TypeAlias = Annotated[float, Ge(0), Le(1), "share of the period that is pulse: 0 to 1"]
+PulseUs: TypeAlias = Annotated[float, Ge(0), "length of the pulse in microseconds"]
+PeriodUs: TypeAlias = Annotated[float, Gt(0), "period in microseconds"]
+Servo: TypeAlias = Annotated[str, Len(1, 64), "the servo's name, one of: {servos}"]
+Angle: TypeAlias = Annotated[float, "in degrees"]
+
+
+class _Off(TypedDict):
+    channel: Channel
+
+
+class _Pulsing(TypedDict):
+    channel: Channel
+    duty: Duty
+    pulse_us: PulseUs
+    period_us: PeriodUs
+
+
+class _PulsingNow(_Pulsing):
+    on: Annotated[bool, "false if it gives out no pulses; duty and pulse are 0 then"]
+    angle: NotRequired[Annotated[float | None, "of a servo, in degrees; null if it is off"]]
+
+
+class _PulsesSet(_Pulsing):
+    clamped: NotRequired[Annotated[list[Any], CLAMPED]]
+
+
+class _Moved(TypedDict):
+    servo: Servo
+    angle: Angle
+    clamped: NotRequired[Annotated[list[Any], CLAMPED]]
+
+
+_drives = partial(changes, capability="CAP_PWM_RW", plain_result=True, idempotent=True, supports_rollback=True)
+
+
 class _Pwm(ChannelTools):
     """The tools of one board."""
 
-    def set(self, args: Args) -> Planned:
-        """pwm.set."""
-        bus, spec = self.find(args)
-        value, period_us = _asked(spec, args)
+    @reads("pwm.get", "CAP_PWM_READ", logged=("channel",), plain_result=True)
+    def get(self, channel: Channel) -> Planned[_PulsingNow]:
+        """Read what a PWM channel gives out: duty, pulse and period, and of a servo its angle.
+
+        An angle is what the servo was told, not where its arm is.
+        """
+        return self.reading(channel, lambda driver, number: driver.get(number), _shown)
+
+    @_drives("pwm.set", logged=("channel", "duty", "pulse_us", "period_us"))
+    def set(
+        self,
+        channel: Channel,
+        duty: Duty | None = None,
+        pulse_us: PulseUs | None = None,
+        period_us: PeriodUs | None = None,
+    ) -> Planned[_PulsesSet]:
+        """Make a PWM channel give out pulses: exactly one of `duty` and `pulse_us`.
+
+        It stays so until it is set again; when the session ends it goes to its safe state (hw.pwm.list), unless its
+        `hold` is keep. `period_us` only where hw.pwm.list has min_period_us or max_period_us. Servos: servo.move.
+        """
+        bus, spec = self.find(channel)
+        value, period = _asked(spec, duty, pulse_us, period_us)
 
         def shown(value: float) -> dict[str, Any]:
-            pulse_us = spec.pulse_us(value, period_us)
-            return {"duty": round(pulse_us / period_us, 6), "pulse_us": round(pulse_us, 3), "period_us": period_us}
+            length_us = spec.pulse_us(value, period)
+            return {"duty": round(length_us / period, 6), "pulse_us": round(length_us, 3), "period_us": period}
 
         async def run(ctx: StepContext) -> Done:
-            former = await ctx.transact(lambda driver: driver.set(spec.number, value, period_us), drives=spec.number)
+            former = await ctx.transact(lambda driver: driver.set(spec.number, value, period), drives=spec.number)
             written = ctx.clamped[-1]["written"] if ctx.clamped else value
             result = {"channel": spec.name, **shown(written)}
             return Done(with_clamped(result, ctx.clamped), self._undo(spec, former))
@@ -46,9 +113,10 @@ class _Pwm(ChannelTools):
 
         return self.plan(bus, spec, run, value, after)
 
-    def off(self, args: Args) -> Planned:
-        """pwm.off."""
-        bus, spec = self.find(args)
+    @_drives("pwm.off", logged=("channel",))
+    def off(self, channel: Channel) -> Planned[_Off]:
+        """Make a PWM channel or a servo give out nothing. A servo without pulses does not hold its arm."""
+        bus, spec = self.find(channel)
 
         def op(driver: Any) -> Wave:
             self._moves.end(spec.name)
@@ -60,12 +128,17 @@ class _Pwm(ChannelTools):
 
         return self.plan(bus, spec, run, OFF, lambda: {"on": False})
 
-    def move(self, args: Args) -> Planned:
-        """servo.move."""
-        bus, spec = self.find(args, "servo")
+    @_drives("servo.move", logged=("servo", "angle"))
+    def move(self, servo: Servo, angle: Angle) -> Planned[_Moved]:
+        """Move a servo to an angle, and return when it has been told that angle.
+
+        It goes there at its slew, in degrees a second (hw.pwm.list), if it has one. A move that is cancelled stops on
+        its way; a later one replaces it. When the session ends the servo goes to its safe state. Rollback moves it
+        back.
+        """
+        bus, spec = self.find(servo)
         if spec.servo is None:
-            raise schemas.wrong("/servo", f"{spec.name} is a pwm channel without a servo; use pwm.set")
-        angle = float(args["angle"])
+            raise wrong("/servo", f"{spec.name} is a pwm channel without a servo; use pwm.set")
 
         async def run(ctx: StepContext) -> Done:
             moved = await self._moves.run(ctx, spec.signal, angle)
@@ -96,21 +169,24 @@ def _shown(spec: ChannelSpec, pulses: Pulses) -> dict[str, Any]:
     return result
 
 
-def _asked(spec: ChannelSpec, args: Args) -> tuple[float, float]:
+def _asked(
+    spec: ChannelSpec, duty: float | None, pulse_us: float | None, period_us: float | None
+) -> tuple[float, float]:
     """Return the value that a pwm.set asks for, in the channel's unit, and the period.
 
     Raises InvalidParams, LimitViolated.
     """
     if spec.servo is not None:
-        raise schemas.wrong("/channel", f"{spec.name} is a servo; servo.move takes its angle, pwm.off stops it")
-    given = schemas.only_one(args, ("duty", "pulse_us"))
-    period_us = float(args.get("period_us", spec.period_us))
-    if "period_us" in args:
+        raise wrong("/channel", f"{spec.name} is a servo; servo.move takes its angle, pwm.off stops it")
+    asked = given(duty=duty, pulse_us=pulse_us)
+    unit = "us" if only_one(asked, ("duty", "pulse_us")) == "pulse_us" else "duty"
+    if period_us is None:
+        period_us = float(spec.period_us)
+    else:
         spec.check_period(period_us)
-    value = float(args[given])
-    if given == "pulse_us" and value > period_us:
-        raise schemas.wrong("/pulse_us", f"{value:g} us does not fit into the period of {period_us:g} us")
-    unit = "us" if given == "pulse_us" else "duty"
+    (value,) = asked.values()
+    if unit == "us" and value > period_us:
+        raise wrong("/pulse_us", f"{value:g} us does not fit into the period of {period_us:g} us")
     if unit != spec.unit:
         value = value / period_us if spec.unit == "duty" else value * period_us
     return value, period_us
@@ -118,20 +194,9 @@ def _asked(spec: ChannelSpec, args: Args) -> tuple[float, float]:
 
 def pwm_tools(board: Board) -> list[Tool]:
     """Return the tools of PWM channels and servos for a board, in the default order."""
-    pwm = _Pwm(board, "pwm", "servo")
-    get = pwm.reads(lambda driver, number: driver.get(number), _shown)
-    drives = changing("CAP_PWM_RW", plain_result=True, idempotent=True, supports_rollback=True)
     channels: list[ChannelSpec] = [channel for chip in board.of("pwm") for channel in chip.channels]
     servos = {channel.name: channel.servo for channel in channels if channel.servo is not None}
-    channel = schemas.text(f"the channel's name, one of: {', '.join(one.name for one in channels) or 'none'}")
-    servo = schemas.text(f"the servo's name, one of: {', '.join(servos) or 'none'}")
-    duty = {"type": "number", "minimum": 0, "maximum": 1, "description": "share of the period that is pulse: 0 to 1"}
-    pulse = {"type": "number", "minimum": 0, "description": "length of the pulse in microseconds"}
-    period = {"type": "number", "exclusiveMinimum": 0, "description": "period in microseconds"}
-    angle = {"type": "number", "description": "in degrees"}
-    angle_or_off = {"type": ["number", "null"], "description": "of a servo, in degrees; null if it is off"}
-    on = schemas.flag("false if it gives out no pulses; duty and pulse are 0 then")
-    wave = {"channel": channel, "duty": duty, "pulse_us": pulse, "period_us": period}
+    longest_ms = longest_move_ms((one.max_angle - one.min_angle, one.slew) for one in servos.values())
     return [
         listed.tool(
             "List the PWM chips with their channels and servos: name, unit, limits, period, and the safe state that "
@@ -140,45 +205,10 @@ def pwm_tools(board: Board) -> list[Tool]:
             "the chips",
             "chip, bus, path, channels",
         ),
-        reading("CAP_PWM_READ", timeout_ms=1_000, plain_result=True)(
-            "pwm.get",
-            "Read what a PWM channel gives out: duty, pulse and period, and of a servo its angle. An "
-            "angle is what the servo was told, not where its arm is.",
-            {"channel": channel},
-            {**wave, "on": on, "angle?": angle_or_off},
-            get,
-            logged=("channel",),
-        ),
-        drives(
-            "pwm.set",
-            "Make a PWM channel give out pulses: exactly one of `duty` and `pulse_us`. It stays so "
-            "until it is set again; when the session ends it goes to its safe state (hw.pwm.list), unless its `hold` "
-            "is keep. `period_us` only where hw.pwm.list has min_period_us or max_period_us. Servos: servo.move.",
-            {"channel": channel, "duty?": duty, "pulse_us?": pulse, "period_us?": period},
-            {**wave, "clamped?": CLAMPED},
-            pwm.set,
-            timeout_ms=1_000,
-            logged=("channel", "duty", "pulse_us", "period_us"),
-        ),
-        drives(
-            "pwm.off",
-            "Make a PWM channel or a servo give out nothing. A servo without pulses does not hold its arm.",
-            {"channel": channel},
-            {"channel": channel},
-            pwm.off,
-            timeout_ms=1_000,
-            logged=("channel",),
-        ),
-        drives(
-            "servo.move",
-            "Move a servo to an angle, and return when it has been told that angle: at its slew, in "
-            "degrees a second (hw.pwm.list), if it has one. A move that is cancelled stops on its way; a later one "
-            "replaces it. When the session ends the servo goes to its safe state. Rollback moves it back.",
-            {"servo": servo, "angle": angle},
-            {"servo": servo, "angle": angle, "clamped?": CLAMPED},
-            pwm.move,
-            timeout_ms=longest_move_ms((one.max_angle - one.min_angle, one.slew) for one in servos.values()),
-            logged=("servo", "angle"),
+        *tools_of(
+            _Pwm(board, "pwm", "servo"),
+            {"channels": names_of(channels), "servos": ", ".join(servos) or "none"},
+            move={"timeout_ms": longest_ms},
         ),
     ]
 

@@ -39,7 +39,7 @@ class SpiMachine(OnMachine):
             yield FoundDevice(entry.name, path, origin_of(entry / "device", machine), name)
 
     def reason(self, one: FoundDevice, holders: Sequence[Holder]) -> str | None:
-        """See `OnMachine.reason`."""
+        """See `OnMachine.reason`. It drives devices that no program has open, except the start memory of a Pi 5."""
         if _BOOT_MEMORY.fullmatch(one.node):
             return "on a Raspberry Pi 5 it is the memory that the machine starts from, and a wrong write can end that"
         return super().reason(one, holders)
@@ -61,7 +61,7 @@ class SpiMachine(OnMachine):
         return used
 
     def faults(self, at: str, spec: SpiSpec, look: Inspection) -> Iterator[ProfileProblem]:
-        """See `OnMachine.faults`."""
+        """Yield a device whose node is missing or not permitted."""
         assert spec.path is not None
         there = [device.path for device in look.of("spi")]
         if realpath(spec.path) in there:

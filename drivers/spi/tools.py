@@ -7,17 +7,20 @@ board profile's; the limits of a register are checked by its bus.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NotRequired, TypeAlias, TypedDict, cast
+
+from annotated_types import Ge, Le, Len
 
 from hearth._util.text import suggestions
 from hearth.api import Step
 from hearth.drivers import schemas
-from hearth.drivers.declare import Listing, Planned, changing, with_clamped
+from hearth.drivers.declare import Listing, Planned, with_clamped
 from hearth.drivers.named import NamedSignal
-from hearth.drivers.schemas import number, read_bytes, shown_bytes, wrong
+from hearth.drivers.schemas import Bytes, ShownBytes, number, shown_bytes, wrong
 from hearth.drivers.spi.driver import Registers, SpiDriver, SpiRegister, check_transfer
+from hearth.drivers.typed_tools import changes, tools_of
 from hearth.errors import DeviceError
-from hearth.tools import Args, Drive, Preview, StepContext, Tool, Use
+from hearth.tools import Args, Drive, Preview, Reached, StepContext, Tool, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,13 +32,29 @@ _TIMEOUT_MS = 10_000
 _HUGE = 1e18
 """Beyond every register: a larger value is taken for this one."""
 
-_REGISTER: Final = schemas.number_or(
+Device: TypeAlias = Annotated[str, Len(1, 64), "the device's name, one of: {devices}"]
+Register: TypeAlias = Annotated[
+    Annotated[int, Ge(0), Le(0xFFFF)] | Annotated[str, Len(1, 64)],
     'a register that hw.spi.list has for the device: its name, or its number (16 or "0x10")',
-    0,
-    0xFFFF,
-    minLength=1,
-    maxLength=64,
-)
+]
+Clamped: TypeAlias = Annotated[list[Any], schemas.clamped("device, reg, name")]
+
+
+class _Transferred(TypedDict):
+    data: Annotated[bytes, ShownBytes("what came in at the same time", least=1)]
+    clamped: NotRequired[Clamped]
+
+
+class _Shown(TypedDict):
+    device: Device
+    register: Annotated[str, Len(1, 64), "the register's name or number"]
+    value: Annotated[float | None, "the register's number times its scale; null: no value"]
+    raw: Annotated[int, "the register's number"]
+    unit: NotRequired[Annotated[str, Len(1, 64), "the unit of the value, where the board's profile has one"]]
+
+
+class _Written(_Shown):
+    clamped: NotRequired[Clamped]
 
 
 class _SpiTools:
@@ -44,14 +63,14 @@ class _SpiTools:
     def __init__(self, board: Board) -> None:
         self._board = board
 
-    def device(self, args: Args) -> SpiSpec:
-        """Return the device that the args name. Raises InvalidParams."""
-        found: SpiSpec = self._board.specs[self._board.bus("spi", "device", args["device"], key="name")]
+    def device(self, name: str) -> SpiSpec:
+        """Return the device of this name. Raises InvalidParams."""
+        found: SpiSpec = self._board.specs[self._board.bus("spi", "device", name, key="name")]
         return found
 
-    def register(self, args: Args, *, write: bool = False) -> tuple[Registers, SpiRegister]:
-        """Return the register that the args name, and how it is reached. Raises InvalidParams."""
-        device, asked = self.device(args), args["register"]
+    def register(self, name: str, asked: int | str, *, write: bool = False) -> tuple[Registers, SpiRegister]:
+        """Return a register of a device, and how it is reached. Raises InvalidParams."""
+        device = self.device(name)
         if device.declared is None:
             reason = f"device {device.name!r} declares no registers"
             raise wrong("/register", f"{reason}; use spi.transfer, or list them in the board's profile")
@@ -68,30 +87,24 @@ class _SpiTools:
             raise wrong("/register", f"it is only {'read' if write else 'written'} (access = {found.access!r})")
         return device.declared, found
 
-    def data(self, args: Args) -> bytes:
-        """Return the bytes of a spi.transfer. Raises InvalidParams."""
-        data, device = read_bytes(args, "write"), self.device(args)
-        try:
-            check_transfer(device.name, data, device.settings)
-        except DeviceError as error:
-            raise wrong("/write", error.message.partition(": ")[2]) from None
-        return data
-
     def read_risk(self, args: Args) -> int:
         """Return the risk of a spi.read."""
-        return 2 if self.register(args)[1].read_effect else 0
+        return 2 if self.register(args["device"], args["register"])[1].read_effect else 0
 
     def _exchange(
         self,
-        args: Args,
+        device: str,
         data: bytes,
         result: Callable[[bytes, Sequence[Mapping[str, Any]]], dict[str, Any]],
         *,
-        drives: bool = True,
+        reads: int | None = None,
         preview: Callable[[], Preview | None] = lambda: None,
-    ) -> Planned:
-        """Return the plan of one transfer; `result` gets what came in, and the reports of what was clamped."""
-        bus = self.device(args).bus
+    ) -> Planned[Any]:
+        """Return the plan of one transfer, which drives the device, or reads the register of the number `reads`.
+
+        `result` gets the bytes that came in, and the reports of the values that were clamped.
+        """
+        bus = self.device(device).bus
         limit_ms = cast("SpiDriver", self._board.drivers[bus]).limit_ms(len(data))
 
         async def run(ctx: StepContext) -> Mapping[str, Any]:
@@ -99,39 +112,64 @@ class _SpiTools:
             return with_clamped(result(answer, ctx.clamped), ctx.clamped)
 
         def driven() -> Sequence[Drive]:
-            return (Drive(bus, "data", data),) if drives else ()
+            return (Drive(bus, "data", data),) if reads is None else ()
 
-        return Planned(bus, lambda: (Use("spi", (args["device"],)),), run, driven, preview)
+        def reached() -> Sequence[Reached] | None:
+            return None if reads is None else [(bus, (0, reads))]
 
-    def transfer(self, args: Args) -> Planned:
-        """spi.transfer: as many bytes come in as go out."""
-        return self._exchange(args, self.data(args), lambda answer, _: {**shown_bytes(answer)})
+        return Planned(bus, lambda: (Use("spi", (device,)),), run, driven, preview, reached)
 
-    def read(self, args: Args) -> Planned:
-        """spi.read: the register's number and its value are one transfer."""
-        declared, register = self.register(args)
+    @changes("spi.transfer", "CAP_SPI_RW", timeout_ms=_TIMEOUT_MS, logged=("device",), reaches=lambda _args: ())
+    def transfer(self, device: Device, write: Annotated[bytes, Bytes("what to send")]) -> Planned[_Transferred]:
+        """Exchange bytes with an SPI device in one transfer, during which it stays selected.
+
+        As many bytes come in as go out (one of `write`, `text` and `hex`), so append a zero for each byte to read after
+        a command. A device with declared registers takes transfers to these registers only; spi.read and spi.write
+        reach them by name. There is no rollback.
+        """
+        spec = self.device(device)
+        try:
+            check_transfer(spec.name, write, spec.settings)
+        except DeviceError as error:
+            raise wrong("/write", error.message.partition(": ")[2]) from None
+        return self._exchange(device, write, lambda answer, _: {**shown_bytes(answer)})
+
+    @changes("spi.read", "CAP_SPI_READ", timeout_ms=_TIMEOUT_MS, logged=("device", "register"))
+    def read(self, device: Device, register: Register) -> Planned[_Shown]:
+        """Read a declared register of an SPI device, in one transfer. hw.spi.list has the registers.
+
+        Risk 0, but for a register with `read_effect`, which reading changes (a FIFO, a latched fault): it is risk 2.
+        """
+        declared, found = self.register(device, register)
 
         def result(answer: bytes, _clamped: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             value = answer[declared.frame.header :]
-            return _shown(args, register, int.from_bytes(value, register.order, signed=register.signed))
+            return _shown(device, found, int.from_bytes(value, found.order, signed=found.signed))
 
-        return self._exchange(args, declared.frame.read(register), result, drives=False)
+        return self._exchange(device, declared.frame.read(found), result, reads=found.reg)
 
-    def write(self, args: Args) -> Planned:
-        """spi.write: the register's number and its value are one transfer; no preview where reading has an effect."""
-        declared, register = self.register(args, write=True)
-        raw = _raw(register, args["value"])
+    @changes("spi.write", "CAP_SPI_RW", timeout_ms=_TIMEOUT_MS, logged=("device", "register", "value"))
+    def write(
+        self, device: Device, register: Register, value: Annotated[float, "the value, in the unit that hw.spi.list has"]
+    ) -> Planned[_Written]:
+        """Write a value to a declared register of an SPI device, in one transfer.
+
+        The value is in the register's unit, and the nearest one that the register can hold is written; the result has
+        it. There is no rollback.
+        """
+        declared, found = self.register(device, register, write=True)
+        raw = _raw(found, value)
 
         def result(_answer: bytes, clamped: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-            return _shown(args, register, round(clamped[0]["written"] / register.scale) if clamped else raw)
+            return _shown(device, found, round(clamped[0]["written"] / found.scale) if clamped else raw)
 
         def preview() -> Preview | None:
-            if register.access == "w" or register.read_effect:
+            if found.access == "w" or found.read_effect:
                 return None
-            where = {name: args[name] for name in ("device", "register")}
-            return Preview("spi.read", where, ("value",), {"value": raw * register.scale})
+            args = {"device": device, "register": register}
+            return Preview("spi.read", args, ("value",), {"value": raw * found.scale})
 
-        return self._exchange(args, declared.frame.write(register, raw), result, preview=preview)
+        return self._exchange(device, declared.frame.write(found, raw), result, preview=preview)
 
 
 def _raw(register: SpiRegister, given: float) -> int:
@@ -145,10 +183,11 @@ def _raw(register: SpiRegister, given: float) -> int:
     return raw
 
 
-def _shown(args: Args, register: SpiRegister, raw: int) -> dict[str, Any]:
+def _shown(device: str, register: SpiRegister, raw: int) -> dict[str, Any]:
     unit = {} if register.unit is None else {"unit": register.unit}
     named = register.name or f"{register.reg:#04x}"
-    return {"device": args["device"], "register": named, "value": raw * register.scale, "raw": raw, **unit}
+    value = None if register.is_none(raw) else raw * register.scale
+    return {"device": device, "register": named, "value": value, "raw": raw, **unit}
 
 
 def _row(spec: SpiSpec, described: Mapping[str, Any], _path: dict[str, Any]) -> dict[str, Any]:
@@ -164,17 +203,6 @@ def spi_tools(board: Board) -> list[Tool]:
     """Return the spi tools for a board, in the default order."""
     spi = _SpiTools(board)
     names = ", ".join(spec.name for spec in board.of("spi")) or "none"
-    device = schemas.text(f"the device's name, one of: {names}")
-    value = {"type": "number", "description": "the value, in the unit that hw.spi.list has"}
-    shown = {
-        "device": device,
-        "register": schemas.text("the register's name or number"),
-        "value": {"type": "number", "description": "the register's number times its scale"},
-        "raw": {"type": "integer", "description": "the register's number"},
-        "unit?": schemas.text("the unit of the value, where the board's profile has one"),
-    }
-    clamped = schemas.clamped("device, reg, name")
-    changes = changing("CAP_SPI_RW", timeout_ms=_TIMEOUT_MS)
     return [
         listed.tool(
             "List the SPI devices: name, mode, speed, word, node, and the registers that the board's profile declares. "
@@ -182,39 +210,7 @@ def spi_tools(board: Board) -> list[Tool]:
             "the devices",
             "device, bus, mode, registers, …",
         ),
-        changes(
-            "spi.transfer",
-            "Exchange bytes with an SPI device in one transfer, during which it stays selected. As many bytes come "
-            "in as go out (one of `write`, `text` and `hex`), so append a zero for each byte to read after a "
-            "command. A device with declared registers takes transfers to these registers only; spi.read and "
-            "spi.write reach them by name. There is no rollback.",
-            {"device": device, **schemas.bytes_args("write", "what to send")},
-            {**schemas.bytes_result("what came in at the same time", least=1), "clamped?": clamped},
-            spi.transfer,
-            reaches=lambda _args: (),  # what comes in is not known
-            logged=("device",),
-        ),
-        changes(
-            "spi.read",
-            "Read a declared register of an SPI device, in one transfer. hw.spi.list has the registers. Risk 0, "
-            "but for a register with `read_effect`, which reading changes (a FIFO, a latched fault): it is risk 2.",
-            {"device": device, "register": _REGISTER},
-            shown,
-            spi.read,
-            capability="CAP_SPI_READ",
-            effective_risk=spi.read_risk,
-            reaches=lambda args: [(spi.device(args).bus, (0, spi.register(args)[1].reg))],
-            logged=("device", "register"),
-        ),
-        changes(
-            "spi.write",
-            "Write a value to a declared register of an SPI device, in one transfer. The value is in the register's "
-            "unit, and the nearest one that the register can hold is written; the result has it. There is no rollback.",
-            {"device": device, "register": _REGISTER, "value": value},
-            {**shown, "clamped?": clamped},
-            spi.write,
-            logged=("device", "register", "value"),
-        ),
+        *tools_of(spi, {"devices": names}, read={"effective_risk": spi.read_risk}),
     ]
 
 

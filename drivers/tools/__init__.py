@@ -6,6 +6,7 @@ It decides which tools exist and in which order; it does not know what they do.
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from hearth.config.exec import ExecTemplate
     from hearth.drivers.board import Board
+    from hearth.drivers.kind import BusKind
     from hearth.tools import Args, StepContext
 
 ENTRY_POINTS = "hearth.tools"
@@ -87,10 +89,14 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
     of_kinds = [
         with_signals(tool, board, named[kind.name]) if fnmatchcase(tool.name, "hw.*.list") else tool
         for kind in kinds_of(board.profile.specs)
-        for tool in kind.tools(board)
+        for tool in usable(partial(_listed, kind, board), f"the tools of kind {kind.name!r} ({kind.package})")
     ]
     of_kinds.sort(key=lambda tool: not tool.name.startswith("hw."))
     return [board_tool(), *of_kinds, *file_tools(), *system_tools(), *process_tools(exec_templates=exec_templates)]
+
+
+def _listed(kind: BusKind, board: Board) -> list[Tool]:
+    return list(kind.tools(board))
 
 
 def board_tool() -> Tool:

@@ -6,27 +6,113 @@ agent picks an operator's template and fills in its parameters (draft §12), not
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypeAlias, TypedDict
 
+from annotated_types import Ge, Le, Len
+
+from hearth.annotations import schema_of
 from hearth.config.exec import MAX_PARAM, ExecParam, ExecTemplate
 from hearth.drivers import schemas
-from hearth.drivers.declare import reading, tool, transacts
+from hearth.drivers.declare import Planned, asking
 from hearth.drivers.process import MAX_LISTED, SIGNALS
 from hearth.drivers.programs import Stopping
-from hearth.drivers.schemas import wrong
+from hearth.drivers.schemas import given, wrong
+from hearth.drivers.typed_tools import offers, reads, tools_of
 from hearth.errors import DeviceError, InvalidParams, TimedOut
 from hearth.tools import Args, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hearth.drivers.schemas import Schema
 
 _MARGIN_MS = 3_000
 """Beyond a template's time and the grace after SIGTERM: only a process that cannot be killed takes longer."""
-_PID: Schema = {"type": "integer", "minimum": 1, "maximum": 2**22, "description": "process id"}
-_opt_in = partial(tool, capability="CAP_PROC", risk_level=3, opt_in=True)
+Pid: TypeAlias = Annotated[int, Ge(1), Le(2**22), "process id"]
+Signal: TypeAlias = Annotated[str, {"enum": list(SIGNALS)}, "SIGTERM asks a program to end, SIGKILL ends it"]
+Count: TypeAlias = Annotated[int, Ge(0)]
+
+
+class _Process(TypedDict):
+    pid: Pid
+    ppid: Annotated[Count, "process id of the parent; 0 if it has none"]
+    name: Annotated[str, "as the kernel keeps it: mostly cut to 15 characters"]
+    state: Annotated[str, '"running", "sleeping", "disk-sleep", "stopped", "zombie", …']
+    cpu_s: Annotated[float, Ge(0), "CPU time used since its start, in seconds"]
+    rss_bytes: Annotated[Count, "main memory it occupies, in bytes"]
+    user: NotRequired[
+        Annotated[str, "user name, or the number of a user without one; only where the operator discloses users"]
+    ]
+    argv: NotRequired[Annotated[list[str], "command line, cut to 4096 bytes; only where the operator shows it"]]
+
+
+class _Listed(TypedDict):
+    processes: Annotated[list[_Process], "in the order asked for"]
+    total: Annotated[Count, "all processes that hearth may see"]
+    matched: Annotated[Count, "those that `name` and `user` leave"]
+    truncated: Annotated[bool, "true if `limit` cut the list"]
+
+
+class _Signalled(TypedDict):
+    pid: Pid
+    name: Annotated[str, "name of the process"]
+    signal: Signal
+
+
+_STREAM: Final = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "if it is UTF-8"},
+        "base64": {"type": "string", "contentEncoding": "base64", "description": "if it is not"},
+        "bytes": {"type": "integer", "minimum": 0, "description": "printed in all"},
+        "truncated": schemas.flag("true if only the beginning is here"),
+    },
+    "required": ["bytes", "truncated"],
+    "oneOf": [{"required": ["text"]}, {"required": ["base64"]}],
+}
+
+
+class _Ended(TypedDict):
+    template: str
+    pid: Pid
+    exit_code: Annotated[int | None, "null if a signal ended it"]
+    signal: Annotated[str | None, 'the signal that ended it, such as "SIGTERM"']
+    timed_out: Annotated[bool, "true if it was ended because its time ran out"]
+    cancelled: Annotated[bool, "true if it was ended because its task was cancelled"]
+    duration_ms: Annotated[float, Ge(0)]
+    stdout: Annotated[Any, _STREAM, "its output"]
+    stderr: Annotated[Any, _STREAM, "its error output"]
+
+
+class _Processes:
+    def __init__(self, bus: str) -> None:
+        self._bus = bus
+
+    @reads("proc.list", "CAP_PROC", timeout_ms=5000, logged=("sort", "limit"), discloses=True)
+    def list(
+        self,
+        sort: Literal["cpu", "memory", "pid"] = "cpu",
+        limit: Annotated[int, Ge(1), Le(MAX_LISTED), "most processes to return"] = 50,
+        name: Annotated[str, Len(1, 64), "only processes whose name contains this"] | None = None,
+        user: Annotated[
+            str, Len(1, 64), "only processes of this user; refused where the operator does not disclose users"
+        ]
+        | None = None,
+    ) -> Planned[_Listed]:
+        """List running processes, the greatest users first: of CPU time since their start, or of memory.
+
+        The CPU time is not that of the moment. Narrow it by `name` (a part of it) or `user`.
+        """
+        asked = given(sort=sort, name=name, user=user)
+        return asking(self._bus, lambda _, driver: driver.processes(limit=limit, **asked))
+
+    @offers("proc.signal", "CAP_PROC", 3, logged=("pid", "signal"), opt_in=True)
+    def signal(self, pid: Pid, signal: Signal) -> Planned[_Signalled]:
+        """Send a signal to one process: one that proc.exec started, or one whose program the operator has listed.
+
+        Any other is refused. It does not wait for the process to end.
+        """
+        return asking(self._bus, lambda _, driver: driver.send_signal(pid, signal))
 
 
 def process_tools(
@@ -44,49 +130,8 @@ def process_tools(
         name: given if isinstance(given, ExecTemplate) else ExecTemplate(argv=tuple(given))
         for name, given in (exec_templates or {}).items()
     }
-    return [_list_tool(bus), _exec_tool(exec_bus, templates), _signal_tool(bus)]
-
-
-def _list_tool(bus: str) -> Tool:
-    def ask(_ctx: StepContext, args: Args) -> Callable[[Any], Any]:
-        asked = {key: args[key] for key in ("sort", "name", "user") if key in args}
-        limit = int(args.get("limit", 50))  # 50.0 is an integer to JSON Schema
-        return lambda driver: driver.processes(limit=limit, **asked)
-
-    row = {
-        "pid": _PID,
-        "ppid": {"type": "integer", "minimum": 0, "description": "process id of the parent; 0 if it has none"},
-        "name": {"type": "string", "description": "as the kernel keeps it: mostly cut to 15 characters"},
-        "state": {"type": "string", "description": '"running", "sleeping", "disk-sleep", "stopped", "zombie", …'},
-        "cpu_s": {"type": "number", "minimum": 0, "description": "CPU time used since its start, in seconds"},
-        "rss_bytes": {"type": "integer", "minimum": 0, "description": "main memory it occupies, in bytes"},
-    }
-    disclosed = "user name, or the number of a user without one; only where the operator discloses users"
-    user = {"type": "string", "description": disclosed}
-    argv = schemas.listed("command line, cut to 4096 bytes; only where the operator shows it", {"type": "string"})
-    entry = schemas.object_of({**row, "user?": user, "argv?": argv})
-    return reading("CAP_PROC")(
-        "proc.list",
-        "List running processes, the greatest users first: of CPU time since their start (not at the moment), or "
-        "of memory. Narrow it by `name` (a part of it) or `user`.",
-        {
-            "sort?": {"enum": ["cpu", "memory", "pid"], "default": "cpu"},
-            "limit?": schemas.integer("most processes to return", 1, MAX_LISTED, default=50),
-            "name?": schemas.text("only processes whose name contains this"),
-            "user?": schemas.text("only processes of this user; refused where the operator does not disclose users"),
-        },
-        {
-            "processes": schemas.listed("in the order asked for", entry),
-            "total": {"type": "integer", "minimum": 0, "description": "all processes that hearth may see"},
-            "matched": {"type": "integer", "minimum": 0, "description": "those that `name` and `user` leave"},
-            "truncated": schemas.flag("true if `limit` cut the list"),
-        },
-        timeout_ms=5000,
-        logged=("sort", "limit"),
-        discloses=True,
-        bus=lambda _args: bus,
-        run=transacts(ask),
-    )
+    listing, signalling = tools_of(_Processes(bus))
+    return [listing, _exec_tool(exec_bus, templates), signalling]
 
 
 def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
@@ -124,23 +169,19 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
         )
         return _judged(template, outcome)
 
-    return _opt_in(
-        "proc.exec",
-        "Run one of the programs that the operator of this machine has prepared, without a shell, and return its "
-        "output. The step fails if the program's exit code means failure or its time runs out; `error_data` then holds "
-        f"the same fields as a result. Cancelling the task ends the program. Programs: {_menu(templates)}.",
-        {"template": {"enum": list(templates), "description": "which program"}, "params?": _exec_params(templates)},
-        {
-            "template": {"type": "string"},
-            "pid": _PID,
-            "exit_code": {"type": ["integer", "null"], "description": "null if a signal ended it"},
-            "signal": {"type": ["string", "null"], "description": 'the signal that ended it, such as "SIGTERM"'},
-            "timed_out": schemas.flag("true if it was ended because its time ran out"),
-            "cancelled": schemas.flag("true if it was ended because its task was cancelled"),
-            "duration_ms": {"type": "number", "minimum": 0},
-            "stdout": _stream("its output"),
-            "stderr": _stream("its error output"),
-        },
+    return Tool(
+        name="proc.exec",
+        description="Run one of the programs that the operator of this machine has prepared, without a shell, and "
+        "return its output. The step fails if the program's exit code means failure or its time runs out; `error_data` "
+        "then holds the same fields as a result. Cancelling the task ends the program. "
+        f"Programs: {_menu(templates)}.",
+        params_schema=schemas.root(
+            {"template": {"enum": list(templates), "description": "which program"}, "params?": _exec_params(templates)}
+        ),
+        result_schema={"$schema": schemas.DIALECT, **schema_of(_Ended)},
+        capability="CAP_PROC",
+        risk_level=3,
+        opt_in=True,
         timeout_ms=max(map(_limit_ms, templates.values()), default=_MARGIN_MS),
         logged=("template",),
         bus=checked_bus,
@@ -206,33 +247,3 @@ def _in_words(param: ExecParam) -> str:
     values = param.enum
     form = f"matches the regular expression {param.pattern}" if values is None else f"one of {', '.join(values)}"
     return f"{param.description}: {form}" if param.description else form
-
-
-def _stream(description: str) -> Schema:
-    return {
-        "type": "object",
-        "description": description,
-        "properties": {
-            "text": {"type": "string", "description": "if it is UTF-8"},
-            "base64": {"type": "string", "contentEncoding": "base64", "description": "if it is not"},
-            "bytes": {"type": "integer", "minimum": 0, "description": "printed in all"},
-            "truncated": schemas.flag("true if only the beginning is here"),
-        },
-        "required": ["bytes", "truncated"],
-        "oneOf": [{"required": ["text"]}, {"required": ["base64"]}],
-    }
-
-
-def _signal_tool(bus: str) -> Tool:
-    signals: Schema = {"enum": list(SIGNALS), "description": "SIGTERM asks a program to end, SIGKILL ends it"}
-    return _opt_in(
-        "proc.signal",
-        "Send a signal to one process: one that proc.exec started, or one that runs a program which the operator "
-        "of this machine has listed. Any other is refused. It does not wait for the process to end.",
-        {"pid": _PID, "signal": signals},
-        {"pid": _PID, "name": {"type": "string", "description": "name of the process"}, "signal": signals},
-        timeout_ms=1000,
-        logged=("pid", "signal"),
-        bus=lambda _args: bus,
-        run=transacts(lambda _ctx, args: lambda driver: driver.send_signal(int(args["pid"]), args["signal"])),
-    )

@@ -281,7 +281,7 @@ def _with_result(
 
     run: Any = tool.run
 
-    def make(args: Args) -> Transaction:
+    def make(args: Args) -> Transaction[Any]:
         one = run.make(args)
         return Transaction(one.op, lambda value: again(one.result(value), args), drives=one.drives)
 
@@ -321,7 +321,7 @@ async def _measured(found: NamedSignal, tool: Tool, ctx: StepContext, args: Args
     """Return what the step that reads a signal says of it: its value, when it was measured, and its quality."""
     result = _result(await tool.run(ctx, args))
     value, at = found.value(result, args), ctx.now(found.measured_at(result))
-    quality = {"quality": "good"} if value is not None else {"quality": "none", "why": found.missing}
+    quality = {"quality": "good"} if value is not None else {"quality": "none", "why": found.why(result)}
     return {"value": value, "at": at, **quality}
 
 

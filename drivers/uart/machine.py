@@ -27,11 +27,11 @@ class UartMachine(OnMachine):
     held = True
 
     def find(self, machine: Machine) -> Iterator[FoundPort]:
-        """See `find_ports`."""
+        """Yield the serial ports that have a node, by name."""
         return find_ports(machine)
 
     def reason(self, one: FoundPort, holders: Sequence[Holder]) -> str | None:
-        """See `OnMachine.reason`."""
+        """See `OnMachine.reason`. It drives ports that no console, terminal or program uses."""
         if one.console:
             return "the kernel writes its console to it"
         if one.terminal_of:
@@ -55,7 +55,7 @@ class UartMachine(OnMachine):
                 yield UartSpec(port.node, "serial", port.path)
 
     def faults(self, at: str, spec: UartSpec, look: Inspection) -> Iterator[ProfileProblem]:
-        """See `OnMachine.faults`."""
+        """Yield a port that is missing, not permitted, a console or a terminal, or open in another program."""
         assert spec.path is not None
         return port_problems(f"{at}.path", spec.path, look)
 

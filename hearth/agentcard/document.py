@@ -223,8 +223,11 @@ def _integer(digits: str) -> int | float:
 
 
 def _double(text: str) -> float:
-    """Return the double for a number; for a larger one the largest double, since JSON has no infinity."""
-    return max(-sys.float_info.max, min(float(text), sys.float_info.max))
+    """Return the double for a number; for one that no double reaches the largest, or the least that is not 0."""
+    value = max(-sys.float_info.max, min(float(text), sys.float_info.max))
+    if value == 0 and re.match("-?[0.]*[1-9]", text):
+        value = math.copysign(math.ulp(0.0), value)
+    return value
 
 
 _MOST_DIGITS = 400

@@ -424,7 +424,7 @@ def connect(address: str | os.PathLike[str] | Address | None = None, *, token: s
 
 
 def open_runtime(
-    *, board: str | Board = "sim", config: Config | None = None, style: Style | None = None
+    *, board: str | os.PathLike[str] | Board = "sim", config: Config | None = None, style: Style | None = None
 ) -> Opening[Runtime]:
     """Run a hearth in a thread of this process: `async with hearth.aio.open_runtime() as runtime:`, or `await`.
 

@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
 from attrs import define, field, frozen
@@ -82,25 +82,31 @@ class Report:
         return self.first_bad is None
 
 
+CHECKPOINT_EVERY: Final = 1000
+"""The default of [audit] checkpoint_every."""
+
+
 def verify(
     paths: PathLike | Iterable[PathLike],
     public_key: PathLike | keys.PublicKeys | None = None,
     *,
     known: Head | None = None,
+    checkpoint_every: int = CHECKPOINT_EVERY,
 ) -> Report:
     """Check the log at `paths`, and with `public_key` (the file `<key>.pub`) the signature of every checkpoint.
 
-    A path stands for its log: the files it was rotated to are found beside it and read first. `known` is a
-    head (seq, hash) that the log had at an earlier time. Memory use does not depend on the log's size. Raises
-    ConfigError for a public key that cannot be read; everything about the log itself, unreadable files
-    included, is in the report.
+    With a public key, a log of more than `checkpoint_every` records in which none is a checkpoint is bad: whoever can
+    write the file can make a chain, and leave out what only the key can sign. A path stands for its log: the files it
+    was rotated to are found beside it and read first. `known` is a head (seq, hash) that the log had at an earlier
+    time. Memory use does not depend on the log's size. Raises ConfigError for a public key that cannot be read;
+    everything about the log itself, unreadable files included, is in the report.
     """
     if public_key is not None and not isinstance(public_key, keys.PublicKeys):
         public_key = keys.load_public(Path(public_key))
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     # Before the log, which may grow while it is read.
     synced = max((recorded(real(path))[0] for path in given), default=0)
-    return _ChainCheck(public_key, known, synced).run(_inputs(given))
+    return _ChainCheck(public_key, known, synced, checkpoint_every).run(_inputs(given))
 
 
 def head(path: PathLike) -> Head | None:
@@ -226,6 +232,7 @@ class _ChainCheck:
     known: Head | None
     synced: int = 0
     """The last record that was on the disk, by the tree's file."""
+    checkpoint_every: int = CHECKPOINT_EVERY
     seq: int | None = None
     prev: str = GENESIS
     first_seq: int | None = None
@@ -360,6 +367,9 @@ class _ChainCheck:
     def _end(self) -> Bad | None:
         if not self.files:
             return Bad(Path(), 0, "no audit log was named")
+        if self.public_keys is not None and not self.checkpoints and self.records > self.checkpoint_every:
+            every = f"hearthd signs one at its start and every {self.checkpoint_every} ([audit] checkpoint_every)"
+            return Bad(self.files[-1], self.line, f"no checkpoint in {self.records} records; {every}")
         if self.known is None or (self.first_seq or 1) <= self.known[0] <= (self.seq or 0):
             reason = cut_short(self.seq or 0, self.synced)
             return None if reason is None else Bad(self.files[-1], self.line, reason)

@@ -56,13 +56,22 @@ def audit() -> None:
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--key", metavar="PUB", help="Check the checkpoints' signatures with this public key (<key>.pub).")
 @click.option("--known", metavar="SEQ:HASH", help="A head noted earlier, as `audit head` prints it.")
+@click.option(
+    "--checkpoint-every",
+    type=click.IntRange(1),
+    default=reading.CHECKPOINT_EVERY,
+    show_default=True,
+    help="The daemon's [audit] checkpoint_every: with --key, a longer log without a checkpoint is bad.",
+)
 @standard
-def verify(options: Options, paths: Sequence[str], key: str | None, known: str | None) -> int:
+def verify(options: Options, paths: Sequence[str], key: str | None, known: str | None, checkpoint_every: int) -> int:
     """Check every record of the log against the one before it; exits with 1 at the first that is wrong.
 
     With --key, signatures prove who wrote it; with --known, that it still contains what it contained then.
     """
-    report = reading.verify(list(paths) or [default_log()], key, known=parse_head(known))
+    report = reading.verify(
+        list(paths) or [default_log()], key, known=parse_head(known), checkpoint_every=checkpoint_every
+    )
     if options.json:
         click.echo(common.compact(report_json(report)))
     else:
@@ -276,11 +285,13 @@ def _report_lines(report: reading.Report, *, signed: bool) -> Iterator[str]:
         yield f"     head {report.head[0]}:{report.head[1]}"
     if report.first_seq is not None and report.first_seq > 1:
         yield f"     begins at record {report.first_seq}: older files are not here"
-    if signed:
+    if signed and not report.checkpoints:
+        yield "     no checkpoint yet: no signature covers a record"
+    elif signed:
         yield f"     signed up to record {report.signed_to}, by {report.checkpoints} checkpoints"
     elif report.checkpoints:
         yield f"     {report.checkpoints} checkpoints, whose signatures --key would check"
-    if report.unsigned:
+    if report.unsigned and (report.checkpoints or not signed):
         records = "record is" if report.unsigned == 1 else "records are"
         yield f"     the last {report.unsigned} {records} not covered by a signature yet"
     if report.lost:

@@ -143,8 +143,8 @@ def bundle(options: Options, file: Path | None, config: str | None, records: int
     code = interruptible(work)
     if code != DONE:
         return code
-    parts.collect("audit.jsonl", partial(_records, examination.log, records))
-    parts.collect("audit-verify.json", partial(_verified, examination.log))
+    parts.collect("audit.jsonl", lambda: _records(examination.log, records))
+    parts.collect("audit-verify.json", lambda: _verified(examination.log))
     parts.collect("log.txt", _journal)
     parts.add("README.txt", _readme(parts))
     try:

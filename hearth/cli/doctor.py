@@ -85,22 +85,26 @@ class Examination:
             options = evolve(options, where=str(socket), named_by="--config")
         self.options = options
         self.address = options.address
-        self.log = self.config.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
         # Before the daemon is contacted: an invalid profile is a usage error, not a finding.
         self.hardware = look_at_hardware(board or (None if config is None else self.config.board.profile))
         self.confinement = look_at_confinement(self.config)
+
+    @property
+    def log(self) -> Path:
+        """Return the path of the audit log. Raises ConfigError for a user without a home, where none is configured."""
+        return self.config.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
 
     async def run(self) -> list[Check]:
         """Return the findings. Contacts the daemon, if there is one."""
         checks = [Check("OK", "hearth", f"version {__version__}")]
         checks += check_address(self.address, self.options.named_by)
         checks += await _ask_daemon(self.options)
-        checks += [
-            check_state(self.log.parent),
-            check_log(self.log, expected=self._file is not None),
-            *self._trust(),
-            *self._owner(),
-        ]
+        try:
+            checks += [check_state(self.log.parent), check_log(self.log, expected=self._file is not None)]
+        except ConfigError as error:  # a user without a home
+            finding, _, cure = str(error).partition("; ")
+            checks.append(Check("WARN", "state", finding, cure))
+        checks += [*self._trust(), *self._owner()]
         checks += check_tpm(self.config.attest.tpm)
         return [*checks, *hardware_checks(self.hardware), *machine_checks(self.confinement)]
 
@@ -112,8 +116,9 @@ class Examination:
             if isinstance(self.address, UnixAddress):
                 trusted.add(self.address.path.stat().st_uid)
                 state = "FAIL"
-        key = self.config.audit.key or Path(f"{self.log}.key")
-        faults = [directory_fault(self.log, key, trusted)]
+        faults: list[str | None] = []
+        with contextlib.suppress(ConfigError):
+            faults.append(directory_fault(self.log, self.config.audit.key or Path(f"{self.log}.key"), trusted))
         profile = import_module("hearth.drivers.boards").profile_file(self.config.board.profile)
         for path in (self._file, profile, *(path for _, path in self.config.named_files())):
             if path is None:

@@ -25,7 +25,7 @@ from hearth.cli.tools import require_known_args
 from hearth.config.model import default_socket, load_config
 from hearth.errors import InvalidParams, PermissionDenied, RpcError
 from hearth.policy.principal import Principal, embedded, from_amqp, from_uid
-from hearth.policy.rules import decide, token_digests
+from hearth.policy.rules import DEFAULT, decide, token_digests
 from hearth.schema import Validator
 from hearth.tools import SIGNALS
 
@@ -279,6 +279,8 @@ def _explain_tool(found: Explained, entry: PolicyEntry, grant: Grant, tool: Tool
     found.facts["tools"] = f'allowed by "{pattern}"' if pattern else "allowed with the tools of the signals"
     keys = [name for name in entry.rate if name == tool.name or fnmatchcase(tool.name, name)]
     key = tool.name if tool.name in keys else next(iter(keys), None)
+    if key is None and tool.default_rate is None and DEFAULT in entry.rate:
+        key = DEFAULT
     default = "the tool's own" if tool.default_rate else f"the default of risk {tool.risk_level}"
     origin = default if key is None else f'by "{key}" in its `rate`'
     found.facts["rate"] = f"{grant.rates[tool.name]}, {origin}; over all sessions of the principal together"

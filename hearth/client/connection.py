@@ -328,7 +328,8 @@ class Client(SessionLink, JobsClient):
         def heard(accepted: Mapping[str, Any]) -> None:
             # `subscribe` is hearthd's own member: another server that sends events may ignore it.
             task_id = accepted.get("task_id")
-            if accepted.get("subscribed") is True and type(task_id) is str:
+            # Of a repeated submission this connection may have had the first events already.
+            if accepted.get("subscribed") is True and "repeated" not in accepted and type(task_id) is str:
                 subscription = Subscription(self._subscriptions, session_id, task_id, 1)
                 subscription.begin()
                 following.append(subscription)

@@ -68,7 +68,7 @@ from hearth.hcp.messages import (
     write_duration,
     write_instant,
 )
-from hearth.protocol.jsonrpc import kind_of
+from hearth.protocol.jsonrpc import kind_of, whole
 from hearth.schema import escaped
 
 if TYPE_CHECKING:
@@ -210,6 +210,20 @@ def _shown(value: object) -> str:
     return f"{named} ({json.dumps(value)})" if type(value) in (int, float, str) else named
 
 
+class _Whole(Integer):
+    """An integer, which may be written `2.0`."""
+
+    def read(self, raw: object) -> int:
+        return super().read(whole(raw))
+
+
+class _Schema(AnyMap):
+    """A JSON Schema: an object, or a truth value, which stands for one (JSON Schema 2020-12, 4.3.2)."""
+
+    def read(self, raw: object) -> Mapping[str, Any]:
+        return super().read(({} if raw else {"not": {}}) if isinstance(raw, bool) else raw)
+
+
 def _list(item: FieldType) -> ListOf:
     return ListOf(item, expected=f"an array, each item {item.expected}")
 
@@ -240,7 +254,7 @@ _NAME = _Text('"bench-climate-survey"', limit=200)
 _SENTENCE = _Text()
 _SENTENCES = _list(_SENTENCE)
 _WORDS = _Text('""', least=0)
-_COUNT = Integer(0, MAX_SAFE)
+_COUNT = _Whole(0, MAX_SAFE)
 _OBJECT = AnyMap("an object")
 _LONGER_THAN_NOTHING = _duration(timedelta(microseconds=1))
 _MEASURED = _duration(timedelta(0))
@@ -291,7 +305,7 @@ PAYLOADS: Mapping[MessageType, Table] = {
             "caller_id": _Text('"harness-alpha-001"', limit=256),
             "intent": _Text('"Survey the climate of the bench"'),
             "inputs": _OBJECT,
-            "capability_version": _Text('"1.x"', limit=200),
+            "capability_version": _Text('"1.x"', least=0, limit=200),
             "constraints": Table(
                 {
                     "max_duration": _LONGER_THAN_NOTHING, "confidence_threshold": Number(ge=0, le=1),
@@ -300,7 +314,11 @@ PAYLOADS: Mapping[MessageType, Table] = {
                 Constraints,
             ),
             "expected_output": Table(
-                {"format": _NAME, "required_fields": _list(_Text('"confidence"')), "schema": _OBJECT}, ExpectedOutput
+                {
+                    "format": _NAME, "required_fields": _list(_Text('"confidence"')),
+                    "schema": _Schema("a JSON Schema"),
+                },
+                ExpectedOutput,
             ),
             "context": _OBJECT,
         },
@@ -392,7 +410,7 @@ DECLARATION = Table(
             },
             required=("risk_ceiling", "requires_human_approval", "involves_physical_resources"),
         ),
-        "constraints": Table({"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": Integer(1, MAX_SAFE)}),
+        "constraints": Table({"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": _Whole(1, MAX_SAFE)}),
     },
     required=("name", "version", "description", "input_schema", "output_schema", "safety"),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import evolve, frozen
 
+from hearth.annotations import MISSING, NotJson, evaluated, object_schema, schema_of, structurer, unstructure, wire_name
 from hearth.fields import (
     ANY_NUMBER,
     AnyMap,
@@ -33,9 +34,8 @@ from hearth.fields import (
     join,
     near,
 )
-from hearth.hcp.annotations import MISSING, NotJson, evaluated, object_schema, schema_of, structurer, unstructure
 from hearth.hcp.capability import Capability, Escalation, Limit, Safety, SafetyEnvelope
-from hearth.hcp.inputs import InputRefused, ask, named, pointer, wire_name
+from hearth.hcp.inputs import InputRefused, ask, named, pointer
 from hearth.hcp.messages import CLASSIFICATIONS, LEAST_RISK, NEEDED_RISK_LEVEL, RISKS, read_duration
 from hearth.hcp.safety import read_version
 from hearth.hcp.schemas import schema_faults

@@ -19,8 +19,10 @@ from itertools import islice
 from typing import Annotated, Any, Final, TypeAlias
 
 from hearth._util.text import nearest
+from hearth.annotations import wire_name
 from hearth.errors import HearthError
 from hearth.fields import join
+from hearth.protocol.jsonrpc import whole
 from hearth.schema import Validator, escaped
 
 AT: Final = "/payload/inputs"
@@ -44,11 +46,6 @@ class InputRefused(HearthError):
     def place(self) -> str:
         """A JSON pointer into the message."""
         return pointer(self.at) if self.at else AT
-
-
-def wire_name(name: str) -> str:
-    """The name in JSON of a parameter or a field: without the "_" that keeps it off Python's own words."""
-    return name.removesuffix("_")
 
 
 def pointer(name: str) -> str:
@@ -258,6 +255,9 @@ def respelled(
         return [respelled(items, inner, line_name, port_name, chip) for inner in value]
     if value is None:
         return value
+    kinds = schema.get("type", ())
+    if "integer" in kinds and "number" not in kinds:
+        value = whole(value)
     if schema.get("format") == LINE:
         return line_name(value, chip)
     if schema.get("format") == PORT:

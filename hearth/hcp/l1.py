@@ -31,8 +31,10 @@ from attrs import frozen
 
 from hearth.amqp.messages import AmqpMessage
 from hearth.amqp.topology import Binding, Exchange, Queue, Topology
+from hearth.errors import InvalidRequest, ParseError
 from hearth.hcp.messages import Rejection, read_instant, write_instant
 from hearth.protocol.framing import MAX_VALUES, has_more_values
+from hearth.protocol.jsonrpc import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,7 +171,10 @@ def read_message(body: bytes) -> dict[str, Any]:
     """Return the document of a message. Raises ValueError."""
     if len(body) > MAX_VALUES and has_more_values(body, MAX_VALUES):
         raise ValueError(f"more than {MAX_VALUES} values")
-    document = orjson.loads(body)
+    try:
+        document = load(body)
+    except (ParseError, InvalidRequest) as error:
+        raise ValueError((error.data or {})["reason"]) from None
     if not isinstance(document, dict):
         raise ValueError("expected a JSON object")  # noqa: TRY004  as for any other text that is no message
     return document

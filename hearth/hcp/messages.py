@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from attrs import field, frozen
 
+from hearth.annotations import write_datetime
 from hearth.errors import HearthError
 
 if TYPE_CHECKING:
@@ -236,8 +237,7 @@ def write_instant(instant: float | datetime) -> str:
     """Return epoch seconds, or a UTC datetime, as ISO 8601 with milliseconds; finer digits of a datetime are kept."""
     if not isinstance(instant, datetime):
         return write_instant(whole_milliseconds(instant))
-    precision = "microseconds" if instant.microsecond % 1000 else "milliseconds"
-    return instant.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+    return write_datetime(instant)
 
 
 def whole_milliseconds(epoch_s: float) -> datetime:
@@ -264,11 +264,14 @@ def read_duration(text: str, *, least: timedelta = _LEAST) -> timedelta:
         duration = isodate.parse_duration(text) if _DURATION.fullmatch(text) else None
     except (isodate.ISO8601Error, ArithmeticError):
         duration = None
-    if type(duration) is not timedelta:
-        shown = ascii(text)[:60]
-        raise ValueError(f'expected an ISO 8601 duration such as "PT10M", without years and months, got {shown}')
+    shown = ascii(text)[:60]
+    if duration is not None and type(duration) is not timedelta:
+        said = "expected a duration of a fixed length, which years and months do not have (one minute is PT1M)"
+        raise ValueError(f"{said}, got {shown}")
+    if duration is None:
+        raise ValueError(f'expected an ISO 8601 duration such as "PT10M", got {shown}')
     if duration < least:
-        raise ValueError(f"expected a duration that is more than nothing, got {ascii(text)[:60]}")
+        raise ValueError(f"expected a duration that is more than nothing, got {shown}")
     return duration
 
 

@@ -12,6 +12,7 @@ gives the corrected arguments. This module knows no tool, and runs nothing.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,11 +23,12 @@ from hearth._util.text import nearest
 from hearth.schema import Validator, escaped, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 # --- schemas ----------------------------------------------------------------------------------------------------------
 # Many clients pass schemas to models whose dialect allows one `type` per schema. `portable` rewrites a schema so that
-# it accepts and refuses the same values. `flat` rewrites the root of an input schema, so that it refuses no more.
+# it accepts and refuses the same values. `flat` rewrites the root of an input schema, and `plain` what is published, so
+# that it refuses no more.
 
 _MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -82,6 +84,61 @@ def _with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict
         if name in made:
             made[name] = change(made[name])
     return made
+
+
+_NOT_FOR_ALL: Final = {
+    "enum", "const", "exclusiveMinimum", "exclusiveMaximum", "oneOf", "patternProperties", "propertyNames", "contains",
+    "unevaluatedProperties", "unevaluatedItems", "dependentRequired", "dependentSchemas", "not", "if", "then", "else",
+}  # fmt: skip
+_ANY: Final = [{"type": kind} for kind in ("string", "number", "boolean", "object", "null")]
+
+
+def plain(schema: Any) -> dict[str, Any]:
+    """Return a schema in the subset of JSON Schema that Gemini's API takes; it may accept more.
+
+    There `enum` has only strings, every schema has a `type` or alternatives, and bounds are inclusive
+    (https://ai.google.dev/api/caching#Schema): one schema beyond it fails a request with all its tools.
+    """
+    if not isinstance(schema, dict):
+        return {"anyOf": [*_ANY, {"type": "array", "items": {"anyOf": _ANY}}]}
+    kept = {name: part for name, part in schema.items() if name not in _NOT_FOR_ALL}
+    if "patternProperties" in schema:
+        kept.pop("additionalProperties", None)
+    if "oneOf" in schema:
+        either = {"anyOf": schema["oneOf"]}
+        kept |= either if "anyOf" not in kept else {"allOf": [*kept.get("allOf", ()), either]}
+    further = kept.pop("additionalProperties", None)
+    made = _with_parts(kept, plain)
+    if further is not None:
+        made["additionalProperties"] = plain(further) if isinstance(further, dict) else further
+    whole = made.get("type") == "integer"
+    for name, exclusive, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
+        if exclusive in schema and name not in schema:
+            made[name] = schema[exclusive] + step if whole else schema[exclusive]
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    if choices is not None:
+        made = _of_choices(made, choices)
+    if made.get("type") == "array" and "items" not in made:
+        made["items"] = {"anyOf": _ANY}
+    if not made.keys() & {"type", "anyOf", "allOf", "$ref"}:
+        made |= {"type": "object"} if "properties" in made else plain(True)
+    return made
+
+
+def _of_choices(schema: dict[str, Any], choices: Sequence[Any]) -> dict[str, Any]:
+    """Return a schema for some values: strings as a choice, numbers as a range, and for others their types."""
+    texts = [one for one in choices if isinstance(one, str)]
+    numbers = [one for one in choices if isinstance(one, (int, float)) and not isinstance(one, bool)]
+    found: list[dict[str, Any]] = [{"type": "string", "enum": texts}] if texts else []
+    if numbers:
+        kind = "integer" if all(isinstance(one, int) for one in numbers) else "number"
+        found.append({"type": kind, "minimum": min(numbers), "maximum": max(numbers)})
+    found += [{"type": "boolean"}] if any(isinstance(one, bool) for one in choices) else []
+    found += [{"type": "null"}] if None in choices else []
+    kept = {name: part for name, part in schema.items() if name not in ("type", "anyOf")}
+    if numbers and max(numbers) - min(numbers) >= len(numbers):
+        kept["description"] = f"{kept.get('description', '')} ({' or '.join(map(str, choices))})".strip()
+    return {**kept, **found[0]} if len(found) == 1 else {**kept, "anyOf": found or plain(True)["anyOf"]}
 
 
 _LOCAL: Final = "#/"
@@ -371,6 +428,8 @@ def _readings(value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
             return
         yield read
         yield _taken(read, schema)
+    elif "array" in kinds and "string" not in kinds and "," in text:
+        yield _taken([part.strip() for part in text.split(",")], schema)
 
 
 def _faults(value: Any, schema: Any, at: str) -> Iterator[Fault]:
@@ -399,8 +458,10 @@ def _member_faults(value: Mapping[str, Any], schema: Mapping[str, Any], at: str)
             yield Fault(f"{at}/{escaped(name)}", f"is missing{_wanted(properties.get(name))}")
     for name, member in value.items():
         known = renamed.get(name) or name
-        other = _as_other_bytes(known, member, properties)
-        if other is not None:
+        other, either = _as_other_bytes(known, member, properties), _bytes_or_digits(known, member, properties)
+        if either is not None:
+            yield Fault(f"{at}/{known}", f"this is not base64; did you mean {either}?")
+        elif other is not None:
             yield Fault(f"{at}/{known}", f"this is not base64; did you mean {_json(other[0])}, or base64?")
         elif known in properties:
             yield from _faults(_taken(member, properties[known]), properties[known], f"{at}/{escaped(known)}")
@@ -413,6 +474,9 @@ def _as_other_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tup
     """
     if name != "data" or not {"data", "text", "hex"} <= properties.keys() or _fits(value, properties[name]):
         return None
+    if isinstance(value, str) and value.strip()[:1] == "[" and len(value) <= _MOST_TRY:
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
     if isinstance(value, list) and all(type(item) is int and 0 <= item <= _BYTE for item in value):
         return "hex", bytes(value).hex()
     if not isinstance(value, str) or len(value) > _MOST_TRY:
@@ -422,6 +486,18 @@ def _as_other_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tup
     return ("hex", digits) if written_as_hex else ("text", value)
 
 
+def _bytes_or_digits(name: str, value: Any, properties: Mapping[str, Any]) -> str | None:
+    """Return what a list of decimal digits may mean, both as decimal numbers and as hexadecimal ones, in words."""
+    other = _as_other_bytes(name, value, properties)
+    if other is None or other[0] != "hex" or not isinstance(value, str) or value.strip()[:1] == "[":
+        return None
+    numbers = re.split(r"[\s,:]+", value.strip())
+    if not all(number.isdecimal() and int(number) <= _BYTE for number in numbers):
+        return None
+    decimal = bytes(map(int, numbers)).hex()
+    return f'"hex": "{decimal}" (decimal numbers) or "hex": "{other[1]}" (hexadecimal ones)'
+
+
 _BYTE: Final = 255
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+\Z")
 
@@ -429,9 +505,23 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+\Z")
 def _leaf(value: Any, schema: Mapping[str, Any], at: str) -> Fault:
     # The name does not matter: only the place within the value is used.
     where, reason = Validator({"properties": {"it": schema}}).explain({"it": value})
-    near = _meant(value, schema)
-    cure = "" if near is None else f"; did you mean {_json(near)}?"
+    near = _both(value, schema) or _json(_meant(value, schema))
+    cure = "" if near == "null" else f"; did you mean {near}?"
     return Fault(f"{at}{where.removeprefix('/it')}", f"{reason}{cure or _wanted(schema)}")
+
+
+def _both(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """Return both readings of decimal digits, in words, where a schema takes a number and hexadecimal digits too.
+
+    A CAN identifier or an I2C address is mostly written in hexadecimal digits, also without their "0x".
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if not (text.isascii() and text.isdecimal() and "integer" in _types(schema) and _fits(f"0x{text}", schema)):
+        return None
+    number = int(text)
+    fits = _fits(number, schema)
+    decimal = f"{number} (decimal: 0x{number:x})" if fits else f"{number} (decimal: 0x{number:x}, which is refused)"
+    return f'{decimal} or "0x{text}" (hexadecimal: {int(text, 16)})'
 
 
 def _wanted(schema: Any) -> str:
@@ -469,7 +559,11 @@ def _meant(value: Any, schema: Mapping[str, Any]) -> Any:
         return level
     if len(value) <= 100 and (near := closest(value, [choice for choice in choices if isinstance(choice, str)])):
         return near
-    others = (value.strip(), f"0x{value.strip()}")
+    text = value.strip()
+    others: list[Any] = [text, f"0x{text}"]
+    if text.isascii() and text.isdecimal():
+        # A cure keeps the number; which of two numbers was meant only the caller knows.
+        others = [] if _both(text, schema) else [text, int(text[:18])]
     return next((other for other in others if other != value and _fits(other, schema)), None)
 
 
@@ -540,7 +634,12 @@ def _corrected(value: Any, schema: Any) -> Any:
         renamed, unknown = _renamed(value, schema), _unknown(value, schema)
         left_out = {name for name in unknown if name not in renamed}
         kept = [(renamed.get(name) or name, member) for name, member in value.items() if name not in left_out]
-        kept = [_as_other_bytes(name, member, properties) or (name, member) for name, member in kept]
+        kept = [
+            (name, member)
+            if _bytes_or_digits(name, member, properties)
+            else _as_other_bytes(name, member, properties) or (name, member)
+            for name, member in kept
+        ]
         whole = {name: _corrected(member, properties.get(name)) for name, member in kept}
         return _taken(whole, schema)
     if isinstance(value, list) and len(value) <= _MOST_MEMBERS:

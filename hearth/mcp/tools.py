@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from attrs import frozen
 
 from hearth.errors import PermissionDenied, ToolNotFound
-from hearth.mcp.arguments import Arguments, flat, portable, same
+from hearth.mcp.arguments import Arguments, flat, plain, portable, same
 from hearth.mcp.names import (
     CARD_TOOLS,
     CLOSED,
@@ -99,7 +99,7 @@ PLAN_INPUT: Final[Mapping[str, Any]] = {
         },
         "max_duration_ms": {
             "type": "number",
-            "exclusiveMinimum": 0,
+            "minimum": 0,
             "maximum": 9007199254740991,
             "description": "milliseconds after which the plan is cancelled; a transfer that has begun still finishes",
         },
@@ -188,6 +188,7 @@ class ToolView:
         self._entries = {mcp: entries[name] for mcp, name in by_mcp_name(entries).items()}
         self._definitions: list[dict[str, Any]] | None = None
         self._arguments: dict[str, Arguments] = {}
+        self._named = Naming(self._by_hacp)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -207,15 +208,16 @@ class ToolView:
 
     def arguments(self, entry: Mapping[str, Any]) -> Arguments:
         """Return the check of the arguments of an entry's tool."""
-        if not self._arguments:
-            self._arguments = {made["title"]: Arguments(made["inputSchema"]) for made in self.definitions()}
-        return self._arguments[entry["name"]]
+        name = entry["name"]
+        if name not in self._arguments:
+            # By the tool's own schema, not by the published one, which accepts more.
+            self._arguments[name] = Arguments(portable(flat(entry["params_schema"]), self._named))
+        return self._arguments[name]
 
     def definitions(self) -> list[dict[str, Any]]:
         """Return an MCP Tool object for each entry; they are made once, so do not change them."""
         if self._definitions is None:
-            named = Naming(entry["name"] for entry in self._entries.values())
-            self._definitions = [_definition(entry, named) for entry in self._entries.values()]
+            self._definitions = [_definition(entry, self._named) for entry in self._entries.values()]
         return self._definitions
 
 
@@ -311,10 +313,10 @@ def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
         "name": mcp_name(name),
         "title": name,
         "description": named(in_words(entry)),
-        "inputSchema": portable(flat(entry["params_schema"]), named),
+        "inputSchema": plain(portable(flat(entry["params_schema"]), named)),
     }
     if "result_schema" in entry:
-        made["outputSchema"] = portable(entry["result_schema"], named)
+        made["outputSchema"] = plain(portable(entry["result_schema"], named))
     told = {member: value for member, value in entry.items() if member not in _OWN_MEMBERS}
     return {
         **made,
@@ -530,6 +532,7 @@ class CardTool:
     name: str
     risk_level: Literal[0, 1]
     resolves_to: frozenset[str] = frozenset()
+    default_rate: None = None
 
     @property
     def rate(self) -> str:

@@ -114,13 +114,19 @@ class PwmReading:
 
 @frozen
 class CanSignal:
-    """The value of a signal in its unit, with the name of its choice where its DBC file gives the value one."""
+    """The value of a signal in its unit, with the name of its choice where its DBC file gives the value one.
 
-    value: float
+    `value` is None where the bits are not a number: `none` says what they are ("not available").
+    """
+
+    value: float | None
     unit: str | None = None
     name: str | None = None
+    none: str | None = None
 
     def __float__(self) -> float:
+        if self.value is None:
+            raise ValueError(f"the signal has no value: {self.none}")
         return float(self.value)
 
 
@@ -141,6 +147,10 @@ class CanFrame:
     fd: bool = False
     bitrate_switch: bool = False
     remote: bool = False
+    length: int | None = None
+    """Bytes that a `remote` frame asks for."""
+    note: str | None = None
+    """Why signals of the message are missing: the frame is short, or the file does not have a multiplexer's value."""
     error: Sequence[str] = ()
 
 
@@ -822,10 +832,13 @@ class _Result:
             fd=bool(self.get("fd")),
             bitrate_switch=bool(self.get("bitrate_switch")),
             remote=bool(self.get("remote")),
+            length=self.get("length"),
+            note=self.get("note"),
         )
 
     def signal(self) -> CanSignal:
-        return CanSignal(self.number("value"), self.get("unit"), self.get("name"))
+        value = None if self.get("value") is None else self.number("value")
+        return CanSignal(value, self.get("unit"), self.get("name"), self.get("none"))
 
     def data(self) -> bytes:
         try:

@@ -297,6 +297,10 @@ def _same_digest(ours: str, theirs: str | None) -> bool:
 _Condition: TypeAlias = Match | Mapping[str, Any]
 
 
+DEFAULT: Final = "default"
+"""The key in `rate` for tools that have no rate of their own: in place of the rate of their risk level."""
+
+
 def _alternatives(given: _Condition | list[_Condition] | tuple[_Condition, ...]) -> tuple[Match, ...]:
     several = given if isinstance(given, (list, tuple)) else (given,)
     return tuple(one if isinstance(one, Match) else Match(**one) for one in several)
@@ -316,11 +320,11 @@ class PolicyEntry:
 
     `match` is a condition, or several of which one must hold; a mapping stands for the Match with its fields. `tools`
     are patterns over dotted names, in which `*` crosses dots too ("gpio.*", "*.read"). `rate` maps a tool's name, or a
-    pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
-    holds the rules for whole jobs; a mapping stands for them too. `rights` are of `RIGHTS`. `approval` lists what only
-    runs as an approved plan; of its rules, the one with the highest `from_risk` that a task reaches holds. `scope` is
-    the hardware that it permits; any further argument is the word of a kind with its patterns, such as lines=["LED"].
-    Raises ConfigError that names the entry and the key.
+    pattern, to a rate ("50/s"), and `DEFAULT` to that of tools without a rate of their own. `max_risk_ceiling` is how
+    far a task may raise the cap; by default not at all. `hcp` holds the rules for whole jobs; a mapping stands for them
+    too. `rights` are of `RIGHTS`. `approval` lists what only runs as an approved plan; of its rules, the one with the
+    highest `from_risk` that a task reaches holds. `scope` is the hardware that it permits; any further argument is the
+    word of a kind with its patterns, such as lines=["LED"]. Raises ConfigError that names the entry and the key.
     """
 
     name: str
@@ -441,6 +445,11 @@ class Ranked(Protocol):
         ...
 
     @property
+    def default_rate(self) -> str | None:
+        """Return its own rate, which holds where the policy gives none; None: that of its risk level."""
+        ...
+
+    @property
     def rate(self) -> str:
         """Return the rate that holds where the policy gives none."""
         ...
@@ -455,8 +464,8 @@ def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[
     """Return the grant of the first entry that matches, or None: then nothing is allowed, not even a session.
 
     Of the entry's rates, the one under the tool's exact name comes first, then the first pattern that fits. Without
-    either, the tool's own default holds, or that of its risk level. Raises ConfigError for a tool whose default rate
-    cannot be read.
+    either, the tool's own default holds, or the entry's under `DEFAULT`, or that of its risk level. Raises ConfigError
+    for a tool whose default rate cannot be read.
     """
     entry = entry_of(entries, principal)
     return None if entry is None else grant_of(entry, tools)
@@ -536,7 +545,7 @@ def unused_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> lis
         for entry in entries
         for key, patterns in (("tools", entry.tools), ("rate", entry.rate))
         for pattern in patterns
-        if not any(fnmatchcase(name, pattern) for name in names)
+        if pattern != DEFAULT and not any(fnmatchcase(name, pattern) for name in names)
     ]
 
 
@@ -599,7 +608,7 @@ def _rate_text(entry: PolicyEntry, tool: Ranked) -> str:
     if exact is not None:
         return exact
     fitting = (text for pattern, text in entry.rate.items() if fnmatchcase(tool.name, pattern))
-    return next(fitting, tool.rate)
+    return next(fitting, None) or tool.default_rate or entry.rate.get(DEFAULT) or tool.rate
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -2,8 +2,9 @@
 
 Every way in which bytes can fail to be a request ends in a `ParseError` or `InvalidRequest` here, and nothing else:
 orjson refuses invalid UTF-8, NaN, numbers beyond a double and lone surrogates, and `load` refuses deep nesting, so that
-all of those are parse errors. In the other direction a result must be JSON, but an error can always be written. This
-module does not know HACP's methods.
+all of those are parse errors. A name that stands twice in one object is an invalid request: orjson takes the last one,
+and a filter in front of it may have looked at the first. In the other direction a result must be JSON, but an error can
+always be written. This module does not know HACP's methods.
 """
 
 from __future__ import annotations
@@ -43,21 +44,35 @@ class JsonRpcRequest:
 
 
 def load(document: bytes) -> Any:
-    """Return the JSON value of a document. Raises ParseError."""
+    """Return the JSON value of a document. Raises ParseError, and InvalidRequest for a name that is repeated."""
     try:
         value = orjson.loads(document)
     except orjson.JSONDecodeError as error:
-        raise ParseError(data={"reason": str(error)}) from None
+        raise ParseError(f"Parse error: {error}", data={"reason": str(error)}) from None
     # A level takes two bytes at least, so in a short document nothing needs counting.
     if len(document) > 2 * MAX_DEPTH and document.count(b"[") + document.count(b"{") > MAX_DEPTH:
         require_depth(value)
+    if _colons(document) > orjson.dumps(value).count(b":"):
+        reason = "an object has two members of one name; send each name once"
+        raise InvalidRequest(f"Invalid Request: {reason}", data={"reason": reason})
     return value
+
+
+def _colons(document: bytes) -> int:
+    """Return the number of colons that the JSON of a document's value has, if no object in it repeats a name.
+
+    One follows each name, and the others are in strings, where one may be escaped.
+    """
+    if b"\\u003" in document:
+        document = document.replace(rb"\\", b"").replace(rb"\u003a", b":").replace(rb"\u003A", b":")
+    return document.count(b":")
 
 
 def require_depth(value: Any) -> None:
     """Refuse a value that is nested too deeply to be written again. Raises ParseError."""
     if is_deeper(value, MAX_DEPTH):
-        raise ParseError(data={"reason": f"arrays and objects are nested more than {MAX_DEPTH} deep"})
+        reason = f"arrays and objects are nested more than {MAX_DEPTH} deep"
+        raise ParseError(f"Parse error: {reason}", data={"reason": reason})
 
 
 def is_deeper(value: Any, most: int) -> bool:
@@ -89,10 +104,19 @@ def read_request(value: Any) -> JsonRpcRequest:
     if type(method) is not str:
         raise InvalidRequest(data={"reason": f'member "method" must be a string, not {kind_of(method)}'})
     id_ = value.get("id")
-    if id_ is not None and type(id_) is not str and type(id_) is not int:
-        raise InvalidRequest(data={"reason": f'member "id" must be a string or an integer, not {kind_of(id_)}'})
+    if id_ is not None:
+        require_id(id_)
     # A fresh {} for each: a shared one that an executor writes into would reach other callers.
     return JsonRpcRequest(id_, method, value.get("params", {}))
+
+
+def require_id(id_: Any) -> None:
+    """Refuse an id of a request that is not a string or an integer. Raises InvalidRequest."""
+    if type(id_) is not str and type(id_) is not int:
+        great = type(id_) is float and abs(id_) >= 1 << 63
+        kind = "one of more than 64 bits" if great else kind_of(id_)
+        reason = f'member "id" must be a string or an integer, not {kind}'
+        raise InvalidRequest(f"Invalid Request: {reason}", data={"reason": reason})
 
 
 def reply_id_of(value: Any) -> Id | None:
@@ -110,7 +134,7 @@ _ID_AT_END = re.compile(rb",\s*" + _ID + rb"\}\s*\Z")
 
 
 def reply_id_in(document: bytes) -> Id | None:
-    """Return the id of a request that is too large to be parsed, if it is its last member or stands before `params`.
+    """Return the id of a request whose value is not used, if it is its last member or stands before `params`.
 
     None for an id elsewhere, and for one with escapes. Of two ids the last counts, as for a parser.
     """
@@ -119,6 +143,11 @@ def reply_id_in(document: bytes) -> Id | None:
         return None if found is None else reply_id_of({"id": load(found[1])})
     except ParseError:
         return None
+
+
+def whole(value: Any) -> Any:
+    """Return a number such as `2.0`, which JSON Schema and JavaScript take for an integer, as that integer."""
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def kind_of(value: Any) -> str:

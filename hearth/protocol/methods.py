@@ -17,11 +17,11 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from attrs import field, fields, frozen
+from attrs import fields, frozen
 
 from hearth.api import WITHIN_MS, Expect
 from hearth.errors import InvalidParams, UnsupportedVersion
-from hearth.protocol.jsonrpc import kind_of
+from hearth.protocol.jsonrpc import kind_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ def read_flag(params: Mapping[str, Any], name: str, at: str, default: bool) -> b
 
 def read_integer(params: Mapping[str, Any], name: str, at: str, low: int, high: int = MAX_SAFE) -> int | None:
     """Return an integer within bounds, or None where it is absent or null."""
-    value = params.get(name)
+    value = whole(params.get(name))
     if value is None:
         return None
     if type(value) is not int:
@@ -280,7 +280,8 @@ class EventsSubscribe:
     """task.events.subscribe (draft §8). Without a task_id: every task of the session."""
 
     task_id: str | None = None
-    from_seq: int = field(default=1)
+    from_seq: int | None = None
+    """None: from the beginning, but no event that the connection follows already."""
 
 
 @frozen(eq=False)
@@ -497,9 +498,9 @@ def _read_halt(params: Mapping[str, Any]) -> HaltNow:
 
 def _read_reset(params: Mapping[str, Any]) -> HaltReset:
     holds = params.get("holds")
-    if holds is not None and (type(holds) is not list or any(type(one) is not int for one in holds)):
+    if holds is not None and (type(holds) is not list or any(type(whole(one)) is not int for one in holds)):
         raise wrong("/holds", "a list of generations, which are integers", None)
-    return HaltReset(None if holds is None else frozenset(holds))
+    return HaltReset(None if holds is None else frozenset(map(whole, holds)))
 
 
 def _read_open(params: Mapping[str, Any]) -> SessionOpen:
@@ -584,7 +585,7 @@ def _read_constraints(value: Any) -> Constraints:
         return NO_CONSTRAINTS
     if type(value) is not dict:
         raise wrong(at, "an object", value)
-    duration = value.get("max_duration_ms")
+    duration = whole(value.get("max_duration_ms"))
     if duration is not None and (type(duration) not in (int, float) or not 0 < duration <= MAX_SAFE):
         raise wrong(f"{at}/max_duration_ms", "a number of milliseconds above 0", None)
     return Constraints(
@@ -688,7 +689,7 @@ def _read_subscribe(params: Mapping[str, Any]) -> EventsSubscribe:
     from_seq = read_integer(params, "from_seq", "", 0)
     if from_seq is not None and task_id is None:
         raise wrong("/from_seq", "a task_id beside it: each task counts its own events", None)
-    return EventsSubscribe(task_id, 1 if from_seq is None else from_seq)
+    return EventsSubscribe(task_id, from_seq)
 
 
 def _read_audit(params: Mapping[str, Any]) -> ObserveAudit:

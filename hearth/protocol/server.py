@@ -7,7 +7,8 @@ end in events, bounded memory and bounded work.
 - Framing bounds a document's bytes. A longer one is answered once with an error, then comes `Close`: where the next
   document begins cannot be known, so all further bytes are ignored.
 - Before parsing, the number of values is bounded (`framing`); the parser bounds the depth and refuses bytes that are
-  not JSON (`jsonrpc`). Each failure is answered with an error of JSON-RPC, and the connection goes on.
+  not JSON, and names that are repeated (`jsonrpc`). Each failure is answered with an error of JSON-RPC, and the
+  connection goes on.
 - A document with `hcp_version` is passed on as `HcpDocument`. Every valid request to a known method becomes a `Call`.
   A document that is not a request, an unknown method, and params that are no object become an `Answer` at once (a
   notification: nothing).
@@ -129,7 +130,7 @@ def _halts(document: bytes) -> bool:
     """Return True if a document, or a part of a batch, asks for a halt."""
     try:
         value = load(document)
-    except ParseError:
+    except (ParseError, InvalidRequest):
         return False
     requests = value if type(value) is list else [value]
     return any(type(one) is dict and one.get("method") == "halt" for one in requests)
@@ -278,13 +279,13 @@ class ServerProtocol:
         # Before parsing, because the bound is on the work and memory of parsing itself. A value takes a byte at least.
         if len(document) > self._max_values and has_more_values(document, self._max_values):
             data = {"reason": TOO_MANY.format(self._max_values), "max_values": self._max_values}
-            id_ = reply_id_in(document)
-            id_ = None if id_ in self._outstanding else id_
-            return [Answer(dump_error(id_, InvalidRequest("Invalid Request: too many values", data=data)))]
+            return [self._unread(document, InvalidRequest("Invalid Request: too many values", data=data))]
         try:
             value = load(document)
         except ParseError as error:
             return [Answer(dump_error(None, error))]
+        except InvalidRequest as error:
+            return [self._unread(document, error)]
         weight = parsed_bytes(document)
         if type(value) is list:
             return self._batch(value, weight)
@@ -294,6 +295,11 @@ class ServerProtocol:
         if isinstance(event, Call):
             event.weight = weight
         return [] if event is None else [event]
+
+    def _unread(self, document: bytes, error: InvalidRequest) -> Answer:
+        """Refuse a document whose value is not used, with its id, if that is found."""
+        id_ = reply_id_in(document)
+        return Answer(dump_error(None if id_ in self._outstanding else id_, error))
 
     def _request(self, value: Any, batch: _Batch | None) -> Call | Answer | None:
         """Return a call, or the answer to a request that cannot become one; None for a notification that cannot."""

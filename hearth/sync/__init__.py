@@ -523,7 +523,9 @@ def connect(address: str | os.PathLike[str] | Address | None = None, *, token: s
     return Client(portal, block(portal.open(partial(trio_connect, address, token=token))))
 
 
-def open_runtime(*, board: str | Board = "sim", config: Config | None = None, style: Style | None = None) -> Runtime:
+def open_runtime(
+    *, board: str | os.PathLike[str] | Board = "sim", config: Config | None = None, style: Style | None = None
+) -> Runtime:
     """Run a hearth in a thread of this process: `with hearth.sync.open_runtime(board="rpi5") as runtime:`.
 
     The arguments are those of `hearth.open_runtime`. Raises ConfigError before anything runs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -13,7 +14,15 @@ import hearth
 from hearth import step
 from hearth.config.model import AuditConfig, Config, FilesConfig, LimitsConfig, PolicyConfig
 from hearth.drivers.base import Style
-from hearth.errors import ConfigError, DeviceError, InvalidParams, PermissionDenied, QueueFull, SessionInvalid
+from hearth.errors import (
+    ConfigError,
+    DeviceError,
+    InvalidParams,
+    PermissionDenied,
+    QueueFull,
+    RateLimited,
+    SessionInvalid,
+)
 from hearth.protocol.jsonrpc import MAX_DEPTH
 
 
@@ -212,6 +221,23 @@ async def test_a_board_of_another_type_is_refused_and_is_not_the_simulated_one(t
     with pytest.raises(TypeError, match=r"board: expected a profile's name or path, or a Board .* got Profile"):
         async with hearth.open_runtime(board=load_profile("sim"), config=config(tmp_path)):
             pass
+
+
+async def test_a_board_may_be_the_path_of_its_profile(tmp_path, monkeypatch):
+    chip = '[[gpio]]\nlabel = "acme"\ndriver = "sim"\nnames = ["A", "B"]\n'
+    (tmp_path / "plant.toml").write_text(f'name = "plant"\ndescription = "a plant"\n{chip}')
+    monkeypatch.chdir(tmp_path)
+    async with hearth.open_runtime(board=Path("plant.toml"), config=config(tmp_path)) as runtime:
+        assert runtime.board.name == "plant"
+
+
+async def test_a_program_without_a_policy_sets_its_own_pace(tmp_path):
+    async with hearth.open_runtime(config=config(tmp_path)) as runtime, runtime.open_session() as session:
+        for count in range(1_001):  # beyond every rate of a risk level
+            await session.run("gpio.set", line="LED", value=count % 2)
+        scans = [hearth.step("i2c.scan", bus=1)] * 6
+        with pytest.raises(RateLimited):  # a tool's own rate is its device's, and stays
+            await session.submit("scan", scans)
 
 
 async def test_a_board_that_was_opened_by_the_program_is_used_as_it_is(tmp_path):

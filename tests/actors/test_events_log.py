@@ -273,6 +273,29 @@ async def test_following_again_starts_again_and_tells_nothing_twice():
     assert told(await drained(send_queue)) == [2, 3]
 
 
+@pytest.mark.parametrize(
+    ("first", "events", "again", "told_twice"),
+    [
+        pytest.param(1, ["start", "finish"], None, [1, 2, 3], id="from the start: it goes on"),
+        pytest.param(3, ["start", "finish", "start"], None, [3, 1, 2, 4], id="from within: what is missing, then on"),
+        pytest.param(9, ["start", "finish"], None, [1, 2, 3], id="from beyond the end"),
+        pytest.param(
+            70, ["start", *["progress"] * 67, "finish", "start"], None, [70, 1, *range(5, 70), 71], id="holes"
+        ),
+        pytest.param(1, ["start", "finish"], 1, [1, 2, 1, 2, 3], id="a number asks for a replay"),
+    ],
+)
+async def test_two_subscriptions_of_one_connection_that_overlap_deliver_an_event_once(first, events, again, told_twice):
+    """Draft §8: a notification reports one event; a client that counts them must not count one twice."""
+    send_queue, log = SendQueue(), EventLog("task")
+    publish(log, *events)
+    send_queue.follow(log, first)
+    sent = b"".join(send_queue.take()).splitlines()
+    send_queue.follow(log, again)
+    publish(log, "task_finish")
+    assert told(sent + await drained(send_queue)) == told_twice
+
+
 async def test_what_is_followed_no_more_is_not_sent_even_if_it_was_due():
     send_queue, log, other = SendQueue(), EventLog("task"), EventLog("other")
     publish(log, "start")

@@ -78,10 +78,10 @@ async def test_a_key_whose_time_is_over_is_free_again(tmp_path):
     async with a_run(tmp_path, tasks=TasksConfig(idempotency_days=0.5)) as (world, session):
         first = await lit(session)
         await finished(first)
-        now = world.parts.clock()
-        world.runtime.keys._clock = lambda: now + DAY_S / 2 - 1
+        now = world.parts.uptime()
+        world.runtime.keys._uptime = lambda: now + DAY_S / 2 - 1
         assert (await lit(session)).task_id == first.task_id
-        world.runtime.keys._clock = lambda: now + DAY_S / 2 + 1
+        world.runtime.keys._uptime = lambda: now + DAY_S / 2 + 1
         assert (await lit(session)).task_id != first.task_id
 
 
@@ -227,7 +227,7 @@ def test_ends_that_cannot_be_written_down_are_noted_and_hold_for_this_run(tmp_pa
 async def test_the_end_of_a_task_in_the_moment_of_the_runtimes_end_is_kept(tmp_path, written):
     memory = MemoryBudget(1 << 20, 1 << 20)
     file = KeysFile(keys_file(tmp_path))
-    keys = IdempotencyKeys(file, days=7, most=9, clock=lambda: 1.0, head=lambda: 5, memory=memory)
+    keys = IdempotencyKeys(file, days=7, most=9, clock=lambda: 1.0, uptime=lambda: 1.0, head=lambda: 5, memory=memory)
     async with trio.open_nursery() as nursery:
         await nursery.start(keys.run)
         first, receipt = keys.enter("p", "k", "d", "t", None, memory.for_principal("p"))
@@ -259,8 +259,8 @@ async def test_the_file_is_written_anew_when_most_of_it_says_nothing_any_more(tm
     async with a_run(tmp_path, tasks=TasksConfig(idempotency_days=1)) as (world, session):
         for number in range(6):
             await finished(await lit(session, f"k{number}"))
-        now = world.parts.clock()
-        world.runtime.keys._clock = lambda: now + 2 * DAY_S
+        now = world.parts.uptime()
+        world.runtime.keys._uptime = lambda: now + 2 * DAY_S
         last = await lit(session, "last")
         await finished(last)
     tasks = [line["task_id"] for line in lines_of(tmp_path) if "task_id" in line]

@@ -565,15 +565,37 @@ async def test_plans_of_others_that_have_ended_make_room_for_all(make_world, mon
                 await alice.prepare("read", [step("bench.read")])
 
 
-async def test_a_plan_is_stale_from_the_time_that_it_shows_also_where_the_machine_has_slept():
-    # Trio's clock stands still while a machine sleeps, and the clock on the wall goes on.
-    wall = [1_776_638_881.0]
+@pytest.mark.parametrize("step_s", [1_776_638_881.0 - 1000, -86_400.0], ids=["from 1970 to today", "back by a day"])
+async def test_no_step_of_the_wall_clock_changes_the_age_of_a_plan_an_approval_or_a_key(step_s):
+    """clock_gettime(2): CLOCK_BOOTTIME has no such steps; OctoPrint 3266: a board without a clock begins in 1970."""
+    wall, up = [1000.0 if step_s > 0 else 1_776_638_881.0], [7.0]
     made = BenchWorld(policy=policy(), plan_ttl_s=100)
-    made.parts = evolve(made.parts, clock=lambda: wall[0])
+    made.parts = evolve(made.parts, clock=lambda: wall[0], uptime=lambda: up[0])
+    async with running(made) as world:
+        raw = await world.connect(ALICE).open()
+        first = await raw.submit(("read", {}), key="k")
+        async with world.sessions(ALICE).open_session() as alice:
+            plan, late = await alice.prepare("set", [SET]), await alice.prepare("set", [SET])
+            wall[0] += step_s
+            up[0] += 1
+            assert (await (await alice.execute(plan)).wait()).status == "SUCCESS"
+            assert await raw.submit(("read", {}), key="k") == {**first, "status": "SUCCESS", "repeated": True}
+            up[0] += 99
+            with pytest.raises(PlanStale, match="has expired"):
+                await alice.execute(late)
+            up[0] += 7 * 86_400
+            assert "repeated" not in await raw.submit(("read", {}), key="k")
+
+
+async def test_a_plan_is_stale_when_its_time_is_over_also_where_the_machine_has_slept():
+    # Trio's clock stands still while a machine sleeps, and its uptime goes on.
+    up = [7.0]
+    made = BenchWorld(policy=policy(), plan_ttl_s=100)
+    made.parts = evolve(made.parts, uptime=lambda: up[0])
     async with running(made) as world:
         async with world.sessions(ALICE).open_session() as alice, world.sessions(BOB).open_session() as bob:
             ready, waiting = await alice.prepare("set", [SET]), await alice.prepare("arm", [ARM])
-            wall[0] += 100
+            up[0] += 100
             with pytest.raises(PlanStale, match="has expired"):
                 await alice.execute(ready)
             with pytest.raises(PlanStale, match="has expired"):

@@ -321,10 +321,26 @@ async def test_a_repeat_is_told_by_what_was_written_without_hashing_each_steps_a
         monkeypatch.setattr(step_module, "args_hash", None)
         again = await session.submit(("set", {"value": 1, "line": 1}), ("read", {"tag": "é"}), key="k")
         assert again["task_id"] == first
-        for line in (1.0, True, "1", 2):
+        for line in (1.5, True, "1", 2):
             with pytest.raises(InvalidParams) as refused:
                 await session.submit(("set", {"value": 1, "line": line}), ("read", {"tag": "é"}), key="k")
             assert refused.value.data["task_id"] == first
+
+
+async def test_a_number_that_is_written_otherwise_does_not_make_another_task(world):
+    """RFC 8785 §3.2.2.3: `1.0` and `1`, `5e3` and `5000` are one value, as `args_hash` says of an approved plan."""
+    with trio.fail_after(60):
+        session = await world.connect().open()
+        first = await session.submit(("set", {"line": 1, "value": 1}), key="k", max_duration_ms=5000, max_risk_level=2)
+        for number, args in enumerate(('{"line": 1.0, "value": 1}', '{"value": 1e0, "line": 10e-1}')):
+            task = f'{{"intent": "test", "idempotency_key": "k", "steps": [{{"tool": "bench.set", "args": {args}}}], '
+            task += '"constraints": {"max_duration_ms": 5e3, "max_risk_level": 2.0}}'
+            params = f'{{"session_id": "{session.session_id}", "task": {task}}}'
+            text = f'{{"jsonrpc": "2.0", "id": {9000 + number}, "method": "task.submit", "params": {params}}}\n'
+            await session.client.stream.send_all(text.encode())
+            await session.client.until(lambda number=number: session.client.answers(9000 + number))
+            (answer,) = session.client.answers(9000 + number)
+            assert (answer["result"]["task_id"], answer["result"]["repeated"]) == (first["task_id"], True)
 
 
 async def test_a_key_belongs_to_its_principal_and_not_to_its_session(world):
@@ -402,7 +418,8 @@ async def test_a_key_outlives_the_memory_of_its_task(make_world):
             for _ in range(2):
                 await session.run(("read", {}))
             again = await session.submit(("read", {"tag": "once"}), key="k", subscribe=True)
-            assert again == {"task_id": first, "status": "SUCCESS", "repeated": True}
+            assert again == {"task_id": first, "status": "SUCCESS", "repeated": True, "subscribed": True}
+            assert [event["phase"] for event in await session.client.finished(first)][-1] == "task_finish"
     assert world.observer.labels("begin").count("once") == 1
 
 
@@ -422,6 +439,22 @@ async def test_a_repeat_that_subscribes_gets_the_first_tasks_events(world):
         assert [event["seq"] for event in await second.finished(task_id)] == [1, 2, 3]
 
 
+async def test_subscriptions_that_overlap_deliver_each_event_once(world):
+    """Draft §8: all tasks, the submission's own, a repeat's and the task's by its id; then all tasks again."""
+    with trio.fail_after(60):
+        client = world.connect()
+        session = await client.open()
+        await session.subscribe()
+        call = [("read", {"tag": "x"}), ("read", {"tag": "y", "gate": "y"})]
+        task_id = await session.start(*call, key="k", subscribe=True)
+        await client.until(lambda: len(client.events) >= 3)
+        assert (await session.submit(*call, key="k", subscribe=True))["subscribed"] is True
+        await session.subscribe(task_id)
+        await session.subscribe()
+        world.gate("y").open()
+        assert [event["seq"] for event in await client.finished(task_id)] == [1, 2, 3, 4, 5]
+
+
 async def test_a_repeat_is_answered_only_when_the_first_submission_is_on_record(world):
     with trio.fail_after(60):
         client = world.connect()
@@ -436,7 +469,12 @@ async def test_a_repeat_is_answered_only_when_the_first_submission_is_on_record(
         await client.until(lambda: all(client.answers(request["id"]) for request in requests))
         first, *repeats = [client.answers(request["id"])[0]["result"] for request in requests]
         for repeat in repeats:
-            assert repeat == {"task_id": first["task_id"], "status": repeat["status"], "repeated": True}
+            assert repeat == {
+                "task_id": first["task_id"],
+                "status": repeat["status"],
+                "repeated": True,
+                "subscribed": True,
+            }
         await client.finished(first["task_id"])
     assert world.observer.labels("begin") == ["once"]
 

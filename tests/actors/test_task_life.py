@@ -279,7 +279,8 @@ async def test_a_task_cancelled_while_it_rolls_back_goes_on_rolling_back(world):
         world.gate("x").open()
         await trio.testing.wait_all_tasks_blocked()
         # The failure is decided, and the record of the undo waits for the log.
-        assert await session.cancel(task_id) == "FAILED"
+        assert await session.cancel(task_id) == "CANCELLING"
+        assert (await session.get(task_id))["status"] == "RUNNING"
         assert world.driver.levels == {1: 1}
         world.journal.release()
         assert (await client.finished(task_id))[-1]["status"] == "FAILED"
@@ -288,17 +289,21 @@ async def test_a_task_cancelled_while_it_rolls_back_goes_on_rolling_back(world):
         assert world.driver.levels == {1: None}
 
 
-async def test_the_verdict_of_a_task_that_is_ending_is_what_a_cancel_is_told(world):
+@pytest.mark.parametrize(("tool", "answer"), [("fail", "CANCELLING"), ("read", "SUCCESS")])
+async def test_a_cancel_of_a_task_that_is_ending_promises_nothing_that_does_not_come(world, tool, answer):
+    """Draft §3.6: CANCELLING until `task_finish`; a task whose success is decided cannot be cancelled (0007)."""
     with trio.fail_after(60):
-        session = await world.connect().open()
-        task_id = await session.start(("fail", {"gate": "x"}))
+        client = world.connect()
+        session = await client.open()
+        task_id = await session.start((tool, {"gate": "x"}), subscribe=True)
         await world.gate("x").reached()
         world.journal.hold()
         world.gate("x").open()
         await trio.testing.wait_all_tasks_blocked()
-        assert await session.cancel(task_id) == "FAILED"
+        assert await session.cancel(task_id) == answer
         world.journal.release()
-        assert (await session.wait(task_id))["status"] == "FAILED"
+        ended = (await client.finished(task_id))[-1]["status"]
+        assert ended == await session.cancel(task_id) == {"fail": "FAILED", "read": "SUCCESS"}[tool]
 
 
 async def test_a_cancel_that_comes_during_the_last_step_still_cancels(world):
@@ -354,6 +359,33 @@ async def test_the_deadline_also_ends_a_wait_for_leases(make_world, autojump_clo
         await session.start(("wait", {}), exclusive=True)
         done = await session.run(("read", {}), exclusive=True, max_duration_ms=300)
         assert (done["status"], done["error_code"]) == ("FAILED", -32010)
+
+
+@pytest.mark.parametrize(
+    ("held_by", "steps", "options", "effect"),
+    [
+        pytest.param("a transaction", [("set", {"line": 1, "value": 1})], {}, "none", id="queue"),
+        pytest.param("a lease", [("set", {"line": 1, "value": 1})], {}, "none", id="lease"),
+        pytest.param("a lease", [("set", {"line": 1, "value": 1})], {"exclusive": True}, "none", id="exclusive"),
+        pytest.param("nothing", [("read", {"ms": 400})], {}, "none", id="only reads"),
+        pytest.param("nothing", [("fail", {}), ("nap", {"ms": 400})], {}, "none", id="a step that had no effect"),
+        pytest.param("nothing", [("set", {"line": 1, "value": 1, "ms": 400})], {}, "unknown", id="it had begun"),
+        pytest.param(
+            "nothing", [("set", {"line": 1, "value": 1}), ("nap", {"ms": 400})], {}, "unknown", id="an earlier step"
+        ),
+    ],
+)
+async def test_a_deadline_says_none_if_nothing_with_an_effect_had_begun(
+    make_world, autojump_clock, held_by, steps, options, effect
+):
+    """Draft §3.5: by `effect` a client decides whether to repeat; "unknown" only where something may have moved."""
+    async with make_world() as world:
+        session = await world.connect().open()
+        if held_by != "nothing":
+            await session.start(("read", {"ms": 800}), exclusive=held_by == "a lease")
+        done = await session.run(*steps, max_duration_ms=300, abort_on_step_failure=False, **options)
+        assert (done["status"], done["error_code"], done["error_data"]["effect"]) == ("FAILED", -32010, effect)
+        assert world.driver.levels.get(1) == (None if effect == "none" else 1)
 
 
 # --- rollback -----------------------------------------------------------------------------------------------------

@@ -64,6 +64,12 @@ def test_a_did_is_that_of_the_did_key_method():
     assert did_of(raw) == "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
 
 
+@pytest.mark.spec(
+    "card 6.3",
+    "SHOULD",
+    "Implementors requiring cryptographic agent identity SHOULD embed a DID reference in the AgentCard metadata field "
+    "and sign the AgentCard using the DID's verification method.",
+)
 def test_a_signed_card_is_valid_and_its_signature_is_accepted_by_foreign_code():
     made = signed(card(), OURS)
     assert validate(made) == []

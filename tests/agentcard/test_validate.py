@@ -374,6 +374,17 @@ def test_a_base_cost_is_zero_or_at_least_the_landauer_limit():
         assert only(card(pricing={"base_cost_joules": none})).rule == "§5 rule 7"
 
 
+@pytest.mark.parametrize(
+    "written", ["1e-400", "0.00e1", "0.1e-999999", "-0.0e-5", "-1E-400", "0" * 1 + ".0" + "0" * 400 + "1"]
+)
+def test_a_cost_below_every_double_is_not_zero(written):
+    """Draft §5 rules 7 and 8; RFC 8259 §6: the text is a number that is not 0, whatever a double makes of it."""
+    text = json.dumps(card(pricing={"base_cost_joules": 0, "per_token_joules": 0}))
+    rules = [finding.rule for finding in validate(text.replace('_joules": 0', f'_joules": {written}'))]
+    zero = not written.partition("e")[0].partition("E")[0].strip("-0.")
+    assert rules == [] if zero else rules == ["§5 rule 7"] + ["§5 rule 8"] * written.startswith("-")
+
+
 @pytest.mark.spec("card 2.6.2", "MUST", "If present, MUST be non-negative.")
 @pytest.mark.spec("card 5", "MUST", "8. If pricing.per_token_joules is present, it MUST be non-negative.")
 def test_a_cost_per_token_is_not_negative():

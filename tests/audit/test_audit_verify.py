@@ -189,6 +189,18 @@ def test_a_changed_last_line_is_found_by_a_checkpoint_or_a_noted_head(bench, eve
     assert "as noted before" in verify(bench.path, known=noted).first_bad.reason
 
 
+@pytest.mark.parametrize(("records", "every", "good"), [(12, 12, True), (13, 12, False), (13, None, True)])
+def test_a_log_without_any_checkpoint_is_bad_for_a_key_once_it_should_have_one(bench, events, records, every, good):
+    """docs/reference/audit.md: a checkpoint follows daemon.start and every `checkpoint_every` records."""
+    bench.write(*events(records))
+    keys.load_or_create(bench.key)
+    more = {} if every is None else {"checkpoint_every": every}
+    assert verify(bench.path, **more).ok
+    report = verify(bench.path, public(bench), **more)
+    assert (report.ok, report.checkpoints, report.signed_to) == (good, 0, 0)
+    assert good or "no checkpoint in 13 records" in report.first_bad.reason
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

@@ -99,6 +99,18 @@ def test_signatures_are_checked_with_the_public_key(cli, tmp_path):
     assert f"{log}:4: " in refused.out
 
 
+def test_a_young_log_without_a_checkpoint_says_so_and_an_old_one_is_bad(cli, tmp_path):
+    keys.load_or_create(tmp_path / "key")
+    log = tmp_path / "audit.log"
+    log.write_bytes(b"".join(lines(8, Chain())))
+    young = cli("audit", "verify", log, "--key", tmp_path / "key.pub")
+    assert young.code == 0
+    assert young.out.splitlines()[-1].strip() == "no checkpoint yet: no signature covers a record"
+    old = cli("audit", "verify", log, "--key", tmp_path / "key.pub", "--checkpoint-every", 7)
+    assert old.code == 1
+    assert "no checkpoint in 8 records" in old.out
+
+
 def test_a_key_that_cannot_be_read_is_a_usage_error(cli, log, tmp_path):
     answer = cli("audit", "verify", log, "--key", tmp_path / "none.pub")
     assert answer.code == 2

@@ -447,6 +447,17 @@ def test_without_a_daemon_and_without_a_name_it_warns_and_exits_with_0(cli):
     assert "`systemctl status hearth`" in answer.out
 
 
+def test_a_user_without_a_home_gets_all_other_findings(cli, monkeypatch):
+    for name in ("HOME", "XDG_STATE_HOME", "STATE_DIRECTORY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    answer = cli("doctor")
+    assert answer.code == 0
+    assert "uid 54321 has no HOME for the audit log" in answer.out
+    assert "set [audit] path and key" in answer.out
+    assert "kernel" in answer.out
+
+
 @pytest.mark.parametrize("how", ["option", "environment", "config"])
 def test_without_a_daemon_at_a_named_socket_it_exits_with_3(cli, tmp_path, monkeypatch, how):
     args = []

@@ -276,6 +276,14 @@ async def test_an_error_of_a_can_interface_is_a_frame_without_an_identifier() ->
     assert read.lost == 3
 
 
+async def test_a_signal_without_a_value_is_not_a_number() -> None:
+    frame = {"id": "0x18f00403", "data": "", "signals": {"S": {"value": None, "none": "error"}}, "note": "short"}
+    (read,) = await namespaces.CanNamespace(Odd({"frames": [frame], "timed_out": False, "lost": 0})).read("can0")
+    assert (read.signals["S"].value, read.note) == (None, "short")
+    with pytest.raises(ValueError, match="no value: error"):
+        float(read.signals["S"])
+
+
 @pytest.mark.parametrize("frame", [{}, {"id": 1, "data": ""}, {"id": "0x001"}], ids=repr)
 async def test_a_frame_without_its_members_is_a_carrier_error(frame) -> None:
     with pytest.raises(CarrierError, match=r"answered can.read without (id|data) \(str\)"):

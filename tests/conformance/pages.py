@@ -1,4 +1,4 @@
-"""The generators of pages in docs/, which is no package: the script and its two modules."""
+"""The generators of pages in docs/, which is not a package: the script and its modules."""
 
 from __future__ import annotations
 
@@ -8,4 +8,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import generate as generate
-from generators import conformance_page as conformance_page, reference_pages as reference_pages
+from generators import (
+    conformance_page as conformance_page,
+    kinds_page as kinds_page,
+    reference_pages as reference_pages,
+)

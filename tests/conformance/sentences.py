@@ -194,7 +194,7 @@ design 8: values in one document | decided | at most 20,000 (`max_values`); more
 design 8: WebSocket | decided | a text message is one document; two in one, white space alone, a binary message:
     -32700, the connection goes on; more than `max_document_bytes`, in however many fragments: closed with 1009
 design 8: what is not JSON | decided | invalid UTF-8, NaN, numbers beyond a double, lone surrogates, nesting past
-    the limit: -32700, the connection goes on; of duplicate keys the last wins, for the executor and the audit alike
+    the limit: -32700, the connection goes on; duplicate member names → -32600
 design 8: id | decided | string or integer, else -32600; reuse while outstanding → -32600
 design 8: params | decided | object; an array or scalar → -32602; unknown fields ignored at every level, tool args
     included, and named in the answer; our own clients refuse them

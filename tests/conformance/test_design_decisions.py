@@ -13,7 +13,6 @@ from conformance.daemon import eventually
 from support.users import ordinary_user
 
 from hearth._util.ids import new_id
-from hearth.audit.record import args_hash
 from hearth.config.model import LimitsConfig
 
 READ = ("i2c.read", {"bus": 1, "addr": "0x48", "reg": 0, "len": 2})
@@ -125,15 +124,14 @@ def test_what_is_not_json_is_a_parse_error_and_the_connection_goes_on(peer, valu
 
 
 @pytest.mark.spec("design 8: what is not JSON")
-def test_of_duplicate_keys_the_last_wins_for_the_executor_and_the_audit_alike(peer, session, daemon) -> None:
+def test_a_name_that_is_repeated_is_an_invalid_request_and_nothing_runs(peer, session, daemon) -> None:
     submission = json.dumps(peer.submission(session, ("gpio.set", {"line": 2, "value": 1})))
     submission = submission.replace('"value": 1', '"value": 0, "value": 9, "value": 1')
     answer = peer.ask(b'{"jsonrpc":"2.0","id":1,"method":"task.submit","params":' + submission.encode() + b"}")
-    task_id = answer["result"]["task_id"]
-    assert peer.finished(session, task_id)["steps"][0]["result"] == {"line": 2, "value": 1}
-    assert peer.value(session, "gpio.get", line=2)["value"] == 1
-    (record,) = daemon.records(event="task.step.start", task_id=task_id)
-    assert record["args_hash"] == args_hash({"line": 2, "value": 1})
+    assert (answer["id"], answer["error"]["code"]) == (1, -32600)
+    peer.value(session, "gpio.get", line=2)
+    started = daemon.records(event="task.step.start", session_id=session)
+    assert [one["tool"] for one in started] == ["gpio.get"]
 
 
 @pytest.mark.spec("design 8: params")

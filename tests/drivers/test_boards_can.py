@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import sys
 
 import pytest
@@ -10,8 +12,8 @@ from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.diagnose import look, mismatches
 from hearth.drivers.boards.discover import Machine, survey
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.can.driver import IdFilter
-from hearth.drivers.can.linux import LinuxCan, up_command
+from hearth.drivers.can.driver import Frame, FrameCursor, IdFilter
+from hearth.drivers.can.linux import LinuxCan, _unpack, prepare, up_command
 from hearth.drivers.can.machine import CanMachine, FoundCan, can_problem
 from hearth.drivers.can.spec import CanSpec
 from hearth.drivers.linux.device_users import NO_HOLDERS
@@ -147,3 +149,28 @@ def test_a_machine_without_the_interface_or_without_can_says_so():
         LinuxCan("can0", "nocan9").open()
     assert caught.value.data["effect"] == "none"
     assert sys.platform == "linux"
+
+
+def test_frames_that_the_kernel_drops_at_the_end_of_a_burst_are_counted_without_a_further_frame():
+    """Over datagrams of the loopback: the count is the socket's (SO_MEMINFO), of whatever family it is."""
+    driver = LinuxCan("can0", "can0")
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as rx,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as node,
+    ):
+        rx.bind(("127.0.0.1", 0))
+        rx.setblocking(False)
+        prepare(rx)
+        rx.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        for number in range(200):
+            node.sendto(struct.pack("=IB3x8s", number, 8, bytes(8)), rx.getsockname())
+        assert driver._receive(rx) is None
+    taken = driver.queue.take(FrameCursor(0, 0), None, 256, partial=True)
+    assert taken.lost > 0
+    assert len(taken.frames) + taken.lost == 200
+    assert [frame.key for frame in taken.frames] == [*range(len(taken.frames))]
+
+
+def test_a_request_of_another_node_has_its_length():
+    wire = struct.pack("=IB3x8s", 0x4000_0123, 5, bytes(8))
+    assert _unpack(0x4000_0123, wire, 7) == Frame(0x123, remote=True, asked=5)

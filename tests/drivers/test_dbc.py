@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis.strategies import floats
 
 from hearth.drivers.can import sim
-from hearth.drivers.can.dbc import MAX_BYTES, CanDatabase, check_bounds
+from hearth.drivers.can.dbc import CanDatabase, check_bounds
 from hearth.drivers.can.driver import EXTENDED, Frame
-from hearth.drivers.can.spec import SHIPPED
+from hearth.drivers.can.files import MAX_BYTES, SHIPPED
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
 
@@ -56,8 +56,9 @@ def test_a_message_is_encoded_by_name_in_units_and_read_back(made) -> None:
     frame = made.frame("DRIVE", {"Torque": 0.9, "Gear": "first", "Free": {"value": 7}})
     assert (frame.key, frame.data, frame.fd) == (0x123, struct.pack("<hBB", 3, 1, 7), False)
     assert made.frame("DRIVE", {"Torque": {"value": 0.9, "unit": "N·m"}, "Gear": "first", "Free": 7}) == frame
-    name, signals = made.decode(frame)
-    assert name == "DRIVE"
+    decoded = made.decode(frame)
+    signals = decoded["signals"]
+    assert decoded["message"] == "DRIVE"
     assert signals["Torque"]["value"] == pytest.approx(0.9)
     assert signals["Torque"]["unit"] == "Nm"
     assert signals["Gear"] == {"value": 1, "name": "first"}
@@ -67,7 +68,7 @@ def test_a_message_is_encoded_by_name_in_units_and_read_back(made) -> None:
 def test_a_multiplexed_message_has_the_signals_of_its_page(made) -> None:
     frame = made.frame("LONG", {"Page": 1, "Amp": 2.5})
     assert frame.key == 0x18FEF115 | EXTENDED
-    assert made.decode(frame)[1] == {"Page": {"value": 1}, "Amp": {"value": pytest.approx(2.5), "unit": "A"}}
+    assert made.decode(frame)["signals"] == {"Page": {"value": 1}, "Amp": {"value": pytest.approx(2.5), "unit": "A"}}
 
 
 @pytest.mark.parametrize(
@@ -112,14 +113,16 @@ def test_the_bounds_themselves_are_allowed_although_the_arithmetic_is_not_exact(
 def test_a_message_that_is_cut_short_is_refused(made) -> None:
     with pytest.raises(LimitViolated, match="send it by name"):
         made.check(Frame(0x123, b"\0"))
-    assert made.decode(Frame(0x123, b"\0")) == ("DRIVE", {})
+    assert made.decode(Frame(0x123, b"\0")) == {
+        "message": "DRIVE", "signals": {}, "note": "the frame has 1 of 4 bytes",
+    }  # fmt: skip
 
 
 def test_a_request_for_a_message_and_unknown_identifiers_pass(made) -> None:
     made.check(Frame(0x123, remote=True))
     made.check(Frame(0x124, b"any"))
     made.check_isotp(0x7E0)
-    assert made.decode(Frame(0x124, b"any")) is None
+    assert made.decode(Frame(0x124, b"any")) == {}
 
 
 def test_no_isotp_message_goes_where_its_bytes_would_be_signals(made) -> None:
@@ -184,7 +187,8 @@ def test_a_bus_without_a_file_has_no_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(b"BO_ nonsense", "no DBC file"), (b"\x81\x8d", "cannot be read"), (None, "cannot be read")]
+    ("content", "words"),
+    [(b"BO_ nonsense", "cannot be read as DBC"), (b"\x81\x8d", "cannot be read as DBC"), (None, "cannot be read")],
 )
 def test_a_file_that_cannot_be_used_is_an_error_that_names_it(content, words, tmp_path) -> None:
     path = tmp_path / "bad.dbc"
@@ -217,15 +221,15 @@ def test_the_simulated_nodes_speak_as_the_shipped_file_says() -> None:
     made = CanDatabase("can0", SHIPPED / "sim.dbc")
     plant = sim.Plant()
     (data,) = plant.publish()
-    assert made.decode(data)[1]["Speed"] == {"value": plant.rpm, "unit": "rpm"}
-    assert made.decode(data)[1]["Temperature"]["value"] == round(plant.temperature)
+    assert made.decode(data)["signals"]["Speed"] == {"value": plant.rpm, "unit": "rpm"}
+    assert made.decode(data)["signals"]["Temperature"]["value"] == round(plant.temperature)
     command = made.frame("FAN_COMMAND", {"Speed": 40})
     (status,) = plant.hear(command)
     assert plant.fan == 40
-    assert made.decode(status) == (
-        "FAN_STATUS",
-        {"Speed": {"value": 40, "unit": "percent"}, "Rotation": {"value": 1200, "unit": "rpm"}},
-    )
+    assert made.decode(status) == {
+        "message": "FAN_STATUS",
+        "signals": {"Speed": {"value": 40, "unit": "percent"}, "Rotation": {"value": 1200, "unit": "rpm"}},
+    }
     assert list(plant.hear(data)) == []
 
 

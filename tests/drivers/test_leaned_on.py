@@ -125,6 +125,26 @@ def test_doctor_names_a_servo_whose_first_move_no_slew_limits(given, named):
     assert [key for key, severity, told in problems(found) if "first drive" in told] == (["pwm[0]"] if named else [])
 
 
+# https://github.com/timofurrer/w1thermsensor/issues/46 and the like: a number that is none meets a bound
+@pytest.mark.parametrize(
+    ("bounds", "more", "warned"),
+    [
+        ({"max": 60}, {}, True),
+        ({"min": 5}, {}, True),
+        ({"min": -20, "max": 60}, {}, False),
+        ({"max": 60}, {"valid": [-30, 120]}, False),
+        ({"max": 60}, {"none": [-0.0625]}, False),
+    ],
+)
+def test_an_interlock_with_one_bound_on_a_sensor_without_codes_is_a_finding(bounds, more, warned):
+    lock = {"drives": "HEATER", "value": 1, "requires": [{"sensor": "T", **bounds}]}
+    sensors = {"T": {"kind": "tmp102", "bus": 1, "addr": 0x48, **more}}
+    i2c = [{"bus": 1, "driver": "i2c-dev"}]
+    tables = {"gpio": [HEATER], "interlock": [lock], "i2c": i2c, "sensors": sensors}
+    found = problems(parse_profile({"name": "oven", "description": "o", **tables}, "oven"))
+    assert [one[:2] for one in found if "one bound" in one[2]] == [("interlock[0].requires[0]", "warn")] * warned
+
+
 OVEN = """
 name = "oven"
 description = "a heater"

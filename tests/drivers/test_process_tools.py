@@ -104,9 +104,10 @@ def test_all_schemas_suit_both_validators(templates):
 def test_programs_run_on_a_bus_of_their_own_so_that_signals_need_not_wait_for_them():
     listing, running, signalling = process_tools(exec_templates=TEMPLATES)
     assert running.bus({"template": "three"}) == "exec"
-    assert listing.bus({}) == signalling.bus({}) == "processes"
+    assert listing.bus({}) == signalling.bus({"pid": 1, "signal": "SIGTERM"}) == "processes"
     listing, running, signalling = process_tools("p", TEMPLATES, exec_bus="x")
-    assert (listing.bus({}), running.bus({"template": "three"}), signalling.bus({})) == ("p", "x", "p")
+    assert (listing.bus({}), running.bus({"template": "three"})) == ("p", "x")
+    assert signalling.bus({"pid": 1, "signal": "SIGTERM"}) == "p"
 
 
 # --- proc.list ---------------------------------------------------------------------------------------------------

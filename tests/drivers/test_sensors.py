@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from hearth.drivers import sysfs as sysfs
 from hearth.drivers.base import Style
 from hearth.drivers.iio.kernel import CLASSES, KernelSensors
+from hearth.drivers.iio.machine import IioMachine
 from hearth.errors import DeviceError, ResourceBusy
 
 
@@ -274,6 +276,54 @@ def test_what_a_zone_or_supply_mirrors_into_hwmon_is_told_once(tree, owner):
     assert list(tree.listed()) == ["thermal/cpu-thermal"]
 
 
+# --- 1-Wire ------------------------------------------------------------------------------------------------------
+#
+# Linux Documentation/w1/slaves/w1_therm.rst; https://github.com/timofurrer/w1thermsensor/issues/46
+
+_DS18B20 = "hwmon/w1_slave_temp-w1-28-0000057f9a4b/temp1"
+
+
+@pytest.fixture
+def thermometer(tree):
+    """Return a function that makes a DS18B20 with these `features` and this temperature."""
+
+    def make(features, millicelsius):
+        at = "devices/w1_bus_master1/28-0000057f9a4b"
+        tree.hardware(at, "w1", "w1_slave_driver")
+        tree.write(at, {} if features is None else {"features": features})
+        tree.hwmon(0, {"name": "w1_slave_temp", "temp1_input": millicelsius}, at)
+        return tree
+
+    return make
+
+
+@pytest.mark.parametrize(("features", "bits"), [("0", 1), ("2", 3)])
+def test_the_power_on_value_of_a_thermometer_that_the_kernel_does_not_check_is_no_measurement(
+    thermometer, features, bits
+):
+    tree = thermometer(features, 85000)
+    assert f"`echo {bits} | sudo tee " in tree.listed()[_DS18B20].problem
+    error = failure(tree, _DS18B20)
+    assert (error.data["errno"], "may not have measured" in error.message) == ("ENODATA", True)
+    (tree.root / "devices/w1_bus_master1/28-0000057f9a4b/hwmon/hwmon0/temp1_input").write_text("85062\n")
+    assert tree.read(_DS18B20).value == 85.062
+
+
+def test_doctor_names_a_thermometer_that_the_kernel_does_not_check(thermometer):
+    look = SimpleNamespace(has_header=False, machine=SimpleNamespace(sys=thermometer("0", 20000).root))
+    (hint,) = IioMachine().hints(look)
+    assert hint["hint"].startswith(f"{_DS18B20}: its power-on value")
+    (look.machine.sys / "devices/w1_bus_master1/28-0000057f9a4b/features").write_text("1\n")
+    assert list(IioMachine().hints(look)) == []
+
+
+@pytest.mark.parametrize("features", ["1", "3", None])
+def test_a_thermometer_that_the_kernel_checks_may_have_measured_85_degrees(thermometer, features):
+    tree = thermometer(features, 85000)
+    assert tree.listed()[_DS18B20].problem is None
+    assert tree.read(_DS18B20).value == 85.0
+
+
 # --- IIO ---------------------------------------------------------------------------------------------------------
 
 
@@ -326,6 +376,16 @@ IIO = [
     ("velocity_sqrt_input", "1.5", "velocity", "metre_per_second", 1.5),
     ("newthing0_input", "12", "newthing", "raw", 12.0),
     ("magn_x_input", "-0.5", "magnetic_field", "tesla", -0.00005),
+    # Linux Documentation/ABI/testing/sysfs-bus-iio; https://github.com/analogdevicesinc/libiio/issues/1401
+    ("massconcentration_pm2p5_input", "12", "mass_concentration", "microgram_per_cubic_metre", 12.0),
+    ("ph_input", "7", "acidity", "pH", 7.0),
+    ("electricalconductivity_input", "3", "conductivity", "siemens_per_metre", 3.0),
+    ("phase_input", "1", "phase", "radian", 1.0),
+    ("rot_from_north_true_input", "90", "rotation", "degree", 90.0),
+    ("colortemp_input", "6500", "colour_temperature", "kelvin", 6500.0),
+    ("altcurrent0_input", "1500", "current", "ampere", 1.5),
+    ("attention_input", "100", "attention", "percent", 100.0),
+    ("chromaticity_x_input", "0.3", "chromaticity", "count", 0.3),
 ]
 
 

@@ -85,3 +85,12 @@ def test_a_reply_of_the_wrong_length_is_an_error(raw):
     with pytest.raises(DeviceError, match="expected 4 bytes") as caught:
         sensor("tmp102").value(raw)
     assert caught.value.data["addr"] == 0x48
+
+
+@pytest.mark.parametrize(("codes", "raw"), [({"none": (-0.0625,)}, "fff0"), ({"valid": (-20.0, 60.0)}, "7ff0")])
+def test_a_code_and_a_number_outside_of_the_valid_ones_are_no_measurement(codes, raw):
+    made = I2cSensor("t", "tmp102", "i2c:1", 0x48, "celsius", **codes)
+    with pytest.raises(DeviceError, match="not a measurement") as caught:
+        made.value(bytes.fromhex(POWER_ON["tmp102"] + raw))
+    assert caught.value.data["errno"] == "ENODATA"
+    assert made.value(bytes.fromhex(POWER_ON["tmp102"] + "1900")) == 25.0

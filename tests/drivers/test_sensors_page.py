@@ -22,7 +22,7 @@ def test_every_kind_of_sensor_that_a_profile_may_name_is_on_the_page():
 def test_every_unit_of_the_kernels_sensors_is_in_the_table():
     tables = (sysfs._HWMON, sysfs.IIO_QUANTITIES, sysfs._SUPPLY, sysfs._POWERCAP)
     used = {row[1] for table in tables for row in table.values()} | {"boolean", "count", "raw"}
-    assert used <= set(re.findall("`([a-z_]+)`", UNITS))
+    assert used <= set(re.findall("`([a-zA-Z_]+)`", UNITS))
 
 
 def test_every_class_has_an_example_of_its_names():

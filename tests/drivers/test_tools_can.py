@@ -149,11 +149,11 @@ async def test_a_filter_takes_names_patterns_and_identifiers(bench, quiet):
 
 async def test_requests_and_fd_frames_are_shown_as_what_they_are(bench, quiet):
     await begin(bench)
-    quiet.inject(Frame(0x200, remote=True))
+    quiet.inject(Frame(0x200, remote=True, asked=3))
     quiet.inject(Frame(0x10, b"x", fd=True))
     answer = await bench.run("can.read", bus="can0", count=2, timeout_ms=0)
     request, fast = answer["frames"]
-    assert (request["remote"], "message" in request) == (True, False)
+    assert (request["remote"], request["length"], "message" in request) == (True, 3, False)
     assert (fast["fd"], fast["bitrate_switch"]) == (True, False)
 
 
@@ -291,7 +291,7 @@ async def test_a_read_without_a_filter_leaves_out_what_is_not_permitted_and_reme
         asked.append(use.names[0])
         return use.names[0] == "can0:0x300"
 
-    wanted = _Can(bench.board)._wanted(type("Scoped", (), {"permits": staticmethod(permits)}), {"bus": "can0"})
+    wanted = _Can(bench.board)._wanted(type("Scoped", (), {"permits": staticmethod(permits)}), "can0", None)
     assert [wanted(key) for key in (0x300, 0x301, 0x300, 0x301)] == [True, False, True, False]
     assert asked == ["can0:0x300", "can0:0x301"]
     for key in range(5000):
@@ -307,4 +307,6 @@ async def test_the_list_has_messages_with_signals_units_and_bounds(bench, can):
     engine = next(one for one in bus["messages"] if one["message"] == "ENGINE_DATA")
     assert (engine["hex"], engine["cycle_ms"], engine["senders"]) == ("0x100", 100, ["PLANT"])
     assert engine["signals"][0] == {"signal": "Speed", "unit": "rpm", "min": 0, "max": 8000}
-    assert engine["signals"][2]["choices"] == {"off": 0, "running": 1, "fault": 2}
+    assert engine["signals"][2]["choices"] == [
+        {"value": 0, "name": "off"}, {"value": 1, "name": "running"}, {"value": 2, "name": "fault"},
+    ]  # fmt: skip

@@ -205,7 +205,7 @@ async def test_what_is_read_is_shown_in_hex_where_it_is_short_and_as_text_where_
 async def test_a_bus_that_is_not_there_is_refused_before_anything_runs(bench, tool):
     assert bench.tools[tool].bus({"bus": 1, "addr": 0x50, "hex": "00", "len": 1}) == "i2c:1"
     with pytest.raises(InvalidParams, match="it has: 1"):
-        bench.tools[tool].bus({"bus": 7, "addr": 0x50})
+        bench.tools[tool].bus({"bus": 7, "addr": 0x50, "hex": "00", "len": 1})
 
 
 async def test_the_limit_of_a_transaction_comes_from_its_length(bench, i2c, make_context, autojump_clock):

@@ -188,7 +188,7 @@ async def test_an_exchange_without_a_reply_is_bounded_by_its_timeout(bench, uart
 async def test_a_port_that_is_not_there_is_refused_before_anything_runs(bench, tool):
     assert bench.tools[tool].bus({"port": "uart0", "text": "x"}) == "uart:uart0"
     with pytest.raises(InvalidParams, match="it has: uart0"):
-        bench.tools[tool].bus({"port": "/dev/ttyS0"})
+        bench.tools[tool].bus({"port": "/dev/ttyS0", "text": "x"})
 
 
 async def test_what_is_sent_may_be_text_or_hex(bench, uart):

@@ -48,5 +48,5 @@ def test_a_device_that_does_not_do_its_orders_ends_the_demo_with_1(temporary, ca
 
 def test_without_rabbitmq_it_says_how_to_install_it(monkeypatch, capsys) -> None:
     monkeypatch.setattr(fleet, "SERVER", "/nowhere/rabbitmq-server")
-    assert fleet.main([]) == 0
+    assert fleet.main([]) == 2
     assert "apt-get install --no-install-recommends rabbitmq-server" in capsys.readouterr().out

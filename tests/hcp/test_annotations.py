@@ -17,8 +17,8 @@ import pytest
 from annotated_types import Ge, Gt, Interval, Le, Len, Lt, MaxLen, MinLen, MultipleOf, Predicate
 from hypothesis import given, strategies as st
 
-from hearth.hcp.annotations import NotJson, evaluated, object_schema, schema_of, structurer, unstructure
-from hearth.hcp.inputs import Line, wire_name
+from hearth.annotations import NotJson, evaluated, object_schema, schema_of, structurer, unstructure, wire_name
+from hearth.hcp.inputs import Line
 from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from annotated_types import Ge, Le
 from attrs import evolve, frozen
 
 from hearth import Escalation, InputRefused, Limit, Line, capability
+from hearth.annotations import NotJson
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.tools import build_tools
-from hearth.hcp.annotations import NotJson
 from hearth.hcp.capability import MARK, CapabilitySource
 from hearth.hcp.capability_files import source_warnings
 from hearth.hcp.declaration import declare

@@ -13,7 +13,7 @@ from support.hcp import Caller, as_if_failed, capability, hcp_world, scripted, s
 from support.world import BOB
 
 import hearth
-from hearth.hcp.annotations import unstructure
+from hearth.annotations import unstructure
 from hearth.hcp.durable import CapabilityFailed, OutcomeUnknown, StepFailed
 from hearth.hcp.messages import write_instant
 from hearth.policy.rules import Match, PolicyEntry

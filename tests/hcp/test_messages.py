@@ -50,9 +50,13 @@ KINDS = {
     "string[]": Kind([(["a"], ("a",)), (["a", "b"], ("a", "b")), ([], ())], NO_STRINGS),
     "object": Kind(same({}, {"a": {"b": [1, None]}}), NO_OBJECT),
     "JSON Schema": Kind(same({}, {"type": "object", "required": ["a"]}), NO_OBJECT),
+    "JSON Schema or boolean": Kind(
+        [*same({}, {"type": "object", "required": ["a"]}), (True, {}), (False, {"not": {}})],
+        NO_OBJECT,
+    ),
     "boolean": Kind(same(True, False), [0, "true"]),
-    "integer": Kind(same(0, 2**53 - 1), [-1, 1.0, 2**53, *NO_NUMBER]),
-    "integer from 1": Kind(same(1), [0, *NO_NUMBER]),
+    "integer": Kind([*same(0, 2**53 - 1), (2.0, 2)], [-1, 1.5, 2**53, *NO_NUMBER]),
+    "integer from 1": Kind([*same(1), (1.0, 1)], [0, 0.0, *NO_NUMBER]),
     "number 0 to 1": Kind(same(0, 1, 0.95), [-0.01, 1.01, *NO_NUMBER]),
     "percent": Kind(same(0, 100), [-1, 100.1, *NO_NUMBER]),
     "number": Kind(same(0, -5, 1e308), NO_NUMBER),
@@ -179,7 +183,7 @@ ROWS = [
         "/payload",
         """
         capability | string | Yes
-        capability_version | string | No
+        capability_version | string, even empty | No
         caller_id | string | Yes
         intent | string | Yes
         inputs | object | Yes
@@ -204,7 +208,7 @@ ROWS = [
         """
         format | string | No
         required_fields | string[] | No | ()
-        schema | JSON Schema | No
+        schema | JSON Schema or boolean | No
         """,
     ),
     *rows(
@@ -502,3 +506,14 @@ def test_a_capability_declaration_has_the_fields_of_its_tables(row) -> None:
             read_declaration(missing)
     else:
         assert read_declaration(missing) == missing
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("P1M", "of a fixed length"), ("P1Y2M", "of a fixed length"), ("P0.5M", "of a fixed length"), ("1M", "ISO 8601")],
+)
+def test_a_duration_is_refused_for_its_own_reason(given, said) -> None:
+    """ISO 8601: P1M is a duration, a month, and not a wrong text."""
+    error = refused(changed(message("l4-task-submit"), "/payload/constraints/max_duration", given))
+    assert said in error.reason
+    assert given in error.reason

@@ -8,13 +8,13 @@ import pytest
 import trio
 
 import hearth
+from hearth.annotations import schema_of
 from hearth.config.model import load_config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
 from hearth.errors import JobRejected
-from hearth.hcp.annotations import schema_of
 from hearth.hcp.inputs import I2cAddress, Line, Port, misplaced, respelled
 from hearth.hcp.schemas import schema_faults
 from hearth.schema import Validator
@@ -116,6 +116,23 @@ def test_marks_are_followed_through_properties_and_items(board):
 @pytest.mark.parametrize(("given", "number"), [("0x48", 72), ("0X0048", 72), (72, 72), ("72", "72"), ("0x", "0x")])
 def test_an_i2c_address_has_one_spelling(given, number):
     assert respelled(ADDRESS, given) == number
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "read"),
+    [
+        ("integer", 2.0, int),
+        (["integer", "null"], 2.0, int),
+        (["integer", "string"], 72.0, int),
+        ("number", 2.0, float),
+        (["integer", "number"], 2.0, float),
+        (None, 2.0, float),
+    ],
+)
+def test_an_integer_that_is_written_2_0_is_one_in_the_function(kind, given, read):
+    """JSON Schema 2020-12 §6.1.1 (validation): "integer" matches any number with a zero fractional part."""
+    whole = {"type": "object", "properties": {"it": {} if kind is None else {"type": kind}}}
+    assert type(respelled(whole, {"it": given})["it"]) is read
 
 
 @pytest.mark.parametrize("annotation", [Line, I2cAddress, Port])

@@ -49,7 +49,9 @@ def test_a_range_leaves_out_the_versions_that_npm_would_leave_out(version, accep
     assert not satisfies(version, accepted)
 
 
-@pytest.mark.parametrize("accepted", ["latest", ">= 1.0", ">=1.0,<2", "1,2", "01.2", "≥1", "1.x |", "a.b.c", "\x00"])
+@pytest.mark.parametrize(
+    "accepted", ["latest", ">=1.0,<2", "1,2", ">=", "1.2.3.4", "- 1.4.2", "01.2", "≥1", "1.x |", "a.b.c", "\x00"]
+)
 def test_what_is_no_range_is_refused_with_itself_in_the_reason(accepted):
     with pytest.raises(ValueError, match="is not a range of semver versions") as caught:
         satisfies("1.0.0", accepted)
@@ -82,3 +84,34 @@ def test_a_version_is_semver_whole():
     for text in ("1.2", "v1.2.3", "", "1.2.3.4", "01.2.3"):
         with pytest.raises(ValueError, match="expected a semver version"):
             read_version(text)
+
+
+VERSIONS = "0.0.0 0.0.3 0.1.2 1.0.0 1.4.0 1.4.2 1.4.2+x 1.4.3 1.5.0 2.0.0 3.0.0 1.4.2-beta.1 1.4.2-beta.2 2.0.0-rc.1"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "within"),
+    [
+        ("", "0.0.0 0.0.3 0.1.2 1.0.0 1.4.0 1.4.2 1.4.2+x 1.4.3 1.5.0 2.0.0 3.0.0"),
+        (">= 1.0.0", "1.0.0 1.4.0 1.4.2 1.4.2+x 1.4.3 1.5.0 2.0.0 3.0.0"),
+        (">=  1.4.2   < 2", "1.4.2 1.4.2+x 1.4.3 1.5.0"),
+        ("^ 1.4", "1.4.0 1.4.2 1.4.2+x 1.4.3 1.5.0"),
+        ("~>1.4", "1.4.0 1.4.2 1.4.2+x 1.4.3"),
+        ("~> 1.4.2", "1.4.2 1.4.2+x 1.4.3"),
+        ("=v1.4.2", "1.4.2 1.4.2+x"),
+        ("1.4.2+build", "1.4.2 1.4.2+x"),
+        ("^1.4.2+build.5 || v3", "1.4.2 1.4.2+x 1.4.3 1.5.0 3.0.0"),
+        ("v1.0.0 - v1.4", "1.0.0 1.4.0 1.4.2 1.4.2+x 1.4.3"),
+        ("^0.0.3 || ^0.1", "0.0.3 0.1.2"),
+        (">1.4 <=2", "1.5.0 2.0.0"),
+        ("<2.0.0 >1", ""),
+        ("<2.0.0 >1.4.2", "1.4.3 1.5.0"),
+        ("<1.4.2-beta.2 >=1.4.2-beta.1", "1.4.2-beta.1"),
+        (">1.4.2-beta.1", "1.4.2 1.4.2+x 1.4.3 1.5.0 2.0.0 3.0.0 1.4.2-beta.2"),
+        ("1.4.2-beta.1", "1.4.2-beta.1"),
+        (">*", ""),
+    ],
+)
+def test_a_range_means_what_it_means_to_npm(accepted, within):
+    """Each row is what npm's `semver` 7 answers (`satisfies(version, range)`); its README, Ranges, has the grammar."""
+    assert [version for version in VERSIONS.split() if satisfies(version, accepted)] == within.split()

@@ -1,6 +1,7 @@
 """/mcp over real sockets: both eras with the official client, whose each session is, and when it ends."""
 
 import gc
+import json
 import ssl
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -337,3 +338,101 @@ async def test_a_request_that_opens_no_session_leaves_none(server) -> None:
         "POST", "/mcp", message("tools/list"), Content_Type=JSON, Accept=BOTH, Mcp_Session_Id="nobody's", **ALICE
     )
     assert unknown.status == 404
+
+
+ACCEPTS = [
+    (None, (JSON, "text/event-stream")),
+    ("", (JSON, "text/event-stream")),
+    ("*/*", (JSON, "text/event-stream")),
+    (JSON, (JSON,)),
+    ("application/*;q=0.5", (JSON,)),
+    ("text/event-stream, application/json;q=0", ("text/event-stream",)),
+    ("text/event-stream", ("text/event-stream",)),
+    ("text/*", ("text/event-stream",)),
+    (BOTH, (JSON, "text/event-stream")),
+    ("text/html, */*;q=0.1", (JSON, "text/event-stream")),
+    ("text/html", ()),
+    ("application/json;q=0, text/event-stream;q=0.0, */*;q=0", ()),
+]
+
+
+def answer_in(answer):
+    """The JSON-RPC response in an answer of either type."""
+    if answer.headers["content-type"].startswith(JSON):
+        return answer.json
+    return json.loads([line for line in answer.body.decode().splitlines() if line.startswith("data: ")][-1][6:])
+
+
+@pytest.mark.parametrize(("accept", "kinds"), ACCEPTS)
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
+async def test_a_client_is_answered_in_a_type_that_it_accepts(server, accept, kinds, path) -> None:
+    """RFC 9110, 12.5.1: no field means any type; the SDK demands both types of each request."""
+    accepting = {} if accept is None else {"Accept": accept}
+    old = {"Content_Type": JSON, **accepting, **ALICE}
+    first = await server.ask("POST", path, initialize(), **old)
+    if not kinds:
+        assert (first.status, "mcp-session-id" in first.headers) == (406, False)
+        return
+    answers = [first]
+    session = {"Mcp_Session_Id": first.headers["mcp-session-id"], "Mcp_Protocol_Version": OLD}
+    answers.append(await server.ask("POST", path, message("tools/call", SET), **session, **old))
+    new = {**modern("tools/call", "gpio_set", **accepting)}
+    if accept is None:
+        del new["Accept"]
+    answers.append(await server.ask("POST", path, message("tools/call", envelope(**SET)), **new, **ALICE))
+    for answer in answers:
+        assert answer.status == 200
+        assert answer.headers["content-type"].partition(";")[0] in kinds
+        assert "result" in answer_in(answer)
+    assert answer_in(answers[1])["result"]["structuredContent"] == {"line": 17, "value": 1}
+
+
+async def test_what_opens_no_session_carries_no_id_of_one(server) -> None:
+    for method, accept in (("HEAD", "*/*"), ("GET", JSON), ("GET", BOTH), ("PUT", BOTH), ("POST", "text/html")):
+        answer = await server.ask(method, "/mcp", Accept=accept, Content_Type=JSON, **ALICE)
+        assert answer.status >= 400, method
+        assert "mcp-session-id" not in answer.headers, method
+
+
+async def test_a_stream_that_lasts_is_nothing_for_a_client_that_takes_only_json(server) -> None:
+    listen = message("subscriptions/listen", envelope())
+    answer = await server.ask("POST", "/mcp", listen, **modern("subscriptions/listen", Accept=JSON), **ALICE)
+    assert answer.status == 406
+
+
+@pytest.mark.parametrize("id_", ["1.0", "null", "1.5", "true", "[1]"])
+async def test_a_request_with_another_id_than_a_string_or_an_integer_is_refused_and_not_run(server, id_) -> None:
+    """JSON-RPC 2.0 §4, §5.1."""
+    old = await Old.open(server, **ALICE)
+    body = message("tools/call", SET, id_="?").replace(b'"?"', id_.encode())
+    answer = await server.ask("POST", "/mcp", body, Mcp_Session_Id=old.session, **old.headers)
+    assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (400, None, -32600)
+    twice = body.replace(b'"value": 1', b'"value": 0, "value": 1').replace(id_.encode(), b"5")
+    answer = await server.ask("POST", "/mcp", twice, Mcp_Session_Id=old.session, **old.headers)
+    assert (answer.status, answer.json["error"]["code"]) == (400, -32600)
+    assert (await old.call(name="gpio_get", arguments={"line": 17}))["result"]["structuredContent"]["value"] == 0
+
+
+@pytest.mark.parametrize("accept", [BOTH, JSON, "text/event-stream"])
+async def test_a_batch_is_received_in_the_revision_that_has_them(server, accept) -> None:
+    """MCP 2025-03-26, Basic, Batching, and Transports: an array of JSON, or a stream with each request's response."""
+    first = initialize().replace(OLD.encode(), b"2025-03-26")
+    opened = await server.ask("POST", "/mcp", first, Content_Type=JSON, Accept=accept, **ALICE)
+    head = {"Content_Type": JSON, "Accept": accept, "Mcp_Session_Id": opened.headers["mcp-session-id"], **ALICE}
+    batch = [message("ping", id_="a"), message("notifications/initialized", id_=None), message("tools/list", id_="b")]
+    answer = await server.ask("POST", "/mcp", b"[" + b",".join(batch) + b"]", **head)
+    assert answer.status == 200
+    if accept == "text/event-stream":
+        got = [json.loads(line[6:]) for line in answer.body.decode().splitlines() if line.startswith("data: ")]
+    else:
+        got = answer.json
+    assert [(one["id"], "result" in one) for one in got] == [("a", True), ("b", True)]
+    only = await server.ask("POST", "/mcp", b"[" + batch[1] + b"]", **head)
+    assert (only.status, only.body) == (202, b"")
+    for wrong, more in (
+        (b"[]", {}),
+        (b"[" + first + b"]", {}),
+        (b"[" + batch[0] + b"]", {"Mcp_Protocol_Version": OLD}),
+    ):
+        refused = await server.ask("POST", "/mcp", wrong, **head, **more)
+        assert (refused.status, refused.json["error"]["code"]) == (400, -32600)

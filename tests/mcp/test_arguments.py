@@ -178,6 +178,41 @@ def test_a_value_with_no_meaning_or_two_is_refused(schema, given) -> None:
     assert found.arguments == {"x": given}
 
 
+HABIT = {"anyOf": [{"type": "integer", "minimum": 8, "maximum": 119}, {"type": "string", "pattern": "^0x[0-9a-f]{2}$"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "said", "corrected"),
+    [
+        (HABIT, "48", 'did you mean 48 (decimal: 0x30) or "0x48" (hexadecimal: 72)?', None),
+        (HABIT, " 77 ", 'did you mean 77 (decimal: 0x4d) or "0x77" (hexadecimal: 119)?', None),
+        (HABIT, "99", 'did you mean 99 (decimal: 0x63) or "0x99" (hexadecimal: 153)?', None),
+        (HABIT, "05", 'did you mean 5 (decimal: 0x5, which is refused) or "0x05" (hexadecimal: 5)?', None),
+        # Only one of the two fits, and keeps the number.
+        (HABIT, "112", "did you mean 112?", 112),
+        # No decimal number is written like this.
+        (HABIT, "4a", 'did you mean "0x4a"?', "0x4a"),
+    ],
+)
+def test_the_cure_of_a_number_never_makes_another_number_of_it(schema, given, said, corrected) -> None:
+    """Where the habit is hexadecimal (i2cdetect, candump) both readings are offered, and none is taken."""
+    found = tool(x=schema).check({"x": given})
+    assert said in found.faults[0].reason
+    assert found.corrected == (None if corrected is None else {"x": corrected})
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "taken"),
+    [
+        ({"type": "array", "items": {"type": "integer"}}, "17, 27", [17, 27]),
+        ({"type": "array", "items": {"type": "string"}}, "LED, DOOR", ["LED", "DOOR"]),
+        ({"type": "array", "items": {"type": "string"}}, '["LED","DOOR"]', ["LED", "DOOR"]),
+    ],
+)
+def test_a_list_that_is_given_as_text_is_that_list(schema, given, taken) -> None:
+    assert tool(x=schema).check({"x": given}).arguments == {"x": taken}
+
+
 def test_an_optional_argument_that_is_null_is_left_out_and_a_required_one_is_refused() -> None:
     both = tool(line={"type": "integer"}, chip_={"type": "string"})
     assert both.check({"line": 1, "chip_": None}).arguments == {"line": 1}
@@ -244,6 +279,12 @@ def test_a_combination_that_a_flat_schema_cannot_locate_is_still_explained() -> 
         ([0, 255], {"port": "uart0", "hex": "00ff"}),
         ("0x01, 0x02", {"port": "uart0", "hex": "0102"}),
         ("hello there", {"port": "uart0", "text": "hello there"}),
+        ("[0, 255]", {"port": "uart0", "hex": "00ff"}),
+        ("[256]", None),
+        # Decimal numbers, or hexadecimal ones without their "0x".
+        ("10, 20", None),
+        ("72 69", None),
+        ("ff 69", {"port": "uart0", "hex": "ff69"}),
         ([256], None),
         (7, None),
         ("aGk=", {"port": "uart0", "data": "aGk="}),

@@ -24,7 +24,6 @@ from hearth.actors.bridges.mcp.stdio import (
     DaemonConnection,
     Incoming,
     Outgoing,
-    fault,
     lines,
     serve,
 )
@@ -336,12 +335,62 @@ async def test_a_line_without_end_is_refused_once_and_passed_over():
     assert await read(b"x" * MOST_LINE + b"\n") == [b"x" * MOST_LINE]
 
 
+async def taken(*documents, revision="2025-11-25"):
+    """The methods that reach the SDK, and the errors that are answered before it: (id, code)."""
+    near, far = trio.testing.memory_stream_pair()
+    outgoing = Outgoing(far, trio.CancelScope())
+    outgoing.revision = revision
+    for document in documents:
+        await near.send_all(document + b"\n")
+    await near.send_eof()
+    reached = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outgoing.run)
+        reached += [item.message.method async for item in Incoming(far, outgoing)]
+        await outgoing.aclose()
+    await far.aclose()
+    answers = [json.loads(line) async for line in lines(near)]
+    return reached, [(answer["id"], answer["error"]["code"]) for answer in answers]
+
+
+PING = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}'
+
+
 @pytest.mark.parametrize(
-    ("line", "known"),
-    [(b'{"id":true}', None), (b'{"id":4.5}', None), (b'{"id":"a"}', "a"), (b'{"id":7}', 7), (b"nonsense", None)],
+    ("line", "known", "code"),
+    [
+        (b'{"id":true}', None, -32600),
+        (b'{"id":4.5}', None, -32600),
+        (b'{"id":"a"}', "a", -32600),
+        (b'{"id":7}', 7, -32600),
+        (b"nonsense", None, -32700),
+        *[
+            (PING % id_, None, -32600)
+            for id_ in (b"1.0", b"null", b"1.5", b"true", b"[1]", b"{}", b"18446744073709551616")
+        ],
+        (b'{"jsonrpc":"2.0","id":3,"method":"ping","method":"tools/list"}', 3, -32600),
+        (b'{"jsonrpc":"2.0","method":"ping","params":{"a":{"b":1,"b":1}},"id":3}', 3, -32600),
+        (b"[" + PING % b"1" + b"]", None, -32600),
+        (b"[]", None, -32600),
+    ],
 )
-def test_whose_a_faulty_request_was_is_told_where_that_can_be_told(line, known):
-    assert fault(line)[0] == known
+async def test_a_faulty_request_is_answered_with_its_id_where_that_is_known_and_is_never_run(line, known, code):
+    """JSON-RPC 2.0 §4, §5.1: what has an id is no notification; MCP: the id is a string or an integer, and not null."""
+    assert await taken(line, PING % b"9") == (["ping"], [(known, code)])
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26"])
+async def test_batches_are_received_in_the_revisions_that_have_them(revision):
+    """MCP 2025-03-26, Basic, Batching: implementations MUST support receiving JSON-RPC batches."""
+    note = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}'
+    got = await taken(b"[%b,%b]" % (PING % b"1", note), revision=revision)
+    assert got == (["ping", "notifications/cancelled"], [])
+    # A fault in one of them is answered for it alone; what is no batch of messages, for all.
+    got = await taken(b'[%b,5,[%b],{"id":7}]' % (PING % b"1", PING % b"2"), revision=revision)
+    assert got == (["ping"], [(None, -32600), (None, -32600), (7, -32600)])
+    first = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}'
+    for whole in (b"[]", b"[" + b",".join([PING % b"1"] * 65) + b"]", b"[%b]" % first, b"[%b]" % (PING % b"null")):
+        assert await taken(whole, revision=revision) == ([], [(None, -32600)])
 
 
 @pytest.mark.parametrize(

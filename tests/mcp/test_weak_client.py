@@ -25,6 +25,7 @@ TURNS = 2
 _TRY = re.compile(r"^Try(?:, with (.*) added)?: (\S+) (\{.*\})$", re.MULTILINE)
 _FAULT = re.compile(r"^- (\S+): (.*)$", re.MULTILINE)
 _MEANT = re.compile(r"did you mean (\S+?)\?")
+_EITHER = re.compile(r'did you mean (\S+) \(decimal.*\) or "(\S+)" \(hexadecimal')
 _BOUND = re.compile(r"than the (?:minimum|maximum) of (\d+)")
 
 
@@ -61,6 +62,9 @@ class Weak:
         mended = deepcopy(arguments)
         for path, reason in _FAULT.findall(text):
             argument = path.removeprefix("/")
+            if (either := _EITHER.search(reason)) is not None:
+                mended[argument] = next(one for one in either.groups() if one == self._knows[argument])
+                continue
             meant, bound = _MEANT.search(reason), _BOUND.search(reason)
             if reason.startswith("is missing") and argument in self._knows:
                 mended[argument] = self._knows[argument]

@@ -134,11 +134,11 @@ def test_the_udev_rules_are_those_that_doctor_proposes() -> None:
         proposed = re.search(r"echo '(.+)' \|", "\n".join(ACCESS[kind].commands(path)))
         assert proposed is not None
         assert proposed[1] in written
-    for name in ("ttyAMA", "ttyS", "ttyUSB", "ttyACM"):
+    for name in ("ttyAMA", "ttyS", "ttyUSB", "ttyACM", "ttymxc", "ttyTHS", "ttySC", "ttyO", "ttyGS"):
         proposed = re.search(r"echo '(.+)' \|", "\n".join(ACCESS["uart"].commands(f"/dev/{name}0")))
         assert proposed is not None
         assert proposed[1].replace(f"{name}0", f"{name}[0-9]*") in written
-    assert all(re.fullmatch(r'(\w+(==|\+=|=)"[^"]+"(, )?)+', line) for line in written)
+    assert all(re.fullmatch(r'([\w{}]+(==|\+=|=)"[^"]+"(, )?)+', line) for line in written)
 
 
 def test_what_the_rules_give_to_groups_is_what_the_cage_lets_through() -> None:

@@ -219,9 +219,11 @@ def test_a_single_pattern_needs_no_list():
         ({"*": "7/s", "gpio.*": "6/s"}, {"gpio.set": "7/s", "gpio.get": "7/s", "file.delete": "7/s"}),
         ({"gpio.*": "6/s", "*": "7/s"}, {"gpio.set": "6/s", "gpio.get": "6/s", "file.delete": "7/s"}),
         ({"com.acme.modbus.read": "1/s"}, {}),
+        ({"default": "8/s"}, {"gpio.get": "8/s", "file.delete": "8/s"}),
+        ({"default": "8/s", "gpio.*": "6/s"}, {"gpio.set": "6/s", "gpio.get": "6/s", "file.delete": "8/s"}),
     ],
 )
-def test_the_exact_rate_comes_before_patterns_and_those_before_the_tools_own(rate, expected):
+def test_the_exact_rate_comes_before_patterns_those_before_the_tools_own_and_that_before_the_default(rate, expected):
     entry = PolicyEntry(name="p", match=Match(any=True), tools=["gpio.*", "file.*"], rate=rate)
     grant = decide([entry], ADA, TOOLS)
     otherwise = {"gpio.set": "100/s", "gpio.get": "1000/s", "file.delete": "1/s"}

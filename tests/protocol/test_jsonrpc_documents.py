@@ -1,11 +1,13 @@
 """One document in, what JSON-RPC 2.0 and the draft make of it (draft §2.1–§2.5; design §8)."""
 
+import json
 import os
 import subprocess
 import sys
 
 import orjson
 import pytest
+from hypothesis import given, strategies as st
 
 from hearth.errors import DeviceError, InvalidRequest, MethodNotFound, ParseError, RpcError
 from hearth.protocol import Answer, Call, Close, ServerProtocol
@@ -417,12 +419,59 @@ def test_unusual_but_valid_json_is_read(text, value):
     assert type(call.params["v"]) is type(value)
 
 
-def test_of_duplicate_keys_the_last_wins_at_every_level():
-    call = call_of(
-        b'{"jsonrpc":"1.0","id":1,"method":"no.such","params":[],'
-        b'"jsonrpc":"2.0","id":2,"method":"tool.list","params":{"session_id":"a","session_id":"b"}}'
-    )
-    assert (call.id, call.method, call.params) == (2, "tool.list", {"session_id": "b"})
+REPEATED = {
+    "in the request": rb'{"jsonrpc":"2.0","method":"halt","method":"tool.list","params":{},"id":2}',
+    "in params": rb'{"jsonrpc":"2.0","method":"tool.list","params":{"session_id":"a","session_id":"b"},"id":2}',
+    "with one value": rb'{"jsonrpc":"2.0","method":"tool.list","params":{"x":1,"x":1},"id":2}',
+    "far down": rb'{"jsonrpc":"2.0","method":"tool.list","params":{"x":[[{"y":{"z":0,"y":1, "z" :0}}]]},"id":2}',
+    "by an escape": rb'{"jsonrpc":"2.0","method":"tool.list","params":{"xy":1,"x\u0079":1},"id":2}',
+    "hidden by an escaped colon": rb'{"jsonrpc":"2.0","method":"tool.list","params":{"x":1,"x":"\u003a\u003A"},"id":2}',
+    "behind backslashes": rb'{"jsonrpc":"2.0","method":"tool.list","params":{"x":1,"x":"\\u003a"},"id":2}',
+    "with a colon in the name": rb'{"jsonrpc":"2.0","method":"tool.list","params":{":":"::",":":":"},"id":2}',
+    "of HCP": rb'{"hcp_version":"1.0","payload":{"task":"a","task":"b"},"id":2}',
+}
+
+
+@pytest.mark.parametrize("document", REPEATED.values(), ids=REPEATED)
+def test_a_name_that_is_repeated_is_an_invalid_request(document):
+    """RFC 8259 §4: names SHOULD be unique, as software differs in which it reads; RFC 7493 (I-JSON) §2.3: MUST."""
+    answer = answer_to(document)
+    assert (answer["id"], answer["error"]["code"]) == (2, INVALID)
+    assert "two members of one name" in answer["error"]["data"]["reason"]
+
+
+NAMES = st.text(alphabet='ab:"\\\u00e9', max_size=2)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers(0, 9) | NAMES,
+        lambda inner: st.lists(inner, max_size=3) | st.lists(st.tuples(NAMES, inner), max_size=3).map(tuple),
+    ),
+    st.booleans(),
+)
+def test_a_document_is_refused_if_and_only_if_an_object_repeats_a_name(value, escaped):
+    def written(part):
+        if isinstance(part, tuple):
+            return "{" + ",".join(f"{text(name)}:{written(inner)}" for name, inner in part) + "}"
+        if isinstance(part, list):
+            return "[" + ", ".join(map(written, part)) + "]"
+        return text(part) if isinstance(part, str) else json.dumps(part)
+
+    def text(part):
+        return '"' + "".join(f"\\u{ord(one):04x}" for one in part) + '"' if escaped else json.dumps(part)
+
+    def repeats(part):
+        if isinstance(part, tuple):
+            return len({name for name, _ in part}) < len(part) or any(repeats(inner) for _, inner in part)
+        return isinstance(part, list) and any(map(repeats, part))
+
+    document = written(value).encode()
+    if repeats(value):
+        with pytest.raises(InvalidRequest):
+            load(document)
+    else:
+        assert load(document) == json.loads(document)
 
 
 @pytest.mark.parametrize("beside", [b"", b'"beside":[[],[]],'], ids=["alone", "beside others"])

@@ -43,7 +43,7 @@ from hearth.protocol.methods import (
 ABSENT = object()
 NOT_TEXT = [1, 1.5, True, False, [], ["x"], {}, {"x": 1}]
 NOT_BOOLEAN = [0, 1, 1.0, "true", "", [], {}]
-NOT_INTEGER = [1.0, 1.5, True, False, "1", [], [1], {}]
+NOT_INTEGER = [1.5, 2.0**1000, True, False, "1", [], [1], {}]
 
 
 def read(method, params):
@@ -120,9 +120,10 @@ GOOD = [
     ("tool.list", {}, ToolList()),
     ("task.get", {"task_id": "t"}, TaskGet("t")),
     ("task.cancel", {"task_id": "t"}, TaskCancel("t")),
-    ("task.events.subscribe", {}, EventsSubscribe(None, 1)),
-    ("task.events.subscribe", {"task_id": "t"}, EventsSubscribe("t", 1)),
+    ("task.events.subscribe", {}, EventsSubscribe(None)),
+    ("task.events.subscribe", {"task_id": "t"}, EventsSubscribe("t")),
     ("task.events.subscribe", {"task_id": "t", "from_seq": 0}, EventsSubscribe("t", 0)),
+    ("task.events.subscribe", {"task_id": "t", "from_seq": 2.0}, EventsSubscribe("t", 2)),
     ("task.events.subscribe", {"task_id": "t", "from_seq": MAX_SAFE}, EventsSubscribe("t", MAX_SAFE)),
     ("task.events.unsubscribe", {}, EventsUnsubscribe(None)),
     ("task.events.unsubscribe", {"task_id": "t"}, EventsUnsubscribe("t")),
@@ -179,7 +180,7 @@ def test_unknown_members_of_params_are_ignored(method, params, value):
 @pytest.mark.spec("8", "MAY", "If present, clients MAY call:")
 def test_the_drafts_subscription_is_read():
     got = read("task.events.subscribe", {"session_id": "...", "task_id": "..."})
-    assert fields(got) == {"task_id": "...", "from_seq": 1}
+    assert fields(got) == {"task_id": "...", "from_seq": None}
 
 
 # The member of each method that may be left out, and a value it may have.

@@ -144,7 +144,7 @@ def test_the_methods_take_their_params_and_no_session(method, params, read):
         ("hcp.attach", {}, "/session_id"),
         ("hcp.attach", {"session_id": 7}, "/session_id"),
         ("hcp.attach", {"session_id": "s", "from_sequence": -1}, "/from_sequence"),
-        ("hcp.attach", {"session_id": "s", "from_sequence": 1.0}, "/from_sequence"),
+        ("hcp.attach", {"session_id": "s", "from_sequence": 1.5}, "/from_sequence"),
         ("hcp.artifact", {}, "/uri"),
         ("hcp.artifact", {"uri": "u", "len": 0}, "/len"),
         ("hcp.artifact", {"uri": "u", "len": MOST_READ + 1}, "/len"),

@@ -75,3 +75,28 @@ def test_that_holds_for_chips_and_adapters_and_not_where_the_permission_is_what_
     assert CURE in kept
     assert for_another is None
     assert CURE not in refused
+
+
+def refused_by_the_kernel(_path, _mode, **_more):
+    """What access(2) answers for a node that the device control group of the process does not have."""
+    return False
+
+
+@pytest.mark.parametrize(("mode", "kept"), [(0o666, True), (0o600, False)])
+def test_a_node_that_the_services_control_group_refuses_names_the_line_that_lets_it_in(monkeypatch, mode, kept):
+    near, far = os.openpty()
+    path = os.ttyname(far)
+    os.chmod(path, mode)
+    monkeypatch.setattr(os, "access", refused_by_the_kernel)
+    with ordinary_user():
+        said = kept_by_sandbox(path)
+    os.close(near)
+    os.close(far)
+    assert (said is not None and "DeviceAllow=char-pts rw in a drop-in" in said) is kept
+
+
+def test_root_and_the_owner_are_refused_by_nothing_but_the_control_group(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "access", refused_by_the_kernel)
+    assert "DeviceAllow=char-mem rw" in str(kept_by_sandbox("/dev/null"))
+    assert "DeviceAllow=char-KIND rw" in str(kept_by_sandbox(str(tmp_path)))
+    assert kept_by_sandbox(str(tmp_path / "none")) is None

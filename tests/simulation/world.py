@@ -161,6 +161,7 @@ class World:
             drivers=drivers,
             registry=ToolRegistry([*tools, *(marking(tool, self.bugs) for tool in own_tools())]),
             journal=journal,
+            uptime=trio.current_time,
             audit_head=lambda: journal.head,
             outputs_file=OutputsFile(machine.PLACE / OUTPUTS),
             # It describes the machine it is made on, and takes longer than a world.

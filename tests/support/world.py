@@ -349,6 +349,7 @@ class BenchWorld(World):
                 limits=evolve(LimitsConfig(), **limits),
                 tasks=TasksConfig(max_idempotency_keys=max_keys),
                 clock=lambda: NOON + trio.current_time(),
+                uptime=trio.current_time,
             )
         )
 
@@ -409,6 +410,7 @@ class BoardWorld(World):
                 journal=MemoryJournal(self.observer),
                 limits=evolve(LimitsConfig(), **limits),
                 clock=lambda: NOON + trio.current_time(),
+                uptime=trio.current_time,
                 **({"outputs_file": outputs} if left else {}),
             )
         )

@@ -76,6 +76,7 @@ def foreign(directory: Path, answer: dict[str, Any], nonce: str, known: Enrolmen
     return done.returncode, done.stdout.split(":")[0]
 
 
+@pytest.mark.spec("3", "MAY", "attest.* | MAY | Device or agent attestation (see Section 11)")
 @pytest.mark.spec("design 18: attest.quote")
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl looks at the answer: apt-get install openssl")
 def test_without_a_tpm_the_audit_key_signs_and_openssl_accepts(

@@ -370,13 +370,9 @@ def test_binary_data_that_is_no_base64_is_refused_at_submit(peer) -> None:
         assert peer.refusal("task.submit", submission(session, steps))["code"] == -32602
 
 
-def test_of_duplicate_members_the_last_one_wins_for_the_executor_and_the_audit_alike(shared, peer) -> None:
+def test_a_name_that_is_repeated_is_refused_and_nothing_runs(shared, peer) -> None:
     session = peer.open()
-    plain = peer.submit(session, ("gpio.get", {"line": 5}))
-    peer.wait(session, plain)
     once = request("d", "task.submit", submission(session, ("gpio.get", {"line": 5})))
     peer.send(once.replace(b'"line": 5', b'"line": 4, "line": 5'))
-    task = peer.line()["result"]["task_id"]
-    assert peer.wait(session, task)["steps"][0]["result"]["line"] == 5
-    starts = [record for record in shared.records() if record["event"] == "task.step.start"]
-    assert len({start["args_hash"] for start in starts if start["task_id"] in (plain, task)}) == 1
+    assert peer.line()["error"]["code"] == -32600
+    assert not [record for record in shared.records() if record.get("session_id") == session and "task_id" in record]

@@ -33,8 +33,8 @@ from hearth.actors.bridges.hcp.execution import FATAL, Execution, LimitWatch, ch
 from hearth.actors.bridges.hcp.steps import Steps, StepsEnded
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.supervisor import contain
+from hearth.annotations import NotJson
 from hearth.errors import RpcError
-from hearth.hcp.annotations import NotJson
 from hearth.hcp.durable import (
     CapabilityFailed,
     OutcomeUnknown,

@@ -101,20 +101,25 @@ def choose(accept: Iterable[str]) -> str | None:
 
     Without the header, or with an empty one, the preferred type is returned. An unreadable range is ignored.
     """
-    ranges = [part.strip() for line in accept for part in line.split(",") if part.strip()]
+    ranges = ranges_of(accept)
     if not ranges:
         return OWN
-    weighed = [(weight, offered) for offered in _OFFERED if (weight := _weight(offered, ranges)) > 0]
+    weighed = [(weight, offered) for offered in _OFFERED if (weight := weight_of(offered, ranges)) > 0]
     # Of equal weights, `max` returns the first: the preferred type.
     return max(weighed, key=lambda pair: pair[0])[1] if weighed else None
 
 
-def _weight(offered: str, ranges: Iterable[str]) -> float:
+def ranges_of(accept: Iterable[str]) -> list[str]:
+    """Return the media ranges of an Accept header, given as its lines."""
+    return [part.strip() for line in accept for part in line.split(",") if part.strip()]
+
+
+def weight_of(offered: str, ranges: Iterable[str]) -> float:
     """Return a media type's weight, by the most specific range that includes it."""
     best = (-1, 0.0)
     for each in ranges:
         wanted, *parameters = (part.strip().lower() for part in each.split(";"))
-        precision = {offered: 2, "application/*": 1, "*/*": 0}.get(wanted)
+        precision = {offered: 2, f"{offered.partition('/')[0]}/*": 1, "*/*": 0}.get(wanted)
         if precision is None or precision < best[0]:
             continue
         quality = 1.0

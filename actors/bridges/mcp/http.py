@@ -28,13 +28,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hearth.actors.bridges.http.app import HttpProblem, ranges_of, weight_of
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, MOST_NAME, Client, RetainedRequest, who
+from hearth.actors.bridges.mcp.reading import BATCHES, batch_of, read_message
 from hearth.actors.bridges.mcp.server import halt_reason, make_server
-from hearth.errors import InvalidRequest, QueueFull, RpcError
+from hearth.errors import QueueFull, RpcError
 from hearth.mcp.names import HALT, PATH
 from hearth.mcp.results import of_halt
 from hearth.policy.memory import SMALL
-from hearth.protocol.framing import TOO_MANY, has_more_values
 from hearth.protocol.jsonrpc import dump_error
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hearth.mcp")
 
 _SESSION_ID = "mcp-session-id"
+_REVISION = b"mcp-protocol-version"
+_JSON, _STREAM = "application/json", "text/event-stream"
 
 
 class _Known:
@@ -216,18 +219,35 @@ class McpRoute:
         principal: Principal = scope["state"]["principal"]
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.key, scopes=[]))
         request = RetainedRequest(self._accounts(principal), scope["state"])
+        takes_json, takes_stream = _takes(scope, _JSON), _takes(scope, _STREAM)
+        send = request.sending(send)
+        if _SESSION_ID.encode() not in dict(scope["headers"]):
+            send = _opening(send)
         try:
+            value = call = None
             if scope["method"] == "POST":
                 receive = read = await self._read(request, receive)
-                if (call := _halt_call(read.body)) is not None and _headers_agree(scope["headers"]):
+                call = _halt_call(read.body) if _headers_agree(scope["headers"]) else None
+            if call is None and scope["state"]["full"] is not None:
+                raise scope["state"]["full"]
+            if scope["method"] == "POST":
+                value = read_message(read.body, self._max_values)
+                if call is not None:
                     halted = await self._session_factories(principal).halt(halt_reason(call["params"].get("arguments")))
                     result = {**of_halt(asdict(halted)), "resultType": "complete"}
                     answer = orjson.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result})
                     await Response(answer, media_type="application/json")(scope, receive, send)
                     return
-            if scope["state"]["full"] is not None:
-                raise scope["state"]["full"]
-            await self._sessions.handle_request(scope, receive, request.sending(send))
+                if not (takes_stream or (takes_json and not _listens(value))):
+                    raise HttpProblem(406, f"{PATH} answers with {_JSON} or {_STREAM}; accept one of them")
+            if type(value) is list:
+                await self._batch(value, scope, send, stream=not takes_json)
+            elif value is None:
+                await self._sessions.handle_request(_accepting_both(scope) if takes_stream else scope, receive, send)
+            else:
+                if not (takes_json and takes_stream):
+                    send = OneAnswer(send, _STREAM if takes_stream else _JSON)
+                await self._sessions.handle_request(_accepting_both(scope), receive, send)
         except RpcError as error:
             status, headers = (503, {"Retry-After": "5"}) if isinstance(error, QueueFull) else (400, {})
             await Response(dump_error(None, error), status, headers, "application/json")(scope, receive, send)
@@ -235,13 +255,32 @@ class McpRoute:
             request.let_go()
 
     async def _read(self, request: RetainedRequest, receive: Receive) -> _Again:
-        """Return an ASGI receive for the body. Raises QueueFull, and InvalidRequest for a body of too many values."""
+        """Return an ASGI receive for the body. Raises QueueFull."""
         body, ended = await request.whole(receive)
-        if has_more_values(body, self._max_values):
-            data = {"max_values": self._max_values}
-            raise InvalidRequest(f"Invalid Request: {TOO_MANY.format(self._max_values)}", data=data)
         request.parsed(body)
         return _Again(body, receive, ended=ended)
+
+    async def _batch(self, value: list[Any], scope: Scope, send: Send, *, stream: bool) -> None:
+        """Serve the messages of a batch one after the other, and answer with the answers to all. Raises InvalidRequest.
+
+        A revision later than 2025-03-26 has its name in each request's header, and no batches.
+        """
+        revision = dict(scope["headers"]).get(_REVISION, BATCHES[-1].encode())
+        answers: list[bytes] = []
+
+        async def kept(message: Message) -> None:
+            if body := message.get("body"):
+                answers.append(body)
+
+        for message in batch_of(value, revision.decode("latin-1")):
+            receive = _Again(orjson.dumps(message), _never, ended=True)
+            await self._sessions.handle_request(_accepting_both(scope), receive, OneAnswer(kept, _JSON))
+        if not answers:
+            await Response(status_code=202)(scope, _never, send)
+        elif stream:
+            await Response(b"".join(map(_event, answers)), media_type=_STREAM)(scope, _never, send)
+        else:
+            await Response(b"[%b]" % b",".join(answers), media_type=_JSON)(scope, _never, send)
 
 
 class _Again:
@@ -261,6 +300,86 @@ class _Again:
         # The message is parsed in a turn of its own.
         await trio.lowlevel.checkpoint()
         return first
+
+
+async def _never() -> Message:
+    await trio.sleep_forever()
+
+
+def _takes(scope: Scope, kind: str) -> bool:
+    """Return True if a request can be answered in a media type; without an Accept field in any (RFC 9110, 12.5.1)."""
+    ranges = ranges_of(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
+    return not ranges or weight_of(kind, ranges) > 0
+
+
+def _accepting_both(scope: Scope) -> Scope:
+    """Return the scope of a request as one that takes both media types: the SDK demands that of each."""
+    others = [(name, value) for name, value in scope["headers"] if name != b"accept"]
+    return {**scope, "headers": [*others, (b"accept", f"{_JSON}, {_STREAM}".encode())]}
+
+
+def _listens(value: Any) -> bool:
+    """Return True for a request whose answer is a stream for as long as the client listens."""
+    return type(value) is dict and value.get("method") == "subscriptions/listen"
+
+
+def _opening(send: Send) -> Send:
+    """Return an ASGI send for a request without a session: a refusal carries no id of one, as none was opened."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] >= 400:
+            headers = [pair for pair in message["headers"] if pair[0].lower() != _SESSION_ID.encode()]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return sent
+
+
+class OneAnswer:
+    """An ASGI send that brings the answer to a request into one media type, whichever the SDK has chosen for it.
+
+    Of a stream it keeps the answer alone, for a client that takes only JSON. Refusals pass unchanged.
+    """
+
+    def __init__(self, send: Send, kind: str) -> None:
+        self._send, self._kind = send, kind
+        self._start: Message | None = None
+        self._streams = False
+        self._pending = self._answer = b""
+
+    async def __call__(self, message: Message) -> None:
+        """See ASGI."""
+        if message["type"] == "http.response.start":
+            kind = dict(message["headers"]).get(b"content-type", b"").decode()
+            if message["status"] == 200 and not kind.startswith(self._kind):
+                self._start, self._streams = message, kind.startswith(_STREAM)
+                return
+        if self._start is None:
+            await self._send(message)
+            return
+        self._pending += message.get("body", b"")
+        if self._streams:
+            self._read_events()
+        if not message.get("more_body", False):
+            body = self._answer if self._streams else _event(self._pending)
+            headers = [pair for pair in self._start["headers"] if pair[0].lower() not in _OF_CONTENT]
+            headers += [(b"content-type", self._kind.encode()), (b"content-length", b"%d" % len(body))]
+            await self._send({**self._start, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
+
+    def _read_events(self) -> None:
+        *lines, self._pending = self._pending.split(b"\n")
+        for line in lines:
+            data = line.removeprefix(b"data:").strip()
+            if data and data != line.strip() and "method" not in orjson.loads(data):
+                self._answer = data
+
+
+_OF_CONTENT = (b"content-type", b"content-length", b"cache-control")
+
+
+def _event(answer: bytes) -> bytes:
+    return b"event: message\r\ndata: %b\r\n\r\n" % answer
 
 
 def _headers_agree(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -336,7 +455,8 @@ async def opened(
     # A client's mistakes are answered to the client; the daemon's log must not be filled by them.
     logging.getLogger("mcp").setLevel(logging.ERROR)
     async with sessions.run():
-        yield [Route(PATH, McpRoute(sessions, session_factories, max_values, accounts))]
+        route = McpRoute(sessions, session_factories, max_values, accounts)
+        yield [Route(path, route) for path in (PATH, f"{PATH}/")]
 
 
 def caller(ctx: Context) -> Principal:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,10 +20,12 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, Client, who
+from hearth.actors.bridges.mcp.reading import batch_of, read_message
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.client.connection import call_halt, connect
-from hearth.errors import CarrierError, MethodNotFound
-from hearth.protocol.framing import MAX_VALUES, TOO_MANY, has_more_values
+from hearth.errors import CarrierError, InvalidRequest, MethodNotFound, RpcError
+from hearth.protocol.framing import MAX_VALUES
+from hearth.protocol.jsonrpc import reply_id_in, reply_id_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -153,6 +156,7 @@ MOST_LINE: Final = 4 << 20
 MOST_WAITING: Final = 64 << 20
 """Bytes that may wait for the client to read them before it is disconnected."""
 PIECE: Final = 1 << 16
+NOT_A_MESSAGE: Final = "Invalid Request: not a JSON-RPC 2.0 request, notification or response"
 
 
 class _StdioStream:
@@ -191,12 +195,16 @@ class Outgoing(_StdioStream):
         """Set when the last byte is written."""
         self.broken = False
         """True once stdout is closed by its reader."""
+        self.revision = ""
+        """The revision of the protocol that the server has agreed to."""
 
     async def send(self, item: SessionMessage) -> None:
         """Write a message. Raises anyio.BrokenResourceError once stdout is closed by its reader."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.broken:
             raise anyio.BrokenResourceError
+        if not self.revision and isinstance(item.message, types.JSONRPCResponse):
+            self.revision = str(item.message.result.get("protocolVersion", ""))
         line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         # Directly only if no earlier message waits: the order must hold.
         rest = line if self._waiting else line[self._write_now(line) :]
@@ -254,25 +262,32 @@ class Incoming(_StdioStream):
     def __init__(self, stdin: trio.abc.ReceiveStream, outgoing: Outgoing) -> None:
         self._lines = lines(stdin)
         self._outgoing = outgoing
+        self._batch: deque[bytes] = deque()
+        """The messages of a batch that are still to be read; each is answered by itself."""
 
     def __aiter__(self) -> ReadStream[SessionMessage | Exception]:
         return self
 
     async def __anext__(self) -> SessionMessage:
-        async for line in self._lines:
+        while True:
+            batched = bool(self._batch)
+            line = self._batch.popleft() if batched else await anext(self._lines)
             if line is None:
                 await self._refuse(None, types.INVALID_REQUEST, f"a message has at most {MOST_LINE} bytes")
                 continue
-            if has_more_values(line, MAX_VALUES):
-                await self._refuse(None, types.INVALID_REQUEST, TOO_MANY.format(MAX_VALUES))
-                continue
             try:
+                value = read_message(line, MAX_VALUES)
+                if type(value) is list and not batched:
+                    self._batch.extend(map(orjson.dumps, batch_of(value, self._outgoing.revision)))
+                    continue
                 message: Any = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except RpcError as error:
+                known = reply_id_in(line) if isinstance(error, InvalidRequest) else None
+                await self._refuse(known, error.code, f"{error}")
             except ValidationError:
-                await self._refuse(*fault(line))
+                await self._refuse(reply_id_of(value), types.INVALID_REQUEST, NOT_A_MESSAGE)
             else:
                 return SessionMessage(message)
-        raise StopAsyncIteration
 
     async def receive(self) -> SessionMessage:
         """Return the next message. Raises anyio.EndOfStream after the last."""
@@ -330,19 +345,3 @@ async def _some(stream: trio.abc.ReceiveStream) -> bytes:
     if not waited:
         await trio.lowlevel.checkpoint()
     return data
-
-
-def fault(line: bytes) -> tuple[types.RequestId | None, int, str]:
-    """Return the fault of a line that is not a message: the request's id if it is readable, a code and a reason."""
-    try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        return None, types.PARSE_ERROR, f"Parse error: {error}"
-    if not isinstance(value, dict):
-        batch = (
-            "MCP has no batches; send each message by itself" if isinstance(value, list) else "a message is an object"
-        )
-        return None, types.INVALID_REQUEST, f"Invalid Request: {batch}"
-    id_ = value.get("id")
-    known = id_ if isinstance(id_, (str, int)) and not isinstance(id_, bool) else None
-    return known, types.INVALID_REQUEST, "Invalid Request: not a JSON-RPC 2.0 request, notification or response"

@@ -5,7 +5,7 @@ this demo alone: on loopback, unprivileged, with its own directory, ports and co
 hearthd has them, ten in a process (`python -m hearth.cli.demo.fleet CONFIG…` is such a process). Users and permissions
 at the broker are those of `hearth fleet enroll`, with passwords in place of certificates.
 
-Every claim is checked, as in `hearth demo`. Without RabbitMQ it says how to install it, and exits with 0.
+Every claim is checked, as in `hearth demo`. Without RabbitMQ it says how to install it, and exits with 2.
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if not os.access(SERVER, os.X_OK):
         click.echo(f"make demo-fleet {MISSING}")
-        return 0
+        return 2
     stage = make_stage(as_json="--json" in arguments, terminal=sys.stdout.isatty(), fast="--fast" in arguments)
     return interruptible(
         lambda: perform(stage, play, as_json="--json" in arguments, then="fleet --help", no_sandbox=True)

@@ -1,9 +1,10 @@
 """Python annotations as JSON Schema 2020-12, JSON as values of these annotations, and such values as JSON.
 
-The types are bool, int, float, str, None, Any, Literal, datetime, unions, list, tuple[T, ...], dict[str, T] and attrs
-classes. `Annotated` adds bounds of `annotated_types`, a description (a plain str), and any other keywords of JSON
-Schema (a mapping). Anything else is `NotJson`, with the parameter or field and the cure: a type that is silently taken
-for "anything" would let a caller send anything.
+The types are bool, int, float, str, None, Any, Literal, datetime, unions, list, tuple[T, ...], dict[str, T], attrs
+classes, and TypedDict, whose schema takes members that it does not know. `Annotated` adds bounds of `annotated_types`,
+a description (a plain str), and any other keywords of JSON Schema (a mapping; one with `type`, `anyOf` or `enum` is the
+whole schema). Anything else is `NotJson`, with the parameter or field and the cure: a type that is silently taken for
+"anything" would let a caller send anything.
 """
 
 from __future__ import annotations
@@ -15,15 +16,27 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import PurePath
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Annotated, Any, Final, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NotRequired,
+    Protocol,
+    TypeAlias,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import attrs
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 
 from hearth.errors import HearthError
 from hearth.fields import Fault
-from hearth.hcp.inputs import wire_name
-from hearth.hcp.messages import write_instant
 from hearth.schema import Validator
 
 Member: TypeAlias = tuple[str, Any, Any]
@@ -68,9 +81,30 @@ class NotJson(HearthError):
         self.faults = faults
 
 
+def wire_name(name: str) -> str:
+    """The name in JSON of a parameter or a field: without the "_" that keeps it off Python's own words."""
+    return name.removesuffix("_")
+
+
+def write_datetime(instant: datetime) -> str:
+    """Return a datetime as ISO 8601 with milliseconds; its finer digits are kept."""
+    precision = "microseconds" if instant.microsecond % 1000 else "milliseconds"
+    return instant.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
 def schema_of(annotation: Any, where: str = "") -> dict[str, Any]:
     """The schema of an annotation; `where` is its name for messages. Raises NotJson."""
     return _schema(annotation, where, ())
+
+
+def _unannotated(where: str) -> Fault:
+    return Fault(where, "has no annotation; write its type, such as int or Annotated[float, Ge(0)]")
+
+
+def open_object(members: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object with these members, and perhaps others; "name?" is a member that may be absent."""
+    named = {name.removesuffix("?"): schema for name, schema in members.items()}
+    return {"type": "object", "properties": named, "required": [name for name in members if not name.endswith("?")]}
 
 
 def object_schema(members: Iterable[Member], where: str = "", _within: tuple[type, ...] = ()) -> dict[str, Any]:
@@ -83,7 +117,7 @@ def object_schema(members: Iterable[Member], where: str = "", _within: tuple[typ
         at = f"{where}.{name}" if where else name
         try:
             if annotation is MISSING:
-                raise NotJson(Fault(at, "has no annotation; write its type, such as int or Annotated[float, Ge(0)]"))
+                raise NotJson(_unannotated(at))
             if wire in properties:
                 raise NotJson(Fault(at, f"there is a {wire!r} already, as JSON has it; give one of them another name"))
             properties[wire] = schema = _schema(annotation, at, _within)
@@ -97,6 +131,63 @@ def object_schema(members: Iterable[Member], where: str = "", _within: tuple[typ
         raise NotJson(*faults)
     whole: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**whole, "required": required} if required else whole
+
+
+def members_of(hints: Mapping[str, Any], defaults: Mapping[str, Any], where: str = "") -> dict[str, dict[str, Any]]:
+    """The schemas of the members of an object, by name; "name?" is a member that may be absent.
+
+    That is one with a default, which the schema has unless it is None, and one whose annotation is NotRequired. An
+    annotation with a `Members` is as many members as that says. Raises NotJson.
+    """
+    members: dict[str, dict[str, Any]] = {}
+    for name, hint in hints.items():
+        absent = name in defaults or get_origin(hint) is NotRequired
+        if hint is MISSING:
+            raise NotJson(_unannotated(name))
+        one = get_args(hint)[0] if get_origin(hint) is NotRequired else hint
+        wire = wire_name(name)
+        if (several := expansion(one)) is not None:
+            more = several.members(wire)
+            if taken := members.keys() & more.keys():
+                said = min(taken).removesuffix("?")
+                raise NotJson(Fault(name, f"there is a {said!r} already, as JSON has it; one tool takes bytes once"))
+            members |= more
+            continue
+        # An arg whose default is None may be absent, and is not null.
+        schema = _schema(_some(one) if defaults.get(name, MISSING) is None else one, f"{where}.{name}".strip("."), ())
+        if (default := defaults.get(name)) is not None:
+            schema["default"] = unstructure(default, name)
+        members[f"{wire}?" if absent else wire] = schema
+    return members
+
+
+class Members(Protocol):
+    """What an `Annotated` has where one parameter or field of Python is several members in JSON."""
+
+    def members(self, name: str) -> Mapping[str, dict[str, Any]]:
+        """Return their schemas by name; "name?" is a member that may be absent."""
+        ...
+
+
+def expansion(annotation: Any) -> Members | None:
+    """Return the `Members` of an annotation, if it has one."""
+    annotation = _some(annotation)
+    more = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    # By its name: an isinstance of a Protocol takes as long as all the rest.
+    return next((one for one in more if hasattr(one, "members")), None)
+
+
+def base(annotation: Any) -> Any:
+    """Return the type of an annotation, without what `Annotated` adds and without None."""
+    annotation = _some(annotation)
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _some(annotation: Any) -> Any:
+    """Return an annotation without None."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    return Union[tuple(one for one in get_args(annotation) if one is not NoneType)]  # noqa: UP007  no other form
 
 
 def evaluated(annotation: Any, names: Mapping[str, Any], where: str) -> Any:
@@ -150,7 +241,7 @@ def unstructure(value: Any, where: str = "") -> Any:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise NotJson(Fault(where, f"{value} has no time zone; give it datetime.UTC"))
-        return write_instant(value)
+        return write_datetime(value)
     if isinstance(value, list | tuple):
         return [unstructure(one, f"{where}[{index}]") for index, one in enumerate(value)]
     if isinstance(value, Mapping):
@@ -199,10 +290,7 @@ def _schema(annotation: Any, where: str, within: tuple[type, ...]) -> dict[str, 
     annotation = NoneType if annotation is None else _named(annotation)
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        schema = _schema(args[0], where, within)
-        for one in args[1:]:
-            _refine(schema, one, where)
-        return schema
+        return _annotated(args[0], args[1:], where, within)
     if origin is Literal:
         if all(one is None or type(one) in (str, int, bool) for one in args):
             return {"enum": list(args)}
@@ -215,6 +303,8 @@ def _schema(annotation: Any, where: str, within: tuple[type, ...]) -> dict[str, 
         if args[0] is not str:
             raise NotJson(Fault(where, "names of members are strings in JSON; write dict[str, T]"))
         return {"type": "object", "additionalProperties": _schema(args[1], f"{where}.*", within)}
+    if is_typeddict(annotation):
+        return open_object(members_of(get_type_hints(annotation, include_extras=True), {}, where))
     if isinstance(annotation, type) and attrs.has(annotation):
         if annotation in within:
             raise NotJson(Fault(where, f"{annotation.__name__} contains itself; write dict for its inner parts"))
@@ -225,6 +315,14 @@ def _schema(annotation: Any, where: str, within: tuple[type, ...]) -> dict[str, 
         return dict(_PLAIN[annotation])
     except (KeyError, TypeError):  # TypeError: not even hashable
         raise _no_form(origin or annotation, where) from None
+
+
+def _annotated(annotation: Any, more: tuple[Any, ...], where: str, within: tuple[type, ...]) -> dict[str, Any]:
+    whole = any(isinstance(one, Mapping) and {"type", "anyOf", "enum"} & one.keys() for one in more)
+    schema = {} if whole else _schema(annotation, where, within)
+    for one in more:
+        _refine(schema, one, where)
+    return schema
 
 
 def _fields(cls: type, where: str = "") -> list[attrs.Attribute[Any]]:
