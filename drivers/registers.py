@@ -58,7 +58,7 @@ class Register:
     scale: Positive = 1
     on_limit: OnLimit = "refuse"
     safe: Quantity | None = None
-    none: Annotated[tuple[int, ...], ListOf(Integer(-(1 << 31), (1 << 32) - 1))] = ()
+    none: Annotated[tuple[int, ...], ListOf(Integer(-(1 << 63), (1 << 64) - 1))] = ()
     valid: Valid | None = None
 
     @property
@@ -79,6 +79,10 @@ class Register:
     def counted(self, value: float) -> float:
         """Return a value in its unit as its number, not rounded."""
         return value / self.scale
+
+    def valued(self, number: float) -> float:
+        """Return its number as a value in its unit."""
+        return number * self.scale
 
     @property
     def counts(self) -> bool:
@@ -106,7 +110,7 @@ class Register:
         """Return True for a number that means that there is no value; a code of `none` may be written without sign."""
         if any(number in (code, code - (1 << self.width)) for code in self.none):
             return True
-        return self.valid is not None and not self.valid[0] <= number * self.scale <= self.valid[1]
+        return self.valid is not None and not self.valid[0] <= self.valued(number) <= self.valid[1]
 
     @property
     def stepped(self) -> bool:

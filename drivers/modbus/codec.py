@@ -409,17 +409,14 @@ class TcpFraming:
         """See ModbusFraming; bytes behind the answer are kept, because they begin the next frame."""
         del at
         self._data += data
-        while len(self._data) >= _HEADER.size:
+        while len(self._data) > _HEADER.size:
             transaction, protocol, length, unit = _HEADER.unpack_from(self._data)
             mine = self._mine(transaction)
-            if not protocol and mine and (self.any_unit or unit == self._request.unit):
-                if len(self._data) == _HEADER.size:
+            if mine and not protocol and self._failing(unit):
+                if len(self._data) < _EXCEPTION_SIZE:
                     return None
-                if self._data[_HEADER.size] == self._request.answer[0] | FAILED:
-                    if len(self._data) < _EXCEPTION_SIZE:
-                        return None
-                    # Some devices give another length than they send: the code is behind the function in any case.
-                    return self._found(unit, bytes(self._data[_HEADER.size : _EXCEPTION_SIZE]), 6 + length)
+                # Some devices give another length than they send: the code is behind the function in any case.
+                return self._found(unit, bytes(self._data[_HEADER.size : _EXCEPTION_SIZE]), 6 + length)
             if protocol or not 3 <= length <= 254:
                 raise BadStream("this is no Modbus TCP")
             if len(self._data) < 6 + length:
@@ -431,11 +428,20 @@ class TcpFraming:
                 if fault is not None:
                     raise BadAnswer(fault)
                 return pdu
-            del self._data[: 6 + length]
-            self._strays, self._other = self._strays + 1, None if mine else transaction
-            if self._strays > MOST_STRAYS:
-                raise BadStream(f"more than {MOST_STRAYS} answers to other requests")
+            self._skip(6 + length, None if mine else transaction)
         return None
+
+    def _failing(self, unit: int) -> bool:
+        """Return True if the function behind the header is that of an exception."""
+        ours = self.any_unit or unit == self._request.unit
+        return ours and self._data[_HEADER.size] == self._request.answer[0] | FAILED
+
+    def _skip(self, size: int, number: int | None) -> None:
+        """Pass a frame over. Raises BadStream for too many of them."""
+        del self._data[:size]
+        self._strays, self._other = self._strays + 1, number
+        if self._strays > MOST_STRAYS:
+            raise BadStream(f"more than {MOST_STRAYS} answers to other requests")
 
     def end(self) -> None:
         """See ModbusFraming."""

@@ -23,7 +23,7 @@ from hearth.drivers.modbus.codec import MOST_READ, MOST_WRITTEN, ModbusTable
 from hearth.drivers.registers import Register
 from hearth.drivers.signals import Quantity  # noqa: TC001  attrs reads the annotations
 from hearth.errors import InvalidParams, PermissionDenied
-from hearth.fields import ANY_NUMBER, Integer, ListOf
+from hearth.fields import Integer
 
 ValueType: TypeAlias = Literal["bool", "u16", "s16", "u32", "s32", "u64", "s64", "f32", "f64", "text"]
 _SIZES: Final = {"u32": 2, "s32": 2, "f32": 2, "u64": 4, "s64": 4, "f64": 4}
@@ -66,10 +66,9 @@ class ModbusRegister(Register):
     """A named value of a device: `reg` is its address on the wire, from 0, in its `table`.
 
     `order` is that of its words, `byte_order` that of the bytes of each word. Its value is its number times `scale`,
-    plus `offset`. `length` is the registers of a text. The numbers of `none`, as they are in the registers, and values
-    outside of `valid` mean that there is no value. `sensor` is the name under which it is also a sensor of the board.
-    `safe` is the value that it gets when the session that has written it ends, and when the daemon is halted; None: it
-    keeps its value.
+    plus `offset`. `length` is the registers of a text. `sensor` is the name under which it is also a sensor of the
+    board. `safe` is the value that it gets when the session that has written it ends, and when the daemon is halted;
+    None: it keeps its value.
     """
 
     table: ModbusTable = "holding"
@@ -77,8 +76,6 @@ class ModbusRegister(Register):
     byte_order: Literal["big", "little"] = "big"
     offset: Quantity = 0
     length: Annotated[int, Integer(1, 125)] | None = None
-    none: Annotated[tuple[int, ...], ListOf(Integer(-(1 << 63), (1 << 64) - 1))] = ()
-    valid: Annotated[tuple[float, ...], ListOf(ANY_NUMBER, least=2, most=2)] | None = None
     sensor: str | None = None
     note: str | None = None
     safe: bool | float | None = None
@@ -102,11 +99,11 @@ class ModbusRegister(Register):
             low, high = super().raw_bounds
             return (low, min(high, 1)) if self.type == "bool" else (low, high)
         most: float = _LARGEST_F32 if self.type == "f32" else sys.float_info.max
-        low, high = (None if bound is None else self._float(self.counted(bound)) for bound in (self.min, self.max))
-        return -most if low is None else low, most if high is None else high
-
-    def _float(self, value: float) -> float:
-        return _f32(value) if self.type == "f32" else value
+        bounds = (
+            -most if self.min is None else self.counted(self.min),
+            most if self.max is None else self.counted(self.max),
+        )
+        return (_f32(bounds[0]), _f32(bounds[1])) if self.type == "f32" else bounds
 
     def counted(self, value: float) -> float:
         """Return a value in its unit as its number, not rounded."""
@@ -159,9 +156,7 @@ class ModbusRegister(Register):
 
     def is_none(self, number: float) -> bool:
         """Return True if a number means that there is no value."""
-        if not isfinite(number) or any(number in (code, code - (1 << self.width)) for code in self.none):
-            return True
-        return self.valid is not None and not self.valid[0] <= self.valued(number) <= self.valid[1]
+        return not isfinite(number) or super().is_none(number)
 
     def shown_number(self, number: float) -> bool | float | str | None:
         """Return a number as a value for a caller, also one that means that there is none; None if it is not finite."""

@@ -130,7 +130,7 @@ class ModbusLine(BaseDriver):
         self._owed_until = self._used_at = 0.0
         """The times until which the answer to the last request is waited for, and at which the line was last used."""
         self._request: ModbusRequest | None = None
-        self._answered = b"", self._request, -inf
+        self._answered: tuple[bytes, ModbusRequest | None, float] = b"", None, -inf
         """The last answer, the request that it is of, and when it came."""
         self._slowest_s = 0.0
         """The time of the slowest of the last answers."""
@@ -259,17 +259,10 @@ class ModbusLine(BaseDriver):
                 if not await self._all(deadline) or not again:
                     raise BadAnswer("another master asks the same unit, so it is not known whose answer came")
                 return None
-        except DeviceError as error:  # the port is gone, after it has sent the request
-            error.data = {**(error.data or {}), "effect": lost}
-            if again and self._tcp is not None:
+        except (BadAnswer, DeviceError) as error:
+            if again and self._tcp is not None and isinstance(error, DeviceError):
                 return None
-            raise
-        except BadStream as error:
-            assert self._tcp is not None, "only TcpFraming raises it"
-            self._tcp.hang_up()
-            raise self._bad_answer(device, error, lost) from None
-        except BadAnswer as error:
-            raise self._bad_answer(device, error, lost) from None
+            raise self._failed(device, error, lost) from None
         if pdu is None:
             raise self._no_answer(device, lost)
         took_s = trio.current_time() - began
@@ -372,6 +365,15 @@ class ModbusLine(BaseDriver):
 
     def _place(self, device: ModbusDevice) -> dict[str, Any]:
         return {"line": self.line, "device": device.name, "unit": device.unit}
+
+    def _failed(self, device: ModbusDevice, error: BadAnswer | DeviceError, lost: Effect) -> DeviceError:
+        if isinstance(error, DeviceError):  # the port is gone, after it has sent the request
+            error.data = {**(error.data or {}), "effect": lost}
+            return error
+        if isinstance(error, BadStream):
+            assert self._tcp is not None, "only TcpFraming raises it"
+            self._tcp.hang_up()
+        return self._bad_answer(device, error, lost)
 
     def _bad_answer(self, device: ModbusDevice, error: BadAnswer, lost: Effect) -> DeviceError:
         text = f"{self._where(device)}: what came is not the answer: {error}{_doubt(lost)}"

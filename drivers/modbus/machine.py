@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 from hearth.drivers.linux.survey import Node, OnMachine, ProfileProblem, Sockets, real
 from hearth.drivers.modbus.codec import BadAnswer, RtuFraming, TcpFraming, read_request
-from hearth.drivers.modbus.driver import BROADCAST
 from hearth.drivers.serial_port.machine import port_problems
 
 if TYPE_CHECKING:
@@ -109,40 +108,41 @@ def quirks(lines: Sequence[ModbusSpec], proc: Path = Path("/proc")) -> Iterator[
 def _quirk(at: str, spec: ModbusSpec, host: str) -> Iterator[ProfileProblem]:
     found = ((unit, one) for unit in spec.devices for one in unit.registers if "r" in one.access)
     device, register = next(found, (None, None))
-    if device is None or register is None or (device.unit == BROADCAST and spec.broadcasts):
+    if device is None or register is None:
         return
-    request = read_request(device.unit, register.table, register.reg, register.size)
-    rtu = spec.framing == "rtu"
-    within_s = spec.timeout_ms / 1000
+    request, rtu, late = (
+        read_request(device.unit, register.table, register.reg, register.size),
+        spec.framing == "rtu",
+        "",
+    )
     try:
-        with socket.create_connection((host, spec.tcp_port), REACHED_WITHIN_S) as connection:
-            time.sleep(spec.delay_ms / 1000)
-            fault = _asked(connection, _framing(spec, device, rtu), request, within_s)
-            if fault is None:
-                return
-            if fault:
-                why, _, cure = fault.partition("; ")
-                yield ProfileProblem(at, "warn", f"{device.name} is not understood: {why}", cure or None)
-                return
-            time.sleep(REACHED_WITHIN_S)
-            if _asked(connection, _framing(spec, device, rtu), request, within_s) is None:
-                told = (
-                    f"{device.name} does not answer at first behind a connection, and does {REACHED_WITHIN_S:g} s later"
-                )
-                yield ProfileProblem(f"{at}.delay_ms", "warn", told, "give the line delay_ms = 2000")
-                return
-        with socket.create_connection((host, spec.tcp_port), REACHED_WITHIN_S) as connection:
-            time.sleep(spec.delay_ms / 1000)
-            if _asked(connection, _framing(spec, device, not rtu), request, within_s) is None:
-                told = f"{device.name} answers frames of Modbus {'TCP' if rtu else 'RTU'} alone"
-                yield ProfileProblem(
-                    f"{at}.framing", "warn", told, f'give the line framing = "{"tcp" if rtu else "rtu"}"'
-                )
-                return
+        fault = _tried(spec, host, device, request, rtu=rtu)
+        if fault == "":
+            late = f"{device.name} does not answer when it is connected to, but {REACHED_WITHIN_S:g} s later"
+            fault = _tried(spec, host, device, request, rtu=rtu, later_s=REACHED_WITHIN_S)
+        if fault is None:
+            if late:
+                yield ProfileProblem(f"{at}.delay_ms", "warn", late, "give the line delay_ms = 2000")
+        elif fault:
+            why, _, cure = fault.partition("; ")
+            yield ProfileProblem(at, "warn", f"{device.name} is not understood: {why}", cure or None)
+        elif _tried(spec, host, device, request, rtu=not rtu) is None:
+            told = f"{device.name} answers frames of Modbus {'TCP' if rtu else 'RTU'} alone"
+            yield ProfileProblem(f"{at}.framing", "warn", told, f'give the line framing = "{"tcp" if rtu else "rtu"}"')
+        else:
+            told = f"{device.name} (unit {device.unit}) does not answer a read within {spec.timeout_ms:g} ms"
+            yield ProfileProblem(at, "warn", told, "is it on, and is its unit right?")
     except OSError:
         return  # `unreachable` says so
-    told = f"{device.name} (unit {device.unit}) does not answer a read within {spec.timeout_ms:g} ms"
-    yield ProfileProblem(at, "warn", told, "is it on, and is its unit right?")
+
+
+def _tried(
+    spec: ModbusSpec, host: str, device: ModbusDevice, request: ModbusRequest, *, rtu: bool, later_s: float = 0.0
+) -> str | None:
+    """Return what `_asked` returns on a connection of its own. Raises OSError."""
+    with socket.create_connection((host, spec.tcp_port), REACHED_WITHIN_S) as connection:
+        time.sleep(spec.delay_ms / 1000 + later_s)
+        return _asked(connection, _framing(spec, device, rtu), request, spec.timeout_ms / 1000)
 
 
 def _framing(spec: ModbusSpec, device: ModbusDevice, rtu: bool) -> ModbusFraming:

@@ -283,13 +283,8 @@ def _check_port(table: Table, driver: str | None, values: dict[str, Any], serial
             table.fault(key, f"missing; it takes {'the device of the port' if kind == 'rtu' else 'an IP address'}")
         elif driver not in (kind, None) and key in table.content:
             table.fault(key, f'only a line with driver = "{kind}" has one')
-    rtu, numbered = values.get("framing") == "rtu", values.get("tid", "same") in ("same", "next")
-    foreign = {"tcp_port", "tid", "framing", "reconnect_after_timeout"}
-    if driver == "tcp":
-        foreign = serial if rtu else {"turnaround_ms", "loopback", *serial}
-        foreign |= {"tid"} if rtu else {"late_ms"} if numbered else set()
+    has, foreign = _foreign(driver, values, serial)
     for key in sorted(foreign & table.content.keys()):
-        has = f'a line with driver = "{driver}"' + (' and framing = "rtu"' if rtu and driver == "tcp" else "")
         table.fault(key, f"{has} has none")
     if values.get("host") is not None:
         try:
@@ -297,6 +292,17 @@ def _check_port(table: Table, driver: str | None, values: dict[str, Any], serial
         except ValueError:
             why = 'expected an IP address such as "192.0.2.7": another machine could answer for a name'
             table.fault("host", why)
+
+
+def _foreign(driver: str | None, values: dict[str, Any], serial: set[str]) -> tuple[str, set[str]]:
+    """Return the words for a kind of line, and the keys that it does not have."""
+    has = f'a line with driver = "{driver}"'
+    if driver != "tcp":
+        return has, {"tcp_port", "tid", "framing", "reconnect_after_timeout"}
+    if values.get("framing") == "rtu":
+        return f'{has} and framing = "rtu"', {"tid", *serial}
+    foreign = {"turnaround_ms", "loopback", *serial}
+    return has, foreign | {"late_ms"} if values.get("tid", "same") in ("same", "next") else foreign
 
 
 def _device(entry: Table, *, broadcast: bool) -> ModbusDevice:
@@ -336,14 +342,7 @@ def _register(table: Table) -> ModbusRegister:
     register = ModbusRegister(reg, name=name, **values)
     if bits and register.type != "bool":
         table.fault("type", f'a {register.table} is one bit; give type = "bool", or leave it out')
-    text = register.type == "text"
-    if text != (register.length is not None):
-        told = "missing; it takes the registers that the text has" if text else 'only type = "text" has one'
-        table.fault("length", told)
-    if text and register.access != "r":
-        table.fault("access", 'a text is only read; give access = "r"')
-    for key in sorted({"scale", "offset", "valid", "sensor", "unit"} & values.keys()) if text else ():
-        table.fault(key, "a text is not a number: it has none")
+    _check_text(table, register, values)
     if register.valid is not None and register.valid[0] > register.valid[1]:
         table.fault("valid", f"{register.valid[0]:g} is greater than {register.valid[1]:g}; exchange them")
     if register.reg + register.size - 1 > LAST_REG:
@@ -353,6 +352,17 @@ def _register(table: Table) -> ModbusRegister:
         if register.safe is not None:
             _check_safe(table, register, register.safe)
     return register
+
+
+def _check_text(table: Table, register: ModbusRegister, values: dict[str, Any]) -> None:
+    text = register.type == "text"
+    if text != (register.length is not None):
+        told = "missing; it takes the registers that the text has" if text else 'only type = "text" has one'
+        table.fault("length", told)
+    if text and register.access != "r":
+        table.fault("access", 'a text is only read; give access = "r"')
+    for key in sorted({"scale", "offset", "valid", "sensor", "unit"} & values.keys()) if text else ():
+        table.fault(key, "a text is not a number: it has none")
 
 
 def _check_safe(table: Table, register: ModbusRegister, safe: bool | float) -> None:

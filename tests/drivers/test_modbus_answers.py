@@ -13,6 +13,7 @@ import os
 import random
 import struct
 import zlib
+from collections import deque
 from contextlib import suppress
 
 import pytest
@@ -37,12 +38,24 @@ FAULTS = (
 )  # fmt: skip
 
 
+class Port(SimUart):
+    """A port that notes when each request was sent: the far end may read it later, on a machine that is busy."""
+
+    def __init__(self):
+        super().__init__("line", UartSettings(baud=115_200), peer="none")
+        self.sent_at = deque()
+
+    async def write(self, data, **more):
+        self.sent_at.append(trio.current_time())
+        return await super().write(data, **more)
+
+
 class Far:
     """The far end of a line, with a device for each unit; `faults` is the share of requests that are spoilt."""
 
     def __init__(self, seed, *, faults=0.0, echo=False):
         self.rng = random.Random(seed)
-        self.port = SimUart("line", UartSettings(baud=115_200), peer="none")
+        self.port = Port()
         self.faults, self.echo = faults, echo
         self.written = {}
         self.queue_in, self.queue_out = trio.open_memory_channel(100)
@@ -94,7 +107,7 @@ class Far:
                 while len(data) >= 8 and len(data) >= (size := 9 + data[6] if data[1] in (15, 16) else 8):
                     if self.echo:
                         self.say(data[:size])
-                    self.queue_in.send_nowait((data[:size], trio.current_time(), True))
+                    self.queue_in.send_nowait((data[:size], self.port.sent_at.popleft(), True))
                     data = data[size:]
 
     async def devices(self):
