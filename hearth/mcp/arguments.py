@@ -481,21 +481,28 @@ def _as_other_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tup
         return "hex", bytes(value).hex()
     if not isinstance(value, str) or len(value) > _MOST_TRY:
         return None
+    numbers = _decimals(value)
+    if any(len(number) != 2 for number in numbers):
+        return "hex", bytes(map(int, numbers)).hex()
     digits = re.sub(r"0[xX]|[\s,:]", "", value)
     written_as_hex = _HEX.match(digits) and digits != value
     return ("hex", digits) if written_as_hex else ("text", value)
 
 
-def _bytes_or_digits(name: str, value: Any, properties: Mapping[str, Any]) -> str | None:
-    """Return what a list of decimal digits may mean, both as decimal numbers and as hexadecimal ones, in words."""
-    other = _as_other_bytes(name, value, properties)
-    if other is None or other[0] != "hex" or not isinstance(value, str) or value.strip()[:1] == "[":
-        return None
+def _decimals(value: str) -> list[str]:
+    """Return the numbers of a list that is given as text, if all are the decimal digits of a byte; else none."""
     numbers = re.split(r"[\s,:]+", value.strip())
-    if not all(number.isdecimal() and int(number) <= _BYTE for number in numbers):
+    listed = len(numbers) > 1 and all(re.fullmatch("[0-9]{1,3}", one) and int(one) <= _BYTE for one in numbers)
+    return numbers if listed else []
+
+
+def _bytes_or_digits(name: str, value: Any, properties: Mapping[str, Any]) -> str | None:
+    """Return, in words, both readings of pairs of digits: as decimal numbers, and as hexadecimal ones."""
+    numbers = _decimals(value) if isinstance(value, str) and _as_other_bytes(name, value, properties) else []
+    if not numbers or any(len(number) != 2 for number in numbers):
         return None
     decimal = bytes(map(int, numbers)).hex()
-    return f'"hex": "{decimal}" (decimal numbers) or "hex": "{other[1]}" (hexadecimal ones)'
+    return f'"hex": "{decimal}" (decimal numbers) or "hex": "{"".join(numbers)}" (hexadecimal ones)'
 
 
 _BYTE: Final = 255
