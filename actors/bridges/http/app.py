@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.http import dashboard, metrics
+from hearth.actors.bridges.http.negotiation import ranges_of, weight_of
 from hearth.actors.listeners.accept import Refused, caller, is_cross_site, values
 from hearth.errors import QueueFull, SessionInvalid
 from hearth.mcp.names import PATH as MCP
@@ -107,35 +108,6 @@ def choose(accept: Iterable[str]) -> str | None:
     weighed = [(weight, offered) for offered in _OFFERED if (weight := weight_of(offered, ranges)) > 0]
     # Of equal weights, `max` returns the first: the preferred type.
     return max(weighed, key=lambda pair: pair[0])[1] if weighed else None
-
-
-def ranges_of(accept: Iterable[str]) -> list[str]:
-    """Return the media ranges of an Accept header, given as its lines."""
-    return [part.strip() for line in accept for part in line.split(",") if part.strip()]
-
-
-def weight_of(offered: str, ranges: Iterable[str]) -> float:
-    """Return a media type's weight, by the most specific range that includes it."""
-    best = (-1, 0.0)
-    for each in ranges:
-        wanted, *parameters = (part.strip().lower() for part in each.split(";"))
-        precision = {offered: 2, f"{offered.partition('/')[0]}/*": 1, "*/*": 0}.get(wanted)
-        if precision is None or precision < best[0]:
-            continue
-        quality = 1.0
-        for parameter in parameters:
-            if parameter.startswith("q="):
-                quality = _quality(parameter[2:])
-        best = (precision, quality)
-    return best[1]
-
-
-def _quality(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if 0 <= value <= 1 else 0.0
 
 
 def _matches(lines: Iterable[str], tag: str) -> bool:
