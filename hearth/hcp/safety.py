@@ -122,17 +122,17 @@ def _bounds(op: str, *parts: str | None) -> Iterator[Comparator]:
     grows = {"^": first, "~": min(len(known), 2) - 1, "~>": min(len(known), 2) - 1}.get(op, len(known) - 1)
     high = [*known[:grows], known[grows] + 1, 0, 0][:3]
     whole = len(known) == 3 and op not in ("^", "~", "~>")
-    if op == ">" and not whole:
-        yield ">=", Version(major=high[0], minor=high[1], patch=high[2])
-    elif op == "<=" and not whole:
-        yield "<", _before(*high)
-    elif op in ("<", ">", "<=", ">="):
-        yield op, low if whole or op == ">=" else _before(major, minor, patch)
-    elif whole:
-        yield "=", low
+    if whole:
+        yield op or "=", low
     else:
-        yield ">=", low
-        yield "<", _before(*high)
+        beyond = Version(major=high[0], minor=high[1], patch=high[2])
+        part: dict[str, list[Comparator]] = {
+            ">": [(">=", beyond)],
+            ">=": [(">=", low)],
+            "<": [("<", _before(major, minor, patch))],
+            "<=": [("<", _before(*high))],
+        }
+        yield from part.get(op, [(">=", low), ("<", _before(*high))])
 
 
 def _before(major: int, minor: int, patch: int) -> Version:

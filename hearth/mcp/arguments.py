@@ -101,20 +101,11 @@ def plain(schema: Any) -> dict[str, Any]:
     """
     if not isinstance(schema, dict):
         return {"anyOf": [*_ANY, {"type": "array", "items": {"anyOf": _ANY}}]}
-    kept = {name: part for name, part in schema.items() if name not in _NOT_FOR_ALL}
-    if "patternProperties" in schema:
-        kept.pop("additionalProperties", None)
-    if "oneOf" in schema:
-        either = {"anyOf": schema["oneOf"]}
-        kept |= either if "anyOf" not in kept else {"allOf": [*kept.get("allOf", ()), either]}
-    further = kept.pop("additionalProperties", None)
-    made = _with_parts(kept, plain)
-    if further is not None:
-        made["additionalProperties"] = plain(further) if isinstance(further, dict) else further
-    whole = made.get("type") == "integer"
-    for name, exclusive, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
-        if exclusive in schema and name not in schema:
-            made[name] = schema[exclusive] + step if whole else schema[exclusive]
+    made = _plain_parts(schema)
+    step = 1 if made.get("type") == "integer" else 0
+    for name, exclusive, inwards in (("minimum", "exclusiveMinimum", step), ("maximum", "exclusiveMaximum", -step)):
+        if exclusive in schema:
+            made.setdefault(name, schema[exclusive] + inwards)
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     if choices is not None:
         made = _of_choices(made, choices)
@@ -125,16 +116,29 @@ def plain(schema: Any) -> dict[str, Any]:
     return made
 
 
+def _plain_parts(schema: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: part for name, part in schema.items() if name not in _NOT_FOR_ALL}
+    if "patternProperties" in schema:
+        kept.pop("additionalProperties", None)
+    if "oneOf" in schema:
+        either = {"anyOf": schema["oneOf"]}
+        kept |= either if "anyOf" not in kept else {"allOf": [*kept.get("allOf", ()), either]}
+    further = kept.pop("additionalProperties", None)
+    made = _with_parts(kept, plain)
+    if further is not None:
+        made["additionalProperties"] = plain(further) if isinstance(further, dict) else further
+    return made
+
+
 def _of_choices(schema: dict[str, Any], choices: Sequence[Any]) -> dict[str, Any]:
     """Return a schema for some values: strings as a choice, numbers as a range, and for others their types."""
-    texts = [one for one in choices if isinstance(one, str)]
-    numbers = [one for one in choices if isinstance(one, (int, float)) and not isinstance(one, bool)]
+    of = {kind: [one for one in choices if type(one) is kind] for kind in (str, int, float, bool)}
+    texts, numbers = of[str], [*of[int], *of[float]]
     found: list[dict[str, Any]] = [{"type": "string", "enum": texts}] if texts else []
     if numbers:
-        kind = "integer" if all(isinstance(one, int) for one in numbers) else "number"
+        kind = "number" if of[float] else "integer"
         found.append({"type": kind, "minimum": min(numbers), "maximum": max(numbers)})
-    found += [{"type": "boolean"}] if any(isinstance(one, bool) for one in choices) else []
-    found += [{"type": "null"}] if None in choices else []
+    found += [{"type": "boolean"}] * bool(of[bool]) + [{"type": "null"}] * (None in choices)
     kept = {name: part for name, part in schema.items() if name not in ("type", "anyOf")}
     if numbers and max(numbers) - min(numbers) >= len(numbers):
         kept["description"] = f"{kept.get('description', '')} ({' or '.join(map(str, choices))})".strip()
@@ -421,13 +425,16 @@ def _readings(value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
             yield float(text)
         if text.lower() in _BOOLEANS:
             yield _BOOLEANS[text.lower()]
+    yield from _several(text, kinds, schema)
+
+
+def _several(text: str, kinds: set[str], schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the array or object that is given as text."""
     if kinds & {"array", "object"} and text[:1] in ("[", "{"):
-        try:
+        with suppress(orjson.JSONDecodeError):
             read = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            return
-        yield read
-        yield _taken(read, schema)
+            yield read
+            yield _taken(read, schema)
     elif "array" in kinds and "string" not in kinds and "," in text:
         yield _taken([part.strip() for part in text.split(",")], schema)
 
@@ -474,9 +481,7 @@ def _as_other_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tup
     """
     if name != "data" or not {"data", "text", "hex"} <= properties.keys() or _fits(value, properties[name]):
         return None
-    if isinstance(value, str) and value.strip()[:1] == "[" and len(value) <= _MOST_TRY:
-        with suppress(orjson.JSONDecodeError):
-            value = orjson.loads(value)
+    value = _listed(value)
     if isinstance(value, list) and all(type(item) is int and 0 <= item <= _BYTE for item in value):
         return "hex", bytes(value).hex()
     if not isinstance(value, str) or len(value) > _MOST_TRY:
@@ -486,20 +491,40 @@ def _as_other_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tup
     return ("hex", digits) if written_as_hex else ("text", value)
 
 
-def _bytes_or_digits(name: str, value: Any, properties: Mapping[str, Any]) -> str | None:
-    """Return what a list of decimal digits may mean, both as decimal numbers and as hexadecimal ones, in words."""
-    other = _as_other_bytes(name, value, properties)
-    if other is None or other[0] != "hex" or not isinstance(value, str) or value.strip()[:1] == "[":
-        return None
+def _listed(value: Any) -> Any:
+    """Return the list that is given as text, in JSON or as decimal numbers; any other value as it is."""
+    if not isinstance(value, str) or len(value) > _MOST_TRY:
+        return value
+    if value.strip()[:1] == "[":
+        return next(_several(value.strip(), {"array"}, {}), value)
+    numbers = _decimals(value)
+    return [*map(int, numbers)] if any(len(number) != 2 for number in numbers) else value
+
+
+def _decimals(value: str) -> list[str]:
+    """Return the numbers of a list that is given as text, if all are the decimal digits of a byte; else none."""
     numbers = re.split(r"[\s,:]+", value.strip())
-    if not all(number.isdecimal() and int(number) <= _BYTE for number in numbers):
+    listed = len(numbers) > 1 and all(re.fullmatch("[0-9]{1,3}", one) and int(one) <= _BYTE for one in numbers)
+    return numbers if listed else []
+
+
+def _bytes_or_digits(name: str, value: Any, properties: Mapping[str, Any]) -> str | None:
+    """Return, in words, both readings of pairs of digits: as decimal numbers, and as hexadecimal ones."""
+    numbers = _decimals(value) if isinstance(value, str) and _as_other_bytes(name, value, properties) else []
+    if not numbers or any(len(number) != 2 for number in numbers):
         return None
     decimal = bytes(map(int, numbers)).hex()
-    return f'"hex": "{decimal}" (decimal numbers) or "hex": "{other[1]}" (hexadecimal ones)'
+    return f'"hex": "{decimal}" (decimal numbers) or "hex": "{"".join(numbers)}" (hexadecimal ones)'
 
 
 _BYTE: Final = 255
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+\Z")
+
+
+def _certain_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the argument and value that take these bytes; as they are, where two readings are left."""
+    other = None if _bytes_or_digits(name, value, properties) else _as_other_bytes(name, value, properties)
+    return other or (name, value)
 
 
 def _leaf(value: Any, schema: Mapping[str, Any], at: str) -> Fault:
@@ -634,12 +659,7 @@ def _corrected(value: Any, schema: Any) -> Any:
         renamed, unknown = _renamed(value, schema), _unknown(value, schema)
         left_out = {name for name in unknown if name not in renamed}
         kept = [(renamed.get(name) or name, member) for name, member in value.items() if name not in left_out]
-        kept = [
-            (name, member)
-            if _bytes_or_digits(name, member, properties)
-            else _as_other_bytes(name, member, properties) or (name, member)
-            for name, member in kept
-        ]
+        kept = [_certain_bytes(name, member, properties) for name, member in kept]
         whole = {name: _corrected(member, properties.get(name)) for name, member in kept}
         return _taken(whole, schema)
     if isinstance(value, list) and len(value) <= _MOST_MEMBERS:

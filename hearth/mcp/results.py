@@ -54,7 +54,7 @@ def of_step(step: StepResult, *, task_id: str | None) -> dict[str, Any]:
     if step.status == "SUCCESS":
         result = dict(step.result or {})
         return {
-            "content": [_text(orjson.dumps(result).decode()), *_as_data(result)],
+            "content": [*_as_data(result), _text(orjson.dumps(result).decode())],
             "structuredContent": result,
             "isError": False,
             "_meta": meta,
@@ -88,7 +88,7 @@ def of_task(result: TaskResult) -> dict[str, Any]:
         structured["error"] = result.error
     marked = _as_data([step.get("result") for step in steps])
     return {
-        "content": [_text(summary), _text(orjson.dumps(structured).decode()), *marked],
+        "content": [_text(summary), *marked, _text(orjson.dumps(structured).decode())],
         "structuredContent": structured,
         "isError": result.status in ("FAILED", "CANCELLED"),
         "_meta": {META_TASK: {"task_id": result.task_id, "status": result.status}},

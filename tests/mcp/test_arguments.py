@@ -284,6 +284,8 @@ def test_a_combination_that_a_flat_schema_cannot_locate_is_still_explained() -> 
         # Decimal numbers, or hexadecimal ones without their "0x".
         ("10, 20", None),
         ("72 69", None),
+        ("1, 2, 3", {"port": "uart0", "hex": "010203"}),
+        ("104 101", {"port": "uart0", "hex": "6865"}),
         ("ff 69", {"port": "uart0", "hex": "ff69"}),
         ([256], None),
         (7, None),

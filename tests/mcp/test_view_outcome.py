@@ -100,12 +100,12 @@ async def test_a_result_is_given_as_json_text_and_as_the_output_schema_has_it(se
     ],
 )
 def test_words_that_a_device_or_a_file_may_have_written_are_marked_as_data(result, marked) -> None:
-    """OWASP LLM01 (prompt injection): foreign text is marked as such, after the JSON that a program reads."""
+    """OWASP LLM01 (prompt injection): foreign text is marked as such, before the JSON that a program reads."""
     step = StepResult("uart.read", "SUCCESS", result=result)
     plan = TaskResult("01M", "SUCCESS", "", (step,))
-    for outcome, at in ((of_step(step, task_id="01M"), 1), (of_task(plan), 2)):
-        assert [item["text"] for item in outcome["content"][at:]] == [FROM_THE_MACHINE] * marked
-        assert "data" in FROM_THE_MACHINE
+    for outcome, at in ((of_step(step, task_id="01M"), 0), (of_task(plan), 1)):
+        assert [item["text"] for item in outcome["content"][at:-1]] == [FROM_THE_MACHINE] * marked
+        assert json.loads(outcome["content"][-1]["text"]) == outcome["structuredContent"]
 
 
 def test_a_tool_that_returns_nothing_still_has_a_result() -> None:

@@ -1,4 +1,4 @@
-"""The Accept header (RFC 9110 §12.5.1): what a request asks for, and how much a media type is worth to it."""
+"""The Accept header: which media types a request can be answered in (RFC 9110 §12.5.1)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.http.negotiation import ranges_of, weight_of
-from hearth.actors.bridges.http.problems import HttpProblem
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, MOST_NAME, Client, RetainedRequest, who
 from hearth.actors.bridges.mcp.reading import BATCHES, batch_of, read_message
 from hearth.actors.bridges.mcp.server import halt_reason, make_server
@@ -220,40 +219,42 @@ class McpRoute:
         principal: Principal = scope["state"]["principal"]
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.key, scopes=[]))
         request = RetainedRequest(self._accounts(principal), scope["state"])
-        takes_json, takes_stream = _takes(scope, _JSON), _takes(scope, _STREAM)
         send = request.sending(send)
         if _SESSION_ID.encode() not in dict(scope["headers"]):
             send = _opening(send)
         try:
-            value = call = None
             if scope["method"] == "POST":
-                receive = read = await self._read(request, receive)
-                call = _halt_call(read.body) if _headers_agree(scope["headers"]) else None
-            if call is None and scope["state"]["full"] is not None:
-                raise scope["state"]["full"]
-            if scope["method"] == "POST":
-                value = read_message(read.body, self._max_values)
-                if call is not None:
-                    halted = await self._session_factories(principal).halt(halt_reason(call["params"].get("arguments")))
-                    result = {**of_halt(asdict(halted)), "resultType": "complete"}
-                    answer = orjson.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result})
-                    await Response(answer, media_type="application/json")(scope, receive, send)
-                    return
-                if not (takes_stream or (takes_json and not _listens(value))):
-                    raise HttpProblem(406, f"{PATH} answers with {_JSON} or {_STREAM}; accept one of them")
-            if type(value) is list:
-                await self._batch(value, scope, send, stream=not takes_json)
-            elif value is None:
-                await self._sessions.handle_request(_accepting_both(scope) if takes_stream else scope, receive, send)
+                await self._post(principal, await self._read(request, receive), scope, send)
             else:
-                if not (takes_json and takes_stream):
-                    send = OneAnswer(send, _STREAM if takes_stream else _JSON)
-                await self._sessions.handle_request(_accepting_both(scope), receive, send)
+                _require_room(scope)
+                streams = _takes(scope, _STREAM)
+                await self._sessions.handle_request(_accepting_both(scope) if streams else scope, receive, send)
         except RpcError as error:
             status, headers = (503, {"Retry-After": "5"}) if isinstance(error, QueueFull) else (400, {})
             await Response(dump_error(None, error), status, headers, "application/json")(scope, receive, send)
         finally:
             request.let_go()
+
+    async def _post(self, principal: Principal, read: _Again, scope: Scope, send: Send) -> None:
+        """Serve a message or a batch. Raises QueueFull, ParseError, InvalidRequest."""
+        call = _halt_call(read.body) if _headers_agree(scope["headers"]) else None
+        if call is None:
+            _require_room(scope)
+        value = read_message(read.body, self._max_values)
+        takes_json, takes_stream = _takes(scope, _JSON), _takes(scope, _STREAM)
+        if call is not None:
+            halted = await self._session_factories(principal).halt(halt_reason(call["params"].get("arguments")))
+            result = {**of_halt(asdict(halted)), "resultType": "complete"}
+            answer = orjson.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result})
+            await Response(answer, media_type="application/json")(scope, read, send)
+        elif not (takes_stream or (takes_json and not _listens(value))):
+            await Response(f"{PATH} answers with {_JSON} or {_STREAM}", 406)(scope, read, send)
+        elif type(value) is list:
+            await self._batch(value, scope, send, stream=not takes_json)
+        else:
+            if not (takes_json and takes_stream):
+                send = OneAnswer(send, _STREAM if takes_stream else _JSON)
+            await self._sessions.handle_request(_accepting_both(scope), read, send)
 
     async def _read(self, request: RetainedRequest, receive: Receive) -> _Again:
         """Return an ASGI receive for the body. Raises QueueFull."""
@@ -311,6 +312,12 @@ def _takes(scope: Scope, kind: str) -> bool:
     """Return True if a request can be answered in a media type; without an Accept field in any (RFC 9110, 12.5.1)."""
     ranges = ranges_of(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
     return not ranges or weight_of(kind, ranges) > 0
+
+
+def _require_room(scope: Scope) -> None:
+    """Raise QueueFull if the listener has no room for this request."""
+    if scope["state"]["full"] is not None:
+        raise scope["state"]["full"]
 
 
 def _accepting_both(scope: Scope) -> Scope:
