@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class Tool:
     name: str
     rate: str = "10/s"
+    default_rate: str | None = None
     resolves_to: frozenset[str] = frozenset()
 
 
