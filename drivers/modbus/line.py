@@ -113,7 +113,8 @@ class ModbusLine(BaseDriver):
         self._delay_s, self._pause_s = delay_s, pause_s
         rs485 = port.settings.rs485
         self._loopback = loopback or (rs485 is not None and rs485.loopback)
-        self._tid, self._reconnect = tid, reconnect
+        self._tid: Tid = tid
+        self._reconnect = reconnect
         self._numbered = not self._rtu and tid in ("same", "next")
         self._multiple: set[int] = set()
         """Units that have refused a write of one register, and taken the function for several."""

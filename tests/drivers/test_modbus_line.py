@@ -147,6 +147,53 @@ async def test_bytes_that_came_before_a_request_are_no_answer_to_it(autojump_clo
         assert await read(peer.line) == 222
 
 
+async def test_a_second_copy_of_the_last_answer_is_not_the_answer_to_the_next_request(autojump_clock):
+    async with serial() as peer:
+        peer.script = [[(0.0, value(111)), (0.004, value(111))], [(0.01, value(222))], [(0.01, value(222))]]
+        assert await read(peer.line, reg=10) == 111
+        assert await read(peer.line, reg=20) == 222
+        assert len(peer.heard) == 3, "the read in doubt was sent once more"
+
+
+async def test_two_registers_with_one_value_cost_a_second_read_but_not_after_late_s(autojump_clock):
+    async with serial() as peer:
+        peer.script = [[(0.01, value(7))]] * 4
+        for reg, requests_sent in ((10, 1), (10, 2), (20, 4)):
+            assert await read(peer.line, reg=reg) == 7
+            assert len(peer.heard) == requests_sent
+        await trio.sleep(1.1)
+        peer.script = [[(0.01, value(7))]]
+        assert await read(peer.line, reg=10) == 7
+        assert len(peer.heard) == 5
+
+
+async def test_what_another_master_asked_for_before_is_waited_for(autojump_clock):
+    async with serial() as peer:
+        peer.script = [[(0.01, value(8))]]
+        await peer.say(checked(b"\1\3\0\5\0\1"))
+        asked_at = trio.current_time()
+
+        async def answer():
+            await trio.sleep(0.3)
+            await peer.say(value(5))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            assert await read(peer.line, reg=10) == 8
+        assert peer.heard[0][0] >= asked_at + 0.3
+
+
+async def test_an_answer_that_may_be_another_masters_is_asked_for_again_and_else_an_error(autojump_clock):
+    foreign = checked(b"\1\3\0\5\0\1")
+    async with serial() as peer:
+        peer.script = [[(0.0, foreign), (0.01, value(5)), (0.01, value(8))], [(0.01, value(8))]]
+        assert await read(peer.line, reg=10) == 8
+        peer.script = [[(0.0, foreign), (0.01, value(8)), (0.01, value(5))]] * 2
+        with pytest.raises(DeviceError, match="another master asks the same unit") as caught:
+            await read(peer.line, reg=20)
+        assert caught.value.data["effect"] == "none"
+
+
 # --- answers that are none --------------------------------------------------------------------------------------------
 
 
