@@ -90,7 +90,7 @@ class LocalFollower:
     def follow(self, log: History, from_seq: int | None) -> None:
         """See EventSink."""
         if not self.gone:
-            self.log, self._from_seq = log, from_seq or 1
+            self.log, self._from_seq = log, 1 if from_seq is None else from_seq
 
     async def next(self) -> Mapping[str, Any] | None:
         """Return the next event, or None after the last."""

@@ -188,7 +188,7 @@ class SendQueue:
             log.hold()
             self._charged += FEED_BYTES
             self._account.add(FEED_BYTES)
-        cursor = self._feeds[log] = Cursor(self, log, from_seq or 1, sent)
+        cursor = self._feeds[log] = Cursor(self, log, 1 if from_seq is None else from_seq, sent)
         log.attach(cursor)
 
     def unfollow(self, log: History) -> None:
