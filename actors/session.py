@@ -724,7 +724,10 @@ class Session:
             request.error(error or SessionInvalid())
             return
         self._admission.name_ignored(request, submit)
-        answer, follower = self._task_registry.repeated(first), request.follower if submit.subscribe else None
+        answer = self._task_registry.repeated(first)
+        # A task of a session without a history is forgotten with its end, and has no events to follow.
+        follows = submit.subscribe and self._task_registry.has(first.task_id)
+        follower = request.follower if follows else None
         request.result(answer if follower is None else {**answer, "subscribed": True})
         if follower is not None:
             follower.follow(self._task_registry.log_of(first.task_id), None)

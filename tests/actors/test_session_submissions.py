@@ -423,6 +423,17 @@ async def test_a_key_outlives_the_memory_of_its_task(make_world):
     assert world.observer.labels("begin").count("once") == 1
 
 
+async def test_a_repeat_of_a_task_that_no_history_has_is_answered_once_and_subscribes_to_nothing(make_world):
+    with trio.fail_after(60):
+        async with make_world(task_history=0) as world:
+            session = await world.connect().open()
+            first = await session.start(("read", {}), key="k", subscribe=True)
+            await session.client.finished(first)
+            again = await session.submit(("read", {}), key="k", subscribe=True)
+            assert again == {"task_id": first, "status": "SUCCESS", "repeated": True}
+            await session.tools()
+
+
 async def test_a_repeat_that_subscribes_gets_the_first_tasks_events(world):
     # Its first connection was lost, and with it the answer and the subscription.
     with trio.fail_after(60):

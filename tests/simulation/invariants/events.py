@@ -6,33 +6,44 @@ from .base import SLACK, Broken, invariant
 
 KEPT = ("start", "finish", "task_finish")
 FOR_EVER = 1 << 62
+REST = 0
+"""From the beginning, without what the client follows already."""
 
 
 class Feed:
-    """What a client was sent of one task between one answer that subscribed it and the next that changes that."""
+    """What a client was sent of one task between one answer that subscribed it and the next that changes that.
 
-    __slots__ = ("events", "from_seq", "since", "until")
+    `former` is the feed that it had until then, whose events do not come again; None: there was none.
+    """
 
-    def __init__(self, since, from_seq, until):
+    __slots__ = ("events", "former", "from_seq", "since", "until")
+
+    def __init__(self, since, from_seq, until, former=None):
         self.since = since
         self.from_seq = from_seq
         self.until = until
+        self.former = former
         self.events = []
+
+    def had(self):
+        """The events that the client had already."""
+        return () if self.former is None else (*self.former.had(), *self.former.events)
 
 
 def _follows(reading, client):
-    """(entry of the answer, task id or None for all of a session, session, from_seq or None for the end of it)."""
+    """(entry of the answer, task id or None for all of a session, session, from_seq, or REST, or None for its end)."""
     for request in client.requests:
         result, params = request.result, request.params
         if result is None:
             continue
         number = request.answer.number
         if request.method == "task.events.subscribe":
-            yield number, params.get("task_id"), params.get("session_id"), params.get("from_seq") or 1
+            given = params.get("from_seq")
+            yield number, params.get("task_id"), params.get("session_id"), REST if given is None else max(given, 1)
         elif request.method == "task.events.unsubscribe":
             yield number, params.get("task_id"), params.get("session_id"), None
         elif params.get("subscribe") is True and (result.get("subscribed") or result.get("repeated")):
-            yield number, result.get("task_id"), params.get("session_id"), 1
+            yield number, result.get("task_id"), params.get("session_id"), REST
 
 
 def _unclear(client):
@@ -47,16 +58,21 @@ def _unanswered(client):
     return any(r.answer is None and r.method.startswith(("task.events", "task.submit")) for r in client.requests)
 
 
-def _feeds(reading, client, task_id, session, changes):
-    """The spans of the tape in which a client follows a task, first to last."""
+def _feeds(changes, task_id, session, ends):
+    """The spans of the tape in which a client follows a task, first to last; `ends` are entries of its task_finish."""
     feeds = []
     for number, of, where, from_seq in changes:
         if of != task_id and (of is not None or where != session):
             continue
-        if feeds and feeds[-1].until > number:
-            feeds[-1].until = number
+        former = feeds[-1] if feeds and feeds[-1].until > number else None
+        if former is not None and any(former.since < end < number for end in ends):
+            former.until, former = number, None
+        if former is not None and from_seq == REST and former.from_seq <= 1:
+            continue
+        if former is not None:
+            former.until = number
         if from_seq is not None:
-            feeds.append(Feed(number, from_seq, FOR_EVER))
+            feeds.append(Feed(number, from_seq or 1, FOR_EVER, former if from_seq == REST else None))
     return feeds
 
 
@@ -72,7 +88,8 @@ def _followed(reading, judged):
         tasks |= {task.id for task in reading.tasks.values() if task.session in sessions}
         for task_id in sorted(tasks):
             task = reading.tasks.get(task_id)
-            feeds = _feeds(reading, client, task_id, None if task is None else task.session, changes)
+            ends = [one.number for one in events.get(task_id, ()) if one.phase == "task_finish"]
+            feeds = _feeds(changes, task_id, None if task is None else task.session, ends)
             outside = []
             for event in events.get(task_id, ()):
                 feed = next((feed for feed in feeds if feed.since < event.number < feed.until), None)
@@ -116,13 +133,14 @@ def complete(reading, judged):
     for client, task, feeds, _ in _followed(reading, judged):
         if task is None or not task.submits or task.submits[0].late:
             continue
-        expected = _expected(task)
         killed = any(life.killed for life in reading.lives)
         for feed in feeds:
             judged()
             got = [(event, event.phase, event.params.get("step_index")) for event in feed.events if event.phase in KEPT]
             if _only_its_end(task, got):
                 continue
+            had = {(event.phase, event.params.get("step_index")) for event in feed.had()}
+            expected = [one for one in _expected(task) if one[1:] not in had]
             yield from _run(task, client, feed, expected, got, holes=reading.log.lost or killed)
             if not got and _forgotten_before_it_was_written(reading):
                 continue
@@ -216,8 +234,11 @@ def numbered(reading, judged):
             continue
         for feed in feeds:
             before, number = feed.from_seq - 1, feed.since
+            had = {event.params.get("seq") for event in feed.had()}
             for event in feed.events:
                 judged()
+                while before + 1 in had:
+                    before += 1
                 seq = event.params.get("seq")
                 if type(seq) is not int or seq <= before:
                     expected = f"seq above {before} of task {task.id} for client {client.number}"
