@@ -134,7 +134,8 @@ def _of_choices(schema: dict[str, Any], choices: Sequence[Any]) -> dict[str, Any
     """Return a schema for some values: strings as a choice, numbers as a range, and for others their types."""
     of: dict[type, list[Any]]
     of = {kind: [one for one in choices if type(one) is kind] for kind in (str, int, float, bool)}
-    texts, numbers = of[str], [*of[int], *of[float]]
+    texts = of[str]
+    numbers: list[Any] = [*of[int], *of[float]]
     found: list[dict[str, Any]] = [{"type": "string", "enum": texts}] if texts else []
     if numbers:
         kind = "number" if of[float] else "integer"

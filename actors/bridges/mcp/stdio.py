@@ -270,7 +270,7 @@ class Incoming(_StdioStream):
 
     async def __anext__(self) -> SessionMessage:
         while True:
-            batched = bool(self._batch)
+            batched, value = bool(self._batch), None
             line = self._batch.popleft() if batched else await anext(self._lines)
             if line is None:
                 await self._refuse(None, types.INVALID_REQUEST, f"a message has at most {MOST_LINE} bytes")

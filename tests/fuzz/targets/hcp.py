@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from hearth.errors import ParseError
+from hearth.errors import InvalidRequest, ParseError
 from hearth.hcp.codec import dump, message, read_declaration, read_message, read_submission, write_message
 from hearth.hcp.messages import LONGEST, MessageError, Rejection, read_duration, read_instant
 from hearth.hcp.token import TokenError, issue, verify
@@ -50,7 +50,7 @@ def check(data: bytes) -> None:
         return
     try:
         document = load(data)
-    except ParseError as error:
+    except (ParseError, InvalidRequest) as error:
         assert error.data
         assert error.data["reason"]
         return

@@ -9,6 +9,7 @@ follows.
 
 from __future__ import annotations
 
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from hearth.protocol.client import (
     TaskEventNotification,
     read_task,
 )
+from hearth.protocol.jsonrpc import reply_id_in
 from hearth.protocol.methods import read_session_id
 from hearth.protocol.server import HcpDocument
 
@@ -210,6 +212,9 @@ def _due(documents: list[bytes]) -> tuple[list[tuple[Any, int | None]], int]:
             continue
         if _depth(value, 101):
             due.append((None, -32700))
+        elif _repeats(document):
+            id_ = reply_id_in(document)
+            due.append((None if id_ in outstanding else id_, -32600))
         elif type(value) is dict and "hcp_version" in value:
             hcp += 1
         elif type(value) is not list:
@@ -228,6 +233,17 @@ def _due(documents: list[bytes]) -> tuple[list[tuple[Any, int | None]], int]:
             if waits:
                 outstanding |= ids
     return due, hcp
+
+
+def _repeats(document: bytes) -> bool:
+    """Return True if an object of a document has two members of one name."""
+    found = []
+
+    def members(pairs: list[tuple[str, Any]]) -> None:
+        found.append(len({name for name, _ in pairs}) < len(pairs))
+
+    json.loads(document, object_pairs_hook=members, parse_int=str)
+    return any(found)
 
 
 def _one(value: Any, outstanding: set[Any], *, batch: bool) -> tuple[list[Any], set[Any], bool]:
