@@ -2,9 +2,9 @@
 
 It gathers JSON objects for `hearth doctor`, which judges them: the devices and their users, missing permissions, the
 fit of a profile, and the gaps in its physical safety; and the confinement that this kernel offers, that a daemon would
-use, and that a running one has. It changes nothing, claims nothing, puts nothing in force, opens no device but as a plan
-does, connects to no address but the profile's, and raises for nothing that it finds. On a bus it transfers nothing but
-one read of each Modbus server.
+use, and that a running one has. It changes nothing, claims nothing, puts nothing in force, and opens no device but as a
+plan does. It connects to no address but the profile's, and raises for nothing that it finds. On a bus it transfers
+nothing but one read of each Modbus server.
 """
 
 from __future__ import annotations

@@ -431,7 +431,7 @@ async def test_a_repeat_of_a_task_that_no_history_has_is_answered_once_and_subsc
             await session.client.finished(first)
             again = await session.submit(("read", {}), key="k", subscribe=True)
             assert again == {"task_id": first, "status": "SUCCESS", "repeated": True}
-            await session.run(("read", {}))
+            assert (await session.call("tool.list"))["tools"]
 
 
 async def test_a_repeat_that_subscribes_gets_the_first_tasks_events(world):
