@@ -150,13 +150,12 @@ async def test_lines_that_a_session_drove_go_back_to_the_settings_when_it_ends(a
     def levels():
         return bool(bits(look) & termios.TIOCM_RTS), bool(bits(look) & termios.TIOCM_DTR)
 
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board=board) as runtime:
-            async with runtime.open_session(client_name="one") as session:
-                result = await session.run("uart.control", port="arm", rts=False, dtr=True)
-                assert (result["port"], result["rts"], result["dtr"]) == ("arm", False, True)
-                assert levels() == (False, True)
-            assert levels() == (True, False)
+    async with hearth.open_runtime(board=board) as runtime:
+        async with runtime.open_session(client_name="one") as session:
+            result = await session.run("uart.control", port="arm", rts=False, dtr=True)
+            assert (result["port"], result["rts"], result["dtr"]) == ("arm", False, True)
+            assert levels() == (False, True)
+        assert levels() == (True, False)
     os.close(look)
 
 

@@ -200,12 +200,11 @@ async def test_pulled_out_while_bytes_stream_both_ways_both_ends_fail_and_nothin
             await write_for_ever()
         ended.append("write")
 
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pump)
-            nursery.start_soon(write)
-            await trio.to_thread.run_sync(device.send, b"x" * 500)
-            await trio.to_thread.run_sync(device.wait_for, "bytes", lambda: len(device.taken) > 20_000)
-            await trio.to_thread.run_sync(device.unplug)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump)
+        nursery.start_soon(write)
+        await trio.to_thread.run_sync(device.send, b"x" * 500)
+        await trio.to_thread.run_sync(device.wait_for, "bytes", lambda: len(device.taken) > 20_000)
+        await trio.to_thread.run_sync(device.unplug)
     port.close()
     assert sorted(ended) == ["pump", "write"]
