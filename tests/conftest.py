@@ -23,7 +23,7 @@ pytest.register_assert_rewrite("support")
 
 EXTRA = "HEARTH_SANDBOX_WRITE"
 LONGEST_S = 300
-"""Seconds that a coroutine test may take: far more than any takes beside four busy loops."""
+"""Seconds that a coroutine test may take, a proof ten times as many: far more than any takes beside four busy loops."""
 LONGEST_TMPDIR = 24
 """Bytes. The kernel takes 107 for a socket's path, and a test's own directory and name come on top."""
 
@@ -80,18 +80,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Bound each coroutine test: a hang fails at the line that waits. A virtual clock would pass any bound."""
     test = getattr(item, "obj", None)
-    if inspect.iscoroutinefunction(test) and not hasattr(test, "hypothesis") and not any(item.iter_markers("proof")):
-        item.obj = _bounded(test)  # type: ignore[attr-defined]
+    if (
+        inspect.iscoroutinefunction(test)
+        and not hasattr(test, "hypothesis")
+        and not any(item.iter_markers("virtual_time"))
+    ):
+        longest = 10 * LONGEST_S if any(item.iter_markers("proof")) else LONGEST_S
+        item.obj = _bounded(test, longest)  # type: ignore[attr-defined]
 
 
-def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def _bounded(test: Callable[..., Awaitable[None]], longest: float) -> Callable[..., Awaitable[None]]:
     import trio
     from trio.testing import MockClock
 
     @wraps(test)
     async def bounded(**fixtures: Any) -> None:
         virtual = isinstance(trio.lowlevel.current_clock(), MockClock)
-        with trio.fail_after(inf if virtual else LONGEST_S):
+        with trio.fail_after(inf if virtual else longest):
             await test(**fixtures)
 
     return bounded

@@ -197,8 +197,7 @@ async def test_what_the_kernel_drops_before_it_is_read_is_counted_too(vcan):
             nursery.start_soon(driver.pump)
             await trio.testing.wait_all_tasks_blocked()
             other.say(0x7FF)
-            with trio.fail_after(BOUND):
-                await driver.queue.wait(cursor, lambda key: key == 0x7FF, 1)
+            await driver.queue.wait(cursor, lambda key: key == 0x7FF, 1)
             nursery.cancel_scope.cancel()
     taken = driver.queue.take(cursor, None, 200, partial=True)
     assert taken.lost > 0
@@ -367,12 +366,11 @@ async def test_an_interface_that_is_down_is_told_with_the_command_that_brings_it
         assert (found.down, found.fd) == (True, False)
         profile = {"name": "b", "description": "x", "can": [{"bus": "can0", "driver": "socketcan", "interface": name}]}
         board = open_board(parse_profile(profile, "a test"))
-        with trio.fail_after(BOUND):
-            async with hearth.open_runtime(board=board) as runtime, runtime.open_session(client_name="c") as session:
-                down = await bus_state(session, "down")
-                assert f"sudo ip link set {name} up" in down["reason"]
-                ip("set", name, "up")
-                await bus_state(session, "ready")
+        async with hearth.open_runtime(board=board) as runtime, runtime.open_session(client_name="c") as session:
+            down = await bus_state(session, "down")
+            assert f"sudo ip link set {name} up" in down["reason"]
+            ip("set", name, "up")
+            await bus_state(session, "ready")
 
 
 def test_a_generic_board_has_the_interfaces_that_the_machine_has(vcan):

@@ -184,18 +184,17 @@ async def test_an_observer_of_sysfs_sees_no_pump_behind_an_open_door_in_random_w
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        with trio.fail_after(120):
-            async with (
-                hearth.open_runtime(board=profile, config=Config(policy=(UNHURRIED,))) as runtime,
-                runtime.open_session() as one,
-                runtime.open_session() as other,
-                trio.open_nursery() as nursery,
-            ):
-                with trio.CancelScope() as writing:
-                    async with trio.open_nursery() as writers:
-                        nursery.start_soon(people)
-                        writers.start_soon(write, one)
-                        writers.start_soon(write, other)
+        async with (
+            hearth.open_runtime(board=profile, config=Config(policy=(UNHURRIED,))) as runtime,
+            runtime.open_session() as one,
+            runtime.open_session() as other,
+            trio.open_nursery() as nursery,
+        ):
+            with trio.CancelScope() as writing:
+                async with trio.open_nursery() as writers:
+                    nursery.start_soon(people)
+                    writers.start_soon(write, one)
+                    writers.start_soon(write, other)
     finally:
         ended.set()
         watcher.join()

@@ -10,14 +10,17 @@ Tests about the interpreter itself (its arguments, a variable that it reads, wha
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
 import posix
+import resource
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,7 @@ COMMAND = ("-m", "hearth.actors.daemon")
 """What a daemon is started with otherwise, after the interpreter."""
 _OF_THE_INTERPRETER = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_", "TZ")
 _SET_CHILD_SUBREAPER = 36
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _LONGEST = 1 << 18
 """Bytes of a request: arguments and environment."""
 
@@ -47,21 +51,36 @@ def serves(environ: Mapping[str, str]) -> bool:
 class _Zygote:
     """The process that has everything imported, and forks until this one ends."""
 
+    _one_at_a_time = threading.Lock()
+
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen([sys.executable, __file__], stdin=theirs, env=environ)
         assert self.socket.recv(8) == b"ready", "the zygote did not start"
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self.socket.close()
+        self.process.wait(60)
 
     def fork(self, arguments: list[str], directory: str, environ: Mapping[str, str], streams: list[int]) -> int:
-        start = json.dumps({"arguments": arguments, "directory": directory, "environ": dict(environ)})
+        start = json.dumps(
+            {
+                "arguments": arguments,
+                "directory": directory,
+                "environ": dict(environ),
+                "limits": [(number, resource.getrlimit(number)) for number in _LIMITS],
+            }
+        )
         prctl = ctypes.CDLL(None).prctl
-        prctl(_SET_CHILD_SUBREAPER, 1)
-        try:
-            socket.send_fds(self.socket, [start.encode()], streams)
-            return int(self.socket.recv(32))
-        finally:
-            prctl(_SET_CHILD_SUBREAPER, 0)
+        with self._one_at_a_time:
+            prctl(_SET_CHILD_SUBREAPER, 1)
+            try:
+                socket.send_fds(self.socket, [start.encode()], streams)
+                return int(self.socket.recv(32))
+            finally:
+                prctl(_SET_CHILD_SUBREAPER, 0)
 
 
 class Daemon(subprocess.Popen[str]):
@@ -132,6 +151,8 @@ def _serve() -> Any:
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     start = json.loads(request)
     os.chdir(start["directory"])
+    for number, limits in start["limits"]:
+        resource.setrlimit(number, tuple(limits))
     os.environ.clear()
     os.environ.update(start["environ"])
     sys.path[0] = os.getcwd()
