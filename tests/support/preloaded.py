@@ -19,9 +19,7 @@ import resource
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -104,22 +102,13 @@ class Daemon(subprocess.Popen[str]):
 def _serve() -> Any:
     """Import, say so, and fork for each request; returns in a fork, as the daemon's main function."""
     import gc
-    from contextlib import redirect_stderr, redirect_stdout, suppress
 
-    from hearth.actors import daemon
+    from hearth.actors import build, daemon
+    from hearth.config.model import Config
 
     server = socket.socket(fileno=os.dup(0))
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        open(os.devnull, "w") as nowhere,
-        redirect_stdout(nowhere),
-        redirect_stderr(nowhere),
-        suppress(SystemExit),
-    ):
-        # The check imports what a start does.
-        config = Path(directory, "hearth.toml")
-        config.write_text(f'[audit]\npath = "{directory}/audit.log"\n')
-        daemon.main(["--config", str(config), "--check"])
+    # It imports what a start does, and leaves nothing behind.
+    build.build_parts(Config(), default_policy=())
     gc.collect()
     gc.freeze()
     server.sendall(b"ready")
