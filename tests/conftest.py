@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 import tempfile
 from collections import Counter
 from contextlib import contextmanager
+from functools import wraps
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Awaitable, Callable, Generator, Iterator
 
 pytest.register_assert_rewrite("support")
 
 EXTRA = "HEARTH_SANDBOX_WRITE"
+LONGEST_S = 300
+"""Seconds that a coroutine test may take, a proof ten times as many: far more than any takes beside four busy loops."""
 LONGEST_TMPDIR = 24
 """Bytes. The kernel takes 107 for a socket's path, and a test's own directory and name come on top."""
 
@@ -70,6 +75,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         weights[item.path] += 300 if any(item.iter_markers("proof")) else 30 if any(item.iter_markers("slow")) else 1
     items.sort(key=lambda item: (-weights[item.path], item.path))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Bound each coroutine test: a hang fails at the line that waits. A virtual clock would pass any bound."""
+    test = getattr(item, "obj", None)
+    if (
+        inspect.iscoroutinefunction(test)
+        and not hasattr(test, "hypothesis")
+        and not any(item.iter_markers("virtual_time"))
+    ):
+        longest = 10 * LONGEST_S if any(item.iter_markers("proof")) else LONGEST_S
+        item.obj = _bounded(test, longest)  # type: ignore[attr-defined]
+
+
+def _bounded(test: Callable[..., Awaitable[None]], longest: float) -> Callable[..., Awaitable[None]]:
+    import trio
+    from trio.testing import MockClock
+
+    @wraps(test)
+    async def bounded(**fixtures: Any) -> None:
+        virtual = isinstance(trio.lowlevel.current_clock(), MockClock)
+        with trio.fail_after(inf if virtual else longest):
+            await test(**fixtures)
+
+    return bounded
 
 
 @contextmanager

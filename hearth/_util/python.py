@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import site
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
 
 
 def vendor_entry_points(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name. Imports no vendor's code."""
+    """Return the entry points of a group by name, each directory searched once. Imports no vendor's code.
+
+    A package that is installed while this process runs is found after a restart.
+    """
+    return {**_entry_points(group, tuple(sys.path))}
+
+
+@cache
+def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
     # Imported here: the module is slow to import, and most processes have no vendor's package.
     from importlib.metadata import entry_points
 

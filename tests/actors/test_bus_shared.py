@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-import trio
 from support.doubles import BenchDriver, Observer
 
 from hearth.actors.bus.actor import Bus
@@ -36,11 +35,10 @@ async def test_transactions_of_buses_that_share_a_device_never_overlap(nursery):
         threading.Event().wait(0.001)
         inside.pop()
 
-    with trio.fail_after(30):
-        buses = await two_buses(nursery, "adapter", "adapter")
-        tickets = [bus.request(Ticket(op, ME, limit=60)) for _ in range(50) for bus in buses]
-        for ticket in tickets:
-            await ticket.get()
+    buses = await two_buses(nursery, "adapter", "adapter")
+    tickets = [bus.request(Ticket(op, ME, limit=60)) for _ in range(50) for bus in buses]
+    for ticket in tickets:
+        await ticket.get()
     assert most == [1] * 100
     nursery.cancel_scope.cancel()
 
@@ -49,9 +47,8 @@ async def test_transactions_of_buses_that_share_a_device_never_overlap(nursery):
 async def test_transactions_of_buses_with_devices_of_their_own_run_beside_each_other(nursery, first, second):
     together = threading.Barrier(2)
 
-    with trio.fail_after(30):
-        buses = await two_buses(nursery, first, second)
-        # Each waits for the other in the middle of its transaction.
-        tickets = [bus.request(Ticket(lambda _driver: together.wait(20), ME, limit=60)) for bus in buses]
-        assert sorted([await ticket.get() for ticket in tickets]) == [0, 1]
+    buses = await two_buses(nursery, first, second)
+    # Each waits for the other in the middle of its transaction.
+    tickets = [bus.request(Ticket(lambda _driver: together.wait(20), ME, limit=60)) for bus in buses]
+    assert sorted([await ticket.get() for ticket in tickets]) == [0, 1]
     nursery.cancel_scope.cancel()

@@ -178,12 +178,11 @@ async def test_a_local_reader_waits_for_what_comes_and_ends_with_the_task():
     async def read():
         seen.extend([params["phase"] async for params in EventReader(log)])
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            for phase in ("start", "progress", "finish", "task_finish"):
-                await trio.testing.wait_all_tasks_blocked()
-                publish(log, phase)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        for phase in ("start", "progress", "finish", "task_finish"):
+            await trio.testing.wait_all_tasks_blocked()
+            publish(log, phase)
     assert seen == ["start", "progress", "finish", "task_finish"]
 
 
@@ -355,11 +354,10 @@ async def test_an_abandoned_send_queue_follows_nothing_and_wakes_its_writer():
     async def write():
         ended.append(b"".join(await send_queue.batch()))
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(write)
-            await trio.testing.wait_all_tasks_blocked()
-            send_queue.abandon()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await trio.testing.wait_all_tasks_blocked()
+        send_queue.abandon()
     assert ended == [b""]
     assert not log.followed
     send_queue.follow(log, 1)

@@ -206,24 +206,23 @@ def a_journal(place, durability):
 async def test_a_post_never_waits_for_a_disk_and_records_keep_their_order(tmp_path, monkeypatch, durability):
     monkeypatch.setattr(threads, "PATIENCE_S", 0.002)
     disk, journal = a_journal(tmp_path, durability)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(journal.run)
-            disk.gate.freeze()
-            receipts = []
-            for number in range(5):
-                receipts.append(journal.post({"event": "test", "n": number}))
-                # The actor waits for the first one when the others come.
-                await trio.sleep(0.01)
-            if durability != "relaxed":
-                assert not any(receipt.filled for receipt in receipts)
-            assert journal.lag == 5
-            disk.gate.thaw()
-            for receipt in receipts:
-                await receipt.get()
-            await journal.write({"event": "last"})
-            nursery.cancel_scope.cancel()
-        await journal.aclose()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        disk.gate.freeze()
+        receipts = []
+        for number in range(5):
+            receipts.append(journal.post({"event": "test", "n": number}))
+            # The actor waits for the first one when the others come.
+            await trio.sleep(0.01)
+        if durability != "relaxed":
+            assert not any(receipt.filled for receipt in receipts)
+        assert journal.lag == 5
+        disk.gate.thaw()
+        for receipt in receipts:
+            await receipt.get()
+        await journal.write({"event": "last"})
+        nursery.cancel_scope.cancel()
+    await journal.aclose()
     text = (tmp_path / "audit.log").read_bytes()
     assert [record["n"] for record in map(orjson.loads, text.splitlines()) if record["event"] == "test"] == [*range(5)]
 
@@ -236,20 +235,19 @@ async def test_a_disk_that_stays_silent_counts_as_one_that_cannot_be_written_unt
     monkeypatch.setattr(journal_module, "SILENT_S", 0.05)
     monkeypatch.setattr(journal_module, "RETRY_S", 0.01)
     disk, journal = a_journal(tmp_path, durability)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(journal.run)
-            disk.gate.freeze()
-            for number in range(3):
-                # The first one is being written; the others wait for it.
-                with pytest.raises(AuditUnavailable, match="the disk does not answer"):
-                    await journal.write({"event": "test", "n": number})
-            assert journal.failures == 1
-            disk.gate.thaw()
-            await passes(lambda: journal.failure is None)
-            await journal.write({"event": "last"})
-            nursery.cancel_scope.cancel()
-        await journal.aclose()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        disk.gate.freeze()
+        for number in range(3):
+            # The first one is being written; the others wait for it.
+            with pytest.raises(AuditUnavailable, match="the disk does not answer"):
+                await journal.write({"event": "test", "n": number})
+        assert journal.failures == 1
+        disk.gate.thaw()
+        await passes(lambda: journal.failure is None)
+        await journal.write({"event": "last"})
+        nursery.cancel_scope.cancel()
+    await journal.aclose()
     records = [orjson.loads(line) for line in (tmp_path / "audit.log").read_bytes().splitlines()]
     assert [record["n"] for record in records if record["event"] == "test"] == [0, 1, 2]
     (resume,) = [record for record in records if record["event"] == "audit.resume"]

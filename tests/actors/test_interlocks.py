@@ -656,23 +656,22 @@ async def test_an_output_that_an_earlier_run_left_driven_is_watched_until_it_is_
 @pytest.mark.proof
 async def test_with_drivers_in_threads_an_output_goes_to_its_safe_state_when_a_condition_opens():
     cell = Cell(lock(DOOR_CLOSED, LID_CLOSED, TANK_FULL), style=Style.THREAD)
-    with trio.fail_after(60):
-        async with session_of(cell) as session:
-            for opens, closes in (
-                (partial(cell.gpio.push, DOOR, OPENED), partial(cell.gpio.push, DOOR, CLOSED)),
-                (partial(cell.other.push, LID, OPENED), partial(cell.other.push, LID, CLOSED)),
-                (partial(setattr, cell, "tank", 10), partial(setattr, cell, "tank", 50)),
-                (cell.i2c.faults.wedge, cell.i2c.faults.clear),
-            ):
+    async with session_of(cell) as session:
+        for opens, closes in (
+            (partial(cell.gpio.push, DOOR, OPENED), partial(cell.gpio.push, DOOR, CLOSED)),
+            (partial(cell.other.push, LID, OPENED), partial(cell.other.push, LID, CLOSED)),
+            (partial(setattr, cell, "tank", 10), partial(setattr, cell, "tank", 50)),
+            (cell.i2c.faults.wedge, cell.i2c.faults.clear),
+        ):
+            await session.run("gpio.set", line="PUMP", value=1)
+            assert cell.pumping
+            opens()
+            await passes(lambda: not cell.pumping)
+            with pytest.raises(InterlockOpen):
                 await session.run("gpio.set", line="PUMP", value=1)
-                assert cell.pumping
-                opens()
-                await passes(lambda: not cell.pumping)
-                with pytest.raises(InterlockOpen):
-                    await session.run("gpio.set", line="PUMP", value=1)
-                closes()
-                await passes(lambda: cell.runtime.buses["i2c:1"].state == "ready")
-            assert len(cell.records("interlock.open")) == 4
+            closes()
+            await passes(lambda: cell.runtime.buses["i2c:1"].state == "ready")
+        assert len(cell.records("interlock.open")) == 4
 
 
 async def test_an_interlock_is_enforced_as_soon_as_the_outputs_own_bus_can_be_used_again(autojump_clock):

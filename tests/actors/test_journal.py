@@ -102,12 +102,11 @@ DURABILITIES = pytest.mark.parametrize("durability", ["os", "fsync", "relaxed"])
 @DURABILITIES
 async def test_records_are_written_in_the_order_of_the_posts(bench, durability):
     async with Running(bench.journal(durability=durability)) as journal:
-        with trio.fail_after(LIMIT_S):
-            receipts = [journal.post(record(2 * n), record(2 * n + 1)) for n in range(50)]
-            for receipt in receipts:
-                assert isinstance(receipt, Receipt)
-                assert await receipt.get() is None
-            await journal.write(record(100))
+        receipts = [journal.post(record(2 * n), record(2 * n + 1)) for n in range(50)]
+        for receipt in receipts:
+            assert isinstance(receipt, Receipt)
+            assert await receipt.get() is None
+        await journal.write(record(100))
     assert bench.numbers() == list(range(101))
     assert verify(bench.path).ok
     assert journal.head == head(bench.path) == (101, verify(bench.path).head[1])
@@ -133,17 +132,15 @@ async def test_a_log_that_was_rolled_back_is_a_warning_of_health(bench):
 
 async def test_a_receipt_is_answered_once_the_record_can_be_read_by_others(bench):
     async with Running(bench.journal()) as journal:
-        with trio.fail_after(LIMIT_S):
-            for n in range(20):
-                await journal.write(record(n))
-                assert bench.numbers() == list(range(n + 1))
+        for n in range(20):
+            await journal.write(record(n))
+            assert bench.numbers() == list(range(n + 1))
 
 
 async def test_what_is_posted_together_is_one_write(bench):
     disk = FaultyDisk()
     async with Running(bench.journal(disk)) as journal:
-        with trio.fail_after(LIMIT_S):
-            await journal.post(*map(record, range(64))).get()
+        await journal.post(*map(record, range(64))).get()
         assert disk.writes == 1
     assert len(bench.records()) == 64
 
@@ -155,11 +152,9 @@ async def test_receipts_are_answered_in_the_order_of_the_posts(bench):
         await receipt.get()
         answered.append(n)
 
-    async with Running(bench.journal()) as journal:
-        with trio.fail_after(LIMIT_S):
-            async with trio.open_nursery() as nursery:
-                for n in range(20):
-                    nursery.start_soon(ask, journal.post(record(n)), n)
+    async with Running(bench.journal()) as journal, trio.open_nursery() as nursery:
+        for n in range(20):
+            nursery.start_soon(ask, journal.post(record(n)), n)
     assert sorted(answered) == list(range(20))
 
 
@@ -170,16 +165,14 @@ async def test_an_asker_that_is_cancelled_does_not_withdraw_its_record(bench):
             scope.cancel()
             await receipt.get()
         assert scope.cancelled_caught
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(2))
+        await journal.write(record(2))
     assert bench.numbers() == [1, 2]
 
 
 async def test_a_post_of_nothing_is_a_barrier(bench):
     async with Running(bench.journal()) as journal:
         journal.post(record(1))
-        with trio.fail_after(LIMIT_S):
-            await journal.write()
+        await journal.write()
         assert bench.numbers() == [1]
 
 
@@ -200,8 +193,7 @@ async def test_records_posted_before_run_are_written_first(bench):
     early = journal.post(record(1))
     async with trio.open_nursery() as nursery:
         await nursery.start(journal.run)
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(2))
+        await journal.write(record(2))
         assert early.filled
         nursery.cancel_scope.cancel()
     await journal.aclose()
@@ -215,8 +207,7 @@ async def test_relaxed_receipts_are_answered_at_the_post(bench):
     async with Running(bench.journal(durability="relaxed")) as journal:
         receipt = journal.post(record(1))
         assert receipt.filled
-        with trio.fail_after(LIMIT_S):
-            await receipt.get()
+        await receipt.get()
         assert bench.records() == []
     assert bench.numbers() == [1]
 
@@ -234,15 +225,14 @@ async def test_while_a_sync_runs_what_arrives_forms_the_next_commit(bench):
     disk = FaultyDisk()
     async with Running(bench.journal(disk, durability="fsync")) as journal:
         disk.gate.clear()
-        with trio.fail_after(LIMIT_S):
-            first = journal.post(record(0))
-            await trio.to_thread.run_sync(disk.syncing.wait)
-            later = [journal.post(record(n)) for n in range(1, 100)]
-            await trio.testing.wait_all_tasks_blocked()
-            assert not any(receipt.filled for receipt in [first, *later])
-            disk.gate.set()
-            for receipt in [first, *later]:
-                await receipt.get()
+        first = journal.post(record(0))
+        await trio.to_thread.run_sync(disk.syncing.wait)
+        later = [journal.post(record(n)) for n in range(1, 100)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert not any(receipt.filled for receipt in [first, *later])
+        disk.gate.set()
+        for receipt in [first, *later]:
+            await receipt.get()
         assert (disk.writes, disk.syncs) == (2, 2)
     assert bench.numbers() == list(range(100))
 
@@ -252,13 +242,12 @@ async def test_the_event_loop_goes_on_while_a_sync_hangs(bench):
     async with Running(bench.journal(disk, durability="fsync")) as journal:
         disk.gate.clear()
         receipt = journal.post(record(0))
-        with trio.fail_after(LIMIT_S):
-            await trio.to_thread.run_sync(disk.syncing.wait)
-            for _ in range(100):
-                await trio.lowlevel.checkpoint()
-            assert journal.post(record(1)).filled is False
-            disk.gate.set()
-            await receipt.get()
+        await trio.to_thread.run_sync(disk.syncing.wait)
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+        assert journal.post(record(1)).filled is False
+        disk.gate.set()
+        await receipt.get()
 
 
 async def test_the_lag_is_what_was_posted_and_is_not_as_durable_as_configured(bench):
@@ -266,14 +255,13 @@ async def test_the_lag_is_what_was_posted_and_is_not_as_durable_as_configured(be
     async with Running(bench.journal(disk, durability="fsync")) as journal:
         assert journal.lag == 0
         disk.gate.clear()
-        with trio.fail_after(LIMIT_S):
-            first = journal.post(record(0), record(1))
-            await trio.to_thread.run_sync(disk.syncing.wait)
-            second = journal.post(record(2))
-            assert journal.lag == 3
-            disk.gate.set()
-            await first.get()
-            await second.get()
+        first = journal.post(record(0), record(1))
+        await trio.to_thread.run_sync(disk.syncing.wait)
+        second = journal.post(record(2))
+        assert journal.lag == 3
+        disk.gate.set()
+        await first.get()
+        await second.get()
         assert journal.lag == 0
         assert journal.metrics.records == {"test.event": 3}
 
@@ -283,16 +271,15 @@ async def test_what_is_kept_for_later_lags_and_a_log_that_fails_twice_has_failed
     disk = FaultyDisk()
     async with Running(bench.journal(disk, durability=durability)) as journal:
         for failures in (1, 2):
-            with trio.fail_after(LIMIT_S):
-                disk.room = 0
-                receipts = [journal.post(record(n)) for n in range(3)]
-                while journal.failures < failures or journal._queued:
-                    await trio.lowlevel.checkpoint()
-                assert (journal.failures, journal.lag) == (failures, 3)
-                disk.room = None
-                await journal.write(record(3))
-                assert journal.lag == 0
-                assert all(receipt.filled for receipt in receipts)
+            disk.room = 0
+            receipts = [journal.post(record(n)) for n in range(3)]
+            while journal.failures < failures or journal._queued:
+                await trio.lowlevel.checkpoint()
+            assert (journal.failures, journal.lag) == (failures, 3)
+            disk.room = None
+            await journal.write(record(3))
+            assert journal.lag == 0
+            assert all(receipt.filled for receipt in receipts)
         assert journal.failures == 2
 
 
@@ -303,23 +290,22 @@ async def test_what_is_kept_for_later_lags_and_a_log_that_fails_twice_has_failed
 async def test_a_full_disk_refuses_and_what_was_posted_is_written_later_behind_a_resume_record(bench, durability):
     disk = FaultyDisk()
     async with Running(bench.journal(disk, durability=durability)) as journal:
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(0))
+        await journal.write(record(0))
+        await trio.testing.wait_all_tasks_blocked()
+        disk.room = 0
+        first = journal.post(record(1))
+        if durability == "relaxed":  # accepted before anybody could know
             await trio.testing.wait_all_tasks_blocked()
-            disk.room = 0
-            first = journal.post(record(1))
-            if durability == "relaxed":  # accepted before anybody could know
-                await trio.testing.wait_all_tasks_blocked()
-                assert first.filled
-            else:
-                error = await refused(first)
-                assert error.code == -32011
-            assert journal.failure == f"audit log {bench.path}: No space left on device"
-            bench.clock.now += 3
-            await refused(journal.post(record(2), record(3)))
-            disk.room = None
-            bench.clock.now += 3
-            await journal.write(record(4))
+            assert first.filled
+        else:
+            error = await refused(first)
+            assert error.code == -32011
+        assert journal.failure == f"audit log {bench.path}: No space left on device"
+        bench.clock.now += 3
+        await refused(journal.post(record(2), record(3)))
+        disk.room = None
+        bench.clock.now += 3
+        await journal.write(record(4))
         assert journal.failure is None
     assert verify(bench.path).ok
     assert bench.numbers() == [0, 1, 2, 3, 4]
@@ -344,8 +330,7 @@ async def test_a_receipt_that_failed_stays_failed(bench):
         receipt = journal.post(record(1))
         await refused(receipt)
         disk.room = None
-        with trio.fail_after(LIMIT_S):
-            await journal.write()
+        await journal.write()
         await refused(receipt)
         assert bench.numbers() == [1]
 
@@ -353,16 +338,15 @@ async def test_a_receipt_that_failed_stays_failed(bench):
 async def test_of_a_batch_that_was_written_in_part_only_the_rest_is_refused(bench):
     disk = FaultyDisk()
     async with Running(bench.journal(disk)) as journal:
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(0))
-            disk.room = bench.path.stat().st_size * 3 + 20
-            posts = [journal.post(record(1)), journal.post(record(2), record(3), record(4)), journal.post(record(5))]
-            await posts[0].get()
-            await refused(posts[1])
-            await refused(posts[2])
-            assert bench.numbers() == [0, 1, 2, 3]
-            disk.room = None
-            await journal.write()
+        await journal.write(record(0))
+        disk.room = bench.path.stat().st_size * 3 + 20
+        posts = [journal.post(record(1)), journal.post(record(2), record(3), record(4)), journal.post(record(5))]
+        await posts[0].get()
+        await refused(posts[1])
+        await refused(posts[2])
+        assert bench.numbers() == [0, 1, 2, 3]
+        disk.room = None
+        await journal.write()
     assert bench.numbers() == [0, 1, 2, 3, 4, 5]
     assert [r["n"] for r in bench.records() if r.get("late")] == [4, 5]
     assert [r["kept"] for r in bench.records() if "kept" in r] == [2]
@@ -387,8 +371,7 @@ async def test_only_so_many_records_are_kept_and_the_dropped_ones_are_counted(be
         for n in range(25):
             await refused(journal.post(record(n)))
         disk.room = None
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(25))
+        await journal.write(record(25))
     assert bench.numbers() == [*range(15, 26)]
     resume = bench.records()[0]
     assert (resume["kept"], resume["dropped"]) == (10, 15)
@@ -401,8 +384,7 @@ async def test_long_records_are_kept_only_as_far_as_memory_allows(bench, monkeyp
         for n in range(30):
             await refused(journal.post(record(n, pad="x" * 920)))
         disk.room = None
-        with trio.fail_after(LIMIT_S):
-            await journal.write()
+        await journal.write()
         assert journal._backlog.size == 0
     resume = bench.records()[0]
     assert (resume["kept"], resume["dropped"]) == (10, 20)
@@ -415,10 +397,9 @@ async def test_a_key_that_takes_too_long_is_a_warning(bench, monkeypatch):
     gate = threading.Event()
     monkeypatch.setattr(keys, "load_or_create", lambda _path: gate.wait(LIMIT_S))
     async with Running(bench.journal(checkpoint_every=1)) as journal:
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(0))
-            while journal.warning is None:
-                await trio.lowlevel.checkpoint()
+        await journal.write(record(0))
+        while journal.warning is None:
+            await trio.lowlevel.checkpoint()
         assert journal.warning == "audit checkpoints are not signed: the disk does not answer"
     gate.set()
 
@@ -429,8 +410,7 @@ async def test_thousands_of_kept_records_are_written_in_pieces_and_in_order(benc
     async with Running(bench.journal(disk)) as journal:
         await refused(journal.post(*(record(n) for n in range(3500))))
         disk.room = None
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(3500))
+        await journal.write(record(3500))
         assert disk.writes == 6  # resume and the first 64, 1000, 1000, 1000, the rest, the new one
     assert bench.numbers() == list(range(3501))
 
@@ -445,15 +425,13 @@ async def test_a_disk_that_fills_up_again_while_catching_up_loses_nothing(bench,
         for n in range(300, 330):
             disk.room = (n % 7) * 900
             try:
-                with trio.fail_after(LIMIT_S):
-                    await journal.write(record(n))
+                await journal.write(record(n))
             except AuditUnavailable:
                 late += 1
                 assert journal.failure is not None
         assert late > 310
         disk.room = None
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(330))
+        await journal.write(record(330))
     assert bench.numbers() == list(range(331))
     assert verify(bench.path).ok
     assert sum(r.get("late", False) for r in bench.records()) == late
@@ -468,8 +446,7 @@ async def test_dropped_records_are_told_once(bench, monkeypatch):
         disk.room = 420  # the resume record, and not much more
         await refused(journal.post(record(5)))
         disk.room = None
-        with trio.fail_after(LIMIT_S):
-            await journal.write()
+        await journal.write()
     resumes = [r for r in bench.records() if r["event"] == "audit.resume"]
     assert len(resumes) == 2
     assert sum(r["dropped"] for r in resumes) + len(bench.numbers()) == 6
@@ -479,12 +456,11 @@ async def test_dropped_records_are_told_once(bench, monkeypatch):
 async def test_a_failed_sync_refuses_and_the_records_are_written_once(bench):
     disk = FaultyDisk()
     async with Running(bench.journal(disk, durability="fsync")) as journal:
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(0))
-            disk.sync_error = OSError(errno.EIO, "Input/output error")
-            await refused(journal.post(record(1)), "Input/output error")
-            disk.sync_error = None
-            await journal.write(record(2))
+        await journal.write(record(0))
+        disk.sync_error = OSError(errno.EIO, "Input/output error")
+        await refused(journal.post(record(1)), "Input/output error")
+        disk.sync_error = None
+        await journal.write(record(2))
     assert bench.numbers() == [0, 1, 2]
     assert verify(bench.path).ok
 
@@ -533,9 +509,8 @@ async def test_what_was_posted_when_the_journal_is_cancelled_is_written(bench, d
     assert all(receipt.filled for receipt in receipts)
     assert bench.numbers() == list(range(10))
     late = journal.post(record(10))
-    with trio.fail_after(LIMIT_S):
-        await journal.aclose()
-        await late.get()
+    await journal.aclose()
+    await late.get()
     assert bench.numbers() == list(range(11))
 
 
@@ -548,31 +523,29 @@ async def test_what_is_posted_during_the_last_sync_is_written_too(bench):
         await trio.testing.wait_all_tasks_blocked()
         disk.gate.set()
 
-    with trio.fail_after(LIMIT_S):
-        async with trio.open_nursery() as helpers:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(journal.run)
-                disk.gate.clear()
-                first = journal.post(record(0))
-                await trio.to_thread.run_sync(disk.syncing.wait)
-                second = journal.post(record(1))
-                helpers.start_soon(open_the_gate)
-                nursery.cancel_scope.cancel()
-            assert first.filled
-            assert second.filled
-            assert bench.numbers() == [0, 1]
-        await journal.aclose()
+    async with trio.open_nursery() as helpers:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            disk.gate.clear()
+            first = journal.post(record(0))
+            await trio.to_thread.run_sync(disk.syncing.wait)
+            second = journal.post(record(1))
+            helpers.start_soon(open_the_gate)
+            nursery.cancel_scope.cancel()
+        assert first.filled
+        assert second.filled
+        assert bench.numbers() == [0, 1]
+    await journal.aclose()
 
 
 async def test_aclose_ends_a_journal_that_runs_and_writes_what_was_posted(bench):
     journal = bench.journal()
     journal.open()
-    with trio.fail_after(LIMIT_S):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(journal.run)
-            receipt = journal.post(record(1))
-            await journal.aclose()
-            assert receipt.filled
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        receipt = journal.post(record(1))
+        await journal.aclose()
+        assert receipt.filled
     assert bench.numbers() == [1]
 
 
@@ -598,10 +571,9 @@ async def test_two_that_close_at_once_close_once(bench):
     journal = bench.journal(disk)
     journal.open()
     journal.post(record(1))
-    with trio.fail_after(LIMIT_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(journal.aclose)
-            nursery.start_soon(journal.aclose)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.aclose)
+        nursery.start_soon(journal.aclose)
     assert disk.syncs == 1
 
 
@@ -629,8 +601,7 @@ async def test_a_journal_runs_again_after_it_ended(bench):
     for n in range(3):
         async with trio.open_nursery() as nursery:
             await nursery.start(journal.run)
-            with trio.fail_after(LIMIT_S):
-                await journal.write(record(n))
+            await journal.write(record(n))
             nursery.cancel_scope.cancel()
     await journal.aclose()
     assert bench.numbers() == [0, 1, 2]
@@ -649,8 +620,7 @@ async def test_a_bug_refuses_the_receipts_and_is_raised(bench, monkeypatch):
     monkeypatch.undo()
     async with trio.open_nursery() as nursery:
         await nursery.start(journal.run)
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(2))
+        await journal.write(record(2))
         nursery.cancel_scope.cancel()
     await journal.aclose()
     assert bench.numbers() == [2]
@@ -667,8 +637,7 @@ async def test_a_bug_that_does_not_come_again_ends_the_journal_all_the_same(benc
                 patch.setattr(journal._log, "append", lambda *_: 1 / 0)
                 receipt = journal.post(record(1))
             await refused(receipt, "ended before the record was safe")
-            with trio.fail_after(LIMIT_S):
-                await trio.sleep_forever()
+            await trio.sleep_forever()
     journal.post(record(2))
     await journal.aclose()
     assert bench.numbers() == [2]
@@ -680,18 +649,17 @@ async def test_a_disk_that_hangs_does_not_keep_the_process(bench, monkeypatch):
     disk = FaultyDisk()
     journal = bench.journal(disk, durability="fsync")
     journal.open()
-    with trio.fail_after(LIMIT_S):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(journal.run)
-            disk.gate.clear()
-            stuck = journal.post(record(1))
-            await trio.to_thread.run_sync(disk.syncing.wait)
-            waiting = journal.post(record(2))
-            nursery.cancel_scope.cancel()
-        await refused(stuck, "ended before the record was safe")
-        await refused(waiting, "the disk does not answer")
-        await refused(journal.post(record(3)), "the disk does not answer")
-        await journal.aclose()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        disk.gate.clear()
+        stuck = journal.post(record(1))
+        await trio.to_thread.run_sync(disk.syncing.wait)
+        waiting = journal.post(record(2))
+        nursery.cancel_scope.cancel()
+    await refused(stuck, "ended before the record was safe")
+    await refused(waiting, "the disk does not answer")
+    await refused(journal.post(record(3)), "the disk does not answer")
+    await journal.aclose()
     assert journal.failure == f"audit log {bench.path}: the disk does not answer"
     disk.gate.set()
 
@@ -703,9 +671,8 @@ async def test_a_disk_that_hangs_when_the_log_is_closed_is_left_to_itself(bench,
     journal = bench.journal(disk)
     journal.open()
     receipt = journal.post(record(1))
-    with trio.fail_after(LIMIT_S):
-        await journal.aclose()
-        await receipt.get()
+    await journal.aclose()
+    await receipt.get()
     assert "the disk does not answer" in journal.failure
     disk.gate.set()
 
@@ -717,9 +684,8 @@ async def test_a_disk_that_hangs_in_the_last_commit_of_aclose_is_left_to_itself(
     journal = bench.journal(disk, durability="fsync")
     journal.open()
     receipt = journal.post(record(1))
-    with trio.fail_after(LIMIT_S):
-        await journal.aclose()
-        await refused(receipt, "ended before the record was safe")
+    await journal.aclose()
+    await refused(receipt, "ended before the record was safe")
     disk.gate.set()
 
 
@@ -743,8 +709,7 @@ async def test_a_crash_is_the_first_thing_the_next_run_records(bench):
     with bench.path.open("ab") as file:
         file.write(b'{"seq":3,"ts":"')
     async with Running(bench.journal()) as journal:
-        with trio.fail_after(LIMIT_S):
-            await journal.write({"event": "daemon.start"})
+        await journal.write({"event": "daemon.start"})
     recover, start = bench.records()[2:]
     assert recover["event"] == "daemon.recover"
     assert recover["in_flight"] == [{"session_id": "s", "task_id": "t", "steps": []}]
@@ -777,11 +742,10 @@ async def test_a_log_in_use_is_refused(bench):
 
 async def test_the_key_is_made_when_the_first_checkpoint_is_due_and_not_before(bench):
     async with Running(bench.journal(checkpoint_every=10)) as journal:
-        with trio.fail_after(LIMIT_S):
-            for n in range(9):
-                await journal.write(record(n))
-            assert not bench.key.exists()
-            await journal.write(record(9))
+        for n in range(9):
+            await journal.write(record(n))
+        assert not bench.key.exists()
+        await journal.write(record(9))
     report = verify(bench.path, keys.public_path(bench.key))
     assert report.ok
     assert report.signed_to >= 10
@@ -794,12 +758,11 @@ async def test_the_checkpoint_comes_by_itself_once_the_key_is_there(bench, monke
     load = keys.load_or_create
     monkeypatch.setattr(keys, "load_or_create", lambda path: made.wait(LIMIT_S) and load(path))
     async with Running(bench.journal(checkpoint_every=3)) as journal:
-        with trio.fail_after(LIMIT_S):
-            for n in range(8):
-                await journal.write(record(n))
-            made.set()
-            while journal.head[0] < 9:
-                await trio.lowlevel.checkpoint()
+        for n in range(8):
+            await journal.write(record(n))
+        made.set()
+        while journal.head[0] < 9:
+            await trio.lowlevel.checkpoint()
     assert bench.events() == ["test.event"] * 8 + ["audit.checkpoint"]
 
 
@@ -807,8 +770,7 @@ async def test_a_checkpoint_that_is_due_at_the_end_is_written_at_the_end(bench):
     journal = bench.journal(checkpoint_every=2)
     journal.open()
     journal.post(record(0), record(1))
-    with trio.fail_after(LIMIT_S):
-        await journal.aclose()
+    await journal.aclose()
     assert bench.events() == ["test.event", "test.event", "audit.checkpoint"]
 
 
@@ -827,42 +789,39 @@ async def test_a_key_that_cannot_be_made_is_a_warning_and_is_tried_at_the_next_c
         patch.setattr(keys, "load_or_create", counted)
         patch.setattr(keys, "inspect", lambda path: path.is_file())
         async with Running(journal):
-            with trio.fail_after(LIMIT_S):
-                for n in range(5):
-                    await journal.write(record(n))
-                while journal.warning is None:
-                    await trio.lowlevel.checkpoint()
-                assert journal.warning.startswith("audit checkpoints are not signed: ")
-                assert journal.failure is None
-                for n in range(5, 9):
-                    await journal.write(record(n))
-                assert len(tries) == 1
-                (bench.key / "x").unlink()
-                bench.key.rmdir()
-                await journal.write(record(9))
-                while journal.warning is not None:
-                    await trio.lowlevel.checkpoint()
+            for n in range(5):
+                await journal.write(record(n))
+            while journal.warning is None:
+                await trio.lowlevel.checkpoint()
+            assert journal.warning.startswith("audit checkpoints are not signed: ")
+            assert journal.failure is None
+            for n in range(5, 9):
+                await journal.write(record(n))
+            assert len(tries) == 1
+            (bench.key / "x").unlink()
+            bench.key.rmdir()
+            await journal.write(record(9))
+            while journal.warning is not None:
+                await trio.lowlevel.checkpoint()
     assert len(tries) == 2
     assert verify(bench.path, keys.public_path(bench.key)).signed_to == 10
 
 
 async def test_a_log_removed_under_the_journal_is_a_warning(bench):
     async with Running(bench.journal()) as journal:
-        with trio.fail_after(LIMIT_S):
-            await journal.write(record(0))
-            bench.path.unlink()
-            bench.clock.now += 2
-            await journal.write(record(1))
-            assert "removed by another program" in journal.warning
-            assert journal.failure is None
+        await journal.write(record(0))
+        bench.path.unlink()
+        bench.clock.now += 2
+        await journal.write(record(1))
+        assert "removed by another program" in journal.warning
+        assert journal.failure is None
     assert bench.events()[:2] == ["audit.rotate", "test.event"]
 
 
 async def test_rotation_goes_on_under_the_actor(bench):
     async with Running(bench.journal(rotate_bytes=1024, checkpoint_every=7)) as journal:
-        with trio.fail_after(LIMIT_S):
-            for n in range(60):
-                await journal.write(record(n, pad="x" * (n % 50)))
+        for n in range(60):
+            await journal.write(record(n, pad="x" * (n % 50)))
     report = verify(bench.path, keys.public_path(bench.key))
     assert report.ok
     assert len(report.files) > 4

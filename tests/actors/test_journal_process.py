@@ -163,28 +163,27 @@ async def test_on_a_disk_that_is_really_full_nothing_is_torn_and_nothing_is_lost
         AuditSettings(path=path, key=small_disk / "key", durability=durability, rotate_bytes=9000, checkpoint_every=20)
     )
     journal.open()
-    with trio.fail_after(LIMIT_S):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(journal.run)
-            posted = 0
-            refused, reasons, whole = set(), set(), []
-            while len(refused) < 20:
-                posted += 1
-                try:
-                    await journal.write({"event": "test.event", "n": posted, "pad": "x" * (posted % 100)})
-                except AuditUnavailable as error:
-                    reasons.add(error.data["reason"])
-                    refused.add(posted)
-                    whole.append(verify(path).ok)
-            assert all(whole)
-            assert reasons == {journal.failure} == {f"audit log {path}: No space left on device"}
-            ballast.unlink()
-            for _ in range(5):
-                posted += 1
-                await journal.write({"event": "test.event", "n": posted})
-            assert journal.failure is None
-            nursery.cancel_scope.cancel()
-        await journal.aclose()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        posted = 0
+        refused, reasons, whole = set(), set(), []
+        while len(refused) < 20:
+            posted += 1
+            try:
+                await journal.write({"event": "test.event", "n": posted, "pad": "x" * (posted % 100)})
+            except AuditUnavailable as error:
+                reasons.add(error.data["reason"])
+                refused.add(posted)
+                whole.append(verify(path).ok)
+        assert all(whole)
+        assert reasons == {journal.failure} == {f"audit log {path}: No space left on device"}
+        ballast.unlink()
+        for _ in range(5):
+            posted += 1
+            await journal.write({"event": "test.event", "n": posted})
+        assert journal.failure is None
+        nursery.cancel_scope.cancel()
+    await journal.aclose()
     report = verify(path)
     assert report.ok, report.first_bad
     tests = [record for record in records(path) if record["event"] == "test.event"]

@@ -25,11 +25,10 @@ async def test_an_owner_waits_for_its_mailbox():
     async def own():
         got.append(await box.batch())
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(own)
-            await trio.testing.wait_all_tasks_blocked()
-            box.post("x")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(own)
+        await trio.testing.wait_all_tasks_blocked()
+        box.post("x")
     assert got == [["x"]]
 
 
@@ -66,13 +65,12 @@ async def test_who_waits_at_a_slot_is_woken_and_may_leave():
     async def ask():
         got.append(await slot.get())
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            with trio.move_on_after(0.01):
-                await slot.get()
-            nursery.start_soon(ask)
-            await trio.testing.wait_all_tasks_blocked()
-            slot.fill(7)
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(0.01):
+            await slot.get()
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        slot.fill(7)
     assert got == [7]
 
 

@@ -435,9 +435,8 @@ async def test_requests_that_wait_for_a_disk_are_charged_until_they_are_answered
     assert client.answers(139)[0]["error"]["code"] == QueueFull.code
     assert MIB // 2 < kept(tight) <= MIB
     await others_are_served(tight)
-    with trio.fail_after(60):
-        tight.paths.spin_up()
-        await client.until(lambda: all(client.answers(number) for number in range(100, 140)))
+    tight.paths.spin_up()
+    await client.until(lambda: all(client.answers(number) for number in range(100, 140)))
     await session.close()
     assert kept(tight) < before
 

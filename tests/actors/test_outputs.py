@@ -94,35 +94,32 @@ class Kept:
 
 
 async def test_an_output_is_written_down_before_it_is_first_driven(path, style):
-    with trio.fail_after(60):
-        async with a_run(path, buses={"a": style, "b": style}) as world:
-            session = await world.connect().open()
-            seen = []
-            perform = world.drivers["b"].perform
-            world.drivers["b"].perform = lambda op: (seen.append(written(path)), perform(op))[1]
-            await session.run(("set", {"line": 1, "value": 1}))
-            await session.run(("set", {"bus": "b", "line": 7, "value": 1}))
-            assert seen == [{"a": [1], "b": [7]}]
+    async with a_run(path, buses={"a": style, "b": style}) as world:
+        session = await world.connect().open()
+        seen = []
+        perform = world.drivers["b"].perform
+        world.drivers["b"].perform = lambda op: (seen.append(written(path)), perform(op))[1]
+        await session.run(("set", {"line": 1, "value": 1}))
+        await session.run(("set", {"bus": "b", "line": 7, "value": 1}))
+        assert seen == [{"a": [1], "b": [7]}]
 
 
 async def test_driving_the_same_outputs_again_and_again_writes_nothing(path, style):
-    with trio.fail_after(60):
-        async with a_run(path, buses={"a": style}) as world:
-            session = await world.connect().open()
-            await session.run(("set", {"line": 1, "value": 1}), ("set", {"line": 2, "value": 1}))
-            before = path.stat()
-            steps = [("set", {"line": 1 + number % 2, "value": number // 2 % 2}) for number in range(20)]
-            assert (await session.run(*steps))["status"] == "SUCCESS"
-            after = path.stat()
-            assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    async with a_run(path, buses={"a": style}) as world:
+        session = await world.connect().open()
+        await session.run(("set", {"line": 1, "value": 1}), ("set", {"line": 2, "value": 1}))
+        before = path.stat()
+        steps = [("set", {"line": 1 + number % 2, "value": number // 2 % 2}) for number in range(20)]
+        assert (await session.run(*steps))["status"] == "SUCCESS"
+        after = path.stat()
+        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 async def test_reading_drives_nothing_and_writes_nothing(path):
-    with trio.fail_after(60):
-        async with a_run(path) as world:
-            session = await world.connect().open()
-            await session.run(("read", {}))
-            assert not path.exists()
+    async with a_run(path) as world:
+        session = await world.connect().open()
+        await session.run(("read", {}))
+        assert not path.exists()
 
 
 async def test_the_file_is_private_and_replaced_whole(path):
@@ -179,12 +176,11 @@ def test_a_file_that_could_be_written_only_in_part_does_not_count(path):
 async def test_without_a_path_nothing_is_written_and_nothing_is_found(nursery):
     outputs_file = OutputsFile()
     assert outputs_file.open(NOON) == []
-    with trio.fail_after(60):
-        kept = Kept(outputs_file)
-        await kept.start(nursery)
-        assert await kept.drive(1) == 1
-        assert outputs_file.failure is None
-        nursery.cancel_scope.cancel()
+    kept = Kept(outputs_file)
+    await kept.start(nursery)
+    assert await kept.drive(1) == 1
+    assert outputs_file.failure is None
+    nursery.cancel_scope.cancel()
 
 
 def test_outputs_come_back_as_what_they_were(path):
@@ -217,25 +213,23 @@ async def test_an_output_that_cannot_be_written_down_is_not_driven(path):
 @pytest.mark.parametrize("how", ["the session ends", "the output is kept"])
 async def test_the_end_of_a_session_strikes_its_outputs_off(path, style, how):
     keep = [1] if how == "the output is kept" else []
-    with trio.fail_after(60):
-        async with a_run(path, buses={"a": style}, keep=keep) as world:
-            session, other = await world.connect().open(), await world.connect().open()
-            await session.run(("set", {"line": 1, "value": 1}))
-            await other.run(("set", {"line": 2, "value": 1}))
-            await session.close()
-            assert written(path) == {"a": [2]}
-            assert world.driver.levels == {1: 1 if keep else 0, 2: 1}
-            await other.close()
-            assert not path.exists()
+    async with a_run(path, buses={"a": style}, keep=keep) as world:
+        session, other = await world.connect().open(), await world.connect().open()
+        await session.run(("set", {"line": 1, "value": 1}))
+        await other.run(("set", {"line": 2, "value": 1}))
+        await session.close()
+        assert written(path) == {"a": [2]}
+        assert world.driver.levels == {1: 1 if keep else 0, 2: 1}
+        await other.close()
+        assert not path.exists()
 
 
 async def test_an_end_in_order_leaves_no_file(path):
-    with trio.fail_after(60):
-        async with a_run(path) as world:
-            session = await world.connect().open()
-            await session.run(("set", {"line": 1, "value": 1}))
-            assert path.exists()
-        assert not path.exists()
+    async with a_run(path) as world:
+        session = await world.connect().open()
+        await session.run(("set", {"line": 1, "value": 1}))
+        assert path.exists()
+    assert not path.exists()
 
 
 # --- when the file cannot be written -----------------------------------------------------------------------------
@@ -256,53 +250,50 @@ def broken(monkeypatch):
 
 
 async def test_what_cannot_be_written_down_is_not_driven_and_everything_else_goes_on(path, style, broken, caplog):
-    with trio.fail_after(60):
-        async with a_run(path, buses={"a": style}) as world:
-            session = await world.connect().open()
-            await session.run(("set", {"line": 1, "value": 1}))
-            broken()
-            for _ in range(2):
-                failed = (await session.run(("set", {"line": 2, "value": 1})))["steps"][0]
-                assert (failed["status"], failed["error_code"]) == ("FAILED", -32011)
-                assert failed["error_data"]["effect"] == "none"
-                assert str(path) in failed["error_data"]["reason"]
-                assert "No space left" in failed["error_data"]["reason"]
-            assert 2 not in world.driver.levels
-            assert (await session.run(("set", {"line": 1, "value": 0})))["status"] == "SUCCESS", "it is written down"
-            assert (await session.run(("read", {})))["status"] == "SUCCESS"
-            health = world.runtime.health()
-            assert health["ok"] is False
-            assert health["outputs"] == {"ok": False, "reason": failed["error_data"]["reason"]}
-            broken(False)
-            assert world.runtime.health()["ok"] is True
-            assert (await session.run(("set", {"line": 2, "value": 1})))["status"] == "SUCCESS"
-            assert written(path) == {"a": [1, 2]}
+    async with a_run(path, buses={"a": style}) as world:
+        session = await world.connect().open()
+        await session.run(("set", {"line": 1, "value": 1}))
+        broken()
+        for _ in range(2):
+            failed = (await session.run(("set", {"line": 2, "value": 1})))["steps"][0]
+            assert (failed["status"], failed["error_code"]) == ("FAILED", -32011)
+            assert failed["error_data"]["effect"] == "none"
+            assert str(path) in failed["error_data"]["reason"]
+            assert "No space left" in failed["error_data"]["reason"]
+        assert 2 not in world.driver.levels
+        assert (await session.run(("set", {"line": 1, "value": 0})))["status"] == "SUCCESS", "it is written down"
+        assert (await session.run(("read", {})))["status"] == "SUCCESS"
+        health = world.runtime.health()
+        assert health["ok"] is False
+        assert health["outputs"] == {"ok": False, "reason": failed["error_data"]["reason"]}
+        broken(False)
+        assert world.runtime.health()["ok"] is True
+        assert (await session.run(("set", {"line": 2, "value": 1})))["status"] == "SUCCESS"
+        assert written(path) == {"a": [1, 2]}
     assert caplog.text.count("until it can be written") == 1
     assert caplog.text.count("is written again") == 1
 
 
 async def test_what_takes_an_effect_back_is_driven_although_it_cannot_be_written_down(path, style, broken, nursery):
-    with trio.fail_after(60):
-        kept = Kept(opened(path), style)
-        await kept.start(nursery)
-        broken()
-        assert await kept.drive(1, must_run=True) == 1
-        broken(False)
-        await kept.drive(2)
-        assert written(path) == {"a": [1, 2]}
-        nursery.cancel_scope.cancel()
+    kept = Kept(opened(path), style)
+    await kept.start(nursery)
+    broken()
+    assert await kept.drive(1, must_run=True) == 1
+    broken(False)
+    await kept.drive(2)
+    assert written(path) == {"a": [1, 2]}
+    nursery.cancel_scope.cancel()
 
 
 async def test_safe_states_are_reached_although_that_cannot_be_written_down(path, broken):
-    with trio.fail_after(60):
-        async with a_run(path) as world:
-            session = await world.connect().open()
-            await session.run(("set", {"line": 1, "value": 1}))
-            broken()
-            await session.close()
-            assert world.driver.levels == {1: 0}
-            assert written(path) == {"a": [1]}, "the next run makes safe what is safe already"
-            broken(False)
+    async with a_run(path) as world:
+        session = await world.connect().open()
+        await session.run(("set", {"line": 1, "value": 1}))
+        broken()
+        await session.close()
+        assert world.driver.levels == {1: 0}
+        assert written(path) == {"a": [1]}, "the next run makes safe what is safe already"
+        broken(False)
     assert not path.exists(), "it was tried once more at the end"
 
 
@@ -311,21 +302,20 @@ async def test_safe_states_are_reached_although_that_cannot_be_written_down(path
 
 async def test_what_an_earlier_run_left_driven_is_made_safe_before_sessions_are_served(path, style, caplog):
     left(path, a=[1, 3], b=[2])
-    with trio.fail_after(60):
-        async with a_run(path, buses={"a": style, "b": style}, keep=[3]) as world:
-            assert world.observer.labels("begin") in (["safe 1", "safe 2"], ["safe 2", "safe 1"])
-            assert not path.exists()
-            await until(lambda: world.journal.of("daemon.start"))
-            records = {record["bus"]: record for record in world.journal.of("outputs.safe")}
-            events = [record["event"] for record in world.journal.records]
-            assert events == ["outputs.safe", "outputs.safe", "daemon.start"]
-            assert records == {
-                "a": {"event": "outputs.safe", "bus": "a", "outputs": [1, 3], "safe": [{"line": 1, "safe": 0}]},
-                "b": {"event": "outputs.safe", "bus": "b", "outputs": [2], "safe": [{"line": 2, "safe": 0}]},
-            }
-            session = await world.connect().open()
-            await session.run(("set", {"line": 3, "value": 1}))
-            assert written(path) == {"a": [3]}
+    async with a_run(path, buses={"a": style, "b": style}, keep=[3]) as world:
+        assert world.observer.labels("begin") in (["safe 1", "safe 2"], ["safe 2", "safe 1"])
+        assert not path.exists()
+        await until(lambda: world.journal.of("daemon.start"))
+        records = {record["bus"]: record for record in world.journal.of("outputs.safe")}
+        events = [record["event"] for record in world.journal.records]
+        assert events == ["outputs.safe", "outputs.safe", "daemon.start"]
+        assert records == {
+            "a": {"event": "outputs.safe", "bus": "a", "outputs": [1, 3], "safe": [{"line": 1, "safe": 0}]},
+            "b": {"event": "outputs.safe", "bus": "b", "outputs": [2], "safe": [{"line": 2, "safe": 0}]},
+        }
+        session = await world.connect().open()
+        await session.run(("set", {"line": 3, "value": 1}))
+        assert written(path) == {"a": [3]}
     assert "bus a: outputs 1, 3, driven by an earlier run, were brought to their safe state" in caplog.text
 
 
@@ -375,12 +365,11 @@ async def test_a_bus_that_cannot_be_opened_holds_up_no_other_and_its_outputs_are
 
 async def test_outputs_of_a_bus_that_this_board_does_not_have_are_named_and_forgotten(path, caplog):
     left(path, **{"gpio:old": [1, 2], "a": [1]})
-    with trio.fail_after(60):
-        async with a_run(path) as world:
-            unknown = world.journal.of("outputs.unknown")
-            assert [(record["bus"], record["outputs"]) for record in unknown] == [("gpio:old", [1, 2])]
-            assert unknown[0]["reason"] == "board bench has no such bus"
-            assert not path.exists()
+    async with a_run(path) as world:
+        unknown = world.journal.of("outputs.unknown")
+        assert [(record["bus"], record["outputs"]) for record in unknown] == [("gpio:old", [1, 2])]
+        assert unknown[0]["reason"] == "board bench has no such bus"
+        assert not path.exists()
     assert "gpio:old" in caplog.text
 
 
@@ -409,15 +398,14 @@ NO_LEDGER = {
 @pytest.mark.parametrize("content", NO_LEDGER.values(), ids=NO_LEDGER)
 async def test_a_file_that_cannot_be_read_is_moved_aside_and_named(path, content, tmp_path):
     path.write_bytes(content)
-    with trio.fail_after(60):
-        async with a_run(path) as world:
-            (record,) = world.journal.of("outputs.unknown")
-            assert str(path) in record["reason"]
-            assert (tmp_path / record["file"]).read_bytes() == content
-            assert not path.exists()
-            session = await world.connect().open()
-            assert (await session.run(("set", {"line": 1, "value": 1})))["status"] == "SUCCESS"
-            assert written(path) == {"a": [1]}
+    async with a_run(path) as world:
+        (record,) = world.journal.of("outputs.unknown")
+        assert str(path) in record["reason"]
+        assert (tmp_path / record["file"]).read_bytes() == content
+        assert not path.exists()
+        session = await world.connect().open()
+        assert (await session.run(("set", {"line": 1, "value": 1})))["status"] == "SUCCESS"
+        assert written(path) == {"a": [1]}
 
 
 @pytest.mark.parametrize("what", ["directory", "link", "pipe", "socket"])
@@ -491,62 +479,59 @@ async def test_outputs_of_a_session_that_ends_while_the_device_is_unplugged_are_
 
 @pytest.mark.slow
 async def test_an_output_that_reports_an_error_is_asked_for_again_when_the_bus_is_reopened(path, nursery):
-    with trio.fail_after(60):
-        kept = Kept(opened(path))
-        await kept.start(nursery)
-        await kept.drive(1)
-        await kept.drive(2)
-        make_safe = kept.driver.make_safe
+    kept = Kept(opened(path))
+    await kept.start(nursery)
+    await kept.drive(1)
+    await kept.drive(2)
+    make_safe = kept.driver.make_safe
 
-        async def gone(outputs):
-            await make_safe(outputs)
-            return [{"line": 1, "error": "no such device"}, {"line": 2, "safe": 0}]
+    async def gone(outputs):
+        await make_safe(outputs)
+        return [{"line": 1, "error": "no such device"}, {"line": 2, "safe": 0}]
 
-        kept.driver.make_safe = gone
-        ticket = kept.bus.make_safe(ME.session_id)
-        assert [report.get("error") for report in await ticket.get()] == ["no such device", None]
-        assert written(path) == {"a": [1, 2]}, "not all of them are safe"
-        assert kept.of("outputs.safe") == [], "who asked puts it on record"
-        kept.driver.make_safe = make_safe
-        kept.driver.break_pump(device_error("unplugged"))
-        await passes(lambda: kept.of("outputs.safe"))
-        assert kept.of("outputs.safe")[0]["outputs"] == [1, 2]
-        assert not path.exists()
-        nursery.cancel_scope.cancel()
+    kept.driver.make_safe = gone
+    ticket = kept.bus.make_safe(ME.session_id)
+    assert [report.get("error") for report in await ticket.get()] == ["no such device", None]
+    assert written(path) == {"a": [1, 2]}, "not all of them are safe"
+    assert kept.of("outputs.safe") == [], "who asked puts it on record"
+    kept.driver.make_safe = make_safe
+    kept.driver.break_pump(device_error("unplugged"))
+    await passes(lambda: kept.of("outputs.safe"))
+    assert kept.of("outputs.safe")[0]["outputs"] == [1, 2]
+    assert not path.exists()
+    nursery.cancel_scope.cancel()
 
 
 @pytest.mark.slow
 async def test_a_safe_state_that_fails_is_on_record_and_asked_for_at_the_next_opening(path, nursery, caplog):
     left(path, a=[1])
-    with trio.fail_after(60):
-        kept = Kept(opened(path))
-        kept.driver.safe_raises = device_error("the chip says no", effect="none")
-        await kept.start(nursery)
-        await until(lambda: kept.of("outputs.safe"))
-        failed = {"event": "outputs.safe", "bus": "a", "outputs": [1], "error": "the chip says no"}
-        assert kept.of("outputs.safe") == [failed]
-        assert "are not safe: the chip says no" in caplog.text
-        assert written(path) == {"a": [1]}
-        kept.driver.safe_raises = None
-        kept.driver.break_pump(device_error("unplugged"))
-        await passes(lambda: len(kept.of("outputs.safe")) == 2)
-        assert written(path) == {}
-        nursery.cancel_scope.cancel()
+    kept = Kept(opened(path))
+    kept.driver.safe_raises = device_error("the chip says no", effect="none")
+    await kept.start(nursery)
+    await until(lambda: kept.of("outputs.safe"))
+    failed = {"event": "outputs.safe", "bus": "a", "outputs": [1], "error": "the chip says no"}
+    assert kept.of("outputs.safe") == [failed]
+    assert "are not safe: the chip says no" in caplog.text
+    assert written(path) == {"a": [1]}
+    kept.driver.safe_raises = None
+    kept.driver.break_pump(device_error("unplugged"))
+    await passes(lambda: len(kept.of("outputs.safe")) == 2)
+    assert written(path) == {}
+    nursery.cancel_scope.cancel()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", list(Style))
 async def test_a_driver_that_crashes_in_a_safe_state_does_not_take_its_bus_away_for_ever(path, style, nursery):
     left(path, a=[1])
-    with trio.fail_after(60):
-        kept = Kept(opened(path), style)
-        kept.driver.safe_raises = RuntimeError("a bug")
-        await kept.start(nursery)
-        await passes(lambda: kept.of("bus.reopened"))
-        assert await kept.drive(2) == 1
-        assert written(path) == {"a": [1, 2]}, "the next run asks again"
-        assert "RuntimeError" in kept.of("outputs.safe")[0]["error"]
-        nursery.cancel_scope.cancel()
+    kept = Kept(opened(path), style)
+    kept.driver.safe_raises = RuntimeError("a bug")
+    await kept.start(nursery)
+    await passes(lambda: kept.of("bus.reopened"))
+    assert await kept.drive(2) == 1
+    assert written(path) == {"a": [1, 2]}, "the next run asks again"
+    assert "RuntimeError" in kept.of("outputs.safe")[0]["error"]
+    nursery.cancel_scope.cancel()
 
 
 async def test_a_session_that_cannot_wait_for_a_safe_state_leaves_it_to_the_bus_to_tell(path, autojump_clock):
@@ -564,16 +549,15 @@ async def test_a_session_that_cannot_wait_for_a_safe_state_leaves_it_to_the_bus_
 
 
 async def test_a_session_that_crashes_says_what_was_made_safe(path, style):
-    with trio.fail_after(60):
-        async with a_run(path, buses={"a": style}) as world:
-            session = await world.connect().open()
-            await session.run(("set", {"line": 1, "value": 1}))
-            with pytest.raises(InternalError):
-                await session.submit(("badbus", {}))
-            await until(lambda: world.journal.of("session.close"))
-            (close,) = world.journal.of("session.close")
-            assert (close["reason"], close["safe"]) == ("internal error", [{"line": 1, "safe": 0}])
-            assert written(path) == {}
+    async with a_run(path, buses={"a": style}) as world:
+        session = await world.connect().open()
+        await session.run(("set", {"line": 1, "value": 1}))
+        with pytest.raises(InternalError):
+            await session.submit(("badbus", {}))
+        await until(lambda: world.journal.of("session.close"))
+        (close,) = world.journal.of("session.close")
+        assert (close["reason"], close["safe"]) == ("internal error", [{"line": 1, "safe": 0}])
+        assert written(path) == {}
 
 
 async def test_a_safe_state_that_comes_late_counts(path, autojump_clock):
@@ -603,14 +587,13 @@ async def test_an_output_that_another_session_has_driven_since_is_left_to_that_s
 
 
 async def test_a_transaction_that_the_end_had_to_leave_stays_written_down(path):
-    with trio.fail_after(60):
-        async with a_run(path, buses={"a": Style.THREAD}, shutdown_grace_s=0.05, close_grace_s=0.02) as world:
-            session = await world.connect().open()
-            await session.start(("set", {"line": 1, "value": 1, "gate": "x", "limit_ms": 60_000}))
-            await world.gate("x").reached()
-            await world.runtime.end_sessions()
-            world.observer.note("ended")
-        assert written(path) == {"a": [1]}
+    async with a_run(path, buses={"a": Style.THREAD}, shutdown_grace_s=0.05, close_grace_s=0.02) as world:
+        session = await world.connect().open()
+        await session.start(("set", {"line": 1, "value": 1, "gate": "x", "limit_ms": 60_000}))
+        await world.gate("x").reached()
+        await world.runtime.end_sessions()
+        world.observer.note("ended")
+    assert written(path) == {"a": [1]}
 
 
 # --- reopening ---------------------------------------------------------------------------------------------------

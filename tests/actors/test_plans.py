@@ -654,10 +654,9 @@ async def test_what_a_preview_reads_may_take_time_to_check(make_world):
     write = Tool(name="bench.write", risk_level=2, preview=lambda _args: Preview("bench.look", {}, ("tag",)), **common)
     async with make_world(extra_tools=(look, write)) as world, world.sessions(ALICE).open_session() as alice:
         world.paths.spin_up()
-        with trio.fail_after(20):
-            plan = await alice.prepare("write", [step("bench.write")])
-            assert plan.steps[0].before == {"tag": "x"}
-            await (await alice.execute(plan)).wait()
+        plan = await alice.prepare("write", [step("bench.write")])
+        assert plan.steps[0].before == {"tag": "x"}
+        await (await alice.execute(plan)).wait()
 
 
 async def test_ones_own_plan_that_waits_for_nobody_is_withdrawn_by_rejecting_it(governed):

@@ -21,26 +21,24 @@ from hearth.tools import Tool, ToolRegistry
 
 
 async def test_the_start_is_on_record_with_the_board_and_its_buses(world):
-    with trio.fail_after(60):
-        await until(lambda: world.journal.records)
-        assert world.journal.records[0] == {"event": "daemon.start", "board": "bench", "buses": ["a", "b"]}
+    await until(lambda: world.journal.records)
+    assert world.journal.records[0] == {"event": "daemon.start", "board": "bench", "buses": ["a", "b"]}
 
 
 async def test_a_dead_adapter_does_not_keep_the_others_from_serving():
     world = BenchWorld()
     world.drivers["a"].refuses = DeviceError("no such device", effect="none")
-    with trio.fail_after(60):
-        async with running(world):
-            session = await world.connect().open()
-            assert (await session.run(("read", {"bus": "b"})))["status"] == "SUCCESS"
-            failed = (await session.run(("read", {"bus": "a"})))["steps"][0]
-            assert "no such device" in failed["error"]
-            assert failed["error_data"]["effect"] == "none"
-            health = world.runtime.health()
-            assert health["ok"] is False
-            assert health["buses"]["a"]["state"] == "down"
-            assert "no such device" in health["buses"]["a"]["reason"]
-            assert health["buses"]["b"]["state"] == "ready"
+    async with running(world):
+        session = await world.connect().open()
+        assert (await session.run(("read", {"bus": "b"})))["status"] == "SUCCESS"
+        failed = (await session.run(("read", {"bus": "a"})))["steps"][0]
+        assert "no such device" in failed["error"]
+        assert failed["error_data"]["effect"] == "none"
+        health = world.runtime.health()
+        assert health["ok"] is False
+        assert health["buses"]["a"]["state"] == "down"
+        assert "no such device" in health["buses"]["a"]["reason"]
+        assert health["buses"]["b"]["state"] == "ready"
 
 
 async def test_an_adapter_that_hangs_while_it_is_opened_keeps_neither_the_others_nor_the_end(monkeypatch):
@@ -49,15 +47,14 @@ async def test_an_adapter_that_hangs_while_it_is_opened_keeps_neither_the_others
     let_go = threading.Event()
     world.drivers["a"].open = let_go.wait
     try:
-        with trio.fail_after(60):
-            async with running(world):
-                session = await world.connect().open()
-                # On a busy machine a thread may need longer than this short patience to open the other one.
-                await passes(lambda: world.runtime.buses["b"].state == "ready")
-                assert (await session.run(("read", {"bus": "b"})))["status"] == "SUCCESS"
-                failed = (await session.run(("read", {"bus": "a"})))["steps"][0]
-                assert failed["error_data"] == {"bus": "a", "effect": "none", "state": "opening"}
-                assert world.runtime.health()["buses"]["a"]["state"] == "opening"
+        async with running(world):
+            session = await world.connect().open()
+            # On a busy machine a thread may need longer than this short patience to open the other one.
+            await passes(lambda: world.runtime.buses["b"].state == "ready")
+            assert (await session.run(("read", {"bus": "b"})))["status"] == "SUCCESS"
+            failed = (await session.run(("read", {"bus": "a"})))["steps"][0]
+            assert failed["error_data"] == {"bus": "a", "effect": "none", "state": "opening"}
+            assert world.runtime.health()["buses"]["a"]["state"] == "opening"
     finally:
         let_go.set()
 
@@ -85,18 +82,17 @@ async def test_a_tool_with_a_schema_that_is_none_is_refused_before_anything_star
 
 
 async def test_health_says_how_things_are(world):
-    with trio.fail_after(60):
-        await world.connect().open()
-        health = world.runtime.health()
-        assert health["ok"] is True
-        assert health["sessions"] == 1
-        assert health["memory"] == {
-            "retained_bytes": world.runtime.memory.used,
-            "max_retained_total_bytes": world.limits.max_retained_total_bytes,
-        }
-        assert health["memory"]["retained_bytes"] > 0
-        assert health["audit"]["ok"] is True
-        assert health["buses"]["a"] == {"state": "ready", "queued": 0, "transactions": 0}
+    await world.connect().open()
+    health = world.runtime.health()
+    assert health["ok"] is True
+    assert health["sessions"] == 1
+    assert health["memory"] == {
+        "retained_bytes": world.runtime.memory.used,
+        "max_retained_total_bytes": world.limits.max_retained_total_bytes,
+    }
+    assert health["memory"]["retained_bytes"] > 0
+    assert health["audit"]["ok"] is True
+    assert health["buses"]["a"] == {"state": "ready", "queued": 0, "transactions": 0}
 
 
 async def test_no_session_is_opened_before_the_start_or_after_the_end():
@@ -126,11 +122,10 @@ def order_of(world, *kinds):
 
 
 async def test_sessions_end_first_then_outputs_are_safe_and_then_the_journal_is_closed(make_world, style):
-    with trio.fail_after(60):
-        async with make_world(buses={"a": style}) as world:
-            session = await world.connect().open()
-            await session.run(("set", {"line": 1, "value": 1}))
-            await session.start(("wait", {}))
+    async with make_world(buses={"a": style}) as world:
+        session = await world.connect().open()
+        await session.run(("set", {"line": 1, "value": 1}))
+        await session.start(("wait", {}))
     assert order_of(world, "task.finish", "session.close", "daemon.stop", "close")[1:] == [
         "task.finish",
         "begin safe 1",
@@ -143,11 +138,10 @@ async def test_sessions_end_first_then_outputs_are_safe_and_then_the_journal_is_
 
 
 async def test_the_end_waits_for_a_transaction_in_flight(make_world, slow_style):
-    with trio.fail_after(60):
-        async with make_world(buses={"a": slow_style}) as world:
-            session = await world.connect().open()
-            await session.start(("set", {"line": 1, "value": 1, "gate": "x", "limit_ms": 60_000}))
-            await world.gate("x").reached()
+    async with make_world(buses={"a": slow_style}) as world:
+        session = await world.connect().open()
+        await session.start(("set", {"line": 1, "value": 1, "gate": "x", "limit_ms": 60_000}))
+        await world.gate("x").reached()
     # `running` opens the gates when it begins to end.
     world.observer.assert_whole()
     assert [record["status"] for record in world.journal.of("task.step.finish")] == ["SUCCESS"]
@@ -157,38 +151,34 @@ async def test_the_end_waits_for_a_transaction_in_flight(make_world, slow_style)
 
 @pytest.mark.slow
 async def test_a_transaction_that_never_returns_does_not_keep_the_process(make_world, slow_style):
-    with trio.fail_after(60):
-        async with make_world(
-            buses={"a": slow_style, "b": slow_style}, shutdown_grace_s=1.0, close_grace_s=0.05
-        ) as world:
-            session = await world.connect().open()
-            await session.run(("set", {"line": 1, "value": 1, "bus": "b"}))
-            await session.run(("set", {"line": 2, "value": 1, "bus": "a"}))
-            task_id = await session.start(("read", {"gate": "x", "limit_ms": 60_000}))
-            await world.gate("x").reached()
-            await world.runtime.end_sessions()
-            await until(lambda: world.journal.of("task.finish", task_id=task_id))
-            assert world.runtime.sessions == 0
-            (finish,) = world.journal.of("task.step.finish", task_id=task_id)
-            assert (finish["status"], finish["effect"]) == ("FAILED", "unknown")
-            assert world.journal.of("task.finish", task_id=task_id)[0]["status"] == "CANCELLED"
-            assert world.journal.of("session.close")[0]["reason"] == "shutting down"
-            # The other bus is not touched by that: what it drove is safe.
-            assert world.drivers["b"].levels == {1: 0}
-            assert "bus.wedged" not in [record["event"] for record in world.journal.records]
+    async with make_world(buses={"a": slow_style, "b": slow_style}, shutdown_grace_s=1.0, close_grace_s=0.05) as world:
+        session = await world.connect().open()
+        await session.run(("set", {"line": 1, "value": 1, "bus": "b"}))
+        await session.run(("set", {"line": 2, "value": 1, "bus": "a"}))
+        task_id = await session.start(("read", {"gate": "x", "limit_ms": 60_000}))
+        await world.gate("x").reached()
+        await world.runtime.end_sessions()
+        await until(lambda: world.journal.of("task.finish", task_id=task_id))
+        assert world.runtime.sessions == 0
+        (finish,) = world.journal.of("task.step.finish", task_id=task_id)
+        assert (finish["status"], finish["effect"]) == ("FAILED", "unknown")
+        assert world.journal.of("task.finish", task_id=task_id)[0]["status"] == "CANCELLED"
+        assert world.journal.of("session.close")[0]["reason"] == "shutting down"
+        # The other bus is not touched by that: what it drove is safe.
+        assert world.drivers["b"].levels == {1: 0}
+        assert "bus.wedged" not in [record["event"] for record in world.journal.records]
 
 
 async def test_a_session_that_is_torn_down_while_it_closes_is_on_record_with_why_it_closed(make_world, slow_style):
-    with trio.fail_after(60):
-        async with make_world(buses={"a": slow_style}, shutdown_grace_s=0.05, close_grace_s=5.0) as world:
-            session = await world.connect().open()
-            await session.start(("read", {"gate": "x", "limit_ms": 60_000}))
-            await world.gate("x").reached()
-            client = session.client
-            await client.send(client.request("session.close", {"session_id": session.session_id}, 100))
-            await passes(lambda: world.runtime.sessions == 0)
-            await world.runtime.end_sessions()
-            await until(lambda: world.journal.of("session.close"))
+    async with make_world(buses={"a": slow_style}, shutdown_grace_s=0.05, close_grace_s=5.0) as world:
+        session = await world.connect().open()
+        await session.start(("read", {"gate": "x", "limit_ms": 60_000}))
+        await world.gate("x").reached()
+        client = session.client
+        await client.send(client.request("session.close", {"session_id": session.session_id}, 100))
+        await passes(lambda: world.runtime.sessions == 0)
+        await world.runtime.end_sessions()
+        await until(lambda: world.journal.of("session.close"))
     assert [record["reason"] for record in world.journal.of("session.close")] == ["closed by the client"]
 
 
@@ -233,13 +223,12 @@ async def test_a_bus_that_crashes_while_it_makes_outputs_safe_is_asked_again(mak
 
 
 async def test_an_output_that_refuses_its_safe_state_is_on_record(make_world):
-    with trio.fail_after(60):
-        async with make_world() as world:
-            session = await world.connect().open()
-            await session.run(("set", {"line": 1, "value": 1}))
-            world.driver.safe_raises = DeviceError("the line is stuck", effect="unknown")
-            await session.close()
-            assert world.journal.of("session.close")[0]["safe"] == [{"error": "the line is stuck"}]
+    async with make_world() as world:
+        session = await world.connect().open()
+        await session.run(("set", {"line": 1, "value": 1}))
+        world.driver.safe_raises = DeviceError("the line is stuck", effect="unknown")
+        await session.close()
+        assert world.journal.of("session.close")[0]["safe"] == [{"error": "the line is stuck"}]
 
 
 @pytest.mark.parametrize("rollback", [False, True])
@@ -330,11 +319,10 @@ async def test_a_journal_that_crashes_ends_the_runtime_and_the_outputs_are_safe(
 
 
 async def test_ending_twice_changes_nothing(world):
-    with trio.fail_after(60):
-        await world.connect().open()
-        await world.runtime.end_sessions()
-        await world.runtime.end_sessions()
-        assert len(world.journal.of("session.close")) == 1
+    await world.connect().open()
+    await world.runtime.end_sessions()
+    await world.runtime.end_sessions()
+    assert len(world.journal.of("session.close")) == 1
 
 
 async def test_a_second_signal_stops_waiting(make_world, autojump_clock):

@@ -175,57 +175,53 @@ async def test_waiting_for_a_long_heartbeat_wakes_no_task(world, autojump_clock)
 
 
 async def test_a_session_outlives_its_connection_and_is_found_again_by_its_principal(world):
-    with trio.fail_after(60):
-        client = world.connect()
-        session = await client.open()
-        task_id = await session.start(("wait", {"tag": "go"}))
-        await client.close()
-        await trio.testing.wait_all_tasks_blocked()
-        session.client = world.connect()
-        world.event("go").set()
-        assert (await session.wait(task_id))["status"] == "SUCCESS"
+    client = world.connect()
+    session = await client.open()
+    task_id = await session.start(("wait", {"tag": "go"}))
+    await client.close()
+    await trio.testing.wait_all_tasks_blocked()
+    session.client = world.connect()
+    world.event("go").set()
+    assert (await session.wait(task_id))["status"] == "SUCCESS"
 
 
 async def test_with_on_disconnect_close_a_controller_that_dies_leaves_a_robot_that_stops(world):
-    with trio.fail_after(60):
-        client = world.connect()
-        session = await client.open(on_disconnect="close")
-        task_id = await session.start(("set", {"line": 1, "value": 1}), ("wait", {}))
-        await session.subscribe(task_id)
-        await client.until(lambda: any(event.get("step_index") == 1 for event in client.events))
-        assert world.driver.levels == {1: 1}
-        await client.close()
-        await until(lambda: closed(world, session))
-        assert closed(world, session)["reason"] == "its client disconnected"
-        assert world.driver.levels == {1: 0}
-        assert world.journal.of("task.finish", task_id=task_id)[0]["status"] == "CANCELLED"
+    client = world.connect()
+    session = await client.open(on_disconnect="close")
+    task_id = await session.start(("set", {"line": 1, "value": 1}), ("wait", {}))
+    await session.subscribe(task_id)
+    await client.until(lambda: any(event.get("step_index") == 1 for event in client.events))
+    assert world.driver.levels == {1: 1}
+    await client.close()
+    await until(lambda: closed(world, session))
+    assert closed(world, session)["reason"] == "its client disconnected"
+    assert world.driver.levels == {1: 0}
+    assert world.journal.of("task.finish", task_id=task_id)[0]["status"] == "CANCELLED"
 
 
 async def test_on_disconnect_looks_at_the_connection_that_opened_the_session_only(world):
-    with trio.fail_after(60):
-        opener, other = world.connect(), world.connect()
-        session = await opener.open(on_disconnect="close")
-        session.client = other
-        await session.call("tool.list")
-        await session.subscribe()
-        await other.close()
-        await trio.testing.wait_all_tasks_blocked()
-        session.client = opener
-        await session.call("tool.list")
-        await opener.close()
-        await until(lambda: closed(world, session))
+    opener, other = world.connect(), world.connect()
+    session = await opener.open(on_disconnect="close")
+    session.client = other
+    await session.call("tool.list")
+    await session.subscribe()
+    await other.close()
+    await trio.testing.wait_all_tasks_blocked()
+    session.client = opener
+    await session.call("tool.list")
+    await opener.close()
+    await until(lambda: closed(world, session))
 
 
 async def test_connections_that_followed_and_went_are_forgotten(world):
-    with trio.fail_after(60):
-        session = await world.connect().open()
-        actor = world.runtime.find_session(session.session_id, ALICE.key)
-        for _ in range(20):
-            session.client = world.connect()
-            await session.subscribe()
-            await session.client.close()
-            await trio.testing.wait_all_tasks_blocked()
-        assert len(actor._subscribers._followers) <= 1
+    session = await world.connect().open()
+    actor = world.runtime.find_session(session.session_id, ALICE.key)
+    for _ in range(20):
+        session.client = world.connect()
+        await session.subscribe()
+        await session.client.close()
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(actor._subscribers._followers) <= 1
 
 
 # --- closing -----------------------------------------------------------------------------------------------------
@@ -274,83 +270,78 @@ async def test_closing_an_idle_session_answers_at_once(world, autojump_clock):
 
 
 async def test_every_request_after_the_close_gets_session_invalid_even_in_the_same_breath(world):
-    with trio.fail_after(60):
-        client = world.connect()
-        session = await client.open()
-        params = {"session_id": session.session_id}
-        await client.send(
-            client.request("session.close", params, 1_000),
-            client.request("session.close", params, 1_001),
-            client.request("tool.list", params, 1_002),
-            client.request("task.submit", session.submission([("read", {})]), 1_003),
-        )
-        await client.until(lambda: all(client.answers(1_000 + number) for number in range(4)))
-        assert client.answers(1_000)[0]["result"] == {"ok": True}
-        assert [client.answers(1_000 + number)[0]["error"]["code"] for number in (1, 2, 3)] == [-32000] * 3
-        await until(lambda: closed(world, session))
+    client = world.connect()
+    session = await client.open()
+    params = {"session_id": session.session_id}
+    await client.send(
+        client.request("session.close", params, 1_000),
+        client.request("session.close", params, 1_001),
+        client.request("tool.list", params, 1_002),
+        client.request("task.submit", session.submission([("read", {})]), 1_003),
+    )
+    await client.until(lambda: all(client.answers(1_000 + number) for number in range(4)))
+    assert client.answers(1_000)[0]["result"] == {"ok": True}
+    assert [client.answers(1_000 + number)[0]["error"]["code"] for number in (1, 2, 3)] == [-32000] * 3
+    await until(lambda: closed(world, session))
 
 
 async def test_the_end_of_a_session_is_recorded_before_it_is_told(world):
-    with trio.fail_after(60):
-        client = world.connect()
-        session = await client.open()
-        world.journal.hold()
-        await client.send(client.request("session.close", {"session_id": session.session_id}, 100))
-        await trio.testing.wait_all_tasks_blocked()
-        assert client.answers(100) == []
-        world.journal.release()
-        await client.until(lambda: client.answers(100))
-        assert closed(world, session)["principal"] == ALICE.key
+    client = world.connect()
+    session = await client.open()
+    world.journal.hold()
+    await client.send(client.request("session.close", {"session_id": session.session_id}, 100))
+    await trio.testing.wait_all_tasks_blocked()
+    assert client.answers(100) == []
+    world.journal.release()
+    await client.until(lambda: client.answers(100))
+    assert closed(world, session)["principal"] == ALICE.key
 
 
 async def test_a_session_can_be_opened_and_closed_while_the_log_cannot_be_written(world):
-    with trio.fail_after(60):
-        world.journal.fail("disk full")
-        session = await world.connect().open()
-        assert (await session.run(("read", {})))["status"] == "SUCCESS"
-        assert await session.close() == {"ok": True}
+    world.journal.fail("disk full")
+    session = await world.connect().open()
+    assert (await session.run(("read", {})))["status"] == "SUCCESS"
+    assert await session.close() == {"ok": True}
 
 
 # --- crashes -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_session_that_crashes_ends_alone_and_answers_everybody(world):
-    with trio.fail_after(60):
-        client = world.connect()
-        session, other = await client.open(), await client.open()
-        task_id = await session.start(("set", {"line": 1, "value": 1, "tag": "x"}), ("wait", {}), subscribe=True)
-        await client.until(lambda: len(client.events) == 3)
-        params = {"session_id": session.session_id}
-        await client.send(
-            client.request("task.submit", session.submission([("badbus", {})]), 100),
-            client.request("tool.list", params, 101),
-            client.request("session.close", params, 102),
-        )
-        await client.until(lambda: all(client.answers(100 + number) for number in range(3)))
-        assert client.answers(100)[0]["error"]["code"] == InternalError.code
-        assert [client.answers(100 + number)[0]["error"]["code"] for number in (1, 2)] == [-32000] * 2
-        await client.finished(task_id)
-        finish = client.events_of(task_id)[-1]
-        assert (finish["status"], finish["reason"]) == ("CANCELLED", "session crashed")
-        await until(lambda: world.driver.levels == {1: 0})
-        await until(lambda: closed(world, session))
-        assert closed(world, session)["reason"] == "internal error"
-        assert closed(world, session)["error"] == "KeyError"
-        assert (await other.run(("read", {})))["status"] == "SUCCESS"
-        assert world.runtime.sessions == 1
+    client = world.connect()
+    session, other = await client.open(), await client.open()
+    task_id = await session.start(("set", {"line": 1, "value": 1, "tag": "x"}), ("wait", {}), subscribe=True)
+    await client.until(lambda: len(client.events) == 3)
+    params = {"session_id": session.session_id}
+    await client.send(
+        client.request("task.submit", session.submission([("badbus", {})]), 100),
+        client.request("tool.list", params, 101),
+        client.request("session.close", params, 102),
+    )
+    await client.until(lambda: all(client.answers(100 + number) for number in range(3)))
+    assert client.answers(100)[0]["error"]["code"] == InternalError.code
+    assert [client.answers(100 + number)[0]["error"]["code"] for number in (1, 2)] == [-32000] * 2
+    await client.finished(task_id)
+    finish = client.events_of(task_id)[-1]
+    assert (finish["status"], finish["reason"]) == ("CANCELLED", "session crashed")
+    await until(lambda: world.driver.levels == {1: 0})
+    await until(lambda: closed(world, session))
+    assert closed(world, session)["reason"] == "internal error"
+    assert closed(world, session)["error"] == "KeyError"
+    assert (await other.run(("read", {})))["status"] == "SUCCESS"
+    assert world.runtime.sessions == 1
 
 
 async def test_a_session_that_crashes_while_a_transaction_is_in_flight_is_gone_at_once(world):
-    with trio.fail_after(60):
-        session = await world.connect().open()
-        await session.start(("read", {"gate": "x", "limit_ms": 600_000}))
-        await world.gate("x").reached()
-        with pytest.raises(InternalError):
-            await session.submit(("badbus", {}))
-        with pytest.raises(SessionInvalid):
-            await session.call("tool.list")
-        world.gate("x").open()
-        await until(lambda: closed(world, session))
+    session = await world.connect().open()
+    await session.start(("read", {"gate": "x", "limit_ms": 600_000}))
+    await world.gate("x").reached()
+    with pytest.raises(InternalError):
+        await session.submit(("badbus", {}))
+    with pytest.raises(SessionInvalid):
+        await session.call("tool.list")
+    world.gate("x").open()
+    await until(lambda: closed(world, session))
     world.observer.assert_whole()
 
 
@@ -359,45 +350,42 @@ async def test_a_session_that_crashes_while_a_transaction_is_in_flight_is_gone_a
 
 @pytest.mark.parametrize("method", ["tool.list", "task.get", "task.cancel", "session.close", "task.submit"])
 async def test_another_principals_session_is_not_told_apart_from_none(world, method):
-    with trio.fail_after(60):
-        session = await world.connect(ALICE).open()
-        task_id = await session.start(("wait", {}))
-        thief = world.connect(BOB)
-        answers = []
-        for session_id in (session.session_id, "01NOSUCHSESSION"):
-            params = {"session_id": session_id, "task_id": task_id}
-            if method == "task.submit":
-                params = {**session.submission([("read", {})]), "session_id": session_id}
-            answers.append(await thief.ask(method, params))
-        assert answers[0]["error"] == answers[1]["error"]
-        assert answers[0]["error"]["code"] == -32000
-        assert (await session.get(task_id))["status"] in ("QUEUED", "RUNNING")
+    session = await world.connect(ALICE).open()
+    task_id = await session.start(("wait", {}))
+    thief = world.connect(BOB)
+    answers = []
+    for session_id in (session.session_id, "01NOSUCHSESSION"):
+        params = {"session_id": session_id, "task_id": task_id}
+        if method == "task.submit":
+            params = {**session.submission([("read", {})]), "session_id": session_id}
+        answers.append(await thief.ask(method, params))
+    assert answers[0]["error"] == answers[1]["error"]
+    assert answers[0]["error"]["code"] == -32000
+    assert (await session.get(task_id))["status"] in ("QUEUED", "RUNNING")
 
 
 async def test_who_fits_no_policy_gets_no_session_and_is_on_record(make_world):
     nobody = PolicyEntry(name="root only", match=Match(uid=0))
-    with trio.fail_after(60):
-        async with make_world(policy=[nobody]) as world:
-            with pytest.raises(PermissionDenied):
-                await world.connect().open()
-            await until(lambda: world.journal.of("session.reject"))
-            assert world.journal.of("session.reject")[0]["principal"] == ALICE.key
-            assert world.journal.of("session.open") == []
+    async with make_world(policy=[nobody]) as world:
+        with pytest.raises(PermissionDenied):
+            await world.connect().open()
+        await until(lambda: world.journal.of("session.reject"))
+        assert world.journal.of("session.reject")[0]["principal"] == ALICE.key
+        assert world.journal.of("session.open") == []
 
 
 @pytest.mark.slow
 async def test_a_principal_has_at_most_so_many_sessions(make_world):
-    with trio.fail_after(60):
-        async with make_world(max_sessions_per_principal=2) as world:
-            client = world.connect()
-            first = await client.open()
-            await client.open()
-            with pytest.raises(QueueFull) as full:
-                await world.connect().open()
-            assert full.value.data["max_sessions_per_principal"] == 2
-            assert await world.connect(BOB).open(), "the bound is each principal's own"
-            await first.close()
-            assert await client.open()
+    async with make_world(max_sessions_per_principal=2) as world:
+        client = world.connect()
+        first = await client.open()
+        await client.open()
+        with pytest.raises(QueueFull) as full:
+            await world.connect().open()
+        assert full.value.data["max_sessions_per_principal"] == 2
+        assert await world.connect(BOB).open(), "the bound is each principal's own"
+        await first.close()
+        assert await client.open()
 
 
 async def test_capabilities_are_what_the_session_may_really_do(make_world):
@@ -406,67 +394,63 @@ async def test_capabilities_are_what_the_session_may_really_do(make_world):
         PolicyEntry(name="nothing", match=Match(uid=1002), tools=[]),
         OPEN,
     ]
-    with trio.fail_after(60):
-        async with make_world(policy=entries, buses={"a": Style.ASYNC}, widths={"a": 4}) as world:
-            opened = await world.connect(ALICE).call("session.open")
-            assert opened["capabilities"] == ["CAP_GPIO_READ", "CAP_STREAMING_TASK_EVENTS"]
-            opened = await world.connect(BOB).call("session.open")
-            assert opened["capabilities"] == ["CAP_STREAMING_TASK_EVENTS"]
-            assert opened["protocol_version"] == "0.1.0"
+    async with make_world(policy=entries, buses={"a": Style.ASYNC}, widths={"a": 4}) as world:
+        opened = await world.connect(ALICE).call("session.open")
+        assert opened["capabilities"] == ["CAP_GPIO_READ", "CAP_STREAMING_TASK_EVENTS"]
+        opened = await world.connect(BOB).call("session.open")
+        assert opened["capabilities"] == ["CAP_STREAMING_TASK_EVENTS"]
+        assert opened["protocol_version"] == "0.1.0"
 
 
 async def test_the_opening_of_a_session_is_on_record_before_it_is_answered(world):
-    with trio.fail_after(60):
-        client = world.connect()
-        world.journal.hold()
-        await client.send(client.request("session.open", {"client_name": "arm"}, 100))
-        await trio.testing.wait_all_tasks_blocked()
-        assert client.answers(100) == []
-        world.journal.release()
-        await client.until(lambda: client.answers(100))
-        (opened,) = world.journal.of("session.open")
-        assert opened["session_id"] == client.answers(100)[0]["result"]["session_id"]
-        assert (opened["client_name"], opened["policy"], opened["principal"]) == ("arm", "bench", ALICE.key)
+    client = world.connect()
+    world.journal.hold()
+    await client.send(client.request("session.open", {"client_name": "arm"}, 100))
+    await trio.testing.wait_all_tasks_blocked()
+    assert client.answers(100) == []
+    world.journal.release()
+    await client.until(lambda: client.answers(100))
+    (opened,) = world.journal.of("session.open")
+    assert opened["session_id"] == client.answers(100)[0]["result"]["session_id"]
+    assert (opened["client_name"], opened["policy"], opened["principal"]) == ("arm", "bench", ALICE.key)
 
 
 # --- the history --------------------------------------------------------------------------------------------------
 
 
 async def test_so_many_ended_tasks_are_remembered_and_then_the_oldest_is_not_found(make_world):
-    with trio.fail_after(60):
-        async with make_world(task_history=3) as world:
-            session = await world.connect().open()
-            ids = [await session.start(("read", {"tag": str(number)})) for number in range(4)]
-            for task_id in ids[1:]:
-                await session.wait(task_id)
-            params = {"session_id": session.session_id}
-            shown = [await session.client.ask("task.get", {**params, "task_id": one}) for one in ids]
-            assert "error" in shown[0]
-            assert shown[0]["error"]["code"] == -32001
-            assert [answer["result"]["status"] for answer in shown[1:]] == ["SUCCESS"] * 3
-            for method in ("task.cancel", "task.events.subscribe", "task.events.unsubscribe"):
-                with pytest.raises(TaskNotFound):
-                    await session.call(method, task_id=ids[0])
+    async with make_world(task_history=3) as world:
+        session = await world.connect().open()
+        ids = [await session.start(("read", {"tag": str(number)})) for number in range(4)]
+        for task_id in ids[1:]:
+            await session.wait(task_id)
+        params = {"session_id": session.session_id}
+        shown = [await session.client.ask("task.get", {**params, "task_id": one}) for one in ids]
+        assert "error" in shown[0]
+        assert shown[0]["error"]["code"] == -32001
+        assert [answer["result"]["status"] for answer in shown[1:]] == ["SUCCESS"] * 3
+        for method in ("task.cancel", "task.events.subscribe", "task.events.unsubscribe"):
+            with pytest.raises(TaskNotFound):
+                await session.call(method, task_id=ids[0])
 
 
 # --- shutdown ----------------------------------------------------------------------------------------------------
 
 
 async def test_at_shutdown_sessions_end_first_and_no_new_one_is_opened(world):
-    with trio.fail_after(60):
-        client = world.connect()
-        session = await client.open()
-        task_id = await session.start(("set", {"line": 1, "value": 1}), ("wait", {}), subscribe=True)
-        await client.until(lambda: len(client.events) == 3)
-        await world.runtime.end_sessions()
-        assert closed(world, session)["reason"] == "shutting down"
-        assert world.journal.of("task.finish", task_id=task_id)[0]["reason"] == "shutting down"
-        assert world.driver.levels == {1: 0}
-        assert (await client.finished(task_id))[-1]["status"] == "CANCELLED"
-        with pytest.raises(ShuttingDown):
-            await client.open()
-        with pytest.raises(SessionInvalid):
-            await session.call("tool.list")
+    client = world.connect()
+    session = await client.open()
+    task_id = await session.start(("set", {"line": 1, "value": 1}), ("wait", {}), subscribe=True)
+    await client.until(lambda: len(client.events) == 3)
+    await world.runtime.end_sessions()
+    assert closed(world, session)["reason"] == "shutting down"
+    assert world.journal.of("task.finish", task_id=task_id)[0]["reason"] == "shutting down"
+    assert world.driver.levels == {1: 0}
+    assert (await client.finished(task_id))[-1]["status"] == "CANCELLED"
+    with pytest.raises(ShuttingDown):
+        await client.open()
+    with pytest.raises(SessionInvalid):
+        await session.call("tool.list")
 
 
 async def test_the_memory_of_a_session_that_has_ended_is_free_without_the_garbage_collector(tmp_path):

@@ -1074,17 +1074,16 @@ async def test_an_unsafe_request_about_files_is_refused_and_begins_no_step(one, 
         for name, value in one.step.args.items()
     }
     asked = step(one.step.tool, **args)
-    with trio.fail_after(60):
-        async with hearth.open_runtime(config=load_config(file)) as runtime, runtime.open_session() as session:
-            if one.halted:
-                await session.halt("freeze")
-            with pytest.raises(one.refusal):
-                await session.submit(one.told, [asked], **one.constraints)
-            with pytest.raises(one.refusal):
-                await session.execute(await session.prepare(one.told, [asked], **one.constraints))
-            async with mcp_client(runtime, "auto") as client:
-                # Of what has risk 3, the model is told that a person must allow it, and no code.
-                assert (await client.call_tool(PLAN, {"intent": one.told, "steps": [asked.to_wire()]})).is_error
+    async with hearth.open_runtime(config=load_config(file)) as runtime, runtime.open_session() as session:
+        if one.halted:
+            await session.halt("freeze")
+        with pytest.raises(one.refusal):
+            await session.submit(one.told, [asked], **one.constraints)
+        with pytest.raises(one.refusal):
+            await session.execute(await session.prepare(one.told, [asked], **one.constraints))
+        async with mcp_client(runtime, "auto") as client:
+            # Of what has risk 3, the model is told that a person must allow it, and no code.
+            assert (await client.call_tool(PLAN, {"intent": one.told, "steps": [asked.to_wire()]})).is_error
     assert '"task.step.start"' not in (tmp_path / "audit.log").read_text()
     assert (data / "db").read_text() == "precious"
     assert [path.name for path in secret.iterdir()] == ["key"]

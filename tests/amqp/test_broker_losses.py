@@ -70,34 +70,31 @@ async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_and_the_rest_
 
     enough = math.inf
     topology = Topology(queues=(Queue(queue, arguments=arguments),))
-    with trio.fail_after(90):
-        async with open_connection(killable.address()) as connection:
-            await connection.declare(topology)
-        killable.flush()
-        async with trio.open_nursery() as nursery:
+    async with open_connection(killable.address()) as connection:
+        await connection.declare(topology)
+    killable.flush()
+    async with trio.open_nursery() as nursery:
 
-            @nursery.start_soon
-            async def killer() -> None:
-                nonlocal enough
-                await passes(lambda: len(confirmed) > 500)
-                await trio.to_thread.run_sync(killable.kill)
-                await trio.to_thread.run_sync(killable.start)
-                enough = len(confirmed) + 500
+        @nursery.start_soon
+        async def killer() -> None:
+            nonlocal enough
+            await passes(lambda: len(confirmed) > 500)
+            await trio.to_thread.run_sync(killable.kill)
+            await trio.to_thread.run_sync(killable.start)
+            enough = len(confirmed) + 500
 
-            await stay_connected(
-                killable.address(), publish, topology=topology, settings=settings, on_change=states.append
-            )
-        async with (
-            open_connection(killable.address()) as connection,
-            connection.consume(queue, prefetch=500) as consumer,
-        ):
-            last = b"the last"
-            async with connection.publisher() as publisher:
-                await publisher.publish(message(queue, last))
-            found = []
-            while (delivery := await consumer.receive()).message.body != last:
-                found.append(int(delivery.message.body))
-                delivery.ack()
+        await stay_connected(killable.address(), publish, topology=topology, settings=settings, on_change=states.append)
+    async with (
+        open_connection(killable.address()) as connection,
+        connection.consume(queue, prefetch=500) as consumer,
+    ):
+        last = b"the last"
+        async with connection.publisher() as publisher:
+            await publisher.publish(message(queue, last))
+        found = []
+        while (delivery := await consumer.receive()).message.body != last:
+            found.append(int(delivery.message.body))
+            delivery.ack()
     assert states[0].connected
     assert not states[1].connected
     assert isinstance(states[1].error, BrokerConnectionLost)
@@ -122,18 +119,17 @@ async def test_a_broker_that_stops_properly_says_so_and_keeps_what_is_not_settle
             await trio.to_thread.run_sync(killable.stop)
             await trio.sleep_forever()
 
-    with trio.fail_after(60):
-        with pytest.raises(ConnectionForced, match=r"320 CONNECTION_FORCED.*; the client connects again by itself"):
-            await held(killable.address(), use)
-        with pytest.raises(DeliveryLost):
-            seen[0].ack()
-        with pytest.raises(BrokerUnreachable, match="no process listens on that port; is the broker running there"):
-            await held(killable.address(), use)
-        killable.start()
-        async with open_connection(killable.address()) as connection, connection.consume(queue) as consumer:
-            again = await consumer.receive()
-            assert again.redelivered
-            again.ack()
+    with pytest.raises(ConnectionForced, match=r"320 CONNECTION_FORCED.*; the client connects again by itself"):
+        await held(killable.address(), use)
+    with pytest.raises(DeliveryLost):
+        seen[0].ack()
+    with pytest.raises(BrokerUnreachable, match="no process listens on that port; is the broker running there"):
+        await held(killable.address(), use)
+    killable.start()
+    async with open_connection(killable.address()) as connection, connection.consume(queue) as consumer:
+        again = await consumer.receive()
+        assert again.redelivered
+        again.ack()
 
 
 async def test_a_cut_ends_every_waiting_call_with_its_error_and_the_block_by_cancellation(rabbitmq) -> None:
@@ -154,10 +150,9 @@ async def test_a_cut_ends_every_waiting_call_with_its_error_and_the_block_by_can
             seen.append("told")
             await trio.sleep_forever()
 
-    with trio.fail_after(60):
-        async with proxied(rabbitmq.port) as proxy:
-            with pytest.raises(BrokerConnectionLost, match=r"Connection reset by peer|ended the connection"):
-                await held(rabbitmq.address(port=proxy.port), use)
+    async with proxied(rabbitmq.port) as proxy:
+        with pytest.raises(BrokerConnectionLost, match=r"Connection reset by peer|ended the connection"):
+            await held(rabbitmq.address(port=proxy.port), use)
     assert seen == ["told"]
 
 
@@ -170,11 +165,10 @@ async def test_a_half_open_connection_is_noticed_within_two_heartbeats(rabbitmq)
         frozen.append(trio.current_time())
         proxy.freeze()
 
-    with trio.fail_after(60):
-        async with proxied(rabbitmq.port) as proxy:
-            with pytest.raises(BrokerConnectionLost, match=r"is silent: no whole frame within 2 s \(two heartbeats\)"):
-                await held(rabbitmq.address(port=proxy.port), use, BrokerSettings(heartbeat=1))
-            assert trio.current_time() - frozen[0] < 3
+    async with proxied(rabbitmq.port) as proxy:
+        with pytest.raises(BrokerConnectionLost, match=r"is silent: no whole frame within 2 s \(two heartbeats\)"):
+            await held(rabbitmq.address(port=proxy.port), use, BrokerSettings(heartbeat=1))
+        assert trio.current_time() - frozen[0] < 3
 
 
 async def test_the_shorter_heartbeat_of_both_sides_holds(rabbitmq) -> None:
@@ -189,47 +183,44 @@ async def test_a_blocked_broker_that_reads_nothing_makes_publishers_wait_with_a_
         for _ in range(1000):
             await publisher.send(message(queue, bytes(100_000)))
 
-    with trio.fail_after(60):
-        async with open_connection(rabbitmq.address(), settings) as connection:
-            await connection.declare(Topology(queues=(Queue(queue, arguments=QUORUM),)))
-            async with connection.publisher(window=1000) as publisher:
-                rabbitmq.set_alarm("disk")
-                try:
-                    with pytest.raises(BrokerBlocked, match=r"has been blocked for 0.5 s \(low on disk\)"):
-                        await flood(publisher)
-                finally:
-                    rabbitmq.clear_alarm("disk")
+    async with open_connection(rabbitmq.address(), settings) as connection:
+        await connection.declare(Topology(queues=(Queue(queue, arguments=QUORUM),)))
+        async with connection.publisher(window=1000) as publisher:
+            rabbitmq.set_alarm("disk")
+            try:
+                with pytest.raises(BrokerBlocked, match=r"has been blocked for 0.5 s \(low on disk\)"):
+                    await flood(publisher)
+            finally:
+                rabbitmq.clear_alarm("disk")
 
 
 async def test_all_works_over_a_link_with_a_delay_of_300_ms(rabbitmq) -> None:
     queue = named()
-    with trio.fail_after(60):
-        async with proxied(rabbitmq.port) as proxy:
-            proxy.delay = 0.3
-            async with open_connection(rabbitmq.address(port=proxy.port)) as connection:
-                await connection.declare(Topology(queues=(Queue(queue, arguments=QUORUM),)))
-                async with connection.publisher() as publisher, connection.consume(queue, prefetch=100) as consumer:
-                    start = trio.current_time()
-                    sent = [await publisher.send(message(queue, b"%d" % n)) for n in range(64)]
-                    for each in sent:
-                        await each.wait()
-                    assert 0.6 < trio.current_time() - start < 6, "a window is one round trip"
-                    for n in range(64):
-                        delivery = await consumer.receive()
-                        assert delivery.message.body == b"%d" % n
-                        delivery.ack()
+    async with proxied(rabbitmq.port) as proxy:
+        proxy.delay = 0.3
+        async with open_connection(rabbitmq.address(port=proxy.port)) as connection:
+            await connection.declare(Topology(queues=(Queue(queue, arguments=QUORUM),)))
+            async with connection.publisher() as publisher, connection.consume(queue, prefetch=100) as consumer:
+                start = trio.current_time()
+                sent = [await publisher.send(message(queue, b"%d" % n)) for n in range(64)]
+                for each in sent:
+                    await each.wait()
+                assert 0.6 < trio.current_time() - start < 6, "a window is one round trip"
+                for n in range(64):
+                    delivery = await consumer.receive()
+                    assert delivery.message.body == b"%d" % n
+                    delivery.ack()
 
 
 async def test_a_broker_that_sends_a_byte_a_second_is_given_up_at_the_deadline(rabbitmq) -> None:
     settings = BrokerSettings(connect_timeout=2.5)
-    with trio.fail_after(60):
-        async with proxied(rabbitmq.port) as proxy:
-            proxy.byte_every = 1
-            start = trio.current_time()
-            with pytest.raises(BrokerUnreachable, match=r"no connection to amqp://127.0.0.1:\d+ within 2.5 s: is 127"):
-                async with open_connection(rabbitmq.address(port=proxy.port), settings):
-                    pass
-            assert trio.current_time() - start < 4
+    async with proxied(rabbitmq.port) as proxy:
+        proxy.byte_every = 1
+        start = trio.current_time()
+        with pytest.raises(BrokerUnreachable, match=r"no connection to amqp://127.0.0.1:\d+ within 2.5 s: is 127"):
+            async with open_connection(rabbitmq.address(port=proxy.port), settings):
+                pass
+        assert trio.current_time() - start < 4
 
 
 async def test_a_connection_whose_bytes_trickle_is_given_up_although_each_byte_is_a_sign_of_life(rabbitmq) -> None:
@@ -241,10 +232,9 @@ async def test_a_connection_whose_bytes_trickle_is_given_up_although_each_byte_i
         async with connection.publisher() as publisher:
             await publisher.publish(message(queue))
 
-    with trio.fail_after(60):
-        async with proxied(rabbitmq.port) as proxy:
-            with pytest.raises(BrokerConnectionLost, match="no whole frame within 2 s"):
-                await held(rabbitmq.address(port=proxy.port), use, BrokerSettings(heartbeat=1))
+    async with proxied(rabbitmq.port) as proxy:
+        with pytest.raises(BrokerConnectionLost, match="no whole frame within 2 s"):
+            await held(rabbitmq.address(port=proxy.port), use, BrokerSettings(heartbeat=1))
 
 
 async def test_a_broker_that_confirms_nothing_is_given_up(killable) -> None:

@@ -334,11 +334,10 @@ async def test_a_daemon_that_closes_before_it_has_answered_everything_is_an_erro
         await trio.testing.wait_all_tasks_blocked()
         await daemon.aclose()
 
-    with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(answer_one)
-            with pytest.raises(CarrierError, match="closed the connection before everything was answered"):
-                await connect.Pipe(stdin, stdout, OnlyWhole(here)).run()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer_one)
+        with pytest.raises(CarrierError, match="closed the connection before everything was answered"):
+            await connect.Pipe(stdin, stdout, OnlyWhole(here)).run()
     await stdout.aclose()
     assert await screen.receive_some() == answer
 

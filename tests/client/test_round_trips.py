@@ -262,14 +262,12 @@ def awaited(client: Client) -> int:
 async def test_a_run_that_is_given_up_cancels_its_task_and_leaves_no_subscription(relay) -> None:
     path, requests = relay
     async with hearth.connect(path) as client, client.open_session() as session:
-        with trio.fail_after(BOUND):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(session.run, "gpio.watch", **WATCH))
-                await passes(lambda: awaited(client))
-                nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(session.run, "gpio.watch", **WATCH))
+            await passes(lambda: awaited(client))
+            nursery.cancel_scope.cancel()
         assert awaited(client) == 0
-        with trio.fail_after(BOUND):
-            await passes(lambda: "task.cancel" in requests.methods())
+        await passes(lambda: "task.cancel" in requests.methods())
         await run(session)
     assert sent(requests) == ["task.submit", "task.cancel", "task.events.unsubscribe", "task.submit"]
 
@@ -282,8 +280,7 @@ async def test_a_wait_that_is_given_up_leaves_the_task_alone_and_another_wait_ta
             await task.wait()
         assert given_up.cancelled_caught
         await task.cancel()
-        with trio.fail_after(BOUND):
-            assert (await task.wait()).status == "CANCELLED"
+        assert (await task.wait()).status == "CANCELLED"
         assert awaited(client) == 0
     assert sent(requests) == ["task.submit", "task.cancel"]
 
@@ -303,8 +300,7 @@ async def test_a_task_that_ends_unread_leaves_no_subscription(relay) -> None:
     path, requests = relay
     async with hearth.connect(path) as client, client.open_session() as session:
         task = await session.submit("one", [step("gpio.set", line=17, value=1)])
-        with trio.fail_after(BOUND):
-            await passes(lambda: not awaited(client))
+        await passes(lambda: not awaited(client))
         assert (await task.wait()).status == "SUCCESS"
     assert sent(requests) == RUN
 
@@ -330,8 +326,7 @@ async def test_a_submission_with_a_key_that_is_given_up_is_not_followed_once_it_
         with trio.move_on_after(0) as given_up:
             await session.submit("one", [step("gpio.set", line=17, value=1)], idempotency_key="k")
         assert given_up.cancelled_caught
-        with trio.fail_after(BOUND):
-            await passes(lambda: not client._abandoned)
+        await passes(lambda: not client._abandoned)
         assert awaited(client) == 0
     assert sent(requests)[:2] == ["task.submit", "task.events.unsubscribe"]
 
@@ -345,12 +340,11 @@ async def test_a_reader_that_closes_the_events_early_leaves_a_wait_its_result(re
         async def wait() -> None:
             results.append(await task.wait())
 
-        with trio.fail_after(BOUND):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                await trio.testing.wait_all_tasks_blocked()
-                await task.events().aclose()
-                await task.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            await task.events().aclose()
+            await task.cancel()
         assert results[0].status == "CANCELLED"
         assert awaited(client) == 0
 

@@ -28,43 +28,39 @@ async def refused(bench, transact, messages, *, addr=None, **options):
 
 async def test_what_is_written_to_a_register_is_read_from_it(i2c_bench, transact):
     driver, addr = i2c_bench.driver, i2c_bench.memory
-    with trio.fail_after(30):
-        assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x10abcd")])) == b""
-        assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x11"), Read(3)])) == b"bcd"
+    assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x10abcd")])) == b""
+    assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x11"), Read(3)])) == b"bcd"
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 async def test_a_register_of_any_size_keeps_the_order_of_its_bytes(i2c_bench, transact, count):
     driver, addr = i2c_bench.driver, i2c_bench.memory
     data = bytes(range(0x31, 0x31 + count))
-    with trio.fail_after(30):
-        await transact(driver, lambda d: d.transfer(addr, [Write(b"\x40" + data)]))
-        if count == 2 and i2c_bench.longest == 32:
-            # The kernel's SMBus simulator has 16-bit registers: what goes in as a word comes out as one.
-            assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x40"), Read(2)])) == data
-            return
-        for at in range(count):
-            messages = [Write(bytes([0x40 + at])), Read(1)]
-            assert await transact(driver, lambda d, wanted=messages: d.transfer(addr, wanted)) == data[at : at + 1]
+    await transact(driver, lambda d: d.transfer(addr, [Write(b"\x40" + data)]))
+    if count == 2 and i2c_bench.longest == 32:
+        # The kernel's SMBus simulator has 16-bit registers: what goes in as a word comes out as one.
+        assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x40"), Read(2)])) == data
+        return
+    for at in range(count):
+        messages = [Write(bytes([0x40 + at])), Read(1)]
+        assert await transact(driver, lambda d, wanted=messages: d.transfer(addr, wanted)) == data[at : at + 1]
 
 
 async def test_a_read_without_a_register_goes_on_where_the_last_one_ended(i2c_bench, transact):
     driver, addr = i2c_bench.driver, i2c_bench.memory
-    with trio.fail_after(30):
-        await transact(driver, lambda d: d.transfer(addr, [Write(b"\x20wxyz")]))
-        await transact(driver, lambda d: d.transfer(addr, [Write(b"\x20"), Read(1)]))
-        assert await transact(driver, lambda d: d.transfer(addr, [Read(1)])) == b"x"
-        assert await transact(driver, lambda d: d.transfer(addr, [Read(1)])) == b"y"
+    await transact(driver, lambda d: d.transfer(addr, [Write(b"\x20wxyz")]))
+    await transact(driver, lambda d: d.transfer(addr, [Write(b"\x20"), Read(1)]))
+    assert await transact(driver, lambda d: d.transfer(addr, [Read(1)])) == b"x"
+    assert await transact(driver, lambda d: d.transfer(addr, [Read(1)])) == b"y"
 
 
 async def test_several_reads_of_one_transaction_are_joined_or_refused_whole(i2c_bench, transact):
     driver, addr = i2c_bench.driver, i2c_bench.memory
     messages = [Write(b"\x30"), Read(2), Write(b"\x32"), Read(2)]
-    with trio.fail_after(30):
-        await transact(driver, lambda d: d.transfer(addr, [Write(b"\x30abcd")]))
-        if i2c_bench.messages >= len(messages):
-            assert await transact(driver, lambda d: d.transfer(addr, messages)) == b"abcd"
-            return
+    await transact(driver, lambda d: d.transfer(addr, [Write(b"\x30abcd")]))
+    if i2c_bench.messages >= len(messages):
+        assert await transact(driver, lambda d: d.transfer(addr, messages)) == b"abcd"
+        return
     error = await refused(i2c_bench, transact, messages)
     assert error.data["errno"] == "EOPNOTSUPP"
     assert "write 1, read 2, write 1, read 2 (bytes) as one exchange" in error.message
@@ -76,9 +72,8 @@ async def test_a_register_of_sixteen_bits_is_reached_or_refused_whole(i2c_bench,
         error = await refused(i2c_bench, transact, [Write(b"\x12\x34"), Read(3)])
         assert "in one exchange it can" in error.message
         return
-    with trio.fail_after(30):
-        await transact(driver, lambda d: d.transfer(addr, [Write(b"\x12\x34abc")]))
-        assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x12\x35"), Read(2)])) == b"bc"
+    await transact(driver, lambda d: d.transfer(addr, [Write(b"\x12\x34abc")]))
+    assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x12\x35"), Read(2)])) == b"bc"
 
 
 @pytest.mark.parametrize("size", [33, 61, 300, 4096])
@@ -89,9 +84,8 @@ async def test_a_long_message_goes_whole_or_not_at_all(i2c_bench, transact, size
         error = await refused(i2c_bench, transact, [Write(b"\0" + data)])
         assert error.data["errno"] == "EOPNOTSUPP"
         return
-    with trio.fail_after(30):
-        await transact(driver, lambda d: d.transfer(addr, [Write(b"\0\0" + data)]))
-        assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\0\0"), Read(size)])) == data
+    await transact(driver, lambda d: d.transfer(addr, [Write(b"\0\0" + data)]))
+    assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\0\0"), Read(size)])) == data
 
 
 @pytest.mark.parametrize("messages", [[Write(b"\x00\x01")], [Read(1)], [Write(b"\x00"), Read(1)]])
@@ -132,10 +126,9 @@ async def test_a_ten_bit_address_is_reached_or_refused_and_never_taken_for_seven
             assert error.data["errno"] == "EOPNOTSUPP"
             assert "10-bit" in error.message
         return
-    with trio.fail_after(30):
-        await transact(driver, lambda d: d.transfer(i2c_bench.ten_bit, [Write(b"\x05ab")], ten_bit=True))
-        # Beyond seven bits there is no doubt how it is meant.
-        assert await transact(driver, lambda d: d.transfer(i2c_bench.ten_bit, [Write(b"\x05"), Read(2)])) == b"ab"
+    await transact(driver, lambda d: d.transfer(i2c_bench.ten_bit, [Write(b"\x05ab")], ten_bit=True))
+    # Beyond seven bits there is no doubt how it is meant.
+    assert await transact(driver, lambda d: d.transfer(i2c_bench.ten_bit, [Write(b"\x05"), Read(2)])) == b"ab"
     await refused(i2c_bench, transact, [Read(1)], addr=i2c_bench.memory, ten_bit=True)
 
 
@@ -148,8 +141,7 @@ async def test_an_address_that_a_driver_of_the_kernels_has_is_refused_naming_it(
 
 
 async def test_a_scan_finds_who_acknowledges_in_order_and_touches_nothing_that_is_owned(i2c_bench, transact):
-    with trio.fail_after(30):
-        scan = await transact(i2c_bench.driver, lambda d: d.scan())
+    scan = await transact(i2c_bench.driver, lambda d: d.scan())
     assert i2c_bench.memory in scan.found
     assert i2c_bench.nobody not in scan.found
     assert list(scan.found) == sorted(scan.found)
@@ -159,8 +151,7 @@ async def test_a_scan_finds_who_acknowledges_in_order_and_touches_nothing_that_i
 
 
 async def test_a_scan_asks_at_a_dangerous_address_only_if_it_is_told_to(i2c_bench, transact):
-    with trio.fail_after(30):
-        scan = await transact(i2c_bench.driver, lambda d: d.scan({0x0C, 0x69}))
+    scan = await transact(i2c_bench.driver, lambda d: d.scan({0x0C, 0x69}))
     assert set(DANGEROUS) - set(scan.skipped) == {0x0C, 0x69}
 
 
@@ -180,26 +171,24 @@ async def test_an_adapter_knows_the_limit_of_a_transaction(i2c_bench):
 
 async def test_an_address_that_the_profile_refuses_is_not_touched_for_any_caller(i2c_bench, transact, monkeypatch):
     driver, addr = i2c_bench.driver, i2c_bench.memory
-    with trio.fail_after(30):
-        await transact(driver, lambda d: d.transfer(addr, [Write(b"\x10a")]))
-        for rules, why in (
-            (Addresses(reserved=frozenset({addr})), "reserves it"),
-            (Addresses({addr + 1: 8}, "declared"), r"no device there \(scope = "),
-        ):
-            monkeypatch.setattr(driver, "addresses", rules)
-            for messages in ([Write(b"\x10b")], [Read(1)], [Write(b"\x10"), Read(1)]):
-                with pytest.raises(PermissionDenied, match=why) as caught:
-                    await transact(driver, lambda d, wanted=messages: d.transfer(addr, wanted))
-                assert (caught.value.data["addr"], caught.value.data["effect"]) == (addr, "none")
-        monkeypatch.setattr(driver, "addresses", Addresses({addr: None}, "declared"))
-        assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x10"), Read(1)])) == b"a"
+    await transact(driver, lambda d: d.transfer(addr, [Write(b"\x10a")]))
+    for rules, why in (
+        (Addresses(reserved=frozenset({addr})), "reserves it"),
+        (Addresses({addr + 1: 8}, "declared"), r"no device there \(scope = "),
+    ):
+        monkeypatch.setattr(driver, "addresses", rules)
+        for messages in ([Write(b"\x10b")], [Read(1)], [Write(b"\x10"), Read(1)]):
+            with pytest.raises(PermissionDenied, match=why) as caught:
+                await transact(driver, lambda d, wanted=messages: d.transfer(addr, wanted))
+            assert (caught.value.data["addr"], caught.value.data["effect"]) == (addr, "none")
+    monkeypatch.setattr(driver, "addresses", Addresses({addr: None}, "declared"))
+    assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x10"), Read(1)])) == b"a"
 
 
 async def test_a_scan_skips_what_the_profile_refuses_even_if_it_is_named(i2c_bench, transact, monkeypatch):
     driver, addr = i2c_bench.driver, i2c_bench.memory
     monkeypatch.setattr(driver, "addresses", Addresses(reserved=frozenset({addr})))
-    with trio.fail_after(30):
-        found = await transact(driver, lambda d: d.scan([addr]))
+    found = await transact(driver, lambda d: d.scan([addr]))
     assert addr not in found.found
     assert "reserves it" in found.skipped[addr]
 

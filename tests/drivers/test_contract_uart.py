@@ -45,8 +45,7 @@ async def test_taking_ends_at_the_text_or_at_the_length_whichever_is_first(uart_
 async def test_what_is_not_complete_stays_until_it_is_asked_for(uart_bench, transact):
     await write(uart_bench, transact, b"abc\n")
     assert await received(uart_bench, transact, length=3) == b"abc"
-    with trio.fail_after(60):
-        await uart_bench._inbox.wait(None, None)
+    await uart_bench._inbox.wait(None, None)
     none = await transact(uart_bench, lambda d: d.take(10, None))
     assert (none.data, none.complete) == (b"", False)
     some = await transact(uart_bench, lambda d: d.take(10, None, partial=True))
@@ -59,11 +58,10 @@ async def test_a_reader_that_waits_does_not_keep_others_from_writing(uart_bench,
     async def read():
         lines.append(await received(uart_bench, transact, until=b"\n"))
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            await trio.testing.wait_all_tasks_blocked()
-            await write(uart_bench, transact, b"ping\n")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        await write(uart_bench, transact, b"ping\n")
     assert lines == [b"ping\n"]
 
 
@@ -76,8 +74,7 @@ async def test_a_reader_that_is_cancelled_takes_nothing(uart_bench, transact):
 
 async def test_an_exchange_returns_the_reply_to_its_own_command(uart_bench, transact):
     await write(uart_bench, transact, b"stale\n")
-    with trio.fail_after(60):
-        await uart_bench._inbox.wait(None, b"\n")
+    await uart_bench._inbox.wait(None, b"\n")
     reply = await transact(uart_bench, lambda d: d.exchange(b"*IDN?\n", length=None, until=b"\n", timeout_s=10))
     assert reply.complete
     assert reply.data == b"HEARTH,SIM-UART,0,1\n"
@@ -85,8 +82,7 @@ async def test_an_exchange_returns_the_reply_to_its_own_command(uart_bench, tran
 
 
 async def test_an_exchange_without_a_reply_ends_with_what_there_is_of_one(uart_bench, transact):
-    with trio.fail_after(60):
-        reply = await transact(uart_bench, lambda d: d.exchange(b"QUIET\n", length=4, until=None, timeout_s=0.01))
+    reply = await transact(uart_bench, lambda d: d.exchange(b"QUIET\n", length=4, until=None, timeout_s=0.01))
     assert (reply.data, reply.complete) == (b"", False)
 
 
@@ -94,19 +90,18 @@ async def test_more_data_than_any_buffer_holds_passes_both_ways(uart_bench, tran
     """Three lines are under way at most: not every kernel recovers from a reader that falls behind."""
     line, lines = bytes(range(0x30, 0x3A)) * 100 + b"\n", 100
     got, under_way = bytearray(), trio.Semaphore(3)
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def write_all():
-                for _ in range(lines):
-                    await under_way.acquire()
-                    await write(uart_bench, transact, line)
+        async def write_all():
+            for _ in range(lines):
+                await under_way.acquire()
+                await write(uart_bench, transact, line)
 
-            nursery.start_soon(write_all)
-            while len(got) < lines * len(line):
-                got += await received(uart_bench, transact, until=b"\n")
-                if got.endswith(b"\n"):
-                    under_way.release()
+        nursery.start_soon(write_all)
+        while len(got) < lines * len(line):
+            got += await received(uart_bench, transact, until=b"\n")
+            if got.endswith(b"\n"):
+                under_way.release()
     assert bytes(got) == line * lines
 
 
@@ -121,38 +116,34 @@ async def test_closing_the_port_ends_its_readers_and_its_pump(uart_bench, transa
 @pytest.mark.slow
 async def test_with_a_gap_a_read_ends_when_the_line_is_quiet_and_not_before(uart_bench, transact):
     await write(uart_bench, transact, b"DELAY 30 late\nDELAY 30 later\n")
-    with trio.fail_after(60):
-        taken = await transact(uart_bench, lambda d: d.take(None, None, gap_s=1.0))
-        assert not taken.complete
-        await taken.inbox.wait(None, None, 1.0)
-        taken = await transact(uart_bench, lambda d: d.take(None, None, gap_s=1.0))
+    taken = await transact(uart_bench, lambda d: d.take(None, None, gap_s=1.0))
+    assert not taken.complete
+    await taken.inbox.wait(None, None, 1.0)
+    taken = await transact(uart_bench, lambda d: d.take(None, None, gap_s=1.0))
     assert (taken.data, taken.complete) == (b"late\nlater\n", True)
 
 
 async def test_length_and_text_end_a_read_before_its_gap(uart_bench, transact):
     await write(uart_bench, transact, b"one;two\n")
-    with trio.fail_after(60):
-        await uart_bench._inbox.wait(8, None)
-        taken = await transact(uart_bench, lambda d: d.take(None, b";", gap_s=60))
-        assert (taken.data, taken.complete) == (b"one;", True)
-        taken = await transact(uart_bench, lambda d: d.take(2, None, gap_s=60))
-        assert (taken.data, taken.complete) == (b"tw", True)
-        taken = await transact(uart_bench, lambda d: d.take(3, None, gap_s=60))
-        assert (taken.data, taken.complete) == (b"", False)
+    await uart_bench._inbox.wait(8, None)
+    taken = await transact(uart_bench, lambda d: d.take(None, b";", gap_s=60))
+    assert (taken.data, taken.complete) == (b"one;", True)
+    taken = await transact(uart_bench, lambda d: d.take(2, None, gap_s=60))
+    assert (taken.data, taken.complete) == (b"tw", True)
+    taken = await transact(uart_bench, lambda d: d.take(3, None, gap_s=60))
+    assert (taken.data, taken.complete) == (b"", False)
 
 
 @pytest.mark.slow
 async def test_an_exchange_may_end_with_a_gap(uart_bench, transact):
-    with trio.fail_after(60):
-        reply = await transact(
-            uart_bench, lambda d: d.exchange(b"*IDN?\n", length=None, until=None, gap_s=0.3, timeout_s=9)
-        )
+    reply = await transact(
+        uart_bench, lambda d: d.exchange(b"*IDN?\n", length=None, until=None, gap_s=0.3, timeout_s=9)
+    )
     assert (reply.data, reply.complete) == (b"HEARTH,SIM-UART,0,1\n", True)
 
 
 async def test_a_write_that_drains_ends_when_everything_has_left(uart_bench, transact):
-    with trio.fail_after(60):
-        assert await transact(uart_bench, lambda d: d.write(b"gone\n", timeout_s=9, drain=True)) == 5
+    assert await transact(uart_bench, lambda d: d.write(b"gone\n", timeout_s=9, drain=True)) == 5
     assert await received(uart_bench, transact, until=b"\n") == b"gone\n"
 
 
@@ -168,12 +159,11 @@ async def test_an_exchange_in_flight_gets_its_reply_although_the_bus_is_ending(u
     await trio.testing.wait_all_tasks_blocked()  # the bench's own pump waits: it ends with this close
     uart_bench.close()
     uart_bench.open()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery, trio.open_nursery() as bus:
-            bus.start_soon(uart_bench.pump)
-            nursery.start_soon(exchange)
-            await trio.testing.wait_all_tasks_blocked()
-            bus.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery, trio.open_nursery() as bus:
+        bus.start_soon(uart_bench.pump)
+        nursery.start_soon(exchange)
+        await trio.testing.wait_all_tasks_blocked()
+        bus.cancel_scope.cancel()
     assert replies[0].data == b"still\n"
 
 
@@ -234,10 +224,9 @@ async def test_who_has_written_sees_the_answer_although_another_one_reads_first(
 async def test_an_exchange_skips_stale_input_for_its_own_reader_only(uart_bench, transact):
     await transact(uart_bench, lambda d: d.write(b"stale\n", timeout_s=10, reader="a"))
     assert await read_by(uart_bench, transact, "b", until=b"\n") == b"stale\n"
-    with trio.fail_after(60):
-        reply = await transact(
-            uart_bench, lambda d: d.exchange(b"*IDN?\n", length=None, until=b"\n", timeout_s=9, reader="b")
-        )
+    reply = await transact(
+        uart_bench, lambda d: d.exchange(b"*IDN?\n", length=None, until=b"\n", timeout_s=9, reader="b")
+    )
     assert (reply.complete, reply.discarded) == (True, 0)
     assert await read_by(uart_bench, transact, "a", until=b"\n") == b"stale\n"
     assert await read_by(uart_bench, transact, "a", until=b"\n") == reply.data
@@ -263,9 +252,8 @@ async def test_a_reader_that_never_reads_on_holds_up_no_other(uart_bench, transa
     inbox.begin("gone")
     inbox.feed(b"x" * capacity)
     assert inbox.room == 0
-    with trio.fail_after(60):
-        while (await transact(uart_bench, lambda d: d.take(4096, None, partial=True, reader="quick"))).data:
-            pass
+    while (await transact(uart_bench, lambda d: d.take(4096, None, partial=True, reader="quick"))).data:
+        pass
     assert inbox.room == capacity
 
 

@@ -128,14 +128,13 @@ async def test_nothing_to_read_is_not_the_end_of_the_device(terminal, nursery):
     with pytest.raises(BlockingIOError):
         os.read(port._fd, 1)
     nursery.start_soon(port.pump)
-    with trio.fail_after(60):
-        for _ in range(50):
-            os.write(terminal[1], b"xyz")
-            await trio.lowlevel.checkpoint()
+    for _ in range(50):
+        os.write(terminal[1], b"xyz")
+        await trio.lowlevel.checkpoint()
+        taken = await port.take(None, None, gap_s=0.0)
+        while not taken.complete:
+            await taken.inbox.wait(None, None)
             taken = await port.take(None, None, gap_s=0.0)
-            while not taken.complete:
-                await taken.inbox.wait(None, None)
-                taken = await port.take(None, None, gap_s=0.0)
     port.close()
 
 
@@ -153,13 +152,12 @@ async def test_a_process_that_was_busy_for_longer_than_the_gap_does_not_cut_a_me
             taken = await port.take(None, None, gap_s=gap_s)
         got.append(taken.data)
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as inner:
-            inner.start_soon(read)
-            os.write(terminal[1], b"first ")
-            await port._inbox.wait(6, None)
-            os.write(terminal[1], b"and second half")
-            time.sleep(2 * gap_s)  # noqa: ASYNC251  the loop stands still: that is the point
+    async with trio.open_nursery() as inner:
+        inner.start_soon(read)
+        os.write(terminal[1], b"first ")
+        await port._inbox.wait(6, None)
+        os.write(terminal[1], b"and second half")
+        time.sleep(2 * gap_s)  # noqa: ASYNC251  the loop stands still: that is the point
     assert got == [b"first and second half"]
     port.close()
 
@@ -262,12 +260,11 @@ async def test_an_opening_that_takes_its_time_keeps_no_other_waiting(terminal):
             super().open()
 
     bus = Bus("uart:arm", Slow("arm", terminal[0], UartSettings()))
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(bus.run)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            assert bus.state == "opening"
-            hold.set()
-            while bus.state != "ready":  # noqa: ASYNC110  a bus tells its state, not its changes
-                await trio.sleep(0.001)
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bus.run)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert bus.state == "opening"
+        hold.set()
+        while bus.state != "ready":  # noqa: ASYNC110  a bus tells its state, not its changes
+            await trio.sleep(0.001)
+        nursery.cancel_scope.cancel()

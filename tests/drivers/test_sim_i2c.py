@@ -182,17 +182,16 @@ async def test_a_scan_receives_a_byte_where_a_write_might_do_harm(bus, transact)
 async def test_a_wedged_transaction_hangs_until_it_is_released_and_then_completes(style, transact):
     bus = make_bus(style)
     bus.faults.wedge(after=2)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(transact, bus, lambda d: d.transfer(0x50, WRITE))
-            await bus.faults.wait_held()
-            assert bus.faults.held == 1
-            assert not bus.log[-1].complete
-            assert bytes(bus.log[-1].written) == b"\x00A"
-            nursery.cancel_scope.cancel()  # cannot reach it
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            assert bus.faults.held == 1
-            bus.faults.release()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transact, bus, lambda d: d.transfer(0x50, WRITE))
+        await bus.faults.wait_held()
+        assert bus.faults.held == 1
+        assert not bus.log[-1].complete
+        assert bytes(bus.log[-1].written) == b"\x00A"
+        nursery.cancel_scope.cancel()  # cannot reach it
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        assert bus.faults.held == 1
+        bus.faults.release()
     assert bus.log[-1].complete
     assert bytes(bus.devices[0x50].memory[:4]) == b"ABCD"
     assert bus.faults.held == 0
@@ -206,11 +205,10 @@ def test_an_inline_bus_cannot_be_wedged():
 async def test_a_transaction_that_is_torn_shows_in_the_log_and_in_the_memory():
     bus = make_bus(Style.ASYNC)
     bus.faults.wedge(after=3)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(bus.transfer, 0x50, WRITE)  # not shielded: a bus that breaks its contract
-            await bus.faults.wait_held()
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bus.transfer, 0x50, WRITE)  # not shielded: a bus that breaks its contract
+        await bus.faults.wait_held()
+        nursery.cancel_scope.cancel()
     assert not bus.log[-1].complete
     assert bytes(bus.log[-1].written) == b"\x00AB"
     assert bytes(bus.devices[0x50].memory[:4]) == b"AB\xff\xff"

@@ -45,16 +45,14 @@ async def test_a_line_without_an_end_is_echoed_when_it_is_as_long_as_a_line_may_
 
 async def test_a_muted_peer_swallows_everything(port):
     port.peer.mute = True
-    with trio.fail_after(60):
-        reply = await port.exchange(b"*IDN?\n", length=None, until=b"\n", timeout_s=0.01)
+    reply = await port.exchange(b"*IDN?\n", length=None, until=b"\n", timeout_s=0.01)
     assert not reply.complete
 
 
 async def test_an_unread_flood_is_bounded_and_counted(port):
     total = INBOX_CAPACITY + 10_000
     await port.write(b"BURST %d\n" % total, timeout_s=1)
-    with trio.fail_after(60):
-        await port._inbox._wakeup.until(lambda: port._inbox.lost == 10_000)
+    await port._inbox._wakeup.until(lambda: port._inbox.lost == 10_000)
     taken = await port.take(10, None)
     assert (taken.data, taken.overflow) == (b"0123456789", 10_000)
     assert (await port.take(10, None)).overflow == 0
@@ -68,12 +66,10 @@ async def test_a_person_can_attach_to_the_far_end(nursery):
     assert path.startswith("/dev/pts/")
     person = os.open(path, os.O_RDWR | os.O_NOCTTY)
     await port.write(b"who is there?\n", timeout_s=1)
-    with trio.fail_after(60):
-        await trio.lowlevel.wait_readable(person)
+    await trio.lowlevel.wait_readable(person)
     assert os.read(person, 100) == b"who is there?\n"
     os.write(person, b"me\n")
-    with trio.fail_after(60):
-        await port._inbox.wait(None, b"\n")
+    await port._inbox.wait(None, b"\n")
     os.close(person)
     assert (await port.take(None, b"\n")).data == b"me\n"
     await port.write(b"still open\n", timeout_s=1)
@@ -103,12 +99,11 @@ async def test_the_peer_leaves_when_the_port_is_closed_while_it_has_work():
     port = SimUart("sim")
     port.open()
     peer = port.peer
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(port.pump)
-            await port.write(b"DELAY 60000 too late\n", timeout_s=1)
-            await trio.testing.wait_all_tasks_blocked()
-            port.close()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(port.pump)
+        await port.write(b"DELAY 60000 too late\n", timeout_s=1)
+        await trio.testing.wait_all_tasks_blocked()
+        port.close()
     assert peer._fd == -1
 
 
@@ -120,16 +115,15 @@ class TestPeerOverAPipe:
         for fd in (near, far):
             os.set_blocking(fd, False)
         peer, got = EchoPeer(far), bytearray()
-        with trio.fail_after(60):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(peer.run)
-                os.write(near, b"BURST 1000000\n")
-                await trio.testing.wait_all_tasks_blocked()
-                while len(got) < 1_000_000:
-                    await trio.lowlevel.wait_readable(near)
-                    got += os.read(near, 65536)
-                peer.close()
-                os.write(near, b"unanswered\n")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.run)
+            os.write(near, b"BURST 1000000\n")
+            await trio.testing.wait_all_tasks_blocked()
+            while len(got) < 1_000_000:
+                await trio.lowlevel.wait_readable(near)
+                got += os.read(near, 65536)
+            peer.close()
+            os.write(near, b"unanswered\n")
         os.close(near)
         os.close(far)
 
@@ -173,11 +167,10 @@ async def test_a_write_under_way_when_the_port_is_closed_says_how_much_was_taken
             await port.write(b"x" * 10_000_000, timeout_s=10)
         failures.append(caught.value.data)
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(write)
-            await trio.testing.wait_all_tasks_blocked()
-            port.close()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await trio.testing.wait_all_tasks_blocked()
+        port.close()
     assert failures[0]["effect"] == "unknown"
     assert failures[0]["taken"] > 0
 
@@ -186,14 +179,13 @@ async def test_a_far_end_that_hangs_up_ends_the_pump_and_its_readers_with_an_err
     port = Pair()
     port.open()
     port.far.close()
-    with trio.fail_after(60):
-        with pytest.raises(DeviceError, match="hung up") as caught:
-            await port.pump()
-        assert caught.value.data["errno"] == "EIO"
-        with pytest.raises(DeviceError, match="hung up"):
-            await port._inbox.wait(1, None)
-        with pytest.raises(DeviceError) as caught:
-            await port.write(b"x", timeout_s=1)
+    with pytest.raises(DeviceError, match="hung up") as caught:
+        await port.pump()
+    assert caught.value.data["errno"] == "EIO"
+    with pytest.raises(DeviceError, match="hung up"):
+        await port._inbox.wait(1, None)
+    with pytest.raises(DeviceError) as caught:
+        await port.write(b"x", timeout_s=1)
     assert (caught.value.data["effect"], caught.value.data["errno"]) == ("none", "EPIPE")
     port.close()
 
@@ -208,13 +200,12 @@ async def test_an_exchange_whose_far_end_hangs_up_leaves_the_effect_unknown():
             await port.exchange(b"x", length=1, until=None, timeout_s=10)
         failures.append(caught.value)
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(exchange)
-            await trio.testing.wait_all_tasks_blocked()
-            port.far.close()
-            with pytest.raises(DeviceError):
-                await port.pump()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exchange)
+        await trio.testing.wait_all_tasks_blocked()
+        port.far.close()
+        with pytest.raises(DeviceError):
+            await port.pump()
     assert failures[0].data["effect"] == "unknown"
     port.close()
 
@@ -247,11 +238,10 @@ async def test_a_wakeup_without_bytes_is_no_end(monkeypatch):
 
     monkeypatch.setattr("hearth.drivers.serial_port.fd.os.read", first_nothing)
     port.far.send(b"hi")
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(port.pump)
-            await port._inbox.wait(2, None)
-            port.close()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(port.pump)
+        await port._inbox.wait(2, None)
+        port.close()
     port.far.close()
 
 
@@ -264,8 +254,7 @@ async def test_a_port_closed_in_the_moment_in_which_bytes_come_ends_its_pump_qui
         port.close()
 
     monkeypatch.setattr("trio.lowlevel.wait_readable", readable)
-    with trio.fail_after(60):
-        await port.pump()
+    await port.pump()
     assert port._fd == -1 != near
     port.far.close()
 
@@ -274,8 +263,7 @@ async def test_what_came_before_the_port_was_closed_can_still_be_taken():
     inbox = Inbox()
     inbox.feed(b"last words\n")
     inbox.close(DeviceError("closed"))
-    with trio.fail_after(60):
-        await inbox.wait(None, b"\n")
+    await inbox.wait(None, b"\n")
     assert inbox.take(None, b"\n").data == b"last words\n"
 
 
@@ -343,14 +331,13 @@ async def test_a_port_with_flow_control_takes_no_more_than_it_has_room_for(nurse
     nursery.start_soon(port.pump)
     total, got = 100_000, bytearray()
     await port.write(b"BURST %d\n" % total, timeout_s=1)
-    with trio.fail_after(60):
-        while len(got) < total:
-            await port._inbox.wait(None, None)
-            await trio.testing.wait_all_tasks_blocked()
-            assert port._inbox.room >= 0
-            taken = await port.take(None, None, gap_s=0.0)
-            assert not taken.overflow
-            got += taken.data
+    while len(got) < total:
+        await port._inbox.wait(None, None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert port._inbox.room >= 0
+        taken = await port.take(None, None, gap_s=0.0)
+        assert not taken.overflow
+        got += taken.data
     assert bytes(got) == (b"0123456789" * (total // 10))
     port.close()
 
@@ -358,12 +345,11 @@ async def test_a_port_with_flow_control_takes_no_more_than_it_has_room_for(nurse
 async def test_a_break_is_ended_whatever_happens():
     port = SimUart("sim")
     port.open()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: port.control(break_s=60))
-            await trio.testing.wait_all_tasks_blocked()
-            assert port.in_break
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: port.control(break_s=60))
+        await trio.testing.wait_all_tasks_blocked()
+        assert port.in_break
+        nursery.cancel_scope.cancel()
     assert (port.in_break, port.breaks) == (False, 1)
     port.close()
 

@@ -39,8 +39,7 @@ def test_the_default_set_has_the_seven_of_them():
 @pytest.mark.parametrize("name", TOOLS)
 async def test_a_result_from_this_machine_has_all_declared_fields_and_no_other(name):
     tool = TOOLS[name]
-    with trio.fail_after(60):
-        result = await tool.run(Step(), {})
+    result = await tool.run(Step(), {})
     orjson.dumps(result)
     jsonschema.Draft202012Validator(closed(tool.result_schema)).validate(result)
 
@@ -65,10 +64,9 @@ def test_the_bus_can_have_another_name():
 
 async def test_this_machine_is_told_plausibly():
     step = Step()
-    with trio.fail_after(60):
-        memory = await TOOLS["sys.memory"].run(step, {})
-        cpu = await TOOLS["sys.cpuinfo"].run(step, {})
-        uptime = await TOOLS["sys.uptime"].run(step, {})
+    memory = await TOOLS["sys.memory"].run(step, {})
+    cpu = await TOOLS["sys.cpuinfo"].run(step, {})
+    uptime = await TOOLS["sys.uptime"].run(step, {})
     assert 0 < memory["available_bytes"] <= memory["total_bytes"]
     assert cpu["logical_cores"] == len(cpu["cores"]) >= 1
     assert uptime["uptime_s"] > 0
@@ -80,9 +78,8 @@ async def test_two_of_them_may_ask_at_once():
     async def ask():
         usages.append((await TOOLS["sys.cpuinfo"].run(step, {}))["usage_window_ms"])
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            for _ in range(8):
-                nursery.start_soon(ask)
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(ask)
     assert len(usages) == 8
     assert all(window >= 0 for window in usages)

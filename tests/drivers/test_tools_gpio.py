@@ -91,12 +91,11 @@ async def test_a_pulse_is_as_long_as_asked_and_leaves_the_line_as_it_was(bench, 
 async def test_a_pulse_that_is_cancelled_brings_the_line_back_at_once(bench, chip, make_context, before):
     chip.set(17, before)
     context = make_context(chip)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: bench.run("gpio.pulse", context=context, line=17, value=1, duration_ms=60_000))
-            await trio.testing.wait_all_tasks_blocked()
-            assert chip.state(17) == 1
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: bench.run("gpio.pulse", context=context, line=17, value=1, duration_ms=60_000))
+        await trio.testing.wait_all_tasks_blocked()
+        assert chip.state(17) == 1
+        nursery.cancel_scope.cancel()
     assert chip.state(17) == before
     assert context.must_runs == 1
     assert (context.borrows, context.gives_back, context.drives) == ([17], [17], [])
@@ -104,13 +103,12 @@ async def test_a_pulse_that_is_cancelled_brings_the_line_back_at_once(bench, chi
 
 async def test_a_pulse_cancelled_while_it_waits_for_its_turn_never_begins(bench, chip, make_context):
     context = make_context(chip)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            await context.lock.acquire()
-            nursery.start_soon(lambda: bench.run("gpio.pulse", context=context, line=17, value=1, duration_ms=1))
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        context.lock.release()
+    async with trio.open_nursery() as nursery:
+        await context.lock.acquire()
+        nursery.start_soon(lambda: bench.run("gpio.pulse", context=context, line=17, value=1, duration_ms=1))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    context.lock.release()
     assert chip.state(17) == "input"
     assert context.must_runs == 0
 
@@ -242,14 +240,13 @@ async def test_a_watch_returns_its_edges_and_publishes_each_as_it_comes(bench, c
             await bench.run("gpio.watch", context=context, line="GPIO27", edge="both", count=3, timeout_ms=60_000)
         )
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await trio.testing.wait_all_tasks_blocked()
+        for n, value in enumerate((1, 0, 1)):
+            assert len(context.published) == n
+            await bench.run("gpio.set", line=17, value=value)
             await trio.testing.wait_all_tasks_blocked()
-            for n, value in enumerate((1, 0, 1)):
-                assert len(context.published) == n
-                await bench.run("gpio.set", line=17, value=value)
-                await trio.testing.wait_all_tasks_blocked()
     (result,) = results
     assert (result["line"], result["chip"], result["timed_out"], result["dropped"]) == ("GPIO27", "sim", False, 0)
     assert [(edge["value"], edge["edge"], edge["seq"]) for edge in result["edges"]] == [
@@ -262,12 +259,11 @@ async def test_a_watch_returns_its_edges_and_publishes_each_as_it_comes(bench, c
 
 async def test_a_watch_does_not_occupy_the_bus(bench, chip, make_context):
     context = make_context(chip)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: bench.run("gpio.watch", context=context, line=27, timeout_ms=60_000))
-            await trio.testing.wait_all_tasks_blocked()
-            assert not context.lock.locked()
-            await bench.run("gpio.set", line=17, value=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: bench.run("gpio.watch", context=context, line=27, timeout_ms=60_000))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not context.lock.locked()
+        await bench.run("gpio.set", line=17, value=1)
 
 
 async def test_a_watch_ends_at_its_timeout_with_what_it_has(bench, autojump_clock):
@@ -294,8 +290,7 @@ async def test_a_watch_reports_what_was_dropped(bench, chip, make_context, monke
         return watch
 
     monkeypatch.setattr(chip, "watch", small)
-    with trio.fail_after(60):
-        result = await bench.run("gpio.watch", line=3, edge="both", count=2, timeout_ms=60_000)
+    result = await bench.run("gpio.watch", line=3, edge="both", count=2, timeout_ms=60_000)
     assert [edge["seq"] for edge in result["edges"]] == [4, 5]
     assert result["dropped"] == 3
 
@@ -334,20 +329,19 @@ async def test_the_tools_speak_of_a_line_that_is_active_low_as_its_logic_has_it(
     chip.let_go(0)
     done = await bench.done("gpio.set", line="VALVE", value=0)
     assert chip.level(0) == 1
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def pulse():
-                await bench.run("gpio.pulse", line="VALVE", value=1, duration_ms=1)
+        async def pulse():
+            await bench.run("gpio.pulse", line="VALVE", value=1, duration_ms=1)
 
-            edges = []
+        edges = []
 
-            async def watch():
-                edges.extend((await bench.run("gpio.watch", line="VALVE", count=2))["edges"])
+        async def watch():
+            edges.extend((await bench.run("gpio.watch", line="VALVE", count=2))["edges"])
 
-            nursery.start_soon(watch)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(pulse)
+        nursery.start_soon(watch)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(pulse)
     assert [edge["edge"] for edge in edges] == ["rising", "falling"]
     done.undo.op(chip)
     assert chip.state(0) == "input"

@@ -66,23 +66,21 @@ async def test_a_waiting_read_leaves_the_bus_to_others(bench, uart, make_context
     async def read():
         results.append(await bench.run("uart.read", context=context, port="uart0", until="\n", timeout_ms=9000))
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            await trio.testing.wait_all_tasks_blocked()
-            assert not context.lock.locked()
-            await bench.run("uart.write", port="uart0", data=b64(b"ping\n"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not context.lock.locked()
+        await bench.run("uart.write", port="uart0", data=b64(b"ping\n"))
     assert results[0]["data"] == b64(b"ping\n")
 
 
 async def test_a_read_that_is_cancelled_takes_nothing(bench, uart):
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: bench.run("uart.read", port="uart0", len=10, timeout_ms=9000))
-            await trio.testing.wait_all_tasks_blocked()
-            await bench.run("uart.write", port="uart0", data=b64(b"abc\n"))
-            await arrived(uart, length=4)
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: bench.run("uart.read", port="uart0", len=10, timeout_ms=9000))
+        await trio.testing.wait_all_tasks_blocked()
+        await bench.run("uart.write", port="uart0", data=b64(b"abc\n"))
+        await arrived(uart, length=4)
+        nursery.cancel_scope.cancel()
     assert (await bench.run("uart.read", port="uart0", len=4, timeout_ms=9000))["data"] == b64(b"abc\n")
 
 
@@ -92,13 +90,12 @@ async def test_two_reads_of_one_session_share_what_comes_and_none_gets_it_twice(
     async def read():
         lines.append((await bench.run("uart.read", port="uart0", until="\n", timeout_ms=9000))["data"])
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            for _ in range(2):
-                nursery.start_soon(read)
-            await trio.testing.wait_all_tasks_blocked()
-            for line in (b"one\n", b"two\n"):
-                await bench.run("uart.write", port="uart0", data=b64(line))
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        for line in (b"one\n", b"two\n"):
+            await bench.run("uart.write", port="uart0", data=b64(line))
     assert sorted(lines) == sorted([b64(b"one\n"), b64(b"two\n")])
 
 
@@ -108,15 +105,14 @@ async def test_a_reader_that_comes_too_late_leaves_the_beginning_of_the_next_lin
     async def read():
         lines.append((await bench.run("uart.read", port="uart0", until="\n", timeout_ms=9000))["data"])
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            for _ in range(2):
-                nursery.start_soon(read)
-            await trio.testing.wait_all_tasks_blocked()
-            uart._inbox.feed(b"one\ntw")
-            await trio.testing.wait_all_tasks_blocked()
-            assert lines == [b64(b"one\n")]
-            uart._inbox.feed(b"o\n")
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        uart._inbox.feed(b"one\ntw")
+        await trio.testing.wait_all_tasks_blocked()
+        assert lines == [b64(b"one\n")]
+        uart._inbox.feed(b"o\n")
     assert lines == [b64(b"one\n"), b64(b"two\n")]
 
 
@@ -127,13 +123,12 @@ async def test_a_session_does_not_take_what_another_one_waits_for(bench, uart, m
     async def wait():
         lines.append((await bench.run("uart.read", port="uart0", until="\n", timeout_ms=9000))["data"])
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await trio.testing.wait_all_tasks_blocked()
-            uart._inbox.feed(b"hal")
-            stolen = await bench.run("uart.read", context=thief, port="uart0", len=3, timeout_ms=9000)
-            uart._inbox.feed(b"f\n")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        uart._inbox.feed(b"hal")
+        stolen = await bench.run("uart.read", context=thief, port="uart0", len=3, timeout_ms=9000)
+        uart._inbox.feed(b"f\n")
     assert stolen["data"] == b64(b"hal")
     assert lines == [b64(b"half\n")]
 
@@ -164,21 +159,19 @@ async def test_nothing_comes_in_between_the_command_and_its_reply(bench, uart, m
         await bench.run("uart.write", port="uart0", data=b64(b"theirs\n"))
         order.append("written")
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(exchange)
-            await trio.testing.wait_all_tasks_blocked()
-            assert context.lock.locked()
-            nursery.start_soon(write)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exchange)
+        await trio.testing.wait_all_tasks_blocked()
+        assert context.lock.locked()
+        nursery.start_soon(write)
     assert order == [b64(b"mine\n"), "written"]
 
 
 async def test_an_exchange_without_a_reply_is_bounded_by_its_timeout(bench, uart, make_context):
     context = make_context(uart)
-    with trio.fail_after(60):
-        result = await bench.run(
-            "uart.exchange", context=context, port="uart0", data=b64(b"QUIET\n"), until="\n", timeout_ms=10
-        )
+    result = await bench.run(
+        "uart.exchange", context=context, port="uart0", data=b64(b"QUIET\n"), until="\n", timeout_ms=10
+    )
     assert result == {**shown(b""), "timed_out": True}
     (limit,) = context.limits
     assert limit > 10
@@ -212,8 +205,7 @@ async def test_a_read_whose_port_is_closed_fails_with_a_device_error(bench, uart
 @pytest.mark.slow
 async def test_a_read_with_a_gap_ends_when_the_line_is_quiet(bench):
     await bench.run("uart.write", port="uart0", data=b64(b"DELAY 10 a\nDELAY 10 b\n"))
-    with trio.fail_after(60):
-        result = await bench.run("uart.read", port="uart0", gap_ms=1000, timeout_ms=9000)
+    result = await bench.run("uart.read", port="uart0", gap_ms=1000, timeout_ms=9000)
     assert result == {**shown(b"a\nb\n"), "timed_out": False}
 
 
@@ -275,12 +267,11 @@ async def test_a_break_is_one_transaction_and_leaves_nothing_to_take_back(bench,
         done = await bench.done("uart.control", context=context, port="uart0", break_ms=50)
         order.append(done.undo)
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send_break)
-            await trio.testing.wait_all_tasks_blocked()
-            assert uart.in_break
-            await bench.run("uart.write", context=context, port="uart0", data=b64(b"x\n"))
-            order.append("written")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send_break)
+        await trio.testing.wait_all_tasks_blocked()
+        assert uart.in_break
+        await bench.run("uart.write", context=context, port="uart0", data=b64(b"x\n"))
+        order.append("written")
     assert order == [None, "written"]
     assert (uart.in_break, uart.breaks) == (False, 1)

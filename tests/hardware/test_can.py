@@ -366,12 +366,11 @@ async def test_an_interface_that_is_down_is_told_with_the_command_that_brings_it
         assert (found.down, found.fd) == (True, False)
         profile = {"name": "b", "description": "x", "can": [{"bus": "can0", "driver": "socketcan", "interface": name}]}
         board = open_board(parse_profile(profile, "a test"))
-        with trio.fail_after(BOUND):
-            async with hearth.open_runtime(board=board) as runtime, runtime.open_session(client_name="c") as session:
-                down = await bus_state(session, "down")
-                assert f"sudo ip link set {name} up" in down["reason"]
-                ip("set", name, "up")
-                await bus_state(session, "ready")
+        async with hearth.open_runtime(board=board) as runtime, runtime.open_session(client_name="c") as session:
+            down = await bus_state(session, "down")
+            assert f"sudo ip link set {name} up" in down["reason"]
+            ip("set", name, "up")
+            await bus_state(session, "ready")
 
 
 def test_a_generic_board_has_the_interfaces_that_the_machine_has(vcan):

@@ -66,53 +66,50 @@ def profile(request, tmp_path):
 
 async def test_an_e_stop_input_stops_every_chip_and_has_to_be_clear_before_a_reset(chips, profile):
     cell, pumps = chips
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
-            for line, value in (("motor", 1), ("brake", 0), ("latch", 1)):
-                await session.gpio.set(line, value)
-            await session.gpio.set("pump", 1, chip="pumps")
-            pulse = await session.submit("x", [step("gpio.pulse", line="latch", value=0, duration_ms=30_000)])
-            await passes(lambda: cell.value("latch") == 0)
-            cell.pull("estop", 1)
-            await passes(lambda: pumps.value("pump") == 0)
-            await passes(lambda: [cell.value(line) for line in ("motor", "brake", "latch")] == [0, 1, 0])
-            assert (await pulse.wait()).status == "CANCELLED"
-            status = await session.halt_status()
-            assert (status.by, status.inputs) == ("input estop", {"estop": "is at its stop level"})
-            with pytest.raises(Halted):
-                await session.gpio.set("motor", 1)
-            await passes(lambda: not runtime.health()["halt"]["stopping"])
-            with pytest.raises(Halted, match="estop: is at its stop level"):
-                await session.reset_halt()
-            cell.pull("estop", 0)
-            await session.reset_halt()
-            assert [cell.value(line) for line in ("motor", "brake", "latch")] == [0, 1, 0], "a reset starts nothing"
+    async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
+        for line, value in (("motor", 1), ("brake", 0), ("latch", 1)):
+            await session.gpio.set(line, value)
+        await session.gpio.set("pump", 1, chip="pumps")
+        pulse = await session.submit("x", [step("gpio.pulse", line="latch", value=0, duration_ms=30_000)])
+        await passes(lambda: cell.value("latch") == 0)
+        cell.pull("estop", 1)
+        await passes(lambda: pumps.value("pump") == 0)
+        await passes(lambda: [cell.value(line) for line in ("motor", "brake", "latch")] == [0, 1, 0])
+        assert (await pulse.wait()).status == "CANCELLED"
+        status = await session.halt_status()
+        assert (status.by, status.inputs) == ("input estop", {"estop": "is at its stop level"})
+        with pytest.raises(Halted):
             await session.gpio.set("motor", 1)
-            assert cell.value("motor") == 1
+        await passes(lambda: not runtime.health()["halt"]["stopping"])
+        with pytest.raises(Halted, match="estop: is at its stop level"):
+            await session.reset_halt()
+        cell.pull("estop", 0)
+        await session.reset_halt()
+        assert [cell.value(line) for line in ("motor", "brake", "latch")] == [0, 1, 0], "a reset starts nothing"
+        await session.gpio.set("motor", 1)
+        assert cell.value("motor") == 1
 
 
 async def test_a_chip_with_an_e_stop_that_is_unplugged_halts(chips, profile):
     cell, pumps = chips
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
-            await session.gpio.set("pump", 1, chip="pumps")
-            cell.unplug()
-            await passes(lambda: pumps.value("pump") == 0)
-            assert "input estop cannot be read" in runtime.health()["halt"]["reason"]
-            cell.plug()
+    async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
+        await session.gpio.set("pump", 1, chip="pumps")
+        cell.unplug()
+        await passes(lambda: pumps.value("pump") == 0)
+        assert "input estop cannot be read" in runtime.health()["halt"]["reason"]
+        cell.plug()
 
 
 async def test_the_heartbeat_toggles_on_the_wire_until_a_halt_and_no_session_drives_it(chips, profile):
     cell, _ = chips
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
-            for level in (1, 0, 1):
-                await passes(lambda level=level: cell.value("alive") == level)
-            with pytest.raises(hearth.PermissionDenied, match="heartbeat"):
-                await session.gpio.set("alive", 1)
-            await session.halt()
-            await passes(lambda: cell.value("alive") == 0)
-            for _ in range(20):
-                await trio.sleep(0.01)
-                assert cell.value("alive") == 0
-            assert runtime.health()["halt"]["halted"]
+    async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
+        for level in (1, 0, 1):
+            await passes(lambda level=level: cell.value("alive") == level)
+        with pytest.raises(hearth.PermissionDenied, match="heartbeat"):
+            await session.gpio.set("alive", 1)
+        await session.halt()
+        await passes(lambda: cell.value("alive") == 0)
+        for _ in range(20):
+            await trio.sleep(0.01)
+            assert cell.value("alive") == 0
+        assert runtime.health()["halt"]["halted"]

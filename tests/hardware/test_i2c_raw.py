@@ -157,13 +157,12 @@ def test_a_read_from_a_register_is_one_exchange_that_another_user_of_the_adapter
 
 
 async def test_a_usb_adapter_that_is_pulled_out_is_gone_at_once(adapter, driver):
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def pump():
-                with pytest.raises(DeviceError, match="is gone"):
-                    await driver.pump()
+        async def pump():
+            with pytest.raises(DeviceError, match="is gone"):
+                await driver.pump()
 
-            nursery.start_soon(pump)
-            await trio.to_thread.run_sync(adapter.close)
+        nursery.start_soon(pump)
+        await trio.to_thread.run_sync(adapter.close)
     driver.close()

@@ -67,19 +67,18 @@ async def test_an_operation_on_an_adapter_that_is_gone_says_so_at_once_without_e
 
 async def test_the_pump_raises_when_the_adapter_goes_though_it_is_not_in_use(adapter, driver):
     path = driver.describe()["path"]
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def pump():
-                with pytest.raises(DeviceError, match="is gone") as caught:
-                    await driver.pump()
-                assert caught.value.data["path"] == path
+        async def pump():
+            with pytest.raises(DeviceError, match="is gone") as caught:
+                await driver.pump()
+            assert caught.value.data["path"] == path
 
-            nursery.start_soon(pump)
-            await trio.testing.wait_all_tasks_blocked()
-            adapter.begin_unplug()
-        driver.close()
-        await trio.to_thread.run_sync(adapter.wait_unplugged)
+        nursery.start_soon(pump)
+        await trio.testing.wait_all_tasks_blocked()
+        adapter.begin_unplug()
+    driver.close()
+    await trio.to_thread.run_sync(adapter.wait_unplugged)
 
 
 async def test_an_operation_that_finds_the_adapter_gone_wakes_the_pump(adapter, driver, monkeypatch):
@@ -87,59 +86,55 @@ async def test_an_operation_that_finds_the_adapter_gone_wakes_the_pump(adapter, 
     monkeypatch.setattr("hearth.drivers.linux.node.watch_file", lambda _path: None)
     driver.close()
     driver.open()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def pump():
-                with pytest.raises(DeviceError, match="is gone"):
-                    await driver.pump()
+        async def pump():
+            with pytest.raises(DeviceError, match="is gone"):
+                await driver.pump()
 
-            nursery.start_soon(pump)
-            await unplugged(adapter)
-            await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(DeviceError):
-                await trio.to_thread.run_sync(driver.transfer, MEMORY, [Read(1)])
+        nursery.start_soon(pump)
+        await unplugged(adapter)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(DeviceError):
+            await trio.to_thread.run_sync(driver.transfer, MEMORY, [Read(1)])
     driver.close()
     adapter.wait_unplugged()
 
 
 async def test_an_exchange_that_the_adapter_leaves_in_the_middle_has_an_unknown_effect(adapter, driver):
     adapter.chip.wedge(after=3)
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def write():
-                with pytest.raises(DeviceError, match="is gone") as caught:
-                    await trio.to_thread.run_sync(driver.transfer, MEMORY, [Write(b"\x10abcdef")])
-                assert (caught.value.data["effect"], caught.value.data["errno"]) == ("unknown", "ENODEV")
+        async def write():
+            with pytest.raises(DeviceError, match="is gone") as caught:
+                await trio.to_thread.run_sync(driver.transfer, MEMORY, [Write(b"\x10abcdef")])
+            assert (caught.value.data["effect"], caught.value.data["errno"]) == ("unknown", "ENODEV")
 
-            nursery.start_soon(write)
-            await trio.to_thread.run_sync(adapter.chip.wait_held)
-            adapter.begin_unplug()
-        driver.close()
-        adapter.chip.release()
-        await trio.to_thread.run_sync(adapter.wait_unplugged)
+        nursery.start_soon(write)
+        await trio.to_thread.run_sync(adapter.chip.wait_held)
+        adapter.begin_unplug()
+    driver.close()
+    adapter.chip.release()
+    await trio.to_thread.run_sync(adapter.wait_unplugged)
     assert adapter.chip.log[-1].written.startswith(b"\x10ab")
 
 
 async def test_a_change_of_the_nodes_permissions_is_not_taken_for_its_end(adapter, driver):
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(driver.pump)
-            await trio.testing.wait_all_tasks_blocked()
-            os.chmod(driver.describe()["path"], 0o666)
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            assert driver.transfer(MEMORY, [Read(1)]) == b"\0"
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.pump)
+        await trio.testing.wait_all_tasks_blocked()
+        os.chmod(driver.describe()["path"], 0o666)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert driver.transfer(MEMORY, [Read(1)]) == b"\0"
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_pump_ends_when_the_driver_is_closed(adapter, driver):
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(driver.pump)
-            await trio.testing.wait_all_tasks_blocked()
-            driver.close()
-        await driver.pump()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.pump)
+        await trio.testing.wait_all_tasks_blocked()
+        driver.close()
+    await driver.pump()
 
 
 async def test_an_adapter_that_returns_is_found_by_its_name_whatever_its_number(adapter, driver):
@@ -197,13 +192,12 @@ async def test_an_idle_bus_wakes_no_task(adapter, driver):
             self.steps += 1
 
     counter = Counter()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(driver.pump)
-            await trio.testing.wait_all_tasks_blocked()
-            trio.lowlevel.add_instrument(counter)
-            await trio.sleep(2)
-            trio.lowlevel.remove_instrument(counter)
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.pump)
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(counter)
+        await trio.sleep(2)
+        trio.lowlevel.remove_instrument(counter)
+        nursery.cancel_scope.cancel()
     # Its own sleep's end, and the steps around it.
     assert counter.steps <= 2

@@ -106,36 +106,34 @@ OPENS = {
 @pytest.mark.parametrize("what", OPENS)
 async def test_a_line_of_the_kernels_is_driven_only_while_what_it_requires_holds(outside, profile, what):
     opens, closes = OPENS[what]
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
-            for _ in range(3):
-                opens(outside)
-                with pytest.raises(InterlockOpen):
-                    await session.run("gpio.set", line="pump", value=1)
-                assert not outside.pumping
-                closes(outside)
+    async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
+        for _ in range(3):
+            opens(outside)
+            with pytest.raises(InterlockOpen):
                 await session.run("gpio.set", line="pump", value=1)
-                assert outside.pumping
-                opens(outside)
-                await passes(lambda: not outside.pumping)
+            assert not outside.pumping
             closes(outside)
-            # What it shows is what was read last, and nothing asks for a reading of another chip or a sensor here.
-            while (shown := (await session.run("hw.board"))["interlocks"][0])["open"]:
-                pass
-            assert not shown["driven"]
+            await session.run("gpio.set", line="pump", value=1)
+            assert outside.pumping
+            opens(outside)
+            await passes(lambda: not outside.pumping)
+        closes(outside)
+        # What it shows is what was read last, and nothing asks for a reading of another chip or a sensor here.
+        while (shown := (await session.run("hw.board"))["interlocks"][0])["open"]:
+            pass
+        assert not shown["driven"]
 
 
 async def test_a_sensor_whose_adapter_refuses_it_stops_the_line(outside, profile):
     """The kernel's driver takes the address for itself: hearth may no longer read there."""
     from support.i2c_stub import kernel_driver
 
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
-            await session.run("gpio.set", line="pump", value=1)
-            with kernel_driver(outside._bus, 0x48, "lm75"):
-                await passes(lambda: not outside.pumping)
-                with pytest.raises(InterlockOpen, match="air counts as open"):
-                    await session.run("gpio.set", line="pump", value=1)
+    async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
+        await session.run("gpio.set", line="pump", value=1)
+        with kernel_driver(outside._bus, 0x48, "lm75"):
+            await passes(lambda: not outside.pumping)
+            with pytest.raises(InterlockOpen, match="air counts as open"):
+                await session.run("gpio.set", line="pump", value=1)
 
 
 async def test_an_observer_of_sysfs_sees_no_pump_behind_an_open_door_in_random_writes(outside, profile):
@@ -186,18 +184,17 @@ async def test_an_observer_of_sysfs_sees_no_pump_behind_an_open_door_in_random_w
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        with trio.fail_after(120):
-            async with (
-                hearth.open_runtime(board=profile, config=Config(policy=(UNHURRIED,))) as runtime,
-                runtime.open_session() as one,
-                runtime.open_session() as other,
-                trio.open_nursery() as nursery,
-            ):
-                with trio.CancelScope() as writing:
-                    async with trio.open_nursery() as writers:
-                        nursery.start_soon(people)
-                        writers.start_soon(write, one)
-                        writers.start_soon(write, other)
+        async with (
+            hearth.open_runtime(board=profile, config=Config(policy=(UNHURRIED,))) as runtime,
+            runtime.open_session() as one,
+            runtime.open_session() as other,
+            trio.open_nursery() as nursery,
+        ):
+            with trio.CancelScope() as writing:
+                async with trio.open_nursery() as writers:
+                    nursery.start_soon(people)
+                    writers.start_soon(write, one)
+                    writers.start_soon(write, other)
     finally:
         ended.set()
         watcher.join()

@@ -122,19 +122,18 @@ def heater():
 @pytest.mark.parametrize("heater", ["min_on_ms = 2000, max_on_ms = 3000"], ids=["unhurried"])
 async def test_the_limits_of_a_kernels_line_hold_and_its_longest_time_on_ends_it(outside, profile):
     cell, _ = outside
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
-            await trio.sleep(0.1)
-            await session.run("gpio.set", line="heater", value=1)
-            with pytest.raises(LimitViolated):
-                await session.run("gpio.set", line="heater", value=0)
-            assert cell.value("heater") == 1
-            await passes(lambda: cell.value("heater") == 0)
-            with pytest.raises(LimitViolated):
-                await session.run("i2c.write", bus=outside[1], addr=0x48, reg=0x10, hex="ff")
-            with pytest.raises(LimitViolated):
-                await session.run("i2c.write", bus=outside[1], addr=0x48, reg=0x00, hex="00")
-            await session.run("i2c.write", bus=outside[1], addr=0x48, reg=0x10, hex="c8")
+    async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
+        await trio.sleep(0.1)
+        await session.run("gpio.set", line="heater", value=1)
+        with pytest.raises(LimitViolated):
+            await session.run("gpio.set", line="heater", value=0)
+        assert cell.value("heater") == 1
+        await passes(lambda: cell.value("heater") == 0)
+        with pytest.raises(LimitViolated):
+            await session.run("i2c.write", bus=outside[1], addr=0x48, reg=0x10, hex="ff")
+        with pytest.raises(LimitViolated):
+            await session.run("i2c.write", bus=outside[1], addr=0x48, reg=0x00, hex="00")
+        await session.run("i2c.write", bus=outside[1], addr=0x48, reg=0x10, hex="c8")
 
 
 @contextmanager

@@ -43,17 +43,16 @@ async def test_a_transfer_to_a_device_that_is_gone_says_so_without_effect(driver
 
 
 async def test_the_pump_raises_when_the_device_goes_though_it_is_not_in_use(driver):
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def pump():
-                with pytest.raises(DeviceError, match="is gone") as caught:
-                    await driver.pump()
-                assert caught.value.data["effect"] == "none"
+        async def pump():
+            with pytest.raises(DeviceError, match="is gone") as caught:
+                await driver.pump()
+            assert caught.value.data["effect"] == "none"
 
-            nursery.start_soon(pump)
-            await trio.testing.wait_all_tasks_blocked()
-            await trio.to_thread.run_sync(pulled_out, driver.path)
+        nursery.start_soon(pump)
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.to_thread.run_sync(pulled_out, driver.path)
 
 
 async def test_a_transfer_that_finds_the_device_gone_wakes_the_pump(driver, monkeypatch):
@@ -61,18 +60,17 @@ async def test_a_transfer_that_finds_the_device_gone_wakes_the_pump(driver, monk
     monkeypatch.setattr("hearth.drivers.linux.node.watch_file", lambda _path: None)
     driver.close()
     driver.open()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def pump():
-                with pytest.raises(DeviceError, match="is gone"):
-                    await driver.pump()
+        async def pump():
+            with pytest.raises(DeviceError, match="is gone"):
+                await driver.pump()
 
-            nursery.start_soon(pump)
-            await trio.testing.wait_all_tasks_blocked()
-            pulled_out(driver.path)
-            with pytest.raises(DeviceError):
-                await trio.to_thread.run_sync(driver.transfer, b"x")
+        nursery.start_soon(pump)
+        await trio.testing.wait_all_tasks_blocked()
+        pulled_out(driver.path)
+        with pytest.raises(DeviceError):
+            await trio.to_thread.run_sync(driver.transfer, b"x")
 
 
 @pytest.mark.parametrize("chip_select", [HEADER, DEAD], ids=["it ends", "it fails"])
@@ -81,23 +79,22 @@ async def test_a_controller_that_goes_during_a_transfer_waits_for_its_end_and_ta
     first = spidev(LOOPBACK)
     driver.open()
     wire.hold()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def transfer():
-                try:
-                    ends.append(await trio.to_thread.run_sync(driver.transfer, bytes(32)))
-                except DeviceError as error:
-                    ends.append(error)
+        async def transfer():
+            try:
+                ends.append(await trio.to_thread.run_sync(driver.transfer, bytes(32)))
+            except DeviceError as error:
+                ends.append(error)
 
-            nursery.start_soon(transfer)
-            await trio.to_thread.run_sync(wire.wait_held)
-            nursery.start_soon(trio.to_thread.run_sync, unplug)
-            # The kernel takes the devices away one by one, and stands at the one whose transfer stands.
-            await passes(lambda: not os.path.exists(first))
-            assert os.path.basename(driver.path) in os.listdir("/sys/class/spidev")
-            assert ends == []
-            wire.release()
+        nursery.start_soon(transfer)
+        await trio.to_thread.run_sync(wire.wait_held)
+        nursery.start_soon(trio.to_thread.run_sync, unplug)
+        # The kernel takes the devices away one by one, and stands at the one whose transfer stands.
+        await passes(lambda: not os.path.exists(first))
+        assert os.path.basename(driver.path) in os.listdir("/sys/class/spidev")
+        assert ends == []
+        wire.release()
     (end,) = ends
     if chip_select == HEADER:
         assert Header.read(end).chip_select == HEADER
@@ -111,11 +108,10 @@ async def test_a_controller_that_goes_during_a_transfer_waits_for_its_end_and_ta
 
 
 async def test_the_pump_ends_when_the_driver_is_closed(driver):
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(driver.pump)
-            await trio.testing.wait_all_tasks_blocked()
-            driver.close()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.pump)
+        await trio.testing.wait_all_tasks_blocked()
+        driver.close()
 
 
 async def test_a_bus_goes_down_with_its_controller_and_is_opened_again_when_that_returns(tmp_path):
@@ -124,17 +120,16 @@ async def test_a_bus_goes_down_with_its_controller_and_is_opened_again_when_that
     profile.write_text(
         f'name = "cell"\ndescription = "one device"\n[[spi]]\nname = "LOOP"\ndriver = "spidev"\npath = "{path}"\n'
     )
-    with trio.fail_after(90):
-        async with hearth.open_runtime(board=str(profile)) as runtime, runtime.open_session() as session:
+    async with hearth.open_runtime(board=str(profile)) as runtime, runtime.open_session() as session:
 
-            def state():
-                return runtime.health()["buses"]["spi:LOOP"]["state"]
+        def state():
+            return runtime.health()["buses"]["spi:LOOP"]["state"]
 
-            assert (await session.run("spi.transfer", device="LOOP", text="a"))["text"] == "a"
-            await trio.to_thread.run_sync(pulled_out, path)
-            await passes(lambda: state() == "down")
-            with pytest.raises(DeviceError, match="is down"):
-                await session.run("spi.transfer", device="LOOP", text="b")
-            await trio.to_thread.run_sync(plug)
-            await passes(lambda: state() == "ready")
-            assert (await session.run("spi.transfer", device="LOOP", text="c"))["text"] == "c"
+        assert (await session.run("spi.transfer", device="LOOP", text="a"))["text"] == "a"
+        await trio.to_thread.run_sync(pulled_out, path)
+        await passes(lambda: state() == "down")
+        with pytest.raises(DeviceError, match="is down"):
+            await session.run("spi.transfer", device="LOOP", text="b")
+        await trio.to_thread.run_sync(plug)
+        await passes(lambda: state() == "ready")
+        assert (await session.run("spi.transfer", device="LOOP", text="c"))["text"] == "c"

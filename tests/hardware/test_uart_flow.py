@@ -88,22 +88,21 @@ async def opened(port, nursery):
 async def test_a_write_ends_when_the_kernel_has_all_of_it_and_with_drain_when_it_has_left(adapter, nursery):
     port = LinuxUart("arm", adapter.path, UartSettings())
     await opened(port, nursery)
-    with trio.fail_after(30):
-        assert await port.write(b"taken", timeout_s=10) == 5
-        assert unsent(port)
-        done = trio.Event()
+    assert await port.write(b"taken", timeout_s=10) == 5
+    assert unsent(port)
+    done = trio.Event()
 
-        async def drained():
-            assert await port.write(b" and gone", timeout_s=20, drain=True) == 9
-            done.set()
+    async def drained():
+        assert await port.write(b" and gone", timeout_s=20, drain=True) == 9
+        done.set()
 
-        nursery.start_soon(drained)
-        await trio.sleep(0.05)
-        assert not done.is_set()
-        with OtherSide(adapter.device) as other:
-            assert await other.read(14) == b"taken and gone"
-            await done.wait()
-            assert not unsent(port)
+    nursery.start_soon(drained)
+    await trio.sleep(0.05)
+    assert not done.is_set()
+    with OtherSide(adapter.device) as other:
+        assert await other.read(14) == b"taken and gone"
+        await done.wait()
+        assert not unsent(port)
     port.close()
 
 
@@ -155,17 +154,16 @@ async def test_closing_with_output_that_does_not_leave_stalls_no_other_and_ends(
     """The kernel keeps the caller of close(2) waiting for up to 30 s."""
     port = LinuxUart("arm", adapter.path, UartSettings())
     bus, ticker = Bus("uart:arm", port), Ticker()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ticker.run)
-            async with trio.open_nursery() as life:
-                await life.start(bus.run)
-                ticket = bus.request(Ticket(lambda d: d.write(b"stuck", timeout_s=5), ME, limit=10, risk=1))
-                assert await ticket.get() == 5
-                before = time.perf_counter()
-                life.cancel_scope.cancel()
-            took = time.perf_counter() - before
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        async with trio.open_nursery() as life:
+            await life.start(bus.run)
+            ticket = bus.request(Ticket(lambda d: d.write(b"stuck", timeout_s=5), ME, limit=10, risk=1))
+            assert await ticket.get() == 5
+            before = time.perf_counter()
+            life.cancel_scope.cancel()
+        took = time.perf_counter() - before
+        nursery.cancel_scope.cancel()
     assert took > 1, "the output was given its time to leave"
     assert ticker.longest < 1
     let_go(adapter)
@@ -181,12 +179,11 @@ async def test_what_was_written_before_the_end_still_leaves(adapter):
         with OtherSide(adapter.device) as other:
             got.append(await other.read(10))
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery, trio.open_nursery() as life:
-            await life.start(bus.run)
-            await bus.request(Ticket(lambda d: d.write(b"last words", timeout_s=5), ME, limit=10, risk=1)).get()
-            nursery.start_soon(late_reader)
-            life.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery, trio.open_nursery() as life:
+        await life.start(bus.run)
+        await bus.request(Ticket(lambda d: d.write(b"last words", timeout_s=5), ME, limit=10, risk=1)).get()
+        nursery.start_soon(late_reader)
+        life.cancel_scope.cancel()
     assert got == [b"last words"]
 
 
@@ -194,10 +191,9 @@ async def test_without_flow_control_unread_bytes_are_dropped_and_counted(adapter
     port = LinuxUart("arm", adapter.path, UartSettings(inbox_bytes=4096))
     await opened(port, nursery)
     data = bytes(range(250)) * 100
-    with trio.fail_after(60):
-        await other_side.write(data)
-        await port._inbox._wakeup.until(lambda: port._inbox.lost == len(data) - 4096)
-        taken = await port.take(4096, None)
+    await other_side.write(data)
+    await port._inbox._wakeup.until(lambda: port._inbox.lost == len(data) - 4096)
+    taken = await port.take(4096, None)
     assert taken.overflow == len(data) - 4096
     assert taken.data == data[-4096:]
     port.close()
@@ -209,16 +205,15 @@ async def test_with_flow_control_unread_bytes_wait_where_they_are(adapter, other
     await opened(port, nursery)
     data = bytes(range(0x20, 0x7F)) * 3000
     got = bytearray()
-    with trio.fail_after(60):
-        nursery.start_soon(other_side.write, data)
-        await port._inbox._wakeup.until(lambda: not port._inbox.room)
-        await trio.testing.wait_all_tasks_blocked(0.2)
-        while len(got) < len(data):
-            taken = await port.take(None, None)
-            assert not taken.overflow
-            got += taken.data
-            if not taken.complete:
-                await taken.inbox.wait(None, None)
+    nursery.start_soon(other_side.write, data)
+    await port._inbox._wakeup.until(lambda: not port._inbox.room)
+    await trio.testing.wait_all_tasks_blocked(0.2)
+    while len(got) < len(data):
+        taken = await port.take(None, None)
+        assert not taken.overflow
+        got += taken.data
+        if not taken.complete:
+            await taken.inbox.wait(None, None)
     assert bytes(got) == data
     port.close()
 
@@ -226,19 +221,18 @@ async def test_with_flow_control_unread_bytes_wait_where_they_are(adapter, other
 async def test_an_exchange_drops_what_is_still_in_the_kernel_too(adapter, other_side, nursery):
     port = LinuxUart("arm", adapter.path, UartSettings())
     port.open()  # and no pump yet
-    with trio.fail_after(60):
-        await other_side.write(b"stale\n")
-        await trio.lowlevel.wait_readable(port._fd)
+    await other_side.write(b"stale\n")
+    await trio.lowlevel.wait_readable(port._fd)
 
-        async def answer():
-            assert await other_side.read(4) == b"ask\n"
-            await other_side.write(b"reply\n")
+    async def answer():
+        assert await other_side.read(4) == b"ask\n"
+        await other_side.write(b"reply\n")
 
-        nursery.start_soon(answer)
-        async with trio.open_nursery() as inner:
-            inner.start_soon(port.pump)
-            reply = await port.exchange(b"ask\n", length=None, until=b"\n", timeout_s=10)
-            inner.cancel_scope.cancel()
+    nursery.start_soon(answer)
+    async with trio.open_nursery() as inner:
+        inner.start_soon(port.pump)
+        reply = await port.exchange(b"ask\n", length=None, until=b"\n", timeout_s=10)
+        inner.cancel_scope.cancel()
     assert (reply.data, reply.discarded) == (b"reply\n", 6)
     port.close()
 
@@ -247,22 +241,21 @@ async def test_a_waiting_read_and_a_write_go_on_at_the_same_time(adapter, other_
     port = LinuxUart("arm", adapter.path, UartSettings())
     bus = Bus("uart:arm", port)
     order, read_ended = [], trio.Event()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(bus.run)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bus.run)
 
-            async def read():
-                taken = await bus.request(Ticket(lambda d: d.take(5, None), ME, limit=5)).get()
-                await taken.inbox.wait(5, None)
-                taken = await bus.request(Ticket(lambda d: d.take(5, None), ME, limit=5)).get()
-                order.append(taken.data)
-                read_ended.set()
+        async def read():
+            taken = await bus.request(Ticket(lambda d: d.take(5, None), ME, limit=5)).get()
+            await taken.inbox.wait(5, None)
+            taken = await bus.request(Ticket(lambda d: d.take(5, None), ME, limit=5)).get()
+            order.append(taken.data)
+            read_ended.set()
 
-            nursery.start_soon(read)
-            await trio.testing.wait_all_tasks_blocked()
-            assert await bus.request(Ticket(lambda d: d.write(b"ping", timeout_s=5), ME, limit=5, risk=1)).get() == 4
-            order.append(await other_side.read(4))
-            await other_side.write(b"reply")
-            await read_ended.wait()
-            nursery.cancel_scope.cancel()
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await bus.request(Ticket(lambda d: d.write(b"ping", timeout_s=5), ME, limit=5, risk=1)).get() == 4
+        order.append(await other_side.read(4))
+        await other_side.write(b"reply")
+        await read_ended.wait()
+        nursery.cancel_scope.cancel()
     assert order == [b"ping", b"reply"]

@@ -66,40 +66,38 @@ async def test_unplugged_in_mid_read_the_read_fails_clearly_and_the_bus_reopens_
             await session.run("uart.read", port="arm", len=10, timeout_ms=30_000)
         failures.append(caught.value.data)
 
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board=board) as runtime, runtime.open_session(client_name="c") as session:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read, session)
-                await bus_state(session, "ready")
-                await unplugged(adapter)
-            assert failures[0]["effect"] == "none"
-            assert failures[0]["port"] == "arm"
-            down = await bus_state(session, "down")
-            assert "uart arm" in down["reason"]
-            with pytest.raises(DeviceError, match="uart arm") as caught:
-                await session.run("uart.write", port="arm", data=b64encode(b"x").decode())
-            assert caught.value.data["effect"] == "none"
-            adapter.plug()
+    async with hearth.open_runtime(board=board) as runtime, runtime.open_session(client_name="c") as session:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, session)
             await bus_state(session, "ready")
-            with other_side(adapter) as fd:
-                os.write(fd, b"back again")
-                read_again = await session.run("uart.read", port="arm", len=10, timeout_ms=10_000)
+            await unplugged(adapter)
+        assert failures[0]["effect"] == "none"
+        assert failures[0]["port"] == "arm"
+        down = await bus_state(session, "down")
+        assert "uart arm" in down["reason"]
+        with pytest.raises(DeviceError, match="uart arm") as caught:
+            await session.run("uart.write", port="arm", data=b64encode(b"x").decode())
+        assert caught.value.data["effect"] == "none"
+        adapter.plug()
+        await bus_state(session, "ready")
+        with other_side(adapter) as fd:
+            os.write(fd, b"back again")
+            read_again = await session.run("uart.read", port="arm", len=10, timeout_ms=10_000)
     assert b64decode(read_again["data"]) == b"back again"
 
 
 async def test_an_adapter_that_returns_under_another_number_is_found_by_its_link(adapter, board):
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board=board) as runtime, runtime.open_session(client_name="c") as session:
-            await bus_state(session, "ready")
-            was = adapter.node
-            holds_the_number = os.open(adapter.path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
-            await unplugged(adapter)
-            await bus_state(session, "down")
-            assert adapter.plug() != was
-            await bus_state(session, "ready")
-            (port,) = (await session.run("hw.uart.list"))["ports"]
-            assert (port["path"], port["device"]) == (adapter.path, adapter.node)
-            os.close(holds_the_number)
+    async with hearth.open_runtime(board=board) as runtime, runtime.open_session(client_name="c") as session:
+        await bus_state(session, "ready")
+        was = adapter.node
+        holds_the_number = os.open(adapter.path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        await unplugged(adapter)
+        await bus_state(session, "down")
+        assert adapter.plug() != was
+        await bus_state(session, "ready")
+        (port,) = (await session.run("hw.uart.list"))["ports"]
+        assert (port["path"], port["device"]) == (adapter.path, adapter.node)
+        os.close(holds_the_number)
 
 
 async def test_unplugged_in_mid_write_the_write_tells_what_was_taken(adapter, nursery):
@@ -116,12 +114,11 @@ async def test_unplugged_in_mid_write_the_write_tells_what_was_taken(adapter, nu
             await port.write(bytes(1_000_000), timeout_s=30)
         failures.append(caught.value.data)
 
-    with trio.fail_after(30):
-        async with trio.open_nursery() as inner:
-            inner.start_soon(pump)
-            inner.start_soon(write)
-            await trio.testing.wait_all_tasks_blocked()
-            await unplugged(adapter)
+    async with trio.open_nursery() as inner:
+        inner.start_soon(pump)
+        inner.start_soon(write)
+        await trio.testing.wait_all_tasks_blocked()
+        await unplugged(adapter)
     assert 0 < failures[0]["taken"] < 1_000_000
     assert failures[0]["effect"] == "unknown"
     port.close()
@@ -141,12 +138,11 @@ async def test_unplugged_in_an_exchange_the_effect_is_unknown(adapter):
             await port.exchange(b"?", length=1, until=None, timeout_s=30)
         failures.append(caught.value.data["effect"])
 
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pump)
-            nursery.start_soon(exchange)
-            await trio.testing.wait_all_tasks_blocked()
-            await unplugged(adapter)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump)
+        nursery.start_soon(exchange)
+        await trio.testing.wait_all_tasks_blocked()
+        await unplugged(adapter)
     assert failures == ["unknown"]
     port.close()
 

@@ -80,8 +80,7 @@ async def test_a_break_begins_after_what_was_written_and_ends_after_its_time(dev
     with opened(device) as port:
         await port.write(before, timeout_s=5)
         started = time.monotonic()
-        with trio.fail_after(60):
-            await port.control(break_s=0.1)
+        await port.control(break_s=0.1)
         assert time.monotonic() - started >= 0.1
         device.wait_for("the break ends", lambda: device.last("sends_break") == 0)
         await port.write(b"after", timeout_s=5)
@@ -128,13 +127,12 @@ async def test_incoming_lines_are_told_one_by_one(device):
     with opened(device) as port:
         for bits, expected in ((DSR, ("dsr",)), (RING, ("ri",)), (CD | DSR, ("dsr", "cd")), (0, ())):
             device.state(bits)
-            with trio.fail_after(60):
-                while True:
-                    lines = await port.control()
-                    asserted = tuple(name for name in ("dsr", "ri", "cd") if getattr(lines, name))
-                    if asserted == expected:
-                        break
-                    await trio.sleep(0.002)
+            while True:
+                lines = await port.control()
+                asserted = tuple(name for name in ("dsr", "ri", "cd") if getattr(lines, name))
+                if asserted == expected:
+                    break
+                await trio.sleep(0.002)
 
 
 async def test_characters_that_the_device_lost_are_told_once_with_the_next_bytes(device, nursery):
@@ -143,9 +141,8 @@ async def test_characters_that_the_device_lost_are_told_once_with_the_next_bytes
         device.state(OVERRUN)
         device.state(OVERRUN | FRAMING | PARITY)
         device.send(b"ab")
-        with trio.fail_after(60):
-            await port._inbox.wait(2, None)
-            first, second = await port.take(1, None), await port.take(1, None)
+        await port._inbox.wait(2, None)
+        first, second = await port.take(1, None), await port.take(1, None)
     assert (first.data, first.overrun) == (b"a", 2)
     assert (second.data, second.overrun) == (b"b", 0)
     assert port.describe()["errors"] == {"overrun": 2, "frame": 1, "parity": 1, "breaks": 0}
@@ -155,15 +152,14 @@ async def test_an_exchange_forgets_what_was_lost_before_it(device, nursery):
     with opened(device) as port:
         nursery.start_soon(port.pump)
         device.state(OVERRUN)
-        with trio.fail_after(60):
-            async with trio.open_nursery() as inner:
+        async with trio.open_nursery() as inner:
 
-                async def answer():
-                    await trio.to_thread.run_sync(device.wait_for, "the question", lambda: device.taken == b"?")
-                    await trio.to_thread.run_sync(device.send, b"!")
+            async def answer():
+                await trio.to_thread.run_sync(device.wait_for, "the question", lambda: device.taken == b"?")
+                await trio.to_thread.run_sync(device.send, b"!")
 
-                inner.start_soon(answer)
-                reply = await port.exchange(b"?", length=1, until=None, timeout_s=9)
+            inner.start_soon(answer)
+            reply = await port.exchange(b"?", length=1, until=None, timeout_s=9)
     assert (reply.data, reply.overrun) == (b"!", 0)
 
 
@@ -174,9 +170,8 @@ async def test_a_break_that_comes_in_is_a_zero_byte_and_flushes_nothing(device, 
         device.state(BREAK)
         device.state(0)
         device.send(b"fore")
-        with trio.fail_after(60):
-            await port._inbox.wait(7, None)
-            got = await port.take(7, None)
+        await port._inbox.wait(7, None)
+        got = await port.take(7, None)
     assert sorted(got.data) == sorted(b"before\x00")
     assert port.describe()["errors"]["breaks"] == 1
 
@@ -200,12 +195,11 @@ async def test_pulled_out_while_bytes_stream_both_ways_both_ends_fail_and_nothin
             await write_for_ever()
         ended.append("write")
 
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pump)
-            nursery.start_soon(write)
-            await trio.to_thread.run_sync(device.send, b"x" * 500)
-            await trio.to_thread.run_sync(device.wait_for, "bytes", lambda: len(device.taken) > 20_000)
-            await trio.to_thread.run_sync(device.unplug)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump)
+        nursery.start_soon(write)
+        await trio.to_thread.run_sync(device.send, b"x" * 500)
+        await trio.to_thread.run_sync(device.wait_for, "bytes", lambda: len(device.taken) > 20_000)
+        await trio.to_thread.run_sync(device.unplug)
     port.close()
     assert sorted(ended) == ["pump", "write"]

@@ -261,26 +261,24 @@ async def test_over_stdio_it_is_no_other(over, promise):
 
 @pytest.mark.slow
 async def test_a_program_with_a_runtime_of_its_own_has_its_jobs_done_by_it():
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board="sim") as runtime:
-            job = await runtime.delegate("bench-climate-survey", "look", {"samples": 3, "interval_s": 0.01})
-            result = (await job.wait()).raise_for_state()
-            assert result.outputs["samples"] == 3
-            assert (await runtime.artifact(result.artifacts[0].uri)).startswith(b"at,at_s,value,unit")
-            with pytest.raises(InvalidParams, match="not JSON"):
-                await runtime.artifact({1, 2})
-        with pytest.raises(CarrierError, match="the runtime ended"):
-            await runtime.delegate("bench-climate-survey", "look", {})
-        async with hearth.open_runtime(board="sim") as unused:
-            pass
-        with pytest.raises(CarrierError, match="the runtime ended"):
-            await unused.delegate("bench-climate-survey", "look", {})
+    async with hearth.open_runtime(board="sim") as runtime:
+        job = await runtime.delegate("bench-climate-survey", "look", {"samples": 3, "interval_s": 0.01})
+        result = (await job.wait()).raise_for_state()
+        assert result.outputs["samples"] == 3
+        assert (await runtime.artifact(result.artifacts[0].uri)).startswith(b"at,at_s,value,unit")
+        with pytest.raises(InvalidParams, match="not JSON"):
+            await runtime.artifact({1, 2})
+    with pytest.raises(CarrierError, match="the runtime ended"):
+        await runtime.delegate("bench-climate-survey", "look", {})
+    async with hearth.open_runtime(board="sim") as unused:
+        pass
+    with pytest.raises(CarrierError, match="the runtime ended"):
+        await unused.delegate("bench-climate-survey", "look", {})
 
 
 async def test_a_runtime_that_takes_no_jobs_says_so():
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board="sim", config=Config(hcp=HcpConfig(serve=False))) as runtime:
-            with pytest.raises(MethodNotFound, match="serve = false"):
-                await runtime.delegate("bench-climate-survey", "look", {})
-            with pytest.raises(MethodNotFound):
-                await runtime.capabilities()
+    async with hearth.open_runtime(board="sim", config=Config(hcp=HcpConfig(serve=False))) as runtime:
+        with pytest.raises(MethodNotFound, match="serve = false"):
+            await runtime.delegate("bench-climate-survey", "look", {})
+        with pytest.raises(MethodNotFound):
+            await runtime.capabilities()

@@ -7,7 +7,6 @@ from random import Random
 
 import orjson
 import pytest
-import trio
 from hcp.examples import example
 from hcp.mutating import mangled, mutant
 from support.hcp import Caller, capability, hcp_world, reading, scripted, step
@@ -134,96 +133,92 @@ async def still_works(world):
 @pytest.mark.usefixtures("unmeasured_here")
 async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_job_server_goes_on(tmp_path, quiet):
     random = Random(1848)
-    with trio.fail_after(60):
-        async with bench(tmp_path) as world:
-            tray = Tray(world.caller())
-            abort = Caller.abortion("session-xyz", reason="enough", session_token="a.b")
-            sent = []
-            for number in range(MANY):
-                base = abort if number % 5 == 4 else submit()
-                document = mutant({**base, "message_id": f"msg-{number}"}, random)
-                sent.append(document)
-                if len(sent) % AT_ONCE == 0:
-                    await tray.send(sent[-AT_ONCE:])
-            tray.check()
-            await tray.over()
-            rejected = [one["payload"] for one in tray.rejected]
-            codes = {payload["reason_code"] for payload in rejected}
-            assert {"invalid_message", "invalid_input", "unknown_session", "unknown_capability"} <= codes
-            assert len(tray.accepted) > MANY // 20
-            ids = [document.get("message_id") for document in sent]
-            assert all(payload["in_reply_to"] in ids for payload in rejected if "in_reply_to" in payload)
-            await still_works(world)
+    async with bench(tmp_path) as world:
+        tray = Tray(world.caller())
+        abort = Caller.abortion("session-xyz", reason="enough", session_token="a.b")
+        sent = []
+        for number in range(MANY):
+            base = abort if number % 5 == 4 else submit()
+            document = mutant({**base, "message_id": f"msg-{number}"}, random)
+            sent.append(document)
+            if len(sent) % AT_ONCE == 0:
+                await tray.send(sent[-AT_ONCE:])
+        tray.check()
+        await tray.over()
+        rejected = [one["payload"] for one in tray.rejected]
+        codes = {payload["reason_code"] for payload in rejected}
+        assert {"invalid_message", "invalid_input", "unknown_session", "unknown_capability"} <= codes
+        assert len(tray.accepted) > MANY // 20
+        ids = [document.get("message_id") for document in sent]
+        assert all(payload["in_reply_to"] in ids for payload in rejected if "in_reply_to" in payload)
+        await still_works(world)
 
 
 @pytest.mark.slow
 async def test_what_the_job_server_refuses_as_unreadable_is_what_reading_refuses(tmp_path):
     random = Random(1871)
-    with trio.fail_after(30):
-        async with bench(tmp_path) as world:
-            tray = Tray(world.caller())
-            documents = [mutant({**submit(), "message_id": f"msg-{number}"}, random) for number in range(300)]
-            documents = [one for one in documents if "hcp_version" in one and read(one) is None]
-            assert len(documents) > 100
-            await tray.send(documents)
-            for document, told in zip(documents, tray.caller.messages, strict=True):
-                with pytest.raises(MessageError) as raised:
-                    read_message(document)
-                error = raised.value
-                assert told["payload"]["reason_code"] == error.code
-                assert error.reason in told["payload"]["reason_message"]
-                assert told["payload"]["reason_message"].startswith(error.pointer)
-                assert told["payload"]["suggestion"] == error.suggestion
-                assert told["payload"].get("in_reply_to") == error.message_id
+    async with bench(tmp_path) as world:
+        tray = Tray(world.caller())
+        documents = [mutant({**submit(), "message_id": f"msg-{number}"}, random) for number in range(300)]
+        documents = [one for one in documents if "hcp_version" in one and read(one) is None]
+        assert len(documents) > 100
+        await tray.send(documents)
+        for document, told in zip(documents, tray.caller.messages, strict=True):
+            with pytest.raises(MessageError) as raised:
+                read_message(document)
+            error = raised.value
+            assert told["payload"]["reason_code"] == error.code
+            assert error.reason in told["payload"]["reason_message"]
+            assert told["payload"]["reason_message"].startswith(error.pointer)
+            assert told["payload"]["suggestion"] == error.suggestion
+            assert told["payload"].get("in_reply_to") == error.message_id
 
 
 @pytest.mark.proof
 async def test_every_mangled_line_is_answered_and_the_connection_goes_on(tmp_path, quiet):
     random = Random(1905)
-    with trio.fail_after(60):
-        async with bench(tmp_path) as world:
-            caller = world.caller()
-            tray = Tray(caller)
-            expected = 0
-            for number in range(MANY):
-                data = mangled({**submit(), "message_id": f"msg-{number}"}, random)
-                lines = [line for line in data.split(b"\n") if line.strip()]
-                await caller.send(data)
-                expected += len(lines)
-                if number % AT_ONCE == 0:
-                    await tray.settled(expected)
-            await tray.settled(expected)
-            tray.check()
-            await tray.over()
-            await still_works(world)
+    async with bench(tmp_path) as world:
+        caller = world.caller()
+        tray = Tray(caller)
+        expected = 0
+        for number in range(MANY):
+            data = mangled({**submit(), "message_id": f"msg-{number}"}, random)
+            lines = [line for line in data.split(b"\n") if line.strip()]
+            await caller.send(data)
+            expected += len(lines)
+            if number % AT_ONCE == 0:
+                await tray.settled(expected)
+        await tray.settled(expected)
+        tray.check()
+        await tray.over()
+        await still_works(world)
 
 
 @pytest.mark.slow
 async def test_of_many_mutated_aborts_those_that_are_the_sessions_own_end_it_once_and_the_others_are_refused(tmp_path):
     random = Random(1815)
     held = capability("held", reading(step("read", gate="g", tag="x")))
-    with trio.fail_after(30):
-        async with hcp_world(tmp_path / "hcp", held, policy=(POLICY,)) as world:
-            caller = world.caller()
-            session_id = await caller.accepted("held")
-            await world.gate("g").reached()
-            token = caller.message_log(session_id)[0]["payload"]["session_token"]
-            sent = []
-            for _ in range(200):
-                sent.append(mutant(Caller.abortion(session_id, reason="enough", session_token=token), random))
-                await caller.send(sent[-1])
+    async with hcp_world(tmp_path / "hcp", held, policy=(POLICY,)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted("held")
+        await world.gate("g").reached()
+        token = caller.message_log(session_id)[0]["payload"]["session_token"]
+        sent = []
+        for _ in range(200):
+            sent.append(mutant(Caller.abortion(session_id, reason="enough", session_token=token), random))
+            await caller.send(sent[-1])
 
-            def refused(document):
-                message = read(document)
-                if message is None or not isinstance(message.payload, Abort) or message.session_id != session_id:
-                    return True
-                return message.payload.session_token not in (None, token)
+        def refused(document):
+            message = read(document)
+            if message is None or not isinstance(message.payload, Abort) or message.session_id != session_id:
+                return True
+            return message.payload.session_token not in (None, token)
 
-            due = sum(refused(document) for document in sent)
-            assert 50 < due < len(sent)
-            await caller.until(lambda: len(caller.documents) - len(caller.message_log(session_id)) == due)
-            world.gate("g").open()
-            message_log = await caller.closed(session_id)
+        due = sum(refused(document) for document in sent)
+        assert 50 < due < len(sent)
+        await caller.until(lambda: len(caller.documents) - len(caller.message_log(session_id)) == due)
+        world.gate("g").open()
+        message_log = await caller.closed(session_id)
     moves = [
         one["payload"]["data"]["to_state"] for one in message_log if one["payload"].get("event_type") == "state_changed"
     ]
@@ -231,21 +226,20 @@ async def test_of_many_mutated_aborts_those_that_are_the_sessions_own_end_it_onc
 
 
 async def test_messages_of_both_dialects_are_answered_each_in_its_own(tmp_path):
-    with trio.fail_after(60):
-        async with bench(tmp_path) as world:
-            caller = world.caller()
-            await caller.send({"jsonrpc": "2.0", "id": 1, "method": "hcp.capabilities"})
-            await caller.send({**submit(), "hcp_version": None})
-            await caller.send([submit()])
-            await caller.send({"jsonrpc": "2.0", "id": 2, "method": "hcp.sessions"})
-            await caller.until(lambda: len(caller.documents) >= 4)
-            (refusal,) = caller.messages
-            assert refusal["payload"]["reason_code"] == "invalid_message"
-            (batch,) = [one for one in caller.documents if isinstance(one, list)]
-            assert [one["error"]["code"] for one in batch] == [-32600]
-            plain = {one["id"]: one for one in caller.documents if "jsonrpc" in one}
-            assert plain[1]["result"]["capabilities"][0]["capability"]["name"] == "document-analysis"
-            assert plain[2]["result"]["sessions"] == []
+    async with bench(tmp_path) as world:
+        caller = world.caller()
+        await caller.send({"jsonrpc": "2.0", "id": 1, "method": "hcp.capabilities"})
+        await caller.send({**submit(), "hcp_version": None})
+        await caller.send([submit()])
+        await caller.send({"jsonrpc": "2.0", "id": 2, "method": "hcp.sessions"})
+        await caller.until(lambda: len(caller.documents) >= 4)
+        (refusal,) = caller.messages
+        assert refusal["payload"]["reason_code"] == "invalid_message"
+        (batch,) = [one for one in caller.documents if isinstance(one, list)]
+        assert [one["error"]["code"] for one in batch] == [-32600]
+        plain = {one["id"]: one for one in caller.documents if "jsonrpc" in one}
+        assert plain[1]["result"]["capabilities"][0]["capability"]["name"] == "document-analysis"
+        assert plain[2]["result"]["sessions"] == []
 
 
 def test_the_mutations_here_are_of_documents_that_would_be_taken() -> None:

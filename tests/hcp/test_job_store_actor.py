@@ -141,21 +141,20 @@ async def test_what_is_asked_before_the_job_store_runs_waits_for_it(place):
 async def test_what_was_asked_is_done_when_the_job_store_is_told_to_end_and_nothing_afterwards(place):
     job_store = JobStore(place)
     job_store.open()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            scope = await nursery.start(_running, job_store)
-            await begin(job_store)
-            gate = Gate()
-            await gate.holds(job_store, nursery)
-            nursery.start_soon(job_store.append, ONE, [event(1)])
-            await until(lambda: waiting(job_store) == 1)
-            scope.cancel()
-            gate.open()
-        for ask in (partial(job_store.append, ONE, [event(2)]), partial(job_store.claim, ANN, "m", "digest")):
-            with pytest.raises(JobStoreError, match=f"HCP job store {place}/jobs.sqlite3: closed"):
-                await ask()
-        await job_store.aclose()
-        await job_store.aclose()
+    async with trio.open_nursery() as nursery:
+        scope = await nursery.start(_running, job_store)
+        await begin(job_store)
+        gate = Gate()
+        await gate.holds(job_store, nursery)
+        nursery.start_soon(job_store.append, ONE, [event(1)])
+        await until(lambda: waiting(job_store) == 1)
+        scope.cancel()
+        gate.open()
+    for ask in (partial(job_store.append, ONE, [event(2)]), partial(job_store.claim, ANN, "m", "digest")):
+        with pytest.raises(JobStoreError, match=f"HCP job store {place}/jobs.sqlite3: closed"):
+            await ask()
+    await job_store.aclose()
+    await job_store.aclose()
     async with running(JobStore(place)) as job_store:
         assert await job_store.message_log(ONE) == [ACCEPTED, event(1)]
 
@@ -184,30 +183,28 @@ async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_no_caller_w
     job_store.open()
     gate = Gate()
     reasons = []
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            scope = await nursery.start(_running, job_store)
-            await begin(job_store)
+    async with trio.open_nursery() as nursery:
+        scope = await nursery.start(_running, job_store)
+        await begin(job_store)
 
-            async def ask(operation, *args):
-                with pytest.raises(JobStoreError) as caught:
-                    await operation(*args)
-                reasons.append(str(caught.value).rpartition(": ")[2])
+        async def ask(operation, *args):
+            with pytest.raises(JobStoreError) as caught:
+                await operation(*args)
+            reasons.append(str(caught.value).rpartition(": ")[2])
 
-            # Two that come together, of which the second cannot begin before the first has ended.
-            for operation, writes in ((gate.stand, False), (lambda _connection: None, True)):
-                nursery.start_soon(ask, job_store._post(operation, writes=writes).get)
-            await trio.to_thread.run_sync(gate._reached.wait, 30)
-            nursery.start_soon(ask, job_store.append, ONE, [event(1)])
-            nursery.start_soon(ask, job_store.message_log, ONE)
-            await until(lambda: waiting(job_store) == 2)
-            scope.cancel()
-        await job_store.aclose()
+        # Two that come together, of which the second cannot begin before the first has ended.
+        for operation, writes in ((gate.stand, False), (lambda _connection: None, True)):
+            nursery.start_soon(ask, job_store._post(operation, writes=writes).get)
+        await trio.to_thread.run_sync(gate._reached.wait, 30)
+        nursery.start_soon(ask, job_store.append, ONE, [event(1)])
+        nursery.start_soon(ask, job_store.message_log, ONE)
+        await until(lambda: waiting(job_store) == 2)
+        scope.cancel()
+    await job_store.aclose()
     assert sorted(reasons) == ["closed"] * 2 + ["it ended before this was safe"] * 2
     # The file was left to the thread that did not return. Now it does, and leaves its place to the next.
     gate.open()
-    with trio.fail_after(20):
-        await trio.to_thread.run_sync(job_store._file.close, limiter=job_store._limiter)
+    await trio.to_thread.run_sync(job_store._file.close, limiter=job_store._limiter)
 
 
 async def test_a_bug_in_an_operation_ends_the_job_store_and_leaves_no_caller_waiting(place):

@@ -154,32 +154,30 @@ ENTRY = PolicyEntry(name="bench", match=Match(any=True), max_risk=2, rights=["ap
 
 
 async def test_the_pages_simple_task_is_done_as_it_stands_there(tmp_path) -> None:
-    with trio.fail_after(60):
-        async with hcp_world(tmp_path / "hcp", analysis(), policy=(ENTRY,)) as world:
-            caller = world.caller()
-            await caller.send((PAGES / "l4-simple-task-submit.json").read_bytes().replace(b"\n", b" "))
-            await caller.until(lambda: caller.replies("msg-001"))
-            answer = caller.replies("msg-001")[0]
-            assert answer["payload"]["data_classification"] == "T1"
-            completed = await caller.outcome(answer["session_id"])
+    async with hcp_world(tmp_path / "hcp", analysis(), policy=(ENTRY,)) as world:
+        caller = world.caller()
+        await caller.send((PAGES / "l4-simple-task-submit.json").read_bytes().replace(b"\n", b" "))
+        await caller.until(lambda: caller.replies("msg-001"))
+        answer = caller.replies("msg-001")[0]
+        assert answer["payload"]["data_classification"] == "T1"
+        completed = await caller.outcome(answer["session_id"])
     page = example("l4-simple-task-completed")["payload"]
     assert completed["outputs"] == page["outputs"]
     assert set(page["execution_summary"]) <= set(completed["execution_summary"])
 
 
 async def test_the_pages_synthesis_waits_for_a_person_and_is_done_as_it_stands_there(tmp_path) -> None:
-    with trio.fail_after(60):
-        async with hcp_world(tmp_path / "hcp", synthesis(), policy=(ENTRY,)) as world:
-            caller, person = world.caller(), world.caller(BOB)
-            await caller.send((PAGES / "l4-task-submit.json").read_bytes().replace(b"\n", b" "))
-            while not (waiting := (await person.call("hcp.pending"))["approvals"]):
-                await trio.lowlevel.checkpoint()
-            assert waiting[0]["inputs"] == example("l4-task-submit")["payload"]["inputs"]
-            await person.call("hcp.decide", approval_id=waiting[0]["approval_id"], approve=True)
-            await caller.until(lambda: caller.replies("..."))
-            answer = caller.replies("...")[0]
-            assert (answer["payload"]["risk_level"], answer["payload"]["data_classification"]) == ("R4", "T2")
-            completed = await caller.outcome(answer["session_id"])
+    async with hcp_world(tmp_path / "hcp", synthesis(), policy=(ENTRY,)) as world:
+        caller, person = world.caller(), world.caller(BOB)
+        await caller.send((PAGES / "l4-task-submit.json").read_bytes().replace(b"\n", b" "))
+        while not (waiting := (await person.call("hcp.pending"))["approvals"]):
+            await trio.lowlevel.checkpoint()
+        assert waiting[0]["inputs"] == example("l4-task-submit")["payload"]["inputs"]
+        await person.call("hcp.decide", approval_id=waiting[0]["approval_id"], approve=True)
+        await caller.until(lambda: caller.replies("..."))
+        answer = caller.replies("...")[0]
+        assert (answer["payload"]["risk_level"], answer["payload"]["data_classification"]) == ("R4", "T2")
+        completed = await caller.outcome(answer["session_id"])
     page = example("l4-task-completed")["payload"]
     assert completed["outputs"] == page["outputs"]
     assert set(page["execution_summary"]) == set(completed["execution_summary"])

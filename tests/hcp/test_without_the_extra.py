@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-import trio
 from support.world import BenchWorld, running
 
 import hearth
@@ -95,22 +94,20 @@ def test_a_test_of_a_capability_ends_with_the_cure(tmp_path: Path) -> None:
 
 
 async def test_a_runtime_without_the_packages_says_what_to_install(absent: None) -> None:
-    with trio.fail_after(60):
-        async with hearth.open_runtime(board="sim") as runtime:
-            with pytest.raises(ConfigError) as caught:
-                await runtime.delegate("bench-climate-survey", "look", {})
-            assert CURE in str(caught.value)
-            async with runtime.open_session() as session:
-                assert await session.run("gpio.get", line=17)
+    async with hearth.open_runtime(board="sim") as runtime:
+        with pytest.raises(ConfigError) as caught:
+            await runtime.delegate("bench-climate-survey", "look", {})
+        assert CURE in str(caught.value)
+        async with runtime.open_session() as session:
+            assert await session.run("gpio.get", line=17)
 
 
 async def test_a_caller_hears_from_the_daemon_what_to_install_there(absent: None) -> None:
-    with trio.fail_after(60):
-        async with running(BenchWorld()) as world:
-            client = world.connect()
-            answer = await client.ask("hcp.sessions", {})
-            assert CURE in answer["error"]["data"]["reason"]
-            assert answer["error"]["code"] == MethodNotFound.code
+    async with running(BenchWorld()) as world:
+        client = world.connect()
+        answer = await client.ask("hcp.sessions", {})
+        assert CURE in answer["error"]["data"]["reason"]
+        assert answer["error"]["code"] == MethodNotFound.code
 
 
 def test_jobs_that_are_switched_off_need_no_packages(absent: None, tmp_path: Path) -> None:

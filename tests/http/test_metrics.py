@@ -189,9 +189,8 @@ async def test_connections_are_told_by_carrier_while_they_are_there_and_ever_aft
         async with served.client() as other:
             await other.call("session.open", {})
             assert named(await served.scrape(), "hearth_connections") == {"unix": 2}
-    with trio.fail_after(60):
-        while served.runtime.parts.journal.metrics.connected["unix"]:
-            await trio.lowlevel.checkpoint()
+    while served.runtime.parts.journal.metrics.connected["unix"]:
+        await trio.lowlevel.checkpoint()
     assert named(await served.scrape(), "hearth_connections") == {}
     assert named(await served.scrape(), "hearth_connections_opened_total") == {"unix": 2}
 
@@ -381,8 +380,7 @@ async def test_a_tool_a_method_and_a_status_are_there_from_the_start(served):
 
 async def test_a_scrape_writes_nothing_waits_for_no_actor_and_has_as_many_lines_as_the_board_has_parts(served):
     journal = served.runtime.parts.journal
-    with trio.fail_after(30):
-        await passes(lambda: journal.head[0] >= 2)  # the start, and its signature: its key is made in a thread
+    await passes(lambda: journal.head[0] >= 2)  # the start, and its signature: its key is made in a thread
     before = journal.head
     here = trio.lowlevel.current_task()
     sizes = set()

@@ -29,10 +29,9 @@ async def test_much_is_sent_whole_to_a_peer_that_reads(pair) -> None:
         while len(received) < len(data):
             received.extend(peer.recv(100_000))
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, read)
-            await carrier.send([data])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, read)
+        await carrier.send([data])
     assert bytes(received) == data
 
 
@@ -70,11 +69,10 @@ async def test_closing_ends_pending_receives_and_sends(pair) -> None:
             await call(*args)
         ended.append(call)
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(expect, carrier.receive)
-            nursery.start_soon(expect, carrier.send, [b"x" * (16 << 20)])
-            await trio.testing.wait_all_tasks_blocked()
-            await carrier.aclose()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(expect, carrier.receive)
+        nursery.start_soon(expect, carrier.send, [b"x" * (16 << 20)])
+        await trio.testing.wait_all_tasks_blocked()
+        await carrier.aclose()
     assert len(ended) == 2
     await carrier.aclose()

@@ -113,12 +113,11 @@ async def test_an_accept_that_finds_no_descriptor_gets_one_that_was_kept(tmp_pat
         clients = [socket.socket(socket.AF_UNIX) for _ in range(3)]
         for client in clients:
             client.connect(str(tmp_path / "s"))
-        with trio.fail_after(PATIENCE):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(each_accepted, spares=spares), Full(), came.append)
-                while len(came) < 3:
-                    await trio.lowlevel.checkpoint()
-                nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(each_accepted, spares=spares), Full(), came.append)
+            while len(came) < 3:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
         assert not spares.give_up()
         spares.refill()
         assert len(spares._held) == 3

@@ -63,9 +63,8 @@ async def test_the_transport_keeps_trios_contract_but_for_the_checkpoint_in_send
         left, right = socket.socketpair()
         return Polite(left), Polite(right)
 
-    with trio.fail_after(60):
-        # Nor does it refuse a second sender: that one waits, see below.
-        await trio.testing.check_two_way_stream(make, None)
+    # Nor does it refuse a second sender: that one waits, see below.
+    await trio.testing.check_two_way_stream(make, None)
 
 
 async def test_sending_into_room_is_no_checkpoint(pair) -> None:
@@ -78,13 +77,12 @@ async def test_sending_into_room_is_no_checkpoint(pair) -> None:
 async def test_a_client_that_sends_while_another_waits_gets_the_next_turn(pair) -> None:
     transport, peer = pair
     transport._send_timeout = 20
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(transport.send_all, BIG)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(transport.send_all, b"second")
-            await trio.testing.wait_all_tasks_blocked()
-            received = await read_exactly(peer, len(BIG) + len(b"second"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.send_all, BIG)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(transport.send_all, b"second")
+        await trio.testing.wait_all_tasks_blocked()
+        received = await read_exactly(peer, len(BIG) + len(b"second"))
     assert received == BIG + b"second"
 
 
@@ -133,11 +131,10 @@ async def test_waiting_for_room_ends_when_the_peer_reads(pair) -> None:
     with contextlib.suppress(BlockingIOError):
         while True:
             transport.socket.send(BIG)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(transport.wait_send_all_might_not_block)
-            await trio.testing.wait_all_tasks_blocked()
-            await read_exactly(peer, 150_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.wait_send_all_might_not_block)
+        await trio.testing.wait_all_tasks_blocked()
+        await read_exactly(peer, 150_000)
 
 
 async def test_a_reset_is_a_broken_stream(pair) -> None:

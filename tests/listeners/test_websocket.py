@@ -454,16 +454,15 @@ async def test_a_peer_that_hangs_up_before_it_has_asked_is_not_reported_and_not_
     [request()[:-2], b"GET /", b'{"jsonrpc":"2.0","id":1,"method":"session.open","params":{}}\n'],
 )
 async def test_a_handshake_has_a_deadline(inside, sent) -> None:
-    with trio.fail_after(60):
-        async with served(inside, handshake_timeout=1) as place, await place.connect() as peer:
-            await peer.send(sent)
-            answer = await peer.answer()
-            assert answer is not None
-            assert answer.status == 400
-            assert await peer.receive() is None
-            await peer.aclose()
-            await until(lambda: place.refused)
-            assert place.refused == ["timed out: no WebSocket handshake within 1 s"]
+    async with served(inside, handshake_timeout=1) as place, await place.connect() as peer:
+        await peer.send(sent)
+        answer = await peer.answer()
+        assert answer is not None
+        assert answer.status == 400
+        assert await peer.receive() is None
+        await peer.aclose()
+        await until(lambda: place.refused)
+        assert place.refused == ["timed out: no WebSocket handshake within 1 s"]
 
 
 async def test_who_leaves_during_the_answer_does_no_harm(place, inside) -> None:
@@ -532,12 +531,11 @@ async def test_what_tls_refuses_never_asks_for_anything(secure, papers) -> None:
 
 @pytest.mark.proof
 async def test_the_deadline_is_for_tls_and_http_together(inside, certificates, papers) -> None:
-    with trio.fail_after(60):
-        async with served(inside, certificates=certificates, handshake_timeout=2) as place:
-            async with await place.connect(tls=papers.client_context(anonymous=True)) as peer:
-                assert await peer.receive() is None
-            await until(lambda: place.refused)
-            assert place.refused == ["timed out: no WebSocket handshake within 2 s"]
+    async with served(inside, certificates=certificates, handshake_timeout=2) as place:
+        async with await place.connect(tls=papers.client_context(anonymous=True)) as peer:
+            assert await peer.receive() is None
+        await until(lambda: place.refused)
+        assert place.refused == ["timed out: no WebSocket handshake within 2 s"]
 
 
 async def test_over_tls_the_end_is_in_good_order_too(secure, inside, papers) -> None:

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from support import preloaded
+
 from hearth.audit.files import rotated_files
 
 if TYPE_CHECKING:
@@ -251,17 +253,18 @@ class Hearthd:
         """Where else it listens, by scheme, as it said when it started."""
         self.peers: list[Any] = []
 
-    def start(
-        self, *arguments: str, prefix: Sequence[str] = (), program: Sequence[str] = ("-m", "hearth.actors.daemon")
-    ) -> Hearthd:
-        """Start it and wait until it is ready; `prefix` is a command that runs it (nohup …)."""
+    def start(self, *arguments: str, prefix: Sequence[str] = (), program: Sequence[str] = preloaded.COMMAND) -> Hearthd:
+        """Start it and wait until it is ready; `prefix` is a command that runs it (nohup …).
+
+        It is a fork of a process that has imported it, where that makes no difference.
+        """
         self.said = ""
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, *program, "--config", str(self.config), *arguments],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.env,
-        )
+        words = ["--config", str(self.config), *arguments]
+        if not prefix and program == preloaded.COMMAND and preloaded.serves(self.env):
+            self.process = preloaded.Daemon(words, stderr=subprocess.PIPE, env=self.env)
+        else:
+            command = [*prefix, sys.executable, *program, *words]
+            self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=self.env)
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said += line
