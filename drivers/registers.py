@@ -173,6 +173,12 @@ def parse_register(table: Table, kind: type[_Register]) -> _Register:
     if (fault := _bounds_fault(register)) is not None:
         table.fault(*fault)
         return register
+    _check_values(table, register)
+    return register
+
+
+def _check_values(table: Table, register: Register) -> None:
+    """Refuse a range that is reversed, a safe value that cannot be written, and limits that leave no value."""
     if register.valid is not None and register.valid[0] > register.valid[1]:
         table.fault("valid", f"{register.valid[0]:g} is greater than {register.valid[1]:g}; exchange them")
     least, most = register.raw_bounds
@@ -185,7 +191,6 @@ def parse_register(table: Table, kind: type[_Register]) -> _Register:
         table.fault("min", f"no value lies between min and max: the register changes in steps of {register.scale:g}")
     elif register.max_step is not None and register.max_step < register.scale:
         table.fault("max_step", f"{register.max_step:g} is less than one step of the register, {register.scale:g}")
-    return register
 
 
 def _bounds_fault(register: Register) -> tuple[str, str] | None:

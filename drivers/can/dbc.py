@@ -115,13 +115,7 @@ class CanDatabase:
             self.flaws = found.flaws
         messages = {name: one.message for name, one in self._layouts.items()}
         for name in (*self.limits, *self.safe, *self.idle):
-            message, _, signal = name.partition(".")
-            known = {one.name for one in messages[message].signals} if message in messages else {*messages}
-            if (signal or message) not in known or not signal:
-                cure, _ = suggestions(signal if message in messages else message, known)
-                why = [f"; {one}" for one in self.flaws if one.message == message and one.signal in (None, signal)]
-                told = "".join(why[:1]) or cure
-                raise ConfigError(f"can {self.bus}: signals.{name!r}: {self.path} has no such signal{told}")
+            self._check_known(name, messages)
         for message in messages.values():
             key = key_of(message.frame_id, extended=message.is_extended_frame)
             self._by_key.setdefault(key, []).append(message)
@@ -130,6 +124,17 @@ class CanDatabase:
         self._messages = messages
         for name in self.safe:
             self._check_whole(messages[name.partition(".")[0]])
+
+    def _check_known(self, name: str, messages: Mapping[str, Any]) -> None:
+        """Refuse a name of the profile that the file does not have, with the reason. Raises ConfigError."""
+        message, _, signal = name.partition(".")
+        known = {one.name for one in messages[message].signals} if message in messages else {*messages}
+        if signal and (signal or message) in known:
+            return
+        cure, _ = suggestions(signal if message in messages else message, known)
+        why = [f"; {one}" for one in self.flaws if one.message == message and one.signal in (None, signal)]
+        told = "".join(why[:1]) or cure
+        raise ConfigError(f"can {self.bus}: signals.{name!r}: {self.path} has no such signal{told}")
 
     def log_flaws(self) -> None:
         """Log the parts of the file that are not used as they are written."""

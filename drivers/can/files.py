@@ -131,24 +131,31 @@ def _contents(messages: Sequence[Any], text: str, bus: str, sieve: _Sieve) -> Co
             message.name = f"{name}_{message.frame_id:x}"
             flaws.append(Flaw(f"its name is there twice: this one is {message.name}", name))
         taken.add(message.name)
-        lost = _unusable(message, orphans)
-        flaws += [Flaw(f"left out: {why}", message.name, one.name) for one, why in lost]
-        gone = [one for one, _ in lost]
-        if gone and (len(gone) == len(message.signals) or any(one.is_multiplexer for one in gone)):
-            flaws.append(Flaw("left out: its multiplexer, or all of its signals, cannot be used", message.name))
-            continue
-        message.signals[:] = [one for one in message.signals if one not in gone]
-        message.refresh(strict=False)
-        cut = gone or _ident(message) in sieve.cut
-        layout = Layout(message, "without the signals that are left out its frame is not whole" if cut else None)
-        if (shared := _shared(message)) is not None:
-            flaws.append(Flaw(f"read, and sent as bytes only: {shared}", message.name))
-            layout.flaw = shared
-        layouts.append(layout)
+        layout = _layout(message, orphans, sieve)
+        if layout is not None:
+            layouts.append(layout)
     if not messages:
         part = '; it is a part for a generator (CM_ "IMPORT …"): name the file that this makes'
         flaws.append(Flaw(f"the file has no messages{part if 'IMPORT ' in text else ''}"))
     return Contents(layouts, _with_lines(flaws, text))
+
+
+def _layout(message: Any, orphans: frozenset[tuple[int, str]], sieve: _Sieve) -> Layout | None:
+    """Return what can be used of a message, with its flaws noted; None: nothing can."""
+    lost = _unusable(message, orphans)
+    sieve.flaws += [Flaw(f"left out: {why}", message.name, one.name) for one, why in lost]
+    gone = [one for one, _ in lost]
+    if gone and (len(gone) == len(message.signals) or any(one.is_multiplexer for one in gone)):
+        sieve.flaws.append(Flaw("left out: its multiplexer, or all of its signals, cannot be used", message.name))
+        return None
+    message.signals[:] = [one for one in message.signals if one not in gone]
+    message.refresh(strict=False)
+    cut = gone or _ident(message) in sieve.cut
+    layout = Layout(message, "without the signals that are left out its frame is not whole" if cut else None)
+    if (shared := _shared(message)) is not None:
+        sieve.flaws.append(Flaw(f"read, and sent as bytes only: {shared}", message.name))
+        layout.flaw = shared
+    return layout
 
 
 def _unusable(message: Any, orphans: frozenset[tuple[int, str]]) -> list[tuple[Any, str]]:

@@ -146,28 +146,30 @@ class Layout:
     """The values of each multiplexer that the file has."""
 
     def __attrs_post_init__(self) -> None:
+        multiplexers = [one.name for one in self.message.signals if one.is_multiplexer]
+        self._parts = self._ordered(multiplexers)
+        known: dict[str, set[int]] = {}
+        for part in self._parts:
+            if part.name in multiplexers:
+                known[part.name] = {raw & part.mask for raw in part.names}
+            if part.parent is not None:
+                known.setdefault(part.parent, set()).update(part.ids)
+        self._known = {name: frozenset(ids) for name, ids in known.items() if ids}
+
+    def _ordered(self, multiplexers: Sequence[str]) -> list[_Part]:
+        """Return the signals of the message, each behind its multiplexer."""
         signals = self.message.signals
-        multiplexers = [one.name for one in signals if one.is_multiplexer]
-        parents: dict[str, str | None] = {}
-        for one in signals:
-            parent = one.multiplexer_signal
-            if parent is not None and parent not in multiplexers and len(multiplexers) == 1:
-                parent = multiplexers[0]  # a long name (SystemSignalLongSymbol), whose short one cantools gives here
-            parents[one.name] = parent
+        parents: dict[str, str | None] = {one.name: one.multiplexer_signal for one in signals}
+        if len(multiplexers) == 1:
+            # A long name (SystemSignalLongSymbol), whose short one cantools gives here.
+            parents = {name: None if parent is None else multiplexers[0] for name, parent in parents.items()}
         parts: list[_Part] = []
         placed: set[str | None] = {None}
         while found := [one for one in signals if one.name not in placed and parents[one.name] in placed]:
             j1939 = self.message.protocol == "j1939"
             parts += [_Part.of(one, parents[one.name], j1939=j1939) for one in found]
             placed |= {one.name for one in found}
-        self._parts = parts
-        known: dict[str, set[int]] = {}
-        for part in parts:
-            if part.name in multiplexers:
-                known[part.name] = {raw & part.mask for raw in part.names}
-            if part.parent is not None:
-                known.setdefault(part.parent, set()).update(part.ids)
-        self._known = {name: frozenset(ids) for name, ids in known.items() if ids}
+        return parts
 
     def bits(self, data: bytes) -> dict[str, int]:
         """Return the bits of each signal that a frame has, by name: those that are selected, and wholly there."""
