@@ -45,6 +45,11 @@ _COMPARED: Final = 60
 """Characters of a refused word that are compared with the choices, and of a key that are repeated."""
 
 
+def whole(value: Any) -> Any:
+    """Return a number such as `2.0`, which JSON Schema and JavaScript take for an integer, as that integer."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
 class WrongKey(str):
     """A key that is itself at fault, at the end of a place."""
 

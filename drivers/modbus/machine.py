@@ -12,7 +12,6 @@ import select
 import socket
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from ipaddress import ip_address
 from itertools import chain
@@ -101,6 +100,8 @@ def quirks(lines: Sequence[ModbusSpec], proc: Path = Path("/proc")) -> Iterator[
         if spec.driver == "tcp" and spec.host is not None and not _connected(spec.host, spec.tcp_port, proc)
     ]
     if asked:
+        from concurrent.futures import ThreadPoolExecutor  # a daemon imports this module, and asks nobody
+
         with ThreadPoolExecutor(len(asked)) as pool:
             yield from chain.from_iterable(pool.map(lambda one: list(_quirk(*one)), asked))
 

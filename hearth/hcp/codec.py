@@ -35,6 +35,7 @@ from hearth.fields import (
     Parsed,
     Text,
     gather,
+    whole,
 )
 from hearth.hcp.messages import (
     CLASSIFICATIONS,
@@ -68,7 +69,7 @@ from hearth.hcp.messages import (
     write_duration,
     write_instant,
 )
-from hearth.protocol.jsonrpc import kind_of, whole
+from hearth.protocol.jsonrpc import kind_of
 from hearth.schema import escaped
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from hearth._util.text import nearest
 from hearth.annotations import wire_name
 from hearth.errors import HearthError
-from hearth.fields import join
-from hearth.protocol.jsonrpc import whole
+from hearth.fields import join, whole
 from hearth.schema import Validator, escaped
 
 AT: Final = "/payload/inputs"

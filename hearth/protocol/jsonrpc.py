@@ -48,7 +48,7 @@ def load(document: bytes) -> Any:
     try:
         value = orjson.loads(document)
     except orjson.JSONDecodeError as error:
-        raise ParseError(f"Parse error: {error}", data={"reason": str(error)}) from None
+        raise ParseError(data={"reason": str(error)}) from None
     # A level takes two bytes at least, so in a short document nothing needs counting.
     if len(document) > 2 * MAX_DEPTH and document.count(b"[") + document.count(b"{") > MAX_DEPTH:
         require_depth(value)
@@ -72,7 +72,7 @@ def require_depth(value: Any) -> None:
     """Refuse a value that is nested too deeply to be written again. Raises ParseError."""
     if is_deeper(value, MAX_DEPTH):
         reason = f"arrays and objects are nested more than {MAX_DEPTH} deep"
-        raise ParseError(f"Parse error: {reason}", data={"reason": reason})
+        raise ParseError(data={"reason": reason})
 
 
 def is_deeper(value: Any, most: int) -> bool:
@@ -143,11 +143,6 @@ def reply_id_in(document: bytes) -> Id | None:
         return None if found is None else reply_id_of({"id": load(found[1])})
     except ParseError:
         return None
-
-
-def whole(value: Any) -> Any:
-    """Return a number such as `2.0`, which JSON Schema and JavaScript take for an integer, as that integer."""
-    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def kind_of(value: Any) -> str:

@@ -21,7 +21,8 @@ from attrs import fields, frozen
 
 from hearth.api import WITHIN_MS, Expect
 from hearth.errors import InvalidParams, UnsupportedVersion
-from hearth.protocol.jsonrpc import kind_of, whole
+from hearth.fields import whole
+from hearth.protocol.jsonrpc import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

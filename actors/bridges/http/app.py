@@ -22,11 +22,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.http import dashboard, metrics
-from hearth.actors.bridges.http.negotiation import ranges_of, weight_of
 from hearth.actors.bridges.http.problems import HttpProblem
 from hearth.actors.listeners.accept import Refused, caller, is_cross_site, values
 from hearth.errors import QueueFull, SessionInvalid
 from hearth.mcp.names import PATH as MCP
+from hearth.transport.negotiation import ranges_of, weight_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence

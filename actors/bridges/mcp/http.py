@@ -28,7 +28,6 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hearth.actors.bridges.http.negotiation import ranges_of, weight_of
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, MOST_NAME, Client, RetainedRequest, who
 from hearth.actors.bridges.mcp.reading import BATCHES, batch_of, read_message
 from hearth.actors.bridges.mcp.server import halt_reason, make_server
@@ -37,6 +36,7 @@ from hearth.mcp.names import HALT, PATH
 from hearth.mcp.results import of_halt
 from hearth.policy.memory import SMALL
 from hearth.protocol.jsonrpc import dump_error
+from hearth.transport.negotiation import ranges_of, weight_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -306,6 +306,13 @@ class _Again:
 
 async def _never() -> Message:
     await trio.sleep_forever()
+
+
+async def _not_acceptable(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer as a refused request is answered elsewhere (`bridges/http/problems.py`, which is above this)."""
+    detail = f"{PATH} answers with {_JSON} or {_STREAM}; accept one of them"
+    problem = orjson.dumps({"title": "Not Acceptable", "status": 406, "detail": detail})
+    await Response(problem, 406, media_type="application/problem+json")(scope, receive, send)
 
 
 def _takes(scope: Scope, kind: str) -> bool:
