@@ -144,7 +144,7 @@ async def test_a_write_whose_answer_is_cut_short_has_an_unknown_effect(line, dev
 
 
 async def test_a_device_that_sends_without_end_gets_no_value_read_from_it(line, device):
-    """Bytes come with the tick of the timer, and the line seems silent between: the request is sent, and noise comes."""
+    """Bytes come with the tick of the timer, and the line seems silent between: a request is sent, and noise comes."""
     line._timeout_s = 1.0
     stop = threading.Event()
 
