@@ -279,14 +279,18 @@ _W1_POWER_ON = 85.0
 """The celsius of a 1-Wire thermometer (DS18B20) that has not measured since it lost its supply for a moment."""
 
 
+def _w1_device(device: SensorDevice) -> Path | None:
+    return device.parent if device.parent is not None and _W1_DEVICE.fullmatch(device.parent.name) else None
+
+
 def _unchecked(device: SensorDevice) -> str | None:
     """Return why a 1-Wire thermometer gives its power-on value as a measurement, with the cure; None where it does not.
 
     The kernel checks for that value with bit 0 of `features` (Documentation/w1/slaves/w1_therm.rst), off by default.
     """
-    if device.parent is None or not _W1_DEVICE.fullmatch(device.parent.name):
+    if (parent := _w1_device(device)) is None:
         return None
-    at = device.parent / "features"
+    at = parent / "features"
     features = int(sysfs.number(sysfs.text(at) or "") or 0) if at.exists() else 1
     if features & 1:
         return None
@@ -415,7 +419,10 @@ def _failure(
         cure = _capture_cure(device, str(path)) if capturing else _cure(Path(path))
         reason = f"({device.kernel}): {cure}"
     else:
-        reason = f"({device.kernel}): {_WHY.get(number, os.strerror(number))} ({symbol})"
+        why = _WHY.get(number, os.strerror(number))
+        if number == errno.EIO and _w1_device(device) is not None:
+            why = "it does not answer, or has only its power-on value (85 celsius); is it powered and connected?"
+        reason = f"({device.kernel}): {why} ({symbol})"
         if capturing and error.filename is not None:
             reason += f", from {path}"
     return DeviceError(f"sensor {name!r} {reason}", effect="none", data=data)

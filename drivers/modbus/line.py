@@ -280,11 +280,10 @@ class ModbusLine(BaseDriver):
     async def _first(self, deadline: float) -> bytes | None:
         """Return the PDU of the next frame that may be the answer; None if none comes. Raises BadAnswer."""
         pdu = self._framing.feed(b"")
-        while pdu is None:
-            data = await self._receive(deadline)
-            if not data:
-                return None
+        while pdu is None and (data := await self._receive(deadline)):
             pdu = self._framing.feed(data, self.port.inbox.fed_at)
+            if trio.current_time() > deadline:  # on a line that is never silent there is always more
+                break
         return pdu
 
     async def _all(self, deadline: float) -> bool:

@@ -246,6 +246,21 @@ async def test_a_flood_in_place_of_an_answer_is_refused_and_keeps_no_more_than_t
         assert len(peer.line._framing._data) <= 4096
 
 
+async def test_a_flood_that_goes_on_ends_the_wait_for_an_answer_at_its_time(monkeypatch) -> None:
+    async with serial() as peer:
+        take = peer.port.take
+
+        async def flooded(*args, **more):
+            if peer.heard:
+                await peer.say(b"\xff")
+            return await take(*args, **more)
+
+        monkeypatch.setattr(peer.port, "take", flooded)
+        peer.line._timeout_s = 0.1
+        with trio.fail_after(BOUND), pytest.raises(DeviceError, match="unit 255, or noise"):
+            await read(peer.line)
+
+
 async def test_a_port_that_receives_its_own_requests_is_used_by_skipping_them(autojump_clock):
     async with serial(rs485=Rs485(loopback=True)) as peer:
         ask = checked(b"\1\3\0\0\0\1")

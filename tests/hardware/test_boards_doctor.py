@@ -300,10 +300,10 @@ def test_a_permission_that_a_profile_needs_is_a_warning(cell, doctor, tmp_path):
 
 @contextlib.contextmanager
 def daemon(directory, profile):
-    """A hearthd of its own process on a profile, and a peer with a session."""
+    """A hearthd of its own interpreter, by whose arguments it is known, on a profile; and a peer with a session."""
     hearthd = Hearthd(directory, f'[board]\nprofile = "{profile}"\n')
     try:
-        hearthd.start()
+        hearthd.start(prefix=["env"])
         peer = hearthd.peer()
         yield hearthd, peer, peer.open(max_risk_level=2)
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
@@ -127,6 +127,51 @@ async def test_signals_are_sent_and_read_by_name_and_their_limits_hold_for_raw_b
             (frame,) = (await session.run("can.read", bus="can0", timeout_ms=9000))["frames"]
             assert (frame["message"], frame["signals"]) == ("DRIVE", {"Torque": {"value": 50, "unit": "Nm"}})
             assert other.heard() == []
+
+
+ENGINE = f"""VERSION ""
+NS_ :
+BS_:
+BU_: ECU HEARTH
+BO_ {0x98F00403} EEC1: 8 ECU
+ SG_ Speed : 24|16@1+ (0.125,0) [0|8031.875] "rpm" HEARTH
+BO_ {0x8C000003} TSC1: 8 HEARTH
+ SG_ Wanted : 8|16@1+ (0.125,0) [0|8031.875] "rpm" ECU
+BA_DEF_ BO_ "VFrameFormat" ENUM "StandardCAN","ExtendedCAN","reserved","J1939PG";
+BA_DEF_DEF_ "VFrameFormat" "J1939PG";
+"""
+BROADCAST = socket.J1939_NO_ADDR
+
+
+@contextmanager
+def j1939_node(interface, address):
+    """Another node whose identifiers the kernel's J1939 makes and reads."""
+    with socket.socket(socket.AF_CAN, socket.SOCK_DGRAM, socket.CAN_J1939) as made:
+        made.settimeout(BOUND)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        made.bind((interface, socket.J1939_NO_NAME, socket.J1939_NO_PGN, address))
+        yield made
+
+
+async def test_j1939_messages_of_the_kernels_own_stack_are_read_from_any_address_and_read_by_it(vcan, tmp_path):
+    path = tmp_path / "engine.dbc"
+    path.write_text(ENGINE)
+    async with sessions(board_of(vcan, dbc=str(path))) as (session,):
+        await session.run("can.read", bus="can0", timeout_ms=0)
+        for address, message, signal, group, to, hexes, value in (
+            (0x00, "EEC1", "Speed", 0xF004, BROADCAST, "ff7d7d007dffffff", 4000),
+            (0x21, "EEC1", "Speed", 0xF004, BROADCAST, "ff7d7dffffffffff", None),
+            (0xF9, "TSC1", "Wanted", 0x0000, 0x30, "ff007dffffffffff", 4000),
+        ):
+            with j1939_node(vcan, address) as other:
+                other.sendto(bytes.fromhex(hexes), (vcan, socket.J1939_NO_NAME, group, to))
+                (frame,) = (await session.run("can.read", bus="can0", timeout_ms=9000))["frames"]
+            assert (frame["message"], int(frame["id"], 16) & 0xFF) == (message, address)
+            assert frame["signals"][signal]["value"] == value
+        with j1939_node(vcan, 0x30) as other:
+            await session.run("can.send", bus="can0", message="EEC1", signals={"Speed": 1000})
+            data, (*_, group, address) = other.recvfrom(64)
+            assert (data[3:5], group, address) == ((8000).to_bytes(2, "little"), 0xF004, 3)
 
 
 # --- ISO-TP -----------------------------------------------------------------------------------------------------------

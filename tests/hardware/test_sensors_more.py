@@ -15,7 +15,7 @@ from support.one_wire import Ds18b20, Ds2482
 from support.waiting import passes
 
 import hearth
-from hearth.errors import DeviceError, ResourceBusy
+from hearth.errors import DeviceError, InterlockOpen, ResourceBusy
 
 BRIDGE, DAC, CONVERTER = 0x18, 0x60, 0x50
 CONFIGFS = Path("/sys/kernel/config/iio")
@@ -205,6 +205,8 @@ async def thermometers(*those):
         nodes = [Path("/sys/bus/w1/devices") / each.name / "hwmon" for each in those]
         with trio.fail_after(60):
             await passes(lambda: all(node.is_dir() and any(node.iterdir()) for node in nodes))
+        for node in nodes:
+            (node.parent / "conv_time").write_text("50")  # milliseconds; a real one takes 750
         yield
 
 
@@ -242,3 +244,64 @@ async def test_a_wire_whose_bridge_goes_takes_its_thermometers_along(session):
         await value(session, name_of(one))
     assert caught.value.data["errno"] == "ENODEV"
     assert name_of(one) not in await listed(session)
+
+
+async def failure(session, name):
+    with pytest.raises(DeviceError) as caught:
+        await value(session, name)
+    assert caught.value.data["effect"] == "none"
+    return caught.value
+
+
+async def test_85_degrees_are_a_measurement_only_where_the_kernel_tells_them_from_the_power_on_value(session):
+    """Linux Documentation/w1/slaves/w1_therm.rst; https://github.com/timofurrer/w1thermsensor/issues/46."""
+    one = Ds18b20(0x79, 85)
+    async with thermometers(one):
+        name, features = name_of(one), Path("/sys/bus/w1/devices") / one.name / "features"
+        assert features.read_text().strip() == "0"
+        for one.fails in (True, False):
+            assert (await failure(session, name)).data["errno"] == "ENODATA"
+        assert f"`echo 1 | sudo tee {features.resolve()}`" in (await listed(session))[name]["problem"]
+
+        features.write_text("1")
+        assert await value(session, name) == 85
+        assert "problem" not in (await listed(session))[name]
+        one.fails = True
+        error = await failure(session, name)
+        assert (error.data["errno"], "power-on value" in error.message) == ("EIO", True)
+        one.fails, one.celsius = False, 20.5
+        assert await value(session, name) == 20.5
+
+
+GUARDED = """
+name = "cell"
+description = "a pump that one of the kernel's thermometers guards"
+[discover]
+sensors = true
+[[gpio]]
+label = "cell"
+driver = "sim"
+names = ["pump"]
+[gpio.lines.pump]
+safe = 0
+[[interlock]]
+drives = "pump"
+value = 1
+requires = [{{ sensor = "{sensor}", min = 5, max = 95 }}]
+max_age_ms = 20_000
+check_ms = 10_000
+"""
+
+
+@pytest.mark.parametrize("checked", [False, True])
+async def test_a_power_on_value_closes_no_interlock_although_it_lies_between_its_bounds(tmp_path, checked):
+    one = Ds18b20(0x7A, 20)
+    profile = tmp_path / "guarded.toml"
+    profile.write_text(GUARDED.format(sensor=name_of(one)))
+    async with thermometers(one), hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
+        (Path("/sys/bus/w1/devices") / one.name / "features").write_text(str(int(checked)))
+        one.fails = True
+        with pytest.raises(InterlockOpen, match="power-on value"):
+            await session.run("gpio.set", line="pump", value=1)
+        one.fails = False
+        await session.run("gpio.set", line="pump", value=1)

@@ -154,7 +154,8 @@ class Peer(Wire):
     def wait(self, session_id: str, task_id: str) -> Any:
         """Follow a task to its end; returns it as task.get shows it."""
         here = {"session_id": session_id, "task_id": task_id}
-        answer = self.call("task.events.subscribe", here)
+        # From its first event: it may be followed already, and `call` passes over the events before its answer.
+        answer = self.call("task.events.subscribe", {**here, "from_seq": 1})
         assert "result" in answer, answer
         while True:
             said = self.line()

@@ -15,8 +15,10 @@ _FAMILY = 0x28
 _RESET, _CONFIGURE, _SELECT, _WIRE_RESET, _SEND, _RECEIVE, _BIT, _TRIPLET = (
     0xF0, 0xD2, 0xE1, 0xB4, 0xA5, 0x96, 0x87, 0x78,
 )  # fmt: skip
-_SKIP, _MATCH, _SCRATCHPAD = 0xCC, 0x55, 0xBE
+_SKIP, _MATCH, _CONVERT, _SCRATCHPAD = 0xCC, 0x55, 0x44, 0xBE
 _PRESENCE, _SINGLE, _IS_RESET, _SECOND, _WAY = 0x02, 0x20, 0x10, 0x40, 0x80
+_POWER_ON = b"\x50\x05", b"\x0c"
+"""The temperature and byte 6 after a reset: 85 degrees, with another byte 6 than where they were measured."""
 _IDLE = 0x18
 """The status after a reset: the bus is high, and nothing was set."""
 
@@ -32,7 +34,10 @@ def _checksum(data: bytes) -> int:
 
 
 class Ds18b20:
-    """One thermometer; `celsius` is what it measures, in steps of a sixteenth. Without `present` it is silent."""
+    """One thermometer; `celsius` is what it measures, in steps of a sixteenth. Without `present` it is silent.
+
+    Where the supply `fails`, a conversion resets it, and it then has its power-on value.
+    """
 
     def __init__(self, serial: int, celsius: float) -> None:
         body = bytes([_FAMILY]) + serial.to_bytes(6, "little")
@@ -40,10 +45,19 @@ class Ds18b20:
         self.name = f"{_FAMILY:02x}-{serial:012x}"
         self.celsius = celsius
         self.present = True
+        self.fails = False
+        self._measured = _POWER_ON
+
+    def convert(self) -> None:
+        """Measure the temperature; byte 6 is the count that remains of a degree."""
+        sixteenths = round(self.celsius * 16)
+        measured = sixteenths.to_bytes(2, "little", signed=True), bytes([16 - sixteenths % 16])
+        self._measured = _POWER_ON if self.fails else measured
 
     def scratchpad(self) -> bytes:
-        """The temperature, two alarms, the resolution (12 bits), three fixed bytes, and the checksum."""
-        pad = round(self.celsius * 16).to_bytes(2, "little", signed=True) + bytes.fromhex("4b467fff0c10")
+        """The temperature, two alarms, the resolution (12 bits), three bytes of the chip, and the checksum."""
+        temperature, remains = self._measured
+        pad = temperature + bytes.fromhex("4b467fff") + remains + b"\x10"
         return pad + bytes([_checksum(pad)])
 
     def bit(self, index: int) -> int:
@@ -125,6 +139,9 @@ class Ds2482:
                 self._chosen = [each for each in self._chosen if each.rom == self._asked]
         elif self._state == "function" and self._chosen:
             self._answer = self._chosen[0].scratchpad() if byte == _SCRATCHPAD else b""
+            if byte == _CONVERT:
+                for each in self._chosen:
+                    each.convert()
 
     def _triplet(self, wanted: int) -> None:
         """Read a bit of all addresses and its complement, and keep those that have the bit that is then written."""
