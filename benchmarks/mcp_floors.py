@@ -40,7 +40,7 @@ _ARGUMENTS = {
             ],
         },
         "chip": {"type": "string", "minLength": 1, "maxLength": 64},
-        "value": {"type": "integer", "enum": [0, 1]},
+        "value": {"type": "integer", "minimum": 0, "maximum": 1},
     },
     "required": ["line", "value"],
 }
