@@ -470,7 +470,7 @@ def embedded_parts(
     """Return the parts that `open_runtime` runs, before anything of them is open. Raises ConfigError, TypeError."""
     config = config or Config()
     if isinstance(board, os.PathLike):
-        # Only a name without "/" is that of a profile beside hearth's own.
+        # Without a "/" it would be taken for the name of a shipped profile.
         board = str(Path(board).absolute())
     if not isinstance(board, str | Board):
         # It would be the board of the configuration, by default a simulated one.

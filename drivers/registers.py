@@ -177,10 +177,15 @@ def parse_register(table: Table, kind: type[_Register]) -> _Register:
     return register
 
 
+def check_valid(table: Table, valid: Valid | None) -> None:
+    """Refuse a range of values that is reversed."""
+    if valid is not None and valid[0] > valid[1]:
+        table.fault("valid", f"{valid[0]:g} is greater than {valid[1]:g}; exchange them")
+
+
 def _check_values(table: Table, register: Register) -> None:
     """Refuse a range that is reversed, a safe value that cannot be written, and limits that leave no value."""
-    if register.valid is not None and register.valid[0] > register.valid[1]:
-        table.fault("valid", f"{register.valid[0]:g} is greater than {register.valid[1]:g}; exchange them")
+    check_valid(table, register.valid)
     least, most = register.raw_bounds
     if register.access == "r" and register.safe is not None:
         table.fault("safe", 'a register with access = "r" is never written, so it has no safe value')

@@ -29,12 +29,9 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
-object_of: Final = open_object
-
-
 def root(properties: Mapping[str, Schema]) -> Schema:
-    """Return the schema of a tool's args or of its result; see `object_of`."""
-    return {"$schema": DIALECT, **object_of(properties)}
+    """Return the schema of a tool's args or of its result; see `open_object`."""
+    return {"$schema": DIALECT, **open_object(properties)}
 
 
 def integer(description: str, low: int, high: int, **more: Any) -> Schema:

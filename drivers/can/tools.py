@@ -16,6 +16,7 @@ import trio
 from annotated_types import Ge, Le, Len
 from attrs import frozen
 
+from hearth.annotations import open_object
 from hearth.api import Step
 from hearth.drivers import schemas
 from hearth.drivers.can.driver import FD_LENGTHS, MAX_EXTENDED, MAX_ISOTP, Frame, key_name, key_of
@@ -65,9 +66,7 @@ def _identifier(description: str) -> schemas.Schema:
     )
 
 
-_SIGNAL: Final = schemas.object_of(
-    {"value": {"type": ["number", "string"]}, "unit?": {"type": "string", "maxLength": 64}}
-)
+_SIGNAL: Final = open_object({"value": {"type": ["number", "string"]}, "unit?": {"type": "string", "maxLength": 64}})
 _SIGNALS: Final = {
     "type": "object",
     "maxProperties": 256,

@@ -12,7 +12,16 @@ from hearth._util.toml import show
 from hearth.drivers.i2c.chips import SENSOR_KINDS, I2cSensor
 from hearth.drivers.i2c.driver import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT, Addresses, Scope
 from hearth.drivers.kind import Caution, Follow, Resource
-from hearth.drivers.registers import Increment, Register, RegisterMap, RegWidth, Valid, check_registers, parse_register
+from hearth.drivers.registers import (
+    Increment,
+    Register,
+    RegisterMap,
+    RegWidth,
+    Valid,
+    check_registers,
+    check_valid,
+    parse_register,
+)
 from hearth.fields import ANY_NUMBER, Choice, FieldType, Integer, ListOf, Number, Table, Text, join
 
 if TYPE_CHECKING:
@@ -70,8 +79,7 @@ def parse_sensor(name: str, table: Table) -> SensorSpec:
     """Read one table of `[sensors]`; only where the table is `ok` is every value of its type."""
     values = {"kind": table.take("kind", _SENSOR_KIND), "bus": table.take("bus", _BUS), "addr": _addr(table)}
     values |= table.given(SensorSpec)
-    if (valid := values.get("valid")) is not None and valid[0] > valid[1]:
-        table.fault("valid", f"{valid[0]:g} is greater than {valid[1]:g}; exchange them")
+    check_valid(table, values.get("valid"))
     table.done()
     return SensorSpec(name, **values)
 

@@ -16,6 +16,7 @@ from hearth._util.toml import show
 from hearth.drivers.kind import Caution, Resource
 from hearth.drivers.modbus.codec import BITS, Tid
 from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, SUNSPEC, ModbusDevice, ModbusRegister
+from hearth.drivers.registers import check_valid
 from hearth.drivers.sensor import Sensor
 from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
 from hearth.errors import DeviceError
@@ -343,8 +344,7 @@ def _register(table: Table) -> ModbusRegister:
     if bits and register.type != "bool":
         table.fault("type", f'a {register.table} is one bit; give type = "bool", or leave it out')
     _check_text(table, register, values)
-    if register.valid is not None and register.valid[0] > register.valid[1]:
-        table.fault("valid", f"{register.valid[0]:g} is greater than {register.valid[1]:g}; exchange them")
+    check_valid(table, register.valid)
     if register.reg + register.size - 1 > LAST_REG:
         table.fault("reg", f"its {register.size} registers end beyond {LAST_REG}")
     if table.ok:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from attrs import evolve
 
+from hearth.annotations import open_object
 from hearth.drivers import schemas
 from hearth.drivers.declare import GRACE_MS, list_tool, signal_rows, tool
 from hearth.drivers.schemas import wrong
@@ -352,7 +353,7 @@ def _list_tool(signals: Signals, targets: frozenset[str]) -> Tool:
             "List the signals of the board, whatever bus they are on: names, units, limits, safe states, and the "
             "values that are known without asking the hardware. A good first step.",
             {
-                "signals": schemas.listed("one row each", schemas.object_of(_ROW)),
+                "signals": schemas.listed("one row each", open_object(_ROW)),
                 "truncated": schemas.flag("true if there are more: give a pattern"),
             },
             run,

@@ -6,9 +6,8 @@ import pytest
 import trio
 from support.http import LISTEN, Raw, passes
 
-from hearth.actors.bridges.http.app import Hosts
+from hearth.actors.bridges.http.app import Hosts, HttpProblem
 from hearth.actors.bridges.http.listener import HttpListener
-from hearth.actors.bridges.http.problems import HttpProblem
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accept import ConnectionLimiter
 

@@ -22,11 +22,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.http import dashboard, metrics
-from hearth.actors.bridges.http.problems import HttpProblem
 from hearth.actors.listeners.accept import Refused, caller, is_cross_site, values
 from hearth.errors import QueueFull, SessionInvalid
 from hearth.mcp.names import PATH as MCP
 from hearth.transport.negotiation import ranges_of, weight_of
+from hearth.transport.problems import MEDIA_TYPE, document
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -114,6 +114,20 @@ def _matches(lines: Iterable[str], tag: str) -> bool:
     """Return True if an If-None-Match header names the tag; the comparison is weak (RFC 9110 §13.1.2)."""
     tags = {part.strip().removeprefix("W/") for line in lines for part in line.split(",")}
     return tag in tags or "*" in tags
+
+
+class HttpProblem(Exception):
+    """A refused request: the answer's status and headers; `detail` names the place and the cure."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        """Return the response for this problem."""
+        return Response(document(self.status, self.detail), self.status, self.headers, MEDIA_TYPE)
 
 
 async def problem_response(_request: Request, error: Exception) -> Response:

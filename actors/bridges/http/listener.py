@@ -24,9 +24,8 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
-from hearth.actors.bridges.http.app import HACP
+from hearth.actors.bridges.http.app import HACP, HttpProblem
 from hearth.actors.bridges.http.connection import GRACE, PeerConnection
-from hearth.actors.bridges.http.problems import MEDIA_TYPE, HttpProblem, document
 from hearth.actors.listeners.accept import FOLDED, MOST_HALTING, AuthenticationFailed, Places, has_body, values
 from hearth.actors.listeners.tcp import Listening, each_unknown_peer
 from hearth.actors.listeners.tls import certificate_of, handshake
@@ -34,6 +33,7 @@ from hearth.actors.supervisor import contain
 from hearth.actors.transport import CLOSING
 from hearth.errors import QueueFull
 from hearth.protocol.jsonrpc import dump_error
+from hearth.transport.problems import MEDIA_TYPE, document
 from hearth.transport.sockets import SocketTransport
 
 if TYPE_CHECKING:

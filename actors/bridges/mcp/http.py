@@ -308,13 +308,6 @@ async def _never() -> Message:
     await trio.sleep_forever()
 
 
-async def _not_acceptable(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer as a refused request is answered elsewhere (`bridges/http/problems.py`, which is above this)."""
-    detail = f"{PATH} answers with {_JSON} or {_STREAM}; accept one of them"
-    problem = orjson.dumps({"title": "Not Acceptable", "status": 406, "detail": detail})
-    await Response(problem, 406, media_type="application/problem+json")(scope, receive, send)
-
-
 def _takes(scope: Scope, kind: str) -> bool:
     """Return True if a request can be answered in a media type; without an Accept field in any (RFC 9110, 12.5.1)."""
     ranges = ranges_of(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
@@ -328,7 +321,7 @@ def _require_room(scope: Scope) -> None:
 
 
 def _accepting_both(scope: Scope) -> Scope:
-    """Return the scope of a request as one that takes both media types: the SDK demands that of each."""
+    """Return the scope of a request with both media types in its Accept: the SDK refuses any other."""
     others = [(name, value) for name, value in scope["headers"] if name != b"accept"]
     return {**scope, "headers": [*others, (b"accept", f"{_JSON}, {_STREAM}".encode())]}
 
