@@ -96,8 +96,8 @@ test: $(STAMP) ## The tests, the hardware's too, with branch coverage; what take
 	    $(BIN)/python -m coverage report --omit='drivers/*/linux*.py,drivers/linux/*,drivers/serial_port/tty.py,drivers/iio/kernel.py,drivers/iio/capture.py,drivers/sysfs.py'; fi
 
 proof: $(STAMP) ## The tests that take long: 10,000 worlds, a kill at every write, browsers, the MCP judges, bench and soak
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m proof
-	$(BIN)/python tests/hardware/suite.py --proof
+	@set -x; $(BIN)/python tests/hardware/suite.py --proof & hardware=$$!; trap 'kill $$hardware' INT TERM; \
+	    $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m proof; host=$$?; wait $$hardware && exit $$host
 
 test-hardware: $(STAMP) ## The drivers against a Linux kernel with simulated hardware (user-mode Linux)
 	$(BIN)/python tests/hardware/suite.py
@@ -174,8 +174,10 @@ deb: $(RUNTIME) ## The Debian package for this machine's Python and architecture
 test-deb: $(STAMP) ## Build the package, try it in a fresh Debian (as root, with debootstrap), write the bill of materials
 	HEARTH_DEB=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/packaging/test_deb.py tests/packaging/test_sbom.py
 
+# Which: make test-debian SUITES=trixie
+SUITES ?= bookworm trixie
 test-debian: $(STAMP) ## Debian 12 and 13 in fresh roots: package, demo, fast tests; the service under a systemd that boots (as root)
-	HEARTH_DEBIAN=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=12 --durations-min=2 \
+	HEARTH_DEBIAN="$(SUITES)" $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=12 --durations-min=2 \
 	    tests/packaging/test_debian.py tests/packaging/test_systemd.py
 
 test-arm64: $(STAMP) ## Debian for arm64, emulated: package, demo, and the tests of what depends on the processor (as root)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.booted import TOOLS as BOOT_TOOLS
-from support.debian import PYTHONS
+from support.debian import PYTHONS, SUITES
 from support.freshroot import TOOLS, lack
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LACK = lack("test-debian", "HEARTH_DEBIAN", TOOLS | BOOT_TOOLS)
 pytestmark = [
     pytest.mark.proof,
     pytest.mark.skipif(_LACK is not None, reason=_LACK or ""),
-    pytest.mark.parametrize("suite", PYTHONS),
+    pytest.mark.parametrize("suite", SUITES),
 ]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.booted import TOOLS as BOOT_TOOLS, booted
-from support.debian import PYTHONS
+from support.debian import SUITES
 from support.freshroot import TOOLS, lack
 from support.hearthd import Peer, eventually
 
@@ -28,7 +28,7 @@ _LACK = lack("test-debian", "HEARTH_DEBIAN", TOOLS | BOOT_TOOLS)
 pytestmark = [
     pytest.mark.proof,
     pytest.mark.skipif(_LACK is not None, reason=_LACK or ""),
-    pytest.mark.parametrize("machine", PYTHONS, indirect=True),
+    pytest.mark.parametrize("machine", SUITES, indirect=True),
 ]
 
 SOCKET = "/run/hearth/hearth.sock"

@@ -19,6 +19,8 @@ from support.freshroot import EMULATED, FreshRoot, cache
 ROOT = Path(__file__).parents[2]
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 """Release of Debian -> its Python."""
+SUITES = [suite for suite in PYTHONS if suite in os.environ.get("HEARTH_DEBIAN", suite)]
+"""Those that `make test-debian SUITES=` names; all, where it is not set."""
 FIXES = {"bookworm": 2, "trixie": 5}
 """Release of Debian -> the last number of its Python's version, which a wheel may ask for."""
 GLIBC = {"bookworm": 36, "trixie": 41}
