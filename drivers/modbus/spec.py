@@ -26,7 +26,6 @@ from hearth.tools import Use
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
-    from hearth.drivers.base import Driver
     from hearth.drivers.kind import Opening, Specs
     from hearth.drivers.modbus.line import ModbusLine
     from hearth.drivers.serial_port.fd import FdUart
@@ -102,7 +101,7 @@ class ModbusSpec:
         names = (device.name, f"{self.line}:{device.name}", f"{self.line}:{device.unit}")
         return Use("modbus", tuple(f"{name}:raw" for name in names) if raw else names)
 
-    def make_driver(self, _opening: Opening) -> Driver:
+    def make_driver(self, _opening: Opening | None) -> ModbusLine:
         """Return the line's driver, not opened."""
         from hearth.drivers.modbus.line import ModbusLine
 
