@@ -217,7 +217,8 @@ def _expectation(call: RequestedCall, run: StepRun) -> Expectation:
             if member not in members:
                 shown = member[:64]
                 raise _invalid(call, f"/{name}/{shown}", f"no member of its result; {_known(shown, members)}")
-            if name != "equals" and members[member].get("type", "number") not in ("number", "integer"):
+            types = members[member].get("type", "number")
+            if name != "equals" and {"number", "integer"}.isdisjoint([types] if isinstance(types, str) else types):
                 raise _invalid(call, f"/{name}/{member}", "no number; give its value in equals")
     if expect.equals:
         beside = {name: tool.result_schema[name] for name in ("$defs", "definitions") if name in tool.result_schema}

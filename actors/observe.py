@@ -193,7 +193,10 @@ class Observer:
     _seen: list[object] = field(factory=list, init=False)
     """By the place of a signal in `_named`: what its row was made of."""
     _inputs: dict[bytes, str] = field(factory=dict, init=False)
-    """By the key of the reading that shows it: the full name of a signal that no bus knows, such as of a sensor."""
+    """By the key of the reading that shows it: the full name of a signal that no bus knows, such as of a sensor.
+
+    The key is that of the step, or of the step's tool with the name and the bus in a result of signal.read.
+    """
     _read: dict[str, dict[str, Any]] = field(factory=dict, init=False)
     """By the full name of such a signal: its last reading, as members of its row."""
     _sampled: dict[str, Any] = field(factory=dict, init=False)
@@ -251,6 +254,7 @@ class Observer:
             if one.signal is None and "r" in one.access:
                 step = one.read()
                 self._inputs[_key(step.tool, step.args)] = one.full
+                self._inputs[_key(step.tool, {"name": row["name"], "bus": one.bus})] = one.full
 
     # --- sources --------------------------------------------------------------------------------------------------
 
@@ -263,12 +267,15 @@ class Observer:
         """Take the numbers of a step's result, which is JSON; `ids` name the step."""
         if not self.awake:
             return
-        values = numbers(orjson.loads(result))
+        loaded, key, ts = orjson.loads(result), _key(tool, args), timestamp(self._clock())
+        by_name = _key(tool, {name: loaded.get(name) for name in ("name", "bus")})
+        if "value" in loaded and (full := self._inputs.get(by_name) or self._inputs.get(key)) is not None:
+            value, why = loaded["value"], loaded.get("why")
+            quality = "none" if value is None else "stale"
+            self._read[full] = {"value": value, "quality": quality, "why": why, "at": ts}
+        values = numbers(loaded)
         if values:
-            reading = {"ts": timestamp(self._clock()), "tool": tool, "args": args, "values": values, **ids}
-            key = _key(tool, args)
-            if (full := self._inputs.get(key)) is not None and "value" in values:
-                self._read[full] = {"value": values["value"], "quality": "stale", "why": None, "at": reading["ts"]}
+            reading = {"ts": ts, "tool": tool, "args": args, "values": values, **ids}
             self._readings.pop(key, None)
             self._readings[key] = reading
             if len(self._readings) > MOST_READINGS:

@@ -63,7 +63,16 @@ from hearth.actors.events import EventLog, to_keep
 from hearth.actors.step import StepScope, json_safe, look_for_effect, run_tool, run_transaction
 from hearth.actors.supervisor import contain, contain_now
 from hearth.audit.record import timestamp
-from hearth.errors import AuditUnavailable, EffectNotSeen, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
+from hearth.errors import (
+    AuditUnavailable,
+    EffectNotSeen,
+    InternalError,
+    QueueFull,
+    RpcError,
+    ShuttingDown,
+    TimedOut,
+    has_no_value,
+)
 from hearth.policy.memory import EVENT_BYTES, FEED_BYTES, SMALL_RESULT, STEP_BYTES, TASK_BYTES, text_bytes
 from hearth.protocol.framing import parsed_bytes
 from hearth.protocol.methods import PRIORITIES, Constraints
@@ -458,9 +467,9 @@ class TaskActor:
             }
         self._records.append(record)
         self._events.append(("finish", {"step_index": index, "tool": step.tool.name, **step.outcome()}))
-        if self._services.observer.awake and step.result is not None:
+        if self._services.observer.awake and (result := step.result or _no_value(error)) is not None:
             ids = {"session_id": self.requester.session_id, "task_id": self.task_id, "step_index": index}
-            self._services.observer.reading(step.tool.name, step.logged, step.result, ids)
+            self._services.observer.reading(step.tool.name, step.logged, result, ids)
 
     def _no_room(self, step: StepRun, size: int) -> QueueFull | None:
         """Charge a result of `size` bytes, or return the error because of which it cannot be kept.
@@ -742,6 +751,13 @@ class TaskActor:
             record["bus"] = step.bus.bus_id
             record["args_hash"] = step.args_hash
         return record
+
+
+def _no_value(error: RpcError | None) -> bytes | None:
+    """Return the result of a reading whose device has no value, as observers get it; None for any other end."""
+    if error is None or not has_no_value(error):
+        return None
+    return orjson.dumps({"value": None, "why": error.message})
 
 
 def _reads(steps: Sequence[StepRun]) -> list[StepRun]:

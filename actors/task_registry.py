@@ -286,6 +286,8 @@ def _ended_bytes(finished: Finished) -> int:
 # --- idempotency keys -------------------------------------------------------------------------------------------------
 
 DAY_S: Final = 86_400
+_SET_S: Final = 1_577_836_800
+"""The beginning of 2020: an earlier time is that of a clock that nothing has set since the machine was switched on."""
 FLUSH_LIMIT_S: Final = 5.0
 """Seconds that the last write may take at the end: a disk that hangs must not keep the process alive."""
 VERSION: Final = 1
@@ -487,9 +489,12 @@ class IdempotencyKeys:
     _mailbox: Mailbox[tuple[dict[str, Any], Slot[None] | None]] = field(factory=Mailbox, init=False)
     """Lines for the file; the receipt of one is filled, if there is any, once it is as durable as configured."""
     _limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _undated: list[IdempotencyEntry] = field(init=False)
+    """Entries of earlier runs whose clock was not set: their time begins when that of this run is."""
 
     def __attrs_post_init__(self) -> None:
         self._entries = self._file.found
+        self._undated = [entry for entry in self._entries.values() if entry.at < _SET_S]
         for entry in self._entries.values():
             self._counts[entry.principal] += 1
             entry.account = self._memory.for_principal(entry.principal)
@@ -565,7 +570,14 @@ class IdempotencyKeys:
 
     def _expire(self) -> None:
         """Drop the keys whose time is over, the oldest first; one whose task still runs is kept."""
-        due, now = self._clock() - self._days * DAY_S, self._uptime()
+        clock, now = float(self._clock()), self._uptime()
+        if self._undated and clock >= _SET_S:
+            for entry in self._undated:
+                if self._entries.get(entry.name) is entry:
+                    entry.at = clock
+                    self._post(entry.line())
+            self._undated.clear()
+        due = clock - self._days * DAY_S
         while self._entries:
             oldest = next(iter(self._entries.values()))
             over = oldest.at <= due if oldest.until is None else oldest.until <= now

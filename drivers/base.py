@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 
     from hearth.errors import DeviceError
 
@@ -199,6 +199,11 @@ class BaseDriver:
     """True for a driver that reaches no hardware. One that does not say so reaches some."""
     halted = False
     """Set by the bus before `open`: while it is true, `open` drives no output."""
+
+    @property
+    def advice(self) -> Sequence[tuple[str, str]]:
+        """Return what was seen that a key of the board profile would mend, each with that cure; for health."""
+        return ()
 
     def open(self) -> None:
         """Do nothing: there is nothing to acquire."""

@@ -18,7 +18,7 @@ from attrs import Factory, field, frozen
 from hearth._util.text import nearest
 from hearth.drivers.kind import ANY
 from hearth.errors import InvalidParams, RpcError
-from hearth.tools import SIGNALS, OutputState, Use
+from hearth.tools import NOT_ASKED, SIGNALS, OutputState, Use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -208,9 +208,9 @@ def present(one: NamedSignal, known: KnownOutputs, now: str) -> dict[str, Any]:
     quality, why = ("good" if state.asked else "stale"), None
     if (failed := known.failed or state.failed) is not None:
         quality, value, why = "failed", None, failed
-    elif value is None:
-        quality, why = "none", "not known without asking the hardware"
-    elif signal is not None and signal.is_none is not None and signal.is_none(state.level):
+    elif state.level is None:
+        quality, why = "none", NOT_ASKED
+    elif value is None or (signal is not None and signal.is_none is not None and signal.is_none(state.level)):
         quality, value, why = "none", None, one.missing
     at = now if quality == "good" else None
     return {"value": value, "quality": quality, "why": why, "at": at, "owner": state.owner, "left": state.left}

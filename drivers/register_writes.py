@@ -167,5 +167,6 @@ def register_signal(register: Register, output: tuple[Any, ...], **more: Any) ->
         "wrote": "written",
         "shown": partial(_scaled, register),
         "number": partial(_number, register),
+        "is_none": register.is_none,
     }
     return Signal(output, **{**values, **more})

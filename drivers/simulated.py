@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hearth.errors import DeviceError
 
 T = TypeVar("T")
-FaultKind = Literal["nack", "timeout", "wedge", "error"]
+FaultKind = Literal["nack", "timeout", "busy", "wedge", "error"]
 
 
 @define(eq=False)
@@ -55,6 +55,10 @@ class Faults:
     def timeout(self, times: int = 1, *, addr: int | None = None, after: int = 0, seconds: float = 0.025) -> None:
         """The device holds the clock for `seconds`, and the adapter gives up with TimedOut."""
         self._plan(SimFault("timeout", times, addr, after, seconds))
+
+    def busy(self, times: int = 1, *, addr: int | None = None, after: int = 0) -> None:
+        """Another controller wins the bus (arbitration), at the address or behind `after` data bytes."""
+        self._plan(SimFault("busy", times, addr, after))
 
     def wedge(self, *, addr: int | None = None, after: int = 0) -> None:
         """Transactions hang at that place until `release`, then go on.

@@ -218,6 +218,16 @@ ERROR_TABLE: Mapping[int, type[RpcError]] = {
 """Code -> class, for each class above that can cross the wire."""
 
 
+def no_value(text: str, **data: Any) -> DeviceError:
+    """Return the error of a device that was read, and whose answer means that it has no value."""
+    return DeviceError(text, effect="none", data={**data, "errno": "ENODATA", "quality": "none"})
+
+
+def has_no_value(error: RpcError) -> bool:
+    """Return True for an error of `no_value`."""
+    return (error.data or {}).get("quality") == "none"
+
+
 def denied(reason: str, cure: str | None = None) -> PermissionDenied:
     """Return the refusal of something that has had no effect on hardware."""
     told = reason if cure is None else f"{reason}; {cure}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from attrs import Factory, field, frozen
 
@@ -143,6 +143,10 @@ class Resolved:
     tool: str
     args: Args
     adapt: Callable[[Tool], Tool]
+
+
+NOT_ASKED: Final = "not known without asking the hardware"
+"""Why a row of a signal has no value, where the hardware was not asked."""
 
 
 class OutputState(NamedTuple):

@@ -376,6 +376,8 @@ class Bus:
             health["reason"] = self.reason
         if self._queue.lease is not None:
             health["leased"] = True
+        if advice := getattr(self.driver, "advice", ()):
+            health["advice"] = [{"finding": finding, "cure": cure} for finding, cure in advice]
         return health
 
     def known(self, owner: Callable[[str], Any] = str) -> KnownOutputs:

@@ -13,18 +13,20 @@ import logging
 from fnmatch import fnmatchcase
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from hearth._util.text import suggestions
-from hearth.drivers.can.driver import EXTENDED, FD_LENGTHS, Frame, Scope, key_name, key_of
+from hearth.drivers.can.driver import EXTENDED, FD_LENGTHS, Frame, Scope, group_of, key_name
 from hearth.drivers.can.files import Flaw, read_messages
-from hearth.drivers.can.layout import Layout, choices_of
+from hearth.drivers.can.layout import Layout, Part, wrong
+from hearth.drivers.can.transport import ANNOUNCING, CONTROL, Transport
 from hearth.drivers.kind import Signal
+from hearth.drivers.registers import Valid  # noqa: TC001  attrs reads the annotations
 from hearth.drivers.signals import SignalLimit
-from hearth.drivers.units import same_unit
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied, RpcError
+from hearth.fields import Integer, ListOf
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -33,20 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hearth.can")
 
 _MOST_NAMED = 12
-_TRANSPORT = 0xEC00
-"""The J1939 parameter group whose frames announce a message that comes in several (TP.CM)."""
-_PDU1_BELOW = 240
 _SLACK = 1e-6
 """Of a signal's step: 4 steps of 0.3 are 1.2000000000000002, and no more than 1.2."""
-
-
-def group_of(key: int) -> int:
-    """Return the J1939 parameter group number of an identifier of 29 bits; that of another one names no group.
-
-    Priority and source address are no part of it, nor is the destination, which a PDU1 identifier has (SAE J1939-21).
-    """
-    number = key >> 8 & 0x3FFFF if key & EXTENDED else -1
-    return number & 0x3FF00 if number >= 0 and (number >> 8 & 0xFF) < _PDU1_BELOW else number
 
 
 def check_bounds(name: str, value: object, unit: str | None, *limits: SignalLimit, slack: float = 0.0) -> None:
@@ -73,6 +63,14 @@ def _narrowest(limits: Iterable[SignalLimit]) -> tuple[float, float]:
     return least, min((high for _, high in bounds if high is not None), default=inf)
 
 
+@frozen
+class Codes:
+    """What of a signal means that it has no value: its bits, and values outside of a range. A profile's keys."""
+
+    none: Annotated[tuple[int, ...], ListOf(Integer(-(1 << 63), (1 << 64) - 1))] = ()
+    valid: Valid | None = None
+
+
 @define(eq=False)
 class CanDatabase:
     """The messages of one bus. `limits` are the profile's, by "MESSAGE.SIGNAL"."""
@@ -84,17 +82,17 @@ class CanDatabase:
     safe: Mapping[str, float] = field(factory=dict, kw_only=True)
     idle: Mapping[str, float] = field(factory=dict, kw_only=True)
     """By "MESSAGE.SIGNAL": the safe values, and those of the other signals of such a message."""
+    codes: Mapping[str, Codes] = field(factory=dict, kw_only=True)
+    """By "MESSAGE.SIGNAL"."""
     encoding: str | None = field(default=None, kw_only=True)
     fd: bool = field(default=True, kw_only=True)
     """If CAN FD frames may be sent."""
     flaws: Sequence[Flaw] = field(default=(), init=False)
     """The parts of the file that are not used as they are written."""
-    _messages: dict[str, Any] | None = field(default=None, init=False)
-    _layouts: dict[str, Layout] = field(factory=dict, init=False)
-    """Of the messages, by name."""
-    _by_key: dict[int, list[Any]] = field(factory=dict, init=False)
+    _messages: dict[str, Layout] | None = field(default=None, init=False)
+    _by_key: dict[int, list[Layout]] = field(factory=dict, init=False)
     """The messages of an identifier: more than one where the file gives it twice."""
-    _by_group: dict[int, list[Any]] = field(factory=dict, init=False)
+    _by_group: dict[int, list[Layout]] = field(factory=dict, init=False)
     """The messages of a J1939 parameter group, whose identifiers have any priority, source and destination."""
 
     problem: str | None = field(default=None, init=False)
@@ -109,26 +107,27 @@ class CanDatabase:
         """Read the file, once. Raises ConfigError: no cantools, no such file, not a DBC file, an unknown signal."""
         if self._messages is not None:
             return
+        messages: dict[str, Layout] = {}
         if self.path is not None:
             found = read_messages(self.path, self.bus, self.encoding)
-            self._layouts = {one.message.name: one for one in found.layouts}
-            self.flaws = found.flaws
-        messages = {name: one.message for name, one in self._layouts.items()}
-        for name in (*self.limits, *self.safe, *self.idle):
+            messages, self.flaws = {one.name: one for one in found.layouts}, found.flaws
+        for name in (*self.limits, *self.safe, *self.idle, *self.codes):
             self._check_known(name, messages)
         for message in messages.values():
-            key = key_of(message.frame_id, extended=message.is_extended_frame)
-            self._by_key.setdefault(key, []).append(message)
-            if message.protocol == "j1939":
-                self._by_group.setdefault(group_of(key), []).append(message)
+            self._by_key.setdefault(message.key, []).append(message)
+            if message.j1939:
+                self._by_group.setdefault(group_of(message.key), []).append(message)
         self._messages = messages
+        for name, codes in self.codes.items():
+            part = self.part(name)
+            part.none, part.valid = frozenset(code & part.mask for code in codes.none), codes.valid
         for name in self.safe:
             self._check_whole(messages[name.partition(".")[0]])
 
-    def _check_known(self, name: str, messages: Mapping[str, Any]) -> None:
+    def _check_known(self, name: str, messages: Mapping[str, Layout]) -> None:
         """Refuse a name of the profile that the file does not have, with the reason. Raises ConfigError."""
         message, _, signal = name.partition(".")
-        known = {one.name for one in messages[message].signals} if message in messages else {*messages}
+        known = {*messages[message].parts} if message in messages else {*messages}
         if signal and (signal or message) in known:
             return
         cure, _ = suggestions(signal if message in messages else message, known)
@@ -144,20 +143,20 @@ class CanDatabase:
         if more := len(self.flaws[_MOST_NAMED:]):
             log.warning("can %s: %s: and %d more; hw.can.list has them", self.bus, name, more)
 
-    def _check_whole(self, message: Any) -> None:
+    def _check_whole(self, message: Layout) -> None:
         """Refuse a message whose frame could not be made from safe and idle values. Raises ConfigError."""
-        if message.is_multiplexed():
+        if any(one.selects for one in message.parts.values()):
             raise ConfigError(f"can {self.bus}: message {message.name} is multiplexed: its signals have no safe values")
-        if (flaw := self._layouts[message.name].flaw) is not None:
-            raise ConfigError(f"can {self.bus}: message {message.name} cannot have a safe value: {flaw}")
+        if message.flaw is not None:
+            raise ConfigError(f"can {self.bus}: message {message.name} cannot have a safe value: {message.flaw}")
         given = {**self.idle, **self.safe}
-        missing = [one.name for one in message.signals if f"{message.name}.{one.name}" not in given]
+        missing = [name for name in message.parts if f"{message.name}.{name}" not in given]
         if missing:
             cure = ", ".join(f'[can.signals."{message.name}.{name}"] idle = …' for name in missing)
             what = f"message {message.name} has a safe value and no value for {', '.join(missing)}"
             raise ConfigError(f"can {self.bus}: {what}; give {cure}")
 
-    def means(self, key: int) -> Sequence[Any]:
+    def means(self, key: int) -> Sequence[Layout]:
         """Return the messages that an identifier means: several for one that is there twice; of J1939 by its group."""
         self._loaded()
         found = self._by_key.get(key, ())
@@ -165,7 +164,7 @@ class CanDatabase:
             return [*found, *(one for one in self._by_group.get(group_of(key), ()) if one not in found)]
         return found
 
-    def _loaded(self) -> dict[str, Any]:
+    def _loaded(self) -> dict[str, Layout]:
         self.try_load()
         assert self._messages is not None
         return self._messages
@@ -181,7 +180,7 @@ class CanDatabase:
 
     # --- names ------------------------------------------------------------------------------------------------------
 
-    def message(self, name: str) -> Any:
+    def message(self, name: str) -> Layout:
         """Return the message of that name. Raises InvalidParams with the nearest names."""
         messages = self._loaded()
         if name not in messages:
@@ -194,8 +193,12 @@ class CanDatabase:
 
     def key(self, name: str) -> int:
         """Return the key of a message. Raises InvalidParams."""
-        message = self.message(name)
-        return key_of(message.frame_id, extended=message.is_extended_frame)
+        return self.message(name).key
+
+    def part(self, name: str) -> Part:
+        """Return the signal of a full name, "MESSAGE.SIGNAL", which the file has."""
+        message, _, signal = name.partition(".")
+        return self.message(message).parts[signal]
 
     def name_of(self, key: int) -> str | None:
         """Return the name of the message with this key, or None."""
@@ -210,6 +213,11 @@ class CanDatabase:
         found = [key for key, ones in self._by_key.items() if any(fnmatchcase(one.name, pattern) for one in ones)]
         return found or [self.key(pattern)]
 
+    def transport(self) -> Transport | None:
+        """Return what puts together the J1939 messages of more bytes than a frame has; None for a file without any."""
+        groups = {group for group, ones in self._by_group.items() if any(one.length > FD_LENGTHS[8] for one in ones)}
+        return Transport(groups) if groups else None
+
     def fits(self, key: int, patterns: Iterable[str]) -> bool:
         """Return True if a key means a message whose name fits one of the patterns: of J1939 from any address."""
         return any(fnmatchcase(one.name, pattern) for one in self.means(key) for pattern in patterns)
@@ -223,24 +231,21 @@ class CanDatabase:
         InvalidParams (a signal that is unknown or missing, another unit) and LimitViolated.
         """
         message = self.message(name)
-        if message.protocol == "j1939" and message.length > FD_LENGTHS[8]:
+        if message.j1939 and message.length > FD_LENGTHS[8]:
             reason = f"message {name} has {message.length} bytes, which J1939 sends in several frames; hearth sends one"
-            raise _wrong("/message", reason)
-        known = {one.name: one for one in message.signals}
+            raise wrong("/message", reason)
         values: dict[str, Any] = {}
         for signal, given in signals.items():
-            if signal not in known:
-                cure, near = suggestions(signal, known)
-                reason = f"message {name} has no signal {signal!r}{cure}; it has {', '.join(known)}"
-                raise _wrong(f"/signals/{signal}", reason, **near)
-            values[signal] = _value(known[signal], given)
+            if signal not in message.parts:
+                cure, near = suggestions(signal, message.parts)
+                reason = f"message {name} has no signal {signal!r}{cure}; it has {', '.join(message.parts)}"
+                raise wrong(f"/signals/{signal}", reason, **near)
+            values[signal] = message.parts[signal].given(given)
         self._check(message, values)
         try:
-            data = self._layouts[name].encode(values)
+            return message.frame(values)
         except ValueError as error:
-            raise _wrong("/signals", f"message {name}: {error}") from error
-        key = key_of(message.frame_id, extended=message.is_extended_frame)
-        return Frame(key, data, fd=bool(message.is_fd) or len(data) > FD_LENGTHS[8])
+            raise wrong("/signals", f"message {name}: {error}") from error
 
     def decode(self, frame: Frame) -> dict[str, Any]:
         """Return the `message` of a frame with its `signals`, each `{value, unit?, name?}`; {} if it is in no file.
@@ -252,7 +257,7 @@ class CanDatabase:
         message = next(iter(self.means(frame.key)), None)
         if message is None or frame.remote or frame.error:
             return {}
-        return {"message": message.name, **self._layouts[message.name].shown(frame.data)}
+        return {"message": message.name, **message.shown(frame.data)}
 
     # --- what may be sent -------------------------------------------------------------------------------------------
 
@@ -275,14 +280,11 @@ class CanDatabase:
                 what = f"{len(frame.data)} bytes are not {message.name}, which has {message.length}"
                 data = {"bus": self.bus, "effect": "none"}
                 raise LimitViolated(f"can {self.bus}: {what}; send it by name", data=data)
-            self._check(message, self._values(message, frame.data))
-
-    def _values(self, message: Any, data: bytes) -> dict[str, float]:
-        return self._layouts[message.name].values(data)
+            self._check(message, message.values(frame.data))
 
     def _check_announced(self, frame: Frame) -> None:
         """Refuse a J1939 frame that announces a message of the file in several frames: they would pass unchecked."""
-        if not self._by_group or group_of(frame.key) != _TRANSPORT or frame.data[:1] not in (b"\x10", b"\x20"):
+        if group_of(frame.key) != CONTROL or not frame.data or frame.data[0] not in ANNOUNCING:
             return
         for message in self._by_group.get(int.from_bytes(frame.data[5:8], "little"), ()):
             raise self._denied(f"the frame announces the message {message.name} in parts; send it with can.send, whole")
@@ -303,19 +305,12 @@ class CanDatabase:
         text = f"can {self.bus}: {reason}"
         return PermissionDenied(text, data={"bus": self.bus, "reason": reason, "effect": "none"})
 
-    def _check(self, message: Any, values: Mapping[str, Any]) -> None:
-        for signal in message.signals:
-            if signal.name in values:
-                name = f"{message.name}.{signal.name}"
-                slack = abs(signal.scale) * _SLACK
-                check_bounds(name, values[signal.name], signal.unit, *self._bounds(name, signal), slack=slack)
-
-    def _bounds(self, name: str, signal: Any) -> tuple[SignalLimit, ...]:
-        of_file = SignalLimit(
-            None if signal.minimum is None else float(signal.minimum),
-            None if signal.maximum is None else float(signal.maximum),
-        )
-        return (of_file, self.limits.get(name, SignalLimit()))
+    def _check(self, message: Layout, values: Mapping[str, Any]) -> None:
+        for part in message.parts.values():
+            if part.name in values:
+                name = f"{message.name}.{part.name}"
+                limits = (part.bounds, self.limits.get(name, SignalLimit()))
+                check_bounds(name, values[part.name], part.unit, *limits, slack=abs(part.scale) * _SLACK)
 
     # --- signals ----------------------------------------------------------------------------------------------------
     #
@@ -328,7 +323,6 @@ class CanDatabase:
         return {name: self._signal(name) for name in dict.fromkeys((*names, *self.safe))}
 
     def _signal(self, name: str) -> Signal:
-        message, _, signal = name.partition(".")
         limit = self.limits.get(name, SignalLimit())
         return Signal(
             name,
@@ -336,14 +330,19 @@ class CanDatabase:
             f"can {self.bus}, signal {name}",
             place={"bus": f"can:{self.bus}", "signal": name},
             report={"signal": name},
-            unit=self.message(message).get_signal_by_name(signal).unit or "",
+            unit=self.part(name).unit or "",
             access="w",
             safe=self.safe.get(name),
             step=inf if limit.max_step is None else limit.max_step,
             slew=inf if limit.slew_per_s is None else limit.slew_per_s,
             bounds=limit.to_json(),
             number=partial(self._number, name),
+            is_none=partial(self._is_none, name),
         )
+
+    def _is_none(self, name: str, value: float) -> bool:
+        part = self.part(name)
+        return part.absent(part.pattern(value)) is not None
 
     def _number(self, name: str, given: Any) -> float:
         """Return the value of a signal that has a safe one. Raises ValueError for one that no frame may have."""
@@ -351,7 +350,7 @@ class CanDatabase:
         others = {one: value for one, value in {**self.idle, **self.safe}.items() if one.startswith(f"{message}.")}
         try:
             self.frame(message, {**{one.partition(".")[2]: value for one, value in others.items()}, signal: given})
-            value: float = _value(self.message(message).get_signal_by_name(signal), given)
+            value: float = self.part(name).given(given)
         except RpcError as error:
             raise ValueError((error.data or {}).get("reason", error.message)) from None
         return value
@@ -360,20 +359,15 @@ class CanDatabase:
         """Return the values of a frame's signals by "MESSAGE.SIGNAL", none if its message is not in the file."""
         values: dict[str, float] = {}
         for message in self.means(frame.key) if not frame.remote else ():
-            found = self._values(message, frame.data)
-            values |= {f"{message.name}.{signal}": value for signal, value in found.items()}
+            values |= {f"{message.name}.{signal}": value for signal, value in message.values(frame.data).items()}
         return values
 
     def whole(self, name: str, values: Mapping[str, float]) -> Frame:
         """Return the frame of a message with a safe value: with these values, and `idle` ones for the others."""
         message = self.message(name)
-        known = {one.name: f"{name}.{one.name}" for one in message.signals}
+        known = {one: f"{name}.{one}" for one in message.parts}
         given = {signal: values.get(full, self.idle.get(full, self.safe.get(full))) for signal, full in known.items()}
-        return Frame(
-            self.key(name),
-            self._layouts[name].encode({signal: value for signal, value in given.items() if value is not None}),
-            fd=bool(message.is_fd) or message.length > FD_LENGTHS[8],
-        )
+        return message.frame({signal: value for signal, value in given.items() if value is not None})
 
     # --- for hw.can.list --------------------------------------------------------------------------------------------
 
@@ -381,61 +375,36 @@ class CanDatabase:
         """Return the messages with their signals."""
         return [self._message_json(one) for one in self._loaded().values()]
 
-    def _message_json(self, message: Any) -> dict[str, Any]:
-        key = key_of(message.frame_id, extended=message.is_extended_frame)
+    def _message_json(self, layout: Layout) -> dict[str, Any]:
+        message = layout.message
         entry = {
-            "message": message.name,
+            "message": layout.name,
             "id": message.frame_id,
-            "hex": key_name(key),
+            "hex": key_name(layout.key),
             "extended": message.is_extended_frame or None,
-            "length": message.length,
+            "length": layout.length,
             "cycle_ms": message.cycle_time,
             "senders": list(message.senders) or None,
             "note": message.comment,
-            "signals": [self._signal_json(message.name, one) for one in message.signals],
+            "signals": [self._signal_json(layout.name, one) for one in layout.parts.values()],
         }
         return {name: value for name, value in entry.items() if value is not None}
 
-    def _signal_json(self, message: str, signal: Any) -> dict[str, Any]:
-        of_file, of_profile = self._bounds(f"{message}.{signal.name}", signal)
-        least, most = _narrowest((of_file, of_profile))
+    def _signal_json(self, message: str, part: Part) -> dict[str, Any]:
+        of_profile = self.limits.get(f"{message}.{part.name}", SignalLimit())
+        least, most = _narrowest((part.bounds, of_profile))
         entry = {
-            "signal": signal.name,
-            "unit": signal.unit,
+            "signal": part.name,
+            "unit": part.unit,
             "min": None if least == -inf else least,
             "max": None if most == inf else most,
             "max_step": of_profile.max_step,
             "slew_per_s": of_profile.slew_per_s,
-            "choices": [{"value": value, "name": name} for value, name in choices_of(signal)] or None,
-            "multiplexer": signal.is_multiplexer or None,
-            "multiplexed_by": signal.multiplexer_ids,
-            "note": signal.comment,
+            "none": sorted(part.none) or None,
+            "valid": None if part.valid is None else list(part.valid),
+            "choices": [{"value": value, "name": name} for value, name in part.choices] or None,
+            "multiplexer": part.selects or None,
+            "multiplexed_by": sorted(part.ids) or None,
+            "note": part.note,
         }
         return {name: value for name, value in entry.items() if value is not None}
-
-
-def _wrong(pointer: str, reason: str, **more: Any) -> InvalidParams:
-    return InvalidParams(f"{pointer}: {reason}", data={"path": pointer, "reason": reason, **more})
-
-
-def _value(signal: Any, given: Any) -> Any:
-    """Return the number of a given value, by the signal's choices and its unit. Raises InvalidParams."""
-    place = f"/signals/{signal.name}"
-    if isinstance(given, dict):
-        unit = given.get("unit", signal.unit)
-        if not same_unit(unit or "", signal.unit or ""):
-            has = f"its unit is {signal.unit!r}" if signal.unit else "it has no unit"
-            raise _wrong(f"{place}/unit", f"{unit!r} is not the unit of {signal.name}: {has}")
-        given = given["value"]
-    if isinstance(given, str):
-        choices = choices_of(signal)
-        found = [value for value, name in choices if name == given]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            numbers = " or ".join(f"{value:g}" for value in found)
-            raise _wrong(place, f"{signal.name} has {len(found)} values with the name {given!r}; give {numbers}")
-        cure, near = suggestions(given, dict.fromkeys(name for _, name in choices))
-        listed = f"it has {', '.join(dict.fromkeys(name for _, name in choices))}" if choices else "it takes a number"
-        raise _wrong(place, f"{signal.name} has no choice {given!r}{cure}; {listed}", **near)
-    return given

@@ -53,13 +53,28 @@ def key_name(key: int) -> str:
     return f"{key & MAX_EXTENDED:#010x}" if key & EXTENDED else f"{key:#05x}"
 
 
+def group_of(key: int) -> int:
+    """Return the J1939 parameter group number of an identifier of 29 bits; that of another one names no group.
+
+    Priority and source address are no part of it, nor is the destination, which a PDU1 identifier has (SAE J1939-21).
+    """
+    number = key >> 8 & 0x3FFFF if key & EXTENDED else -1
+    return number & 0x3FF00 if number >= 0 and is_to_one(number) else number
+
+
+def is_to_one(group: int) -> bool:
+    """Return True for a J1939 parameter group whose identifiers have a destination (PDU1)."""
+    return (group >> 8 & 0xFF) < 240
+
+
 @frozen
 class Frame:
     """A frame, or a report of the interface about an error (`error` says which ones; it has no data then).
 
     `timestamp_us` is its reception in microseconds since 1970, 0 for one that is to be sent. `remote` asks another node
     for the frame of this identifier, with `asked` bytes. `fd` frames may have up to 64 bytes; `bitrate_switch` sends
-    them faster.
+    them faster. `parts` is the number of frames of a J1939 message that came in several, 0 for a frame; such a message
+    has up to 1785 bytes.
     """
 
     key: int
@@ -69,6 +84,7 @@ class Frame:
     remote: bool = False
     error: tuple[str, ...] = ()
     asked: int = 0
+    parts: int = 0
     timestamp_us: int = field(default=0, eq=False)
 
 
@@ -93,6 +109,13 @@ class SendRules(Protocol):
 
     def check_isotp(self, key: int) -> None:
         """Raise PermissionDenied for an identifier on which no ISO-TP message may be sent."""
+
+
+class Assembly(Protocol):
+    """What makes messages of several frames."""
+
+    def feed(self, frame: Frame) -> Frame | None:
+        """Take a frame that was received; return the message that is whole with it."""
 
 
 class IsoTp(NamedTuple):
@@ -305,6 +328,7 @@ class CanDriver(BaseDriver, ABC):
     def __init__(self, bus: str, *, queue: int = QUEUE, rules: SendRules | None = None) -> None:
         self.bus = bus
         self.queue = FrameQueue(queue)
+        self.transport: Assembly | None = None
         self.state = "error-active"
         self.errors: dict[str, int] = {}
         """Error frames by what they report."""
@@ -372,6 +396,12 @@ class CanDriver(BaseDriver, ABC):
     @abstractmethod
     def _check_open(self) -> None:
         """Raise DeviceError if the interface is not open."""
+
+    def _received(self, frame: Frame, sender: str = "") -> None:
+        """Append a frame to the queue, and the J1939 message that is whole with it."""
+        self.queue.feed(frame, sender)
+        if self.transport is not None and (whole := self.transport.feed(frame)) is not None:
+            self.queue.feed(whole, sender)
 
     def _note_errors(self, words: tuple[str, ...], timestamp_us: int) -> DeviceError | None:
         """Count an error frame, and pass it to readers; return the error that takes the bus down, for bus-off."""

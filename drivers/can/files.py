@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from xml.etree.ElementTree import Element
 
 from attrs import asdict, define, evolve, field, frozen
 
@@ -101,7 +103,7 @@ def read_messages(path: Path, bus: str, encoding: str | None = None) -> Contents
         found = load(rest)
     if isinstance(found, Exception):
         more = "".join(f"; {flaw}" for flaw in sieve.flaws[:1])
-        cure = "correct the file" if form == "dbc" else "correct it, or export its messages as a DBC file"
+        cure = "correct the file" if form == "dbc" else f"correct it, or make a DBC file of it by {_converting(path)}"
         raise ConfigError(f"{place} cannot be read as {form.upper()}: {_why(found)}{more}; {cure}") from found
     contents = _contents(found.messages, text if form == "dbc" else "", bus, sieve)
     if found.messages and not contents.layouts:
@@ -116,9 +118,12 @@ def _format(path: Path, place: str) -> str:
     if suffix == ".cdd":
         raise ConfigError(f"{place} describes diagnostic data and no messages; export the messages as a DBC file")
     if suffix in _CONVERTED:
-        command = f"`pip install canmatrix` and `canconvert {path.name} {path.stem}.dbc`"
-        raise ConfigError(f"{place} is not a DBC, KCD, SYM or ARXML file; {command} make one")
+        raise ConfigError(f"{place} is not a DBC, KCD, SYM or ARXML file; make one by {_converting(path)}")
     return _FORMATS.get(suffix, "dbc")
+
+
+def _converting(path: Path) -> str:
+    return f"`pip install canmatrix` and `canconvert {path.name} {path.stem}.dbc`"
 
 
 def _contents(messages: Sequence[Any], text: str, bus: str, sieve: _Sieve) -> Contents:
@@ -127,7 +132,10 @@ def _contents(messages: Sequence[Any], text: str, bus: str, sieve: _Sieve) -> Co
     layouts: list[Layout] = []
     taken: set[str] = set()
     for message in _of_bus(messages, bus, flaws):
-        if (name := message.name) in taken:
+        if not (name := message.name):
+            flaws.append(Flaw(f"left out: the message {message.frame_id:#x} has no name"))
+            continue
+        if name in taken:
             message.name = f"{name}_{message.frame_id:x}"
             flaws.append(Flaw(f"its name is there twice: this one is {message.name}", name))
         taken.add(message.name)
@@ -233,7 +241,22 @@ def _ident(message: Any) -> int:
 
 
 def _why(error: Exception) -> str:
-    return " ".join(re.sub(r'^DBC: "|"$', "", str(error)).split())
+    """Return the words of cantools' error, with the element of an XML file that it came from."""
+    if isinstance(error, KeyError):
+        told = f"there is no {error.args[0]!r}"
+    elif isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError)):
+        told = "something that it needs is missing, or is not of the kind that it must be"
+    else:
+        told = " ".join(re.sub(r'^DBC: "|"$', "", str(error)).split())
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    found = [one for frame in frames for one in frame.f_locals.values() if isinstance(one, Element)]
+    names = [f"{one.tag.rpartition('}')[2]} {name}" for one in found if (name := _name_of(one))]
+    return f"{told.rstrip('.')}, in {' of '.join([*dict.fromkeys(reversed(names))][:3])}" if names else told
+
+
+def _name_of(element: Element) -> str | None:
+    """Return the name of an element of a KCD or an ARXML file."""
+    return element.get("name") or next((one.text for one in element if one.tag.endswith("SHORT-NAME")), None)
 
 
 # --- DBC files that cantools cannot read ------------------------------------------------------------------------------

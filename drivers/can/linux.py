@@ -239,7 +239,7 @@ class LinuxCan(CanDriver):
                     return failure
                 continue
             sender = self._sender(wire) if flags & socket.MSG_DONTROUTE and self._sent else ""
-            queue.feed(_unpack(key, wire, timestamp_us), sender)
+            self._received(_unpack(key, wire, timestamp_us), sender)
         # Asked of the socket, not of a frame (SO_RXQ_OVFL): after the end of a burst there may be no further frame.
         queue.kernel_lost = self._lost_before + _MEMINFO.unpack(rx.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 36))[0]
         return None

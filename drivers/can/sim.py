@@ -190,7 +190,7 @@ class SimCan(CanDriver):
         return round((trio.current_time() if self._virtual else time.time()) * 1e6)
 
     def _feed(self, frame: Frame, sender: str = "") -> None:
-        self.queue.feed(evolve(frame, timestamp_us=self._now_us()), sender)
+        self._received(evolve(frame, timestamp_us=self._now_us()), sender)
         self.queue.wake()
 
     async def _send(self, frame: Frame, timeout_s: float, reader: str) -> None:

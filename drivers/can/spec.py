@@ -12,10 +12,11 @@ from attrs import evolve, field, frozen
 
 from hearth._util.toml import show
 from hearth.drivers.base import Style
-from hearth.drivers.can.dbc import CanDatabase
+from hearth.drivers.can.dbc import CanDatabase, Codes
 from hearth.drivers.can.driver import MAX_EXTENDED, MAX_STANDARD, QUEUE, IdFilter, Scope
 from hearth.drivers.can.files import SHIPPED as SHIPPED
 from hearth.drivers.kind import Caution, Resource
+from hearth.drivers.registers import check_valid
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError
 from hearth.fields import ANY_NUMBER, Choice, Flag, Integer, ListOf, Text, kinds_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hearth.drivers.base import Driver
+    from hearth.drivers.can.driver import CanDriver
     from hearth.drivers.kind import Opening, Specs
     from hearth.fields import FieldType, Table
 
@@ -55,7 +57,7 @@ class CanSpec:
     `bitrate` is for people: `ip link` sets it. `filters` are what the interface lets through to hearth (empty: all),
     `queue` is the number of frames kept for readers. `encoding` is that of the DBC file, where it is not found out.
     By "MESSAGE.SIGNAL" there are `limits`, `safe` values, and `idle` ones, which the other signals of a message have
-    while one of it goes to its safe value. `nodes` are the simulator's.
+    while one of it goes to its safe value; `codes` mean that one has no value. `nodes` are the simulator's.
     """
 
     bus: str
@@ -70,6 +72,7 @@ class CanSpec:
     limits: Mapping[str, SignalLimit] = field(factory=dict)
     safe: Mapping[str, float] = field(factory=dict)
     idle: Mapping[str, float] = field(factory=dict)
+    codes: Mapping[str, Codes] = field(factory=dict)
     nodes: tuple[str, ...] = ()
     encoding: str | None = None
 
@@ -84,7 +87,8 @@ class CanSpec:
         Raises ConfigError for a file that cannot be used.
         """
         path = next(self.files(), None)
-        more: Any = {"safe": self.safe, "idle": self.idle, "encoding": self.encoding, "fd": self.fd}
+        more: Any = {"safe": self.safe, "idle": self.idle, "codes": self.codes}
+        more |= {"encoding": self.encoding, "fd": self.fd}
         database = CanDatabase(self.bus, path, self.limits, self.scope, **more)
         if path is None or path.parent != SHIPPED:
             database.load()
@@ -95,17 +99,21 @@ class CanSpec:
         database = self.database()
         database.log_flaws()
         common: Any = {"queue": self.queue, "rules": database}
+        driver: CanDriver
         if self.driver == "sim":
             from hearth.drivers.can.sim import ECHO_REQUEST, ECHO_RESPONSE, NODES, SimCan, echo
 
             nodes = [NODES[name]() for name in self.nodes if name in NODES]
-            driver = SimCan(self.bus, nodes=nodes, virtual=opening.style is Style.ASYNC, **common)
+            driver = made = SimCan(self.bus, nodes=nodes, virtual=opening.style is Style.ASYNC, **common)
             if "isotp-echo" in self.nodes:
-                driver.isotp_peers[ECHO_REQUEST, ECHO_RESPONSE] = echo
-            return driver
-        from hearth.drivers.can.linux import LinuxCan
+                made.isotp_peers[ECHO_REQUEST, ECHO_RESPONSE] = echo
+        else:
+            from hearth.drivers.can.linux import LinuxCan
 
-        return LinuxCan(self.bus, self.interface, fd=self.fd, filters=self.filters, bitrate=self.bitrate, **common)
+            common |= {"fd": self.fd, "filters": self.filters, "bitrate": self.bitrate}
+            driver = LinuxCan(self.bus, self.interface, **common)
+        driver.transport = database.transport()
+        return driver
 
     def files(self) -> Iterator[Path]:
         """Yield its DBC file, if it has one."""
@@ -132,11 +140,15 @@ def parse_can(table: Table) -> CanSpec:
         table.fault("filters", f"the kernel takes at most {_MOST_FILTERS}")
     limits: dict[str, SignalLimit] = {}
     levels: dict[str, dict[str, float]] = {"safe": {}, "idle": {}}
+    codes: dict[str, Codes] = {}
     for name, entry in table.named("signals"):
-        given = entry.given(_LEVELS)
+        given, told = entry.given(_LEVELS), entry.given(Codes)
         for key, level in given.items():
             levels[key][name] = level
-        if (limit := _limit(name, entry, needed=not given)) is not None:
+        if told:
+            codes[name] = Codes(**told)
+            check_valid(entry, codes[name].valid)
+        if (limit := _limit(name, entry, needed=not (given or told))) is not None:
             limits[name] = limit
     _check_encoding(table, values)
     if "dbc" not in values:
@@ -145,7 +157,7 @@ def parse_can(table: Table) -> CanSpec:
         if values.get("scope") == "declared":
             table.fault("scope", '"declared" allows the messages of a DBC file alone; name it with `dbc`')
     table.done()
-    values |= {"filters": filters, "limits": limits, "nodes": tuple(nodes or ()), **levels}
+    values |= {"filters": filters, "limits": limits, "codes": codes, "nodes": tuple(nodes or ()), **levels}
     return CanSpec(bus, driver, interface or bus, **values)
 
 

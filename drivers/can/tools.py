@@ -87,7 +87,7 @@ _WANTED: Final = {
 }
 _FRAME: Final = (
     "id, data, hex, timestamp_us, message, signals {{name: {{value (null: `none` says why), unit, name}}}}, "
-    "note (why signals are missing), fd, error"
+    "note (why signals are missing), fd, parts (frames of a J1939 message), error"
 )
 Bus: TypeAlias = Annotated[str, Len(1, 32), "the bus's name, one of: {buses}"]
 Message: TypeAlias = Annotated[str, Len(1, 128), "the name of a message in the bus's DBC file (hw.can.list)"]
@@ -247,8 +247,8 @@ class _Can:
         """Return the signals of the messages that a filter names; none where it names something else."""
         bus, database = self.bus(args["bus"]), self._database(args["bus"])
         names = [database.name_of(key) for key in sorted(self._filter(args["bus"], args.get("filter")) or ())]
-        signals = {name: database.message(name).signals for name in names if name is not None}
-        return () if None in names else [(bus, f"{name}.{one.name}") for name in signals for one in signals[name]]
+        signals = {name: database.message(name).parts for name in names if name is not None}
+        return () if None in names else [(bus, f"{name}.{one}") for name in signals for one in signals[name]]
 
     def _wanted(self, ctx: StepContext, bus: str, named: Sequence[int | str] | None) -> Callable[[int], bool]:
         keys, database = self._filter(bus, named), self._database(bus)
@@ -364,6 +364,8 @@ class _Can:
         shown |= {"id": key_name(frame.key), **data}
         if frame.fd:
             shown |= {"fd": True, "bitrate_switch": frame.bitrate_switch}
+        if frame.parts:
+            shown["parts"] = frame.parts
         if frame.remote:
             shown |= {"remote": True, "length": frame.asked}
         return {**shown, **self._database(bus).decode(frame)}
@@ -493,14 +495,13 @@ def can_signals(board: Board) -> Iterator[NamedSignal]:
         database = cast("CanDatabase", cast("CanDriver", board.drivers[f"can:{spec.bus}"]).rules)
         signals = board.outputs[f"can:{spec.bus}"].signals
         rest = {**database.idle, **database.safe}
-        for name in dict.fromkeys((*database.limits, *rest)):
-            message, _, signal = name.partition(".")
-            unit = database.message(message).get_signal_by_name(signal).unit or ""
+        for name in dict.fromkeys((*database.limits, *rest, *database.codes)):
+            message = name.partition(".")[0]
             others = {one.partition(".")[2]: value for one, value in rest.items() if one.startswith(f"{message}.")}
             yield MessageSignal(
                 bus=f"can:{spec.bus}",
                 name=name,
-                unit=unit,
+                unit=database.part(name).unit or "",
                 signal=signals.get(name),
                 access="rw",
                 use=_uses(spec.bus, database.key(message), message),

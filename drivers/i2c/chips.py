@@ -8,7 +8,7 @@ from attrs import frozen
 
 from hearth.drivers.registers import Message, Outcome, Read, Write
 from hearth.drivers.sensor import Sensor
-from hearth.errors import DeviceError
+from hearth.errors import DeviceError, no_value
 from hearth.tools import Use, i2c_use
 
 if TYPE_CHECKING:
@@ -159,9 +159,9 @@ class I2cSensor(Sensor):
                 register = f"register {configuration.register:#04x} is 0x{word.hex()}"
                 text = f"sensor {self.name!r}: the chip is shut down ({register}), so it has only an old reading"
                 cure = "let it measure continuously, or switch its supply off and on"
-                raise DeviceError(f"{text}; {cure}", effect="none", data={"addr": self.addr, "errno": "ENODATA"})
+                raise no_value(f"{text}; {cure}", addr=self.addr)
         value = kind.decode(raw[-kind.length :])
         if value in self.none or not (self.valid is None or self.valid[0] <= value <= self.valid[1]):
             text = f"sensor {self.name!r}: {value:g} {self.unit} is not a measurement, by its `none` or `valid`"
-            raise DeviceError(text, effect="none", data={"addr": self.addr, "errno": "ENODATA"})
+            raise no_value(text, addr=self.addr)
         return value

@@ -203,6 +203,15 @@ def refused_effect(messages: Sequence[Message], width: RegWidth | None) -> Effec
     return "none" if len(messages) == 1 or selects(messages, width) else "unknown"
 
 
+def broken_effect(messages: Sequence[Message], width: RegWidth | None) -> Effect:
+    """Return the effect of an exchange that may have ended behind any byte: "none" if it writes nothing.
+
+    A register's number before a read is not written; `width` as for `refused_effect`.
+    """
+    writes = any(isinstance(one, Write) and one.data for one in messages)
+    return "unknown" if writes and not selects(messages, width) else "none"
+
+
 def nack(
     bus: int,
     addr: int,
@@ -215,8 +224,7 @@ def nack(
     """Return the error of an address without acknowledgement; with `byte` it may as well have been a byte after it."""
     if byte:
         # A reader does not acknowledge: without bytes to write, it was the address.
-        only_read = len(messages) == 1 and isinstance(messages[0], Read)
-        effect: Effect = "none" if only_read or selects(messages, width) else "unknown"
+        effect = broken_effect(messages, width)
         message = f"the device at {addr:#04x} stopped acknowledging, or there is none; i2c.scan lists those that do"
     else:
         effect = refused_effect(messages, width)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hearth.drivers.i2c.driver import nack, refused_effect
+from hearth.drivers.i2c.driver import broken_effect, nack, refused_effect
 from hearth.drivers.linux.device_users import kept_by_sandbox
 from hearth.drivers.linux.node import ENOTSUPP, errno_name, who_may
 from hearth.drivers.registers import Message, Write
@@ -77,7 +77,7 @@ def failed(
     if number == errno.ETIMEDOUT:
         return TimedOut(
             f"{place}: the exchange did not end in the adapter's time: a device holds the clock, or the adapter hangs",
-            effect="unknown",
+            effect=broken_effect(messages, width),
             data=data,
         )
     effect: Effect
@@ -88,7 +88,7 @@ def failed(
         if number == errno.EAGAIN:
             data["retries"] = retries
     else:
-        reason, effect = _BROKEN.get(number, error.strerror or "the exchange failed"), "unknown"
+        reason, effect = _BROKEN.get(number, error.strerror or "the exchange failed"), broken_effect(messages, width)
     return DeviceError(f"{place}: {reason} ({data['errno']})", effect=effect, data=data)
 
 

@@ -22,11 +22,13 @@ from hearth.drivers.i2c.driver import (
     I2cDriver,
     Kind,
     Scan,
+    broken_effect,
     check_transfer,
     nack,
     not_open,
     owned,
     plan,
+    refused_effect,
 )
 from hearth.drivers.registers import Message, Read, Write
 from hearth.drivers.simulated import Clock, Faults, Progress, SimFault, SimWire
@@ -386,8 +388,14 @@ class SimI2c(SimWire, I2cDriver):
     def _failure(self, fault: SimFault, progress: Any) -> DeviceError:
         if fault.kind == "nack":
             return self._nack(progress, byte=progress.moved > 0)
+        place, data = f"i2c bus {self.bus}, address {progress.addr:#04x}", {"bus": self.bus, "addr": progress.addr}
+        if fault.kind == "busy":
+            # What the winner sends is the same up to there: none of this exchange's own bytes has arrived.
+            effect = refused_effect(progress.messages, progress.width)
+            text = f"{place}: another controller won the arbitration; try again (EAGAIN)"
+            return DeviceError(text, effect=effect, data={**data, "errno": "EAGAIN"})
         return TimedOut(
-            f"i2c bus {self.bus}: the device at {progress.addr:#04x} held the clock for {fault.seconds * 1000:g} ms",
-            effect="unknown",
-            data={"bus": self.bus, "addr": progress.addr, "errno": "ETIMEDOUT"},
+            f"{place}: the device held the clock for {fault.seconds * 1000:g} ms",
+            effect=broken_effect(progress.messages, progress.width),
+            data={**data, "errno": "ETIMEDOUT"},
         )

@@ -21,7 +21,7 @@ from hearth.drivers import sysfs as sysfs
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.linux.device_users import kept_by_sandbox
 from hearth.drivers.sysfs import CLASSES as CLASSES, SensorChannel, SensorDevice
-from hearth.errors import DeviceError, InvalidParams, ResourceBusy
+from hearth.errors import DeviceError, InvalidParams, ResourceBusy, no_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -134,8 +134,7 @@ class KernelSensors(BaseDriver):
         except OSError as error:
             raise _failure(name, device, channel.path, error) from error
         if value == _W1_POWER_ON and (unchecked := _unchecked(device)) is not None:
-            data = {"sensor": name, "errno": "ENODATA"}
-            raise DeviceError(f"sensor {name!r}: it may not have measured; {unchecked}", effect="none", data=data)
+            raise no_value(f"sensor {name!r}: it may not have measured; {unchecked}", sensor=name)
         return KernelReading(value, channel.unit, device.kernel)
 
     def capture(self, names: Sequence[str], request: CaptureRequest) -> Captured:
@@ -275,6 +274,8 @@ def _off(channel: SensorChannel) -> str | None:
 
 
 _W1_DEVICE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{12}")
+_W1_THERMOMETERS = ("10-", "22-", "28-", "3b-", "42-")
+"""The families of w1_therm, each of which has that value."""
 _W1_POWER_ON = 85.0
 """The celsius of a 1-Wire thermometer (DS18B20) that has not measured since it lost its supply for a moment."""
 
@@ -287,14 +288,17 @@ def _unchecked(device: SensorDevice) -> str | None:
     """Return why a 1-Wire thermometer gives its power-on value as a measurement, with the cure; None where it does not.
 
     The kernel checks for that value with bit 0 of `features` (Documentation/w1/slaves/w1_therm.rst), off by default.
+    One without `features` does not check, and a measurement of just 85 is not told from that value: it is none either.
     """
-    if (parent := _w1_device(device)) is None:
+    if (parent := _w1_device(device)) is None or not parent.name.startswith(_W1_THERMOMETERS):
         return None
     at = parent / "features"
-    features = int(sysfs.number(sysfs.text(at) or "") or 0) if at.exists() else 1
-    if features & 1:
+    if not at.exists():
+        cure = "a newer kernel can check for it"
+    elif (features := int(sysfs.number(sysfs.text(at) or "") or 0)) & 1:
         return None
-    cure = f"`echo {features | 1} | sudo tee {at}`, or the package's udev rules, have the kernel check for it"
+    else:
+        cure = f"`echo {features | 1} | sudo tee {at}`, or the package's udev rules, have the kernel check for it"
     return f"its power-on value, {_W1_POWER_ON:g} celsius, counts as a measurement: {cure}"
 
 

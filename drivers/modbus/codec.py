@@ -212,13 +212,15 @@ class RtuFraming:
         self._skip_own = loopback
         self._first = b""
         self._damaged = False
+        self._of_zero = False
+        """True if a frame came that would be the answer, but for its unit 0, which no device has."""
 
     def begin(self, request: ModbusRequest) -> bytes:
         """See ModbusFraming."""
         self._request, self._own = request, checked(bytes((request.unit,)) + request.pdu)
         self._skip_own = self.loopback or self.echoed or request.pdu[0] in READS.values()
         self.echoed, self._damaged, self._awaits = False, False, True
-        self.found, self._first = 0, b""
+        self.found, self._first, self._of_zero = 0, b"", False
         self._seen = self._from = len(self._data)
         return self._own
 
@@ -265,10 +267,12 @@ class RtuFraming:
     def _answer(self) -> bytes | None:
         request = self._request
         frame = self._tail(request_size(request))
-        if frame[1 : 1 + len(request.answer)] == request.answer and self._is_of(frame[:1]):
-            if checked(frame[:-2]) == frame:
+        if frame[1 : 1 + len(request.answer)] == request.answer:
+            sound, ours = checked(frame[:-2]) == frame, self._is_of(frame[:1])
+            if sound and ours:
                 return self._take(frame)
-            self._damaged = True
+            self._damaged = self._damaged or ours
+            self._of_zero = self._of_zero or (sound and not frame[0])
         for size in _EXCEPTIONS_SIZE:
             frame = self._tail(size)
             failed = frame[1:2] == bytes((request.answer[0] | FAILED,)) and self._is_of(frame[:1])
@@ -338,20 +342,27 @@ class RtuFraming:
         if self._damaged:
             return "its checksum is wrong"
         if self.echoed and not self.loopback:
-            return (
-                "only the request itself came back; if the port receives what it sends, give the line loopback = true"
-            )
+            return f"only the request itself came back; {LOOPBACK}"
         if not self._first or self.echoed:
             return None
         begin = bytes((self._request.unit,)) + self._request.answer
         if begin.startswith(self._first[: len(begin)]):
             return None  # its end is missing
+        if self._first[:1] == b":" and self._first[1:].isalnum():
+            return "it is Modbus ASCII; set the device to RTU, which hearth speaks"
+        if self._of_zero:
+            return _of_unit(0)
         if self._first[:1] != begin[:1]:
             return f"a frame of unit {self._first[0]}, or noise"
         return "it begins like the answer to another request"
 
 
+LOOPBACK: Final = "if the port receives what it sends, give the line loopback = true"
 _NO_ECHO: Final = "the port does not receive what it sends, as its loopback says"
+
+
+def _of_unit(unit: int) -> str:
+    return f'it is of unit {unit}; if the device always says so, give it unit_reply = "any"'
 
 
 def _answer_size(pdu: bytes) -> int:
@@ -466,7 +477,7 @@ class TcpFraming:
     def _fault_of(self, unit: int, pdu: bytes) -> str | None:
         request = self._request
         if unit != request.unit and not self.any_unit:
-            return f'it is of unit {unit}; if the device always says so, give it unit_reply = "any"'
+            return _of_unit(unit)
         return None if len(pdu) == request.size and pdu.startswith(request.answer) else "it does not fit the request"
 
     def fault(self) -> str | None:

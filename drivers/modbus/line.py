@@ -37,6 +37,7 @@ import trio
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.modbus.codec import (
     EXCEPTIONS,
+    LOOPBACK,
     WITHOUT_EFFECT,
     BadAnswer,
     BadStream,
@@ -118,6 +119,7 @@ class ModbusLine(BaseDriver):
         self._numbered = not self._rtu and tid in ("same", "next")
         self._multiple: set[int] = set()
         """Units that have refused a write of one register, and taken the function for several."""
+        self._advice: dict[tuple[str, str], tuple[str, str]] = {}
         self._framing: ModbusFraming
         self._begin()
 
@@ -155,6 +157,14 @@ class ModbusLine(BaseDriver):
     def describe(self) -> Mapping[str, Any]:
         """Return the line and its port."""
         return {**self.port.describe(), "kind": "modbus", "line": self.line}
+
+    @property
+    def advice(self) -> Sequence[tuple[str, str]]:
+        """See BaseDriver: what the devices were seen to need, each once."""
+        return [*self._advice.values()]
+
+    def _advise(self, who: str, finding: str, cure: str) -> None:
+        self._advice[who, cure] = f"{who}: {finding}", cure
 
     def limit_ms(self, requests: int = 1) -> float:
         """Return the milliseconds after which a transaction of so many requests counts as wedged."""
@@ -195,6 +205,7 @@ class ModbusLine(BaseDriver):
             # It has refused, so nothing is written yet: some devices know only the functions for several registers.
             await self._exchange(device, write_request(unit, table, reg, written, multiple=True), "unknown")
             self._multiple.add(unit)
+            self._advise(device.name, "it refuses functions 5 and 6, and takes 15 and 16", 'give it write = "multiple"')
 
     async def _exchange(self, device: ModbusDevice, request: ModbusRequest, lost: Effect) -> bytes:
         """Send a request and return the answer's PDU; `lost` is the effect where the answer is missing."""
@@ -211,7 +222,18 @@ class ModbusLine(BaseDriver):
                 raise
             finally:
                 self._used_at = trio.current_time()
+                if isinstance(self._framing, RtuFraming):
+                    self._look(self._framing)
         return pdu
+
+    def _look(self, framing: RtuFraming) -> None:
+        """Note what the line itself was seen to need."""
+        if framing.echoed and not self._loopback:
+            self._advise(self.line, "the port receives what it sends", LOOPBACK)
+        if framing.others:
+            units = ", ".join(str(unit) for unit in sorted({one.unit for one in framing.others}))
+            cure = "let one master ask: beside another one reads take longer, and some of them fail"
+            self._advise(self.line, f"another master asks on it (unit {units})", cure)
 
     async def _ask(self, device: ModbusDevice, request: ModbusRequest, lost: Effect, *, again: bool) -> bytes | None:
         """Send a request and return the answer's PDU; with `again` None where it must be sent once more."""
@@ -376,6 +398,7 @@ class ModbusLine(BaseDriver):
         return self._bad_answer(device, error, lost)
 
     def _bad_answer(self, device: ModbusDevice, error: BadAnswer, lost: Effect) -> DeviceError:
+        self._note_key(device, str(error))
         text = f"{self._where(device)}: what came is not the answer: {error}{_doubt(lost)}"
         return DeviceError(text, effect=lost, data={**self._place(device), "errno": "EBADMSG", "reason": str(error)})
 
@@ -385,9 +408,16 @@ class ModbusLine(BaseDriver):
             return self._bad_answer(device, BadAnswer(why), lost)
         if why is None and self._tcp is not None and self._reconnect:
             self._tcp.drop()
+        self._note_key(device, why or "")
         asked = "is it on, and are its number and the line's settings right?" if why is None else why
         text = f"{self._where(device)}: no answer within {self._timeout_s:g} s; {asked}{_doubt(lost)}"
-        return TimedOut(text, effect=lost, data=self._place(device))
+        return TimedOut(text, effect=lost, data=self._place(device) | ({} if why is None else {"reason": why}))
+
+    def _note_key(self, device: ModbusDevice, why: str) -> None:
+        """Note the cure in the words for a missing answer, if they have one."""
+        finding, _, cure = why.partition("; ")
+        if cure:
+            self._advise(self.line if cure == LOOPBACK else device.name, finding, cure)
 
     def _exception(self, device: ModbusDevice, code: int, lost: Effect, *, sure: bool) -> DeviceError:
         effect: Effect = "none" if code in WITHOUT_EFFECT and sure else lost

@@ -1,7 +1,7 @@
 """Modbus lines on this machine: ports and addresses, tried for `hearth doctor`, and opened by the sandbox.
 
-A server that takes a connection is asked for one register, which shows the keys that a device needs that does not keep
-to the standard. Nothing is written to it.
+A device is asked for one register, which shows the keys that one needs that does not keep to the standard, and settings
+of a serial line that it has in place of the profile's. Nothing is written to it.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ import select
 import socket
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
+
+import trio
+from attrs import evolve
 
 from hearth.drivers.linux.survey import Node, OnMachine, ProfileProblem, Sockets, real
-from hearth.drivers.modbus.codec import BadAnswer, RtuFraming, TcpFraming, read_request
 from hearth.drivers.serial_port.machine import port_problems
+from hearth.errors import DeviceError, RpcError, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hearth.drivers.linux.survey import Inspection
-    from hearth.drivers.modbus.codec import ModbusFraming, ModbusRequest
-    from hearth.drivers.modbus.driver import ModbusDevice
+    from hearth.drivers.modbus.driver import ModbusDevice, ModbusRegister
     from hearth.drivers.modbus.spec import ModbusSpec
 
 REACHED_WITHIN_S: Final = 2.0
@@ -89,15 +91,15 @@ def _refused(wanted: Mapping[str, tuple[str, int]], within_s: float) -> dict[str
 
 
 def quirks(lines: Sequence[ModbusSpec], proc: Path = Path("/proc")) -> Iterator[ProfileProblem]:
-    """Yield the keys that servers need which do not keep to the standard, as their answers to one read each show.
+    """Yield the keys that devices need which do not keep to the standard, as their answers to one read show.
 
-    The first declared register that can be read is asked for. An address that takes no connection is passed over, and
-    a device that this machine is connected to.
+    The first declared register of a line that can be read is asked for, as a daemon would ask. A line that cannot be
+    opened is passed over, and one that a process of this machine uses.
     """
     asked = [
-        (f"modbus[{index}]", spec, spec.host)
+        (f"modbus[{index}]", spec)
         for index, spec in enumerate(lines)
-        if spec.driver == "tcp" and spec.host is not None and not _connected(spec.host, spec.tcp_port, proc)
+        if spec.driver == "rtu" or (spec.host is not None and not _connected(spec.host, spec.tcp_port, proc))
     ]
     if asked:
         from concurrent.futures import ThreadPoolExecutor  # a daemon imports this module, and asks nobody
@@ -106,66 +108,85 @@ def quirks(lines: Sequence[ModbusSpec], proc: Path = Path("/proc")) -> Iterator[
             yield from chain.from_iterable(pool.map(lambda one: list(_quirk(*one)), asked))
 
 
-def _quirk(at: str, spec: ModbusSpec, host: str) -> Iterator[ProfileProblem]:
+def _quirk(at: str, spec: ModbusSpec) -> Iterator[ProfileProblem]:
     found = ((unit, one) for unit in spec.devices for one in unit.registers if "r" in one.access)
     device, register = next(found, (None, None))
     if device is None or register is None:
         return
-    request, rtu, late = (
-        read_request(device.unit, register.table, register.reg, register.size),
-        spec.framing == "rtu",
-        "",
-    )
     try:
-        fault = _tried(spec, host, device, request, rtu=rtu)
-        if fault == "":
-            late = f"{device.name} does not answer when it is connected to, but {REACHED_WITHIN_S:g} s later"
-            fault = _tried(spec, host, device, request, rtu=rtu, later_s=REACHED_WITHIN_S)
-        if fault is None:
-            if late:
-                yield ProfileProblem(f"{at}.delay_ms", "warn", late, "give the line delay_ms = 2000")
-        elif fault:
-            why, _, cure = fault.partition("; ")
-            yield ProfileProblem(at, "warn", f"{device.name} is not understood: {why}", cure or None)
-        elif _tried(spec, host, device, request, rtu=not rtu) is None:
-            told = f"{device.name} answers frames of Modbus {'TCP' if rtu else 'RTU'} alone"
-            yield ProfileProblem(f"{at}.framing", "warn", told, f'give the line framing = "{"tcp" if rtu else "rtu"}"')
-        else:
-            told = f"{device.name} (unit {device.unit}) does not answer a read within {spec.timeout_ms:g} ms"
-            yield ProfileProblem(at, "warn", told, "is it on, and is its unit right?")
-    except OSError:
-        return  # `unreachable` says so
+        fault, advice = _tried(spec, device, register)
+    except RpcError:
+        return  # it cannot be opened: `unreachable` and `faults` say so
+    yield from (ProfileProblem(at, "warn", *one) for one in advice)
+    if advice or fault is None:
+        return
+    if not fault or spec.driver == "rtu":
+        for other, key, told, cure in _others(spec, device):
+            with suppress(RpcError):  # a port that does not have these settings
+                if _tried(other, device, register)[0] is None:
+                    yield ProfileProblem(f"{at}.{key}", "warn", told, cure)
+                    return
+    told = f"{device.name} (unit {device.unit}) does not answer a read within {spec.timeout_ms:g} ms"
+    cure = f"is it on{', set to RTU' if spec.driver == 'rtu' else ''}, and is its unit right?"
+    told, cure = (f"{device.name} is not understood: {fault}", None) if fault else (told, cure)
+    yield ProfileProblem(at, "warn", told, cure)
+
+
+_BAUDS: Final = (9_600, 19_200, 38_400, 57_600, 115_200)
+_TRIED_MS: Final = 300.0
+
+
+def _others(spec: ModbusSpec, device: ModbusDevice) -> Iterator[tuple[ModbusSpec, str, str, str]]:
+    """Yield a line with other settings: those, the key that differs, what an answer with them shows, and the cure."""
+    if spec.driver == "tcp":
+        late = f"{device.name} does not answer when it is connected to, but {REACHED_WITHIN_S:g} s later"
+        delay_ms = spec.delay_ms + 1000 * REACHED_WITHIN_S
+        yield evolve(spec, delay_ms=delay_ms), "delay_ms", late, f"give the line delay_ms = {delay_ms:g}"
+        framing: Literal["rtu", "tcp"] = "tcp" if spec.framing == "rtu" else "rtu"
+        alone = f"{device.name} answers frames of Modbus {framing.upper()} alone"
+        yield evolve(spec, framing=framing, tid="same"), "framing", alone, f'give the line framing = "{framing}"'
+        return
+    own = spec.settings
+    found = [(baud, parity) for baud in dict.fromkeys((own.baud, *_BAUDS)) for parity in ("even", "none")]
+    for baud, parity in found:
+        if (baud, parity) != (own.baud, own.parity):
+            settings = evolve(own, baud=baud, parity=parity)
+            told = f"{device.name} does not answer at {own.baud} baud, parity {own.parity}, but with others"
+            other = evolve(spec, settings=settings, timeout_ms=min(spec.timeout_ms, _TRIED_MS), late_ms=0)
+            yield other, "baud", told, f'give the line baud = {baud}, parity = "{parity}"'
 
 
 def _tried(
-    spec: ModbusSpec, host: str, device: ModbusDevice, request: ModbusRequest, *, rtu: bool, later_s: float = 0.0
-) -> str | None:
-    """Return what `_asked` returns on a connection of its own. Raises OSError."""
-    with socket.create_connection((host, spec.tcp_port), REACHED_WITHIN_S) as connection:
-        time.sleep(spec.delay_ms / 1000 + later_s)
-        return _asked(connection, _framing(spec, device, rtu), request, spec.timeout_ms / 1000)
+    spec: ModbusSpec, device: ModbusDevice, register: ModbusRegister
+) -> tuple[str | None, Sequence[tuple[str, str]]]:
+    """Return why a read has no answer, "" if nothing came, None if there was one; and what the line was seen to need.
 
+    Raises DeviceError and ResourceBusy for a line that cannot be opened.
+    """
+    line = spec.make_driver(None)
 
-def _framing(spec: ModbusSpec, device: ModbusDevice, rtu: bool) -> ModbusFraming:
-    any_unit = device.unit_reply == "any"
-    return RtuFraming(any_unit=any_unit) if rtu else TcpFraming(99, tid=spec.tid, any_unit=any_unit)
+    async def receive() -> None:
+        with suppress(DeviceError):
+            await line.pump()
 
+    async def read() -> str | None:
+        fault = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            try:
+                await line.read(device.unit, register.table, register.reg, register.size)
+            except DeviceError as error:
+                told = error.data or {}
+                if "exception" not in told:
+                    fault = told.get("reason", "" if isinstance(error, TimedOut) else error.message)
+            nursery.cancel_scope.cancel()
+        return fault
 
-def _asked(connection: socket.socket, framing: ModbusFraming, request: ModbusRequest, within_s: float) -> str | None:
-    """Send a request; return None once its answer is there, else why not: "" if nothing has come."""
-    connection.sendall(framing.begin(request))
-    deadline = time.monotonic() + within_s
     try:
-        while (left := deadline - time.monotonic()) > 0:
-            connection.settimeout(left)
-            data = connection.recv(4096)
-            if not data or framing.feed(data) is not None:
-                return None if data else framing.fault() or ""
-    except TimeoutError:
-        pass
-    except BadAnswer as error:
-        return str(error)
-    return framing.fault() or ""
+        line.open()
+        return trio.run(read), line.advice
+    finally:
+        line.close()
 
 
 def _connected(host: str, port: int, proc: Path) -> bool:

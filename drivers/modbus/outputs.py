@@ -54,7 +54,6 @@ class ModbusOutputs(Outputs):
             report={"unit": device.unit, "device": device.name, **named},
             device=device.unit,
             shown=register.shown_number,
-            is_none=register.is_none,
             number=partial(_number, register),
         )
 

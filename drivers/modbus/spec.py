@@ -19,14 +19,13 @@ from hearth.drivers.modbus.driver import BROADCAST, LAST_REG, SUNSPEC, ModbusDev
 from hearth.drivers.registers import check_valid
 from hearth.drivers.sensor import Sensor
 from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
-from hearth.errors import DeviceError
+from hearth.errors import no_value
 from hearth.fields import ANY_NUMBER, Choice, FieldType, Integer, Number, Table, Text, kinds_of
 from hearth.tools import Use
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
-    from hearth.drivers.base import Driver
     from hearth.drivers.kind import Opening, Specs
     from hearth.drivers.modbus.line import ModbusLine
     from hearth.drivers.serial_port.fd import FdUart
@@ -102,7 +101,7 @@ class ModbusSpec:
         names = (device.name, f"{self.line}:{device.name}", f"{self.line}:{device.unit}")
         return Use("modbus", tuple(f"{name}:raw" for name in names) if raw else names)
 
-    def make_driver(self, _opening: Opening) -> Driver:
+    def make_driver(self, _opening: Opening | None) -> ModbusLine:
         """Return the line's driver, not opened."""
         from hearth.drivers.modbus.line import ModbusLine
 
@@ -207,8 +206,7 @@ class ModbusSensor(Sensor):
         """Return the number of what was read. Raises DeviceError for one that is none."""
         value = self.register.shown(raw)
         if value is None:
-            why = f"sensor {self.name!r}: the device says that it has no value"
-            raise DeviceError(why, effect="none", data={"sensor": self.name})
+            raise no_value(f"sensor {self.name!r}: the device says that it has no value", sensor=self.name)
         return float(value)
 
 

@@ -21,7 +21,7 @@ from hearth.drivers.declare import GRACE_MS, list_tool, signal_rows, tool
 from hearth.drivers.schemas import wrong
 from hearth.drivers.signals import OFF
 from hearth.drivers.units import read_value
-from hearth.errors import InvalidParams
+from hearth.errors import DeviceError, InvalidParams, has_no_value
 from hearth.tools import Done, OneTransaction, Resolved, Transaction
 
 if TYPE_CHECKING:
@@ -320,7 +320,12 @@ def _unit(found: NamedSignal) -> dict[str, str]:
 
 async def _measured(found: NamedSignal, tool: Tool, ctx: StepContext, args: Args) -> dict[str, Any]:
     """Return what the step that reads a signal says of it: its value, when it was measured, and its quality."""
-    result = _result(await tool.run(ctx, args))
+    try:
+        result = _result(await tool.run(ctx, args))
+    except DeviceError as error:
+        if not has_no_value(error):
+            raise
+        return {"value": None, "at": ctx.now(None), "quality": "none", "why": error.message}
     value, at = found.value(result, args), ctx.now(found.measured_at(result))
     quality = {"quality": "good"} if value is not None else {"quality": "none", "why": found.why(result)}
     return {"value": value, "at": at, **quality}

@@ -212,6 +212,8 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
             yield Check("OK", "bus", f"{told}; {bus.get('transactions', 0)} transactions so far")
         else:
             yield Check("FAIL", "bus", f"{told}: {bus.get('reason') or 'no reason given'}", bus_cure(bus.get("state")))
+        for seen in bus.get("advice", ()):
+            yield Check("WARN", "bus", f"{name}: {seen.get('finding')}", seen.get("cure"))
     halt = health.get("halt") or {}
     if halt.get("halted"):
         cure = "when the cause is gone, a person with the right reset_halt ends it: `hearth halt reset`"

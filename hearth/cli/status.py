@@ -15,6 +15,7 @@ from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, session, standard
 from hearth.cli.tasks import brief
 from hearth.errors import CarrierError, SessionInvalid
+from hearth.tools import NOT_ASKED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -53,7 +54,7 @@ def _owner(line: Mapping[str, Any]) -> str:
 
 
 def signal_rows(state: Mapping[str, Any], *, known: bool = False) -> list[Row]:
-    """Return the cells under `SIGNALS`; with `known` only of the signals that were driven, or of which a value is kept.
+    """Return the cells under `SIGNALS`; with `known` only of the signals that were driven or read.
 
     A daemon of an earlier release tells none.
     """
@@ -69,8 +70,13 @@ def signal_rows(state: Mapping[str, Any], *, known: bool = False) -> list[Row]:
             "left by a halt" if each["left"] else "",
         )
         for each in state.get("named", ())
-        if not known or each["owner"] or each["left"] or each["quality"] == "stale"
+        if not known or each["owner"] or each["left"] or each["quality"] == "stale" or _was_none(each)
     ]
+
+
+def _was_none(signal: Mapping[str, Any]) -> bool:
+    """Return True for a signal that was read, and had no value."""
+    return signal["quality"] == "none" and signal["why"] != NOT_ASKED
 
 
 def _in_unit(signal: Mapping[str, Any], member: str) -> str:

@@ -240,6 +240,26 @@ async def test_the_end_of_a_task_in_the_moment_of_the_runtimes_end_is_kept(tmp_p
     assert one.status == "SUCCESS"
 
 
+async def test_a_key_of_a_boot_whose_clock_was_not_set_has_its_time_from_when_the_clock_is_set(tmp_path):
+    keys_file(tmp_path).write_text(HEAD + entry("t", at=100.0, status="SUCCESS"))
+    memory, now = MemoryBudget(1 << 20, 1 << 20), [50.0]
+
+    async def kept(seconds):
+        """If a run that is at this time since the beginning of 2026 still knows the key; the run writes its file."""
+        file = KeysFile(keys_file(tmp_path))
+        file.open(None)
+        more = {"uptime": lambda: 1.0, "head": lambda: 5, "memory": memory}
+        keys = IdempotencyKeys(file, days=7, most=9, clock=lambda: now[0], **more)
+        for now[0] in (50.0, 1_767_225_600 + seconds):
+            keys.check_room("p")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(keys.run)
+            nursery.cancel_scope.cancel()
+        return bool(keys._entries)
+
+    assert [await kept(days * DAY_S) for days in (0, 6, 8)] == [True, True, False]
+
+
 async def test_a_task_that_was_in_flight_is_shown_as_failed_with_an_unknown_effect(tmp_path):
     async with a_run(tmp_path) as (_, session):
         first = await lit(session)

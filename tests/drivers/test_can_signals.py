@@ -9,10 +9,17 @@ import pytest
 import trio
 
 import hearth
+from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.can.driver import Frame, key_of
 from tests.drivers.test_dbc_files import HEAD, J1939
 
 ENGINE = key_of(0x18F00403)
+SIGNALS = """[can.signals."EEC1.Speed"]
+limit = { max = 3000 }
+valid = [0, 5000]
+[can.signals."EEC1.Torque"]
+none = [0xFC]
+"""
 FAST = bytes.fromhex("ff7d7d007dffffff")
 
 
@@ -21,7 +28,7 @@ def board(tmp_path):
     (tmp_path / "j1939.dbc").write_text(HEAD + J1939)
     text = 'name = "b"\ndescription = "a board"\n[[can]]\nbus = "can0"\ndriver = "sim"\ndbc = "j1939.dbc"\n'
     path = tmp_path / "board.toml"
-    path.write_text(text + '[can.signals."EEC1.Speed"]\nlimit = { max = 3000 }\n')
+    path.write_text(text + SIGNALS)
     return path
 
 
@@ -42,19 +49,40 @@ async def test_a_message_is_read_by_name_from_any_source_address(board) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "found"),
-    [(FAST, (4000, "good", None)), (b"\xff" * 8, (None, "none", "its frame says: not available"))],
+    ("signal", "data", "found"),
+    [
+        ("Speed", FAST.hex(), (4000, "good", None)),
+        ("Speed", "ff" * 8, (None, "none", "its frame says: not available")),
+        ("Speed", "ff7dfc00fa000000", (None, "none", "its frame says: 8000 is outside of 0 to 5000")),
+        ("Torque", FAST.hex(), (0, "good", None)),
+        ("Torque", "fffc7d007dffffff", (None, "none", "its frame says: no value")),
+    ],
 )
-async def test_a_code_of_a_signal_is_no_value_of_it(data, found, board) -> None:
+async def test_a_code_of_a_signal_is_no_value_of_it(signal, data, found, board) -> None:
     async with hearth.open_runtime(board=str(board)) as runtime, runtime.open_session(client_name="c") as session:
 
         async def engine() -> None:
             while True:
-                runtime.board.drivers["can:can0"].inject(Frame(ENGINE, data))
+                runtime.board.drivers["can:can0"].inject(Frame(ENGINE, bytes.fromhex(data)))
                 await trio.sleep(0.01)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(engine)
-            read = await session.run("signal.read", name="EEC1.Speed")
+            read = await session.run("signal.read", name=f"EEC1.{signal}")
             nursery.cancel_scope.cancel()
         assert (read["value"], read["quality"], read.get("why")) == found
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("valid = [5, 1]", "exchange them"),
+        ("none = [1.5]", "expected an integer"),
+        ("none = 255", "expected an array"),
+        ("", "missing"),
+    ],
+)
+def test_codes_that_mean_nothing_are_refused(keys, words, board) -> None:
+    board.write_text(board.read_text().replace("none = [0xFC]", keys))
+    with pytest.raises(hearth.ConfigError, match=words):
+        open_board(load_profile(str(board)))

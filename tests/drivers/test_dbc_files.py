@@ -376,13 +376,54 @@ def test_kcd_and_sym_are_taken_by_their_suffix(database) -> None:
     assert [one["message"] for one in database(KCD, "car.kcd").to_json()] == ["DOOR"], "of the bus with its name"
 
 
+BROKEN = {
+    "a tag": ("car.kcd", KCD.replace("</Signal>", ""), "mismatched tag: line 3"),
+    "a number": ("car.kcd", KCD.replace('slope="2"', 'slope="two"'), "'two', in Signal Speed of Message"),
+    "an attribute": (
+        "car.kcd",
+        KCD.replace('offset="0"', ""),
+        "is missing, or is not of the kind that it must be, in Signal",
+    ),
+    "a line": ("car.sym", SYM.replace("ID=010h", "ID="), "line 9"),
+    "a signal": ("car.sym", SYM.replace("Sig=Speed 0", "Sig=Sped 0"), "there is no 'Sped'"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_refused_with_its_place_and_the_command_that_converts_it(case, database) -> None:
+    name, content, words = BROKEN[case]
+    with pytest.raises(ConfigError) as caught:
+        database(content, name)
+    assert words in str(caught.value)
+    assert f"canconvert {name} car.dbc" in str(caught.value)
+
+
+def test_a_message_without_a_name_is_left_out(database) -> None:
+    made = database(KCD.replace('name="RPM"', "").replace('"can0"', '"Other"'), "car.kcd")
+    assert "the message 0x10 has no name" in str(made.flaws[-1])
+    assert [one["message"] for one in made.to_json()] == ["DOOR"]
+
+
+def test_a_signal_before_the_first_bit_does_not_fit(database) -> None:
+    with pytest.raises(ConfigError, match=r"RPM\.Speed: left out: it does not fit into the 2 bytes"):
+        database(SYM.replace("Sig=Speed 0", "Sig=Speed -3"), "car.sym")
+
+
+def test_a_signal_of_more_than_64_bits_is_no_number_and_a_greater_number_is_one_that_json_has(database) -> None:
+    text = 'BO_ 6 L: 17 ECU\n SG_ Vin : 0|136@1+ (1,0) [0|0] "" ECU\n'
+    text += 'BO_ 7 M: 8 ECU\n SG_ N : 0|64@1+ (10,0) [0|0] "" ECU\n'
+    made = database(HEAD + text)
+    assert made.decode(Frame(6, b"x" * 17))["signals"]["Vin"] == {"value": None, "none": "136 bits are not a number"}
+    assert made.decode(Frame(7, b"\xff" * 8))["signals"]["N"] == {"value": 1.8446744073709552e20}
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("node.eds", "canconvert node.eds node.dbc"),
         ("car.dbf", "canconvert car.dbf car.dbc"),
         ("ecu.CDD", "diagnostic data and no messages"),
-        ("car.arxml", "cannot be read as ARXML: .*export its messages as a DBC file"),
+        ("car.arxml", "cannot be read as ARXML: .*canconvert car.arxml car.dbc"),
     ],
 )
 def test_any_other_format_is_refused_with_the_cure(name, words, database) -> None:
@@ -429,7 +470,8 @@ def test_each_signal_is_read_and_written_as_cantools_does(drawn) -> None:
 
 
 def test_an_embedded_container_is_known_by_name_and_has_no_signals() -> None:
-    container = SimpleNamespace(signals=[], length=8, name="C", protocol=None, is_container=True)
+    whole = {"frame_id": 1, "is_extended_frame": False, "length": 8, "name": "C", "protocol": None}
+    container = SimpleNamespace(signals=[], is_container=True, **whole)
     assert Layout(container, "it is a container").bits(bytes(8)) == {}
 
 

@@ -13,9 +13,15 @@ import trio
 from attrs import evolve
 from support.modbus_server import Quirky
 
+import hearth
+from hearth.cli.doctor import board_checks
+from hearth.drivers.boards import open_board
+from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.modbus.codec import checked
 from hearth.drivers.modbus.driver import ModbusDevice, ModbusRegister
 from hearth.drivers.modbus.machine import quirks
 from hearth.drivers.modbus.spec import ModbusSpec
+from hearth.drivers.serial_port.settings import UartSettings
 from hearth.errors import DeviceError
 
 BOUND = 60
@@ -28,7 +34,7 @@ CASES = {
     "RTU over TCP": ({"rtu": True}, {"framing": "rtu"}, {}, "no answer within"),
     "unit 0 in the answer": ({"unit": lambda _: 0}, {}, {"unit_reply": "any"}, 'unit_reply = "any"'),
     "unit 0 in an RTU answer": (
-        {"unit": lambda _: 0, "rtu": True}, {"framing": "rtu"}, {"unit_reply": "any"}, "a frame of unit 0",
+        {"unit": lambda _: 0, "rtu": True}, {"framing": "rtu"}, {"unit_reply": "any"}, 'unit_reply = "any"',
     ),
     "deaf behind a connection": ({"deaf_s": 0.8}, {"delay_ms": 1200}, {}, "no answer within"),
     "function 16 alone": ({"functions": (3, 16)}, {}, {"write": "multiple"}, None),
@@ -171,6 +177,56 @@ def test_doctor_names_the_key_that_a_server_needs(quirk, key, said, tmp_path):
     assert [one.key for one in found] == ([] if key is None else [key])
     assert said is None or said in str(found[0].cure)
     assert server.writes == []
+
+
+MASTER = checked(bytes.fromhex("090300000001"))
+"""Another master asks unit 9."""
+LOOP, ALONE = "give the line loopback = true", "let one master ask"
+
+
+@pytest.mark.parametrize(
+    ("quirk", "port", "key", "said"),
+    [
+        ({}, {}, None, None),
+        ({}, {"echo": True}, "modbus[0]", LOOP),
+        ({"functions": ()}, {"echo": True}, "modbus[0]", LOOP),
+        ({}, {"before": MASTER}, "modbus[0]", ALONE),
+        ({"unit": lambda _: 0}, {}, "modbus[0]", 'give it unit_reply = "any"'),
+        ({}, {"baud": 9_600}, "modbus[0].baud", 'give the line baud = 9600, parity = "none"'),
+        ({"functions": ()}, {"before": b":0403020100F6\r\n"}, "modbus[0]", "set the device to RTU"),
+        ({"functions": ()}, {}, "modbus[0]", "is it on, set to RTU, and is its unit right?"),
+        ({"functions": (6,)}, {}, None, None),
+    ],
+)
+def test_doctor_names_the_key_that_a_serial_line_needs(quirk, port, key, said, tmp_path):
+    server = Quirky(**quirk, rtu=True)
+    settings = UartSettings(baud=19_200, parity="none")
+    with server.on_a_port(**port) as path:
+        spec = evolve(spec_of(1), driver="rtu", host=None, framing="rtu", path=path, settings=settings)
+        found = list(quirks([spec], tmp_path))
+    assert [one.key for one in found] == ([] if key is None else [key])
+    assert said is None or said in str(found[0].cure)
+    assert server.writes == []
+
+
+async def test_a_daemon_tells_doctor_the_keys_that_it_has_seen_to_be_needed():
+    server = Quirky(functions=(3, 16))
+    with server.serving() as port:
+        register = {"name": "sp", "reg": 10}
+        device = {"unit": 4, "name": "D", "registers": [register]}
+        line = {"line": "m", "driver": "tcp", "host": "127.0.0.1", "tcp_port": port, "device": [device]}
+        board = open_board(parse_profile({"name": "b", "description": "b", "modbus": [line]}, "profile"))
+        async with hearth.open_runtime(board=board) as runtime, runtime.open_session(client_name="c") as session:
+            before = await session.run("hw.board")
+            await session.run("modbus.write", device="D", name="sp", value=9)
+            after = await session.run("hw.board")
+    warned = [[one for one in board_checks(told) if one.state == "WARN"] for told in (before, after)]
+    assert warned[0] == []
+    (one,) = warned[1]
+    assert (one.finding, one.cure) == (
+        "modbus:m: D: it refuses functions 5 and 6, and takes 15 and 16",
+        'give it write = "multiple"',
+    )
 
 
 def test_doctor_asks_no_device_without_a_register_that_can_be_read(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 import trio
 import trio.testing
 
+import hearth
 from hearth.drivers.base import Style, finish_now
 from hearth.drivers.i2c.driver import MAX_LENGTH, plan
 from hearth.drivers.i2c.linux import LinuxI2c
@@ -149,6 +150,33 @@ async def test_an_injected_timeout_leaves_the_effect_unknown(bus, transact):
             await transact(bus, lambda d: d.transfer(0x50, WRITE))
         assert caught.value.data == {"effect": "unknown", "bus": 1, "addr": 0x50, "errno": "ETIMEDOUT"}
     assert await transact(bus, lambda d: d.transfer(0x50, WRITE)) == b""
+
+
+STRETCHED = "held the clock"
+LOST = "won the arbitration; try again"
+
+
+@pytest.mark.parametrize(
+    ("fault", "step", "errno", "effect", "words"),
+    [
+        ("timeout", ("i2c.write", {"reg": 16, "hex": "05"}), "ETIMEDOUT", "unknown", STRETCHED),
+        ("timeout", ("i2c.read", {"reg": 16, "len": 2}), "ETIMEDOUT", "none", STRETCHED),
+        ("timeout", ("i2c.transfer", {"messages": [{"read": 4}]}), "ETIMEDOUT", "none", STRETCHED),
+        ("busy", ("i2c.write", {"reg": 16, "hex": "05"}), "EAGAIN", "none", LOST),
+        ("busy", ("i2c.read", {"reg": 16, "len": 2}), "EAGAIN", "none", LOST),
+        ("busy", ("i2c.transfer", {"messages": [{"hex": "1001"}, {"hex": "1101"}]}), "EAGAIN", "unknown", LOST),
+    ],
+)
+async def test_a_step_says_what_clock_stretching_and_a_lost_arbitration_have_done(fault, step, errno, effect, words):
+    async with hearth.open_runtime(board="sim") as runtime, runtime.open_session(client_name="c") as session:
+        faults = runtime.board.drivers["i2c:1"].faults
+        getattr(faults, fault)(addr=0x50, after=1)
+        tool, args = step
+        with pytest.raises(DeviceError, match=words) as caught:
+            await session.run(tool, bus=1, addr=0x50, **args)
+        assert (caught.value.data["errno"], caught.value.data["effect"]) == (errno, effect)
+        assert isinstance(caught.value, TimedOut) is (errno == "ETIMEDOUT")
+        await session.run(tool, bus=1, addr=0x50, **args)
 
 
 async def test_a_fault_for_one_address_spares_the_others(bus, transact):

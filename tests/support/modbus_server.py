@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 import tty
@@ -77,6 +78,32 @@ class Quirky:
             self._listener = listener
             yield listener.getsockname()[1]
             self.stop()
+
+    @contextmanager
+    def on_a_port(self, *, baud=19_200, echo=False, before=b""):
+        """Serve RTU on a pseudo-terminal until the block ends; return its path.
+
+        It hears nothing at another baud rate, sends back what it gets with `echo`, and `before` in front of each answer.
+        """
+        master, slave = os.openpty()
+        tty.setraw(slave)
+
+        def serve():
+            with suppress(OSError):
+                while data := os.read(master, 300):
+                    if echo:
+                        os.write(master, data)
+                    if termios.tcgetattr(master)[5] == getattr(termios, f"B{baud}"):
+                        os.write(master, before + (self._answer(data) if self.functions else b""))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield os.ttyname(slave)
+        finally:
+            os.close(slave)
+            thread.join()
+            os.close(master)
 
     def stop(self):
         """Take no more connections."""
